@@ -1,0 +1,1 @@
+"""xpgrad in PyTorch."""

@@ -1,0 +1,1 @@
+"""Gradient kernels written once against the Python array API standard."""
