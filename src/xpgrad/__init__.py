@@ -1,1 +1,16 @@
-"""Gradient kernels written once against the Python array API standard."""
+"""Gradient (backward-pass) kernels, written once against the Python array API standard."""
+
+from xpgrad._version import __version__
+from xpgrad._vjp import vjp
+from xpgrad.engine import use_engine
+from xpgrad.lstm import LSTMForward, LSTMGrads, lstm, lstm_grad
+
+__all__ = [
+    "LSTMForward",
+    "LSTMGrads",
+    "__version__",
+    "lstm",
+    "lstm_grad",
+    "use_engine",
+    "vjp",
+]

@@ -1,0 +1,79 @@
+"""Putting xpgrad's modules into a model that was written with PyTorch's."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from xpgrad_torch import modules
+
+__all__ = ["swap"]
+
+
+def _same_state(replacement: type[nn.Module]) -> Callable[[nn.Module], nn.Module]:
+    """Return a builder for a module that differs from the one it replaces in its methods only."""
+
+    def build(module: nn.Module) -> nn.Module:
+        new = replacement.__new__(replacement)
+        new.__dict__.update(module.__dict__)
+        # The same parameters, in tables of the new module's own, so that assigning one to the new module
+        # leaves the old one alone; hooks stay in theirs, where their handles look for them.
+        for name, value in module.__dict__.items():
+            if name in ("_parameters", "_buffers", "_modules") or isinstance(value, list):
+                new.__dict__[name] = value.copy()
+        return new
+
+    return build
+
+
+# What is replaced, by exact type: a subclass may have changed what the module computes.
+_BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
+    nn.LSTM: _same_state(modules.LSTM),
+}
+
+
+def swap(model: nn.Module) -> nn.Module:
+    """Replace the modules in a model that xpgrad has a drop-in for.
+
+    Replaced are modules whose type is exactly `torch.nn.LSTM`; subclasses stay as they are. A replacement has
+    the very parameters of the module that it replaces, so optimizers keep working, and its training flag and
+    hooks. A module that stands in several places has one replacement in all of them.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, which is changed, or a single module to replace, which is not.
+
+    Returns
+    -------
+    torch.nn.Module
+        The model, or the replacement of the single module.
+
+    Raises
+    ------
+    TypeError
+        Where `model` is no module.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> model = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(3, 5), "out": torch.nn.Linear(5, 2)})
+    >>> type(xpgrad_torch.swap(model)["rnn"]).__module__
+    'xpgrad_torch.modules'
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
+    replacements: dict[nn.Module, nn.Module] = {}
+
+    def replacement(module: nn.Module) -> nn.Module:
+        if module not in replacements:
+            replacements[module] = _BUILDERS[type(module)](module)
+        return replacements[module]
+
+    if type(model) in _BUILDERS:
+        return replacement(model)
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and type(child) in _BUILDERS:
+                parent._modules[name] = replacement(child)
+    return model

@@ -1,0 +1,81 @@
+"""The command line: ``python -m xpgrad demo | check | info``."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from . import __version__
+from .cli.console import message
+
+# Only the module of the command that was asked for is imported, so that each starts fast.
+_COMMANDS = {
+    "demo": "train a small LSTM on real text, in plain NumPy, and beside torch.nn.LSTM",
+    "check": "check every kernel's gradients on what is installed here",
+    "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
+}
+_INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+    parser = argparse.ArgumentParser(
+        prog="python -m xpgrad",
+        description="xpgrad: gradient kernels written once against the Python array API standard.",
+        epilog="Run 'python -m xpgrad COMMAND --help' for a command's options.",
+    )
+    parser.add_argument("--version", action="version", version=f"xpgrad {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    module = None
+    for name, summary in _COMMANDS.items():
+        if name == chosen:
+            module = importlib.import_module(f".cli.{name}", __package__)
+            command = commands.add_parser(
+                name,
+                help=summary,
+                description=module.__doc__,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            module.add_arguments(command)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser, module
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        0 for success, 1 where the command failed or found something wrong, 130 after Ctrl-C. Arguments
+        that don't parse raise SystemExit(2), as argparse does.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    try:
+        parser, module = _parser(chosen)
+        if not arguments:
+            parser.print_help(sys.stderr)
+            return 2
+        args = parser.parse_args(arguments)
+        assert module is not None  # parse_args has refused everything else
+        return int(module.run(args))
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # leave the line that the terminal's ^C stands in
+        message("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) has gone: no reason to complain
+        # Python would complain once more when it flushes stdout on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Checks of arguments that every operator shares: namespace, device, dtype, shapes, choices.
+
+Every message names the operator, the argument, the rule and both values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import array_api_compat
+
+from xpgrad.engine.standard import device_of
+
+
+def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any] | None = None) -> Any:
+    """Return the namespace that all given arrays share.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    floats : dict of str to array or None
+        Arrays by name, which must share one real floating-point dtype and one device; the first is given.
+    integers : dict of str to array or None
+        Arrays that must be of an integer dtype, on any device.
+
+    Raises
+    ------
+    TypeError
+        What is no array, or does not agree.
+    """
+    given = {name: array for name, array in floats.items() if array is not None}
+    numbers = {name: array for name, array in (integers or {}).items() if array is not None}
+    for name, array in (given | numbers).items():
+        if not array_api_compat.is_array_api_obj(array):
+            raise TypeError(f"{operator}: {name} is a {type(array).__name__}, expected an array")
+    leader, first = next(iter(given.items()))
+    xp = array_api_compat.array_namespace(first)
+    for name, array in (given | numbers).items():
+        other = array_api_compat.array_namespace(array)
+        if other is not xp:
+            raise TypeError(
+                f"{operator}: {name} is an array of {_short_name(other)}, expected {_short_name(xp)}, "
+                f"the namespace of {leader}"
+            )
+    for name, array in given.items():
+        if array.dtype != first.dtype:
+            raise TypeError(
+                f"{operator}: {name} has dtype {array.dtype}, expected {first.dtype}, the dtype of {leader}"
+            )
+        if device_of(array) != device_of(first):
+            raise TypeError(
+                f"{operator}: {name} is on device {device_of(array)}, expected {device_of(first)}, "
+                f"the device of {leader}"
+            )
+    if not xp.isdtype(first.dtype, "real floating"):
+        raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected a real floating-point dtype")
+    for name, array in numbers.items():
+        if not xp.isdtype(array.dtype, "integral"):
+            raise TypeError(f"{operator}: {name} has dtype {array.dtype}, expected an integer dtype")
+    return xp
+
+
+def _short_name(xp: Any) -> str:
+    return getattr(xp, "__name__", str(xp)).removeprefix("array_api_compat.")
+
+
+def check_rank(operator: str, name: str, array: Any, symbols: str) -> None:
+    """Raise ValueError unless the array has as many dimensions as there are symbols, like ``"T, N, I"``."""
+    rank = len(symbols.split(","))
+    if array.ndim != rank:
+        raise ValueError(
+            f"{operator}: {name} has {array.ndim} dimensions with shape {tuple(array.shape)}, "
+            f"expected {rank}, ({symbols})"
+        )
+
+
+def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Sequence[int]) -> None:
+    """Raise ValueError unless the array, where given, has the expected shape."""
+    if array is not None and tuple(array.shape) != tuple(expected):
+        raise ValueError(
+            f"{operator}: {name} has shape {tuple(array.shape)}, expected ({symbols}) = {tuple(expected)}"
+        )
+
+
+def check_choice(operator: str, name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise ValueError unless the value is one of the choices."""
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise ValueError(
+            f"{operator}: {name} is {value!r}, expected one of {', '.join(map(repr, choices))}"
+        )
+
+
+def check_number(operator: str, name: str, value: Any) -> float:
+    """Return a real number as a float; TypeError for anything else."""
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{operator}: {name} is {value!r} of type {type(value).__name__}, expected a number")
+    return float(value)
+
+
+def check_wrt(operator: str, wrt: Iterable[str] | None, names: Sequence[str]) -> frozenset[str]:
+    """Return the names of the arguments whose gradients are wanted: all of `names` where wrt is None."""
+    if wrt is None:
+        return frozenset(names)
+    wanted = frozenset([wrt] if isinstance(wrt, str) else wrt)
+    unknown = sorted(map(repr, wanted - frozenset(names)))
+    if unknown:
+        raise ValueError(
+            f"{operator}: wrt has {', '.join(unknown)}, expected names of "
+            f"{', '.join(map(repr, names))}"
+        )
+    return wanted

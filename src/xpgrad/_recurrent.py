@@ -1,0 +1,338 @@
+"""What the recurrent operators share: attributes, shapes, directions, layouts, dtypes, weight gradients.
+
+A sequence kernel checks its call once (`RecurrentCall`), then works direction by direction on rows
+(`_timeline`), and hands back arrays in the caller's layout and dtype. Only the formulas of a step and what
+is wired to what around the loop belong to the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from xpgrad import engine as engines
+from xpgrad._arguments import check_arrays, check_choice, check_number, check_rank, check_shape
+from xpgrad._timeline import Timeline
+from xpgrad.activations import ONNX_ACTIVATIONS, Activation
+
+DIRECTIONS = ("forward", "reverse", "bidirectional")
+
+
+class ActivationChoice(NamedTuple):
+    """An activation with its parameters resolved."""
+
+    activation: Activation
+    alpha: float
+    beta: float
+
+    def constants(self, name: str, *parts: str) -> dict[str, Any]:
+        """As constants of a formula, under `name`: the parts asked for (value, pullback), alpha, beta."""
+        functions = {f"{name}_{part}": getattr(self.activation, part) for part in parts}
+        return functions | {f"{name}_alpha": self.alpha, f"{name}_beta": self.beta}
+
+
+class Direction(NamedTuple):
+    """One direction of a call: its place on the D axes, its rows, its activations."""
+
+    index: int
+    timeline: Timeline
+    activations: tuple[ActivationChoice, ...]
+
+
+class RecurrentCall:
+    """A checked call of a recurrent sequence operator, its arrays time-major and in the compute dtype.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    gates : int
+        How many gates: 4 for the LSTM, 3 for the GRU.
+    X, W, R, B, sequence_lens : array
+        As the operators have them.
+    states : dict of str to array or None
+        Initial states.
+    P : array or None
+        Peepholes, (D, 3H).
+    direction, layout, clip, activations, activation_alpha, activation_beta
+        The operators' attributes.
+    defaults : sequence of str
+        Names of one direction's activations where none are given.
+    sequences : dict of str to (array or None, int)
+        Further arrays over time, (T, D, N, width), with their widths in units of H.
+    cotangents : dict of str to array or None
+        Cotangents of final states, shaped as states.
+
+    Attributes
+    ----------
+    xp, engine
+        The namespace and the engine that the kernel computes with.
+    T, N, I, H, D : int
+        Sizes.
+    directions : list of Direction
+        One or two.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        gates: int,
+        X: Any,
+        W: Any,
+        R: Any,
+        B: Any,
+        sequence_lens: Any,
+        states: dict[str, Any],
+        P: Any = None,
+        *,
+        direction: str,
+        layout: int,
+        clip: Any,
+        activations: Sequence[str] | None,
+        activation_alpha: Sequence[float] | None,
+        activation_beta: Sequence[float] | None,
+        defaults: Sequence[str],
+        sequences: dict[str, tuple[Any, int]] | None = None,
+        cotangents: dict[str, Any] | None = None,
+    ) -> None:
+        self.operator, self.gates, self.layout = operator, gates, layout
+        sequences, cotangents = sequences or {}, cotangents or {}
+        over_time = {name: array for name, (array, _) in sequences.items()}
+        floats = {"X": X, "W": W, "R": R, "B": B, **states, "P": P, **over_time, **cotangents}
+        self._required(floats, ("X", "W", "R"))
+        caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens})
+        check_choice(operator, "direction", direction, DIRECTIONS)
+        check_choice(operator, "layout", layout, (0, 1))
+        self.clip = self._check_clip(clip)
+        self._check_shapes(direction, floats, sequences, {**states, **cotangents})
+        lengths = self._check_lengths(sequence_lens)
+        choices = _choose_activations(
+            operator, self.D, activations, activation_alpha, activation_beta, defaults
+        )
+
+        self._result_dtype, self._caller_xp = X.dtype, caller_xp
+        # half precision: states and sums in float32
+        half = X.dtype not in (caller_xp.float32, caller_xp.float64)
+        self._compute_dtype = caller_xp.float32 if half else X.dtype
+        self.engine = engines.choose(
+            caller_xp, [array for array in floats.values() if array is not None], operator
+        )
+        self.xp = self.engine.xp
+        self.arrays = {
+            name: self._lift(name, array) for name, array in floats.items() if array is not None
+        }
+        reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+        self.directions = [
+            Direction(
+                index,
+                Timeline(self.xp, self.T, self.N, lengths, backwards, self.arrays["X"]),
+                tuple(choices[index]),
+            )
+            for index, backwards in enumerate(reverse)
+        ]
+
+    # --- checks
+
+    def _required(self, floats: dict[str, Any], names: Sequence[str]) -> None:
+        for name in names:
+            if floats[name] is None:
+                raise TypeError(f"{self.operator}: {name} is None, expected an array")
+
+    def _check_clip(self, clip: Any) -> float | None:
+        if clip is None:
+            return None
+        number = check_number(self.operator, "clip", clip)
+        if not number > 0:
+            raise ValueError(f"{self.operator}: clip is {number}, expected None or a number > 0")
+        return number
+
+    def _check_shapes(
+        self, direction: str, floats: dict[str, Any], sequences: dict[str, tuple[Any, int]], states: dict
+    ) -> None:
+        operator, gates = self.operator, self.gates
+        X, W, R = floats["X"], floats["W"], floats["R"]
+        check_rank(operator, "X", X, "N, T, I" if self.layout else "T, N, I")
+        check_rank(operator, "W", W, f"D, {gates}H, I")
+        check_rank(operator, "R", R, f"D, {gates}H, H")
+        self.T, self.N = (X.shape[1], X.shape[0]) if self.layout else X.shape[:2]
+        self.I, self.H, self.D = X.shape[2], R.shape[2], 2 if direction == "bidirectional" else 1
+        T, N, I, H, D = self.T, self.N, self.I, self.H, self.D
+        check_shape(operator, "W", W, f"D, {gates}H, I", (D, gates * H, I))
+        check_shape(operator, "R", R, f"D, {gates}H, H", (D, gates * H, H))
+        check_shape(operator, "B", floats["B"], f"D, {2 * gates}H", (D, 2 * gates * H))
+        check_shape(operator, "P", floats["P"], "D, 3H", (D, 3 * H))
+        for name, array in states.items():
+            if self.layout:
+                check_shape(operator, name, array, "N, D, H", (N, D, H))
+            else:
+                check_shape(operator, name, array, "D, N, H", (D, N, H))
+        for name, (array, width) in sequences.items():
+            unit = "H" if width == 1 else f"{width}H"
+            if self.layout:
+                check_shape(operator, name, array, f"N, T, D, {unit}", (N, T, D, width * H))
+            else:
+                check_shape(operator, name, array, f"T, D, N, {unit}", (T, D, N, width * H))
+
+    def _check_lengths(self, sequence_lens: Any) -> list[int] | None:
+        if sequence_lens is None:
+            return None
+        check_shape(self.operator, "sequence_lens", sequence_lens, "N", (self.N,))
+        lengths = [int(sequence_lens[number]) for number in range(self.N)]
+        for number, length in enumerate(lengths):
+            if not 0 <= length <= self.T:
+                raise ValueError(
+                    f"{self.operator}: sequence_lens[{number}] is {length}, expected 0 to T = {self.T}"
+                )
+        return lengths
+
+    # --- between the caller's arrays and the kernel's
+
+    def _lift(self, name: str, array: Any) -> Any:
+        if array.dtype != self._compute_dtype:
+            array = self._caller_xp.astype(array, self._compute_dtype)
+        array = self.engine.lift(array)
+        if self.layout and name not in ("W", "R", "B", "P"):
+            axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
+            array = self.xp.permute_dims(array, axes)
+        return array
+
+    def _lower(self, array: Any) -> Any:
+        array = self.engine.lower(array)
+        if array.dtype != self._result_dtype:
+            array = self._caller_xp.astype(array, self._result_dtype)
+        return array
+
+    def part(self, name: str, direction: Direction) -> Any:
+        """An array's part for one direction: (H, ...) of parameters, (N, H) of states, (T, N, width) over
+        time; None where it was left out."""
+        array = self.arrays.get(name)
+        if array is None:
+            return None
+        return array[:, direction.index, ...] if array.ndim == 4 else array[direction.index, ...]
+
+    def rows(self, name: str, direction: Direction) -> Any:
+        """The rows of an array over time, for one direction; None where it was left out."""
+        if name == "X":
+            return direction.timeline.pack(self.arrays["X"])
+        array = self.part(name, direction)
+        return None if array is None else direction.timeline.pack(array)
+
+    def initial(self, name: str, direction: Direction) -> Any:
+        """The sorted state (N, H) that a direction's carry starts from, zeros where it was left out."""
+        state = self.part(name, direction)
+        timeline = direction.timeline
+        return timeline.zeros(self.H) if state is None else timeline.sort(state)
+
+    def bias(self, direction: Direction) -> Any:
+        """The sum of input and recurrence biases as one row (1, gates * H), or None."""
+        B = self.part("B", direction)
+        if B is None:
+            return None
+        half = self.gates * self.H
+        return self.xp.reshape(B[:half] + B[half:], (1, half))
+
+    def wrap_row(self, row: Any) -> Any:
+        """A row buffer of the one row, None for None."""
+        return None if row is None else self.engine.wrap(row)
+
+    # --- results
+
+    def over_time(self, parts: list[Any]) -> Any:
+        """Each direction's rows as one result (T, D, N, width), in the caller's layout and dtype."""
+        arrays = [d.timeline.unpack(rows) for d, rows in zip(self.directions, parts, strict=True)]
+        if self.D == 1:
+            array = self.xp.reshape(arrays[0], (self.T, 1, self.N, arrays[0].shape[2]))
+        else:
+            array = self.xp.stack(arrays, axis=1)
+        if self.layout:
+            array = self.xp.permute_dims(array, (2, 0, 1, 3))
+        return self._lower(array)
+
+    def input_gradient(self, parts: list[Any]) -> Any:
+        """dX: the sum of the directions' rows."""
+        arrays = [d.timeline.unpack(rows) for d, rows in zip(self.directions, parts, strict=True)]
+        array = arrays[0] if self.D == 1 else arrays[0] + arrays[1]
+        if self.layout:
+            array = self.xp.permute_dims(array, (1, 0, 2))
+        return self._lower(array)
+
+    def states(self, parts: list[Any]) -> Any:
+        """Each direction's (N, H), in the order of the batch, as one result (D, N, H)."""
+        return self._lower(self.xp.stack(parts, axis=1 if self.layout else 0))
+
+    def parameters(self, parts: list[Any], *, per_sample: bool = False) -> Any:
+        """Each direction's parameter gradient as one result (D, ...), per sample (N, D, ...)."""
+        return self._lower(self.xp.stack(parts, axis=1 if per_sample else 0))
+
+
+def _choose_activations(
+    operator: str,
+    D: int,
+    names: Sequence[str] | None,
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+    defaults: Sequence[str],
+) -> list[list[ActivationChoice]]:
+    """Resolve the lists of activations, alphas and betas, a list for each direction."""
+    if isinstance(names, str) or not (names is None or isinstance(names, Sequence)):
+        raise TypeError(f"{operator}: activations is {names!r}, expected a list of names")
+    chosen = list(defaults) * D if names is None else list(names)
+    if len(chosen) != len(defaults) * D:
+        raise ValueError(
+            f"{operator}: activations has {len(chosen)} names, expected {len(defaults)} for each of "
+            f"{D} directions = {len(defaults) * D}"
+        )
+    for name in chosen:
+        if not isinstance(name, str) or name.lower() not in ONNX_ACTIVATIONS:
+            known = ", ".join(activation.name for activation in ONNX_ACTIVATIONS.values())
+            raise ValueError(f"{operator}: activations has {name!r}, expected one of {known}")
+    functions = [ONNX_ACTIVATIONS[name.lower()] for name in chosen]
+    alpha = _deal(operator, "activation_alpha", alphas, [function.alpha for function in functions])
+    beta = _deal(operator, "activation_beta", betas, [function.beta for function in functions])
+    choices = [ActivationChoice(*choice) for choice in zip(functions, alpha, beta, strict=True)]
+    return [choices[start : start + len(defaults)] for start in range(0, len(choices), len(defaults))]
+
+
+def _deal(
+    operator: str, name: str, values: Sequence[float] | None, defaults: list[float | None]
+) -> list[float]:
+    """Deal the values, in order, to the activations that take one; the rest keep ONNX's defaults."""
+    if isinstance(values, str) or not (values is None or isinstance(values, Sequence)):
+        raise TypeError(f"{operator}: {name} is {values!r}, expected a list of numbers")
+    numbers = [check_number(operator, name, value) for value in values or ()]
+    takers = sum(default is not None for default in defaults)
+    if len(numbers) > takers:
+        raise ValueError(
+            f"{operator}: {name} has {len(numbers)} values, expected at most {takers}, one for each "
+            "activation that takes it"
+        )
+    supply = iter(numbers)
+    return [0.0 if default is None else next(supply, default) for default in defaults]
+
+
+# --- what needs no recurrence, and so stands after the loop -----------------------------------------
+
+
+def weight_gradient(call: RecurrentCall, direction: Direction, d: Any, x: Any, *, per_sample: bool) -> Any:
+    """The gradient (out, in) of a weight from its product's cotangent rows and input rows.
+
+    Per sample (N, out, in): a batched product over time, where padding is zero on both sides.
+    """
+    if not per_sample:
+        return call.engine.matmul(d.T, x)
+    d, x = direction.timeline.unpack(d), direction.timeline.unpack(x)
+    xp = call.xp
+    return call.engine.matmul(xp.permute_dims(d, (1, 2, 0)), xp.permute_dims(x, (1, 0, 2)))
+
+
+def row_sums(call: RecurrentCall, direction: Direction, d: Any, *, per_sample: bool) -> Any:
+    """The sum over all rows (width,), or over each sample's (N, width)."""
+    if not per_sample:
+        return call.engine.column_sums(d)
+    return call.xp.sum(direction.timeline.unpack(d), axis=0)
+
+
+def bias_gradient(call: RecurrentCall, direction: Direction, d: Any, *, per_sample: bool) -> Any:
+    """The gradients of input and recurrence biases, which are equal, side by side."""
+    half = row_sums(call, direction, d, per_sample=per_sample)
+    return call.xp.concat([half, half], axis=half.ndim - 1)

@@ -1,0 +1,142 @@
+"""Which rows a recurrence works on, step by step: the one place that knows sequence lengths and directions.
+
+An array (T, N, width) becomes rows (S, width), a row for each valid pair of time and sequence. Sorted by
+falling length, the sequences that are still running at a step are the first ones of the batch, so a step
+works on a prefix of the rows of the step before it. In the reverse direction step k of a sequence of length
+L is time L - 1 - k: it starts at its own end like any other. Padding has no row, so it costs nothing, and
+NaN in it reaches nothing.
+
+Where all sequences last to T the rows are those of the array itself, and nothing is copied or sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.standard import device_of
+
+
+class Timeline:
+    """The order of rows for one direction.
+
+    Parameters
+    ----------
+    xp : namespace
+        Of the arrays that are packed.
+    steps, batch : int
+        T and N.
+    lengths : list of int or None
+        Of each sequence; None where all last to T.
+    reverse : bool
+        Whether time runs backwards.
+    like : array
+        An array on the device in use.
+
+    Attributes
+    ----------
+    rows : int
+        S, the number of valid pairs of time and sequence.
+    """
+
+    def __init__(
+        self, xp: Any, steps: int, batch: int, lengths: list[int] | None, reverse: bool, like: Any
+    ) -> None:
+        self.xp, self.steps, self.batch, self.reverse, self._like = xp, steps, batch, reverse, like
+        self.dense = lengths is None or all(length == steps for length in lengths)
+        if self.dense:
+            self.rows = steps * batch
+            times = range(steps)[::-1] if reverse else range(steps)
+            self._spans = [(batch, time * batch) for time in times] if batch else []
+            return
+        self._lengths = np.asarray(lengths, dtype=np.int64)
+        self._order = np.argsort(-self._lengths, kind="stable")
+        ordered = self._lengths[self._order]
+        counts = [int(np.count_nonzero(ordered > step)) for step in range(int(ordered.max(initial=0)))]
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.rows = int(self._starts[-1])
+        self._spans = [(count, int(start)) for count, start in zip(counts, self._starts, strict=False)]
+        # the step and the place in the sorted batch of every row
+        self._row_step = np.repeat(np.arange(len(counts)), counts)
+        self._row_place = np.arange(self.rows) - self._starts[self._row_step]
+
+    def forward(self) -> Iterator[tuple[int, int, int | None]]:
+        """(rows of the step, its first row, the first row of the step before or None) from first to last."""
+        before: int | None = None
+        for count, now in self._spans:
+            yield count, now, before
+            before = now
+
+    def backward(self) -> Iterator[tuple[int, int, int | None]]:
+        """The same from last to first."""
+        return reversed(list(self.forward()))  # type: ignore[return-value]
+
+    # --- between arrays over time and batch, and rows
+
+    def pack(self, array: Any) -> Any:
+        """(T, N, width) to rows (S, width)."""
+        flat = self.xp.reshape(array, (self.steps * self.batch, array.shape[2]))
+        return flat if self.dense else self._take(flat, self._flat_index())
+
+    def unpack(self, rows: Any) -> Any:
+        """Rows (S, width) to (T, N, width), 0 where there is no row."""
+        shape = (self.steps, self.batch, rows.shape[1])
+        if not self.dense:
+            row_of = np.full(self.steps * self.batch, self.rows)
+            row_of[self._flat_index()] = np.arange(self.rows)
+            rows = self._take(self.xp.concat([rows, self._zeros(1, rows.shape[1])], axis=0), row_of)
+        return self.xp.reshape(rows, shape)
+
+    def sort(self, states: Any) -> Any:
+        """States (N, width) in the order of the rows; zeros for None are made by `zeros`."""
+        return states if self.dense else self._take(states, self._order)
+
+    def unsort(self, states: Any) -> Any:
+        """The way back."""
+        return states if self.dense else self._take(states, np.argsort(self._order))
+
+    def last(self, rows: Any, initial: Any) -> Any:
+        """(N, width): the row of each sequence's last step, its sorted initial state where it has none."""
+        if self.rows == 0:
+            return self.unsort(initial)
+        if self.dense:
+            start = self._spans[-1][1]
+            return rows[start : start + self.batch, :]
+        lengths = self._lengths[self._order]
+        row = self._starts[np.maximum(lengths - 1, 0)] + np.arange(self.batch)
+        states = self._take(rows, np.minimum(row, self.rows - 1))
+        if not lengths.all():
+            empty = self.xp.asarray((lengths == 0)[:, None], device=device_of(self._like))
+            states = self.xp.where(empty, initial, states)
+        return self.unsort(states)
+
+    def previous(self, rows: Any, initial: Any) -> Any:
+        """Rows (S, width): for each the row of the step before, the sorted initial state at the first."""
+        if self.rows == 0:
+            return rows
+        if not self.dense:
+            step, place = self._row_step, self._row_place
+            row = np.where(step > 0, self._starts[np.maximum(step - 1, 0)] + place, self.rows + place)
+            return self._take(self.xp.concat([rows, initial], axis=0), row)
+        if self.reverse:
+            return self.xp.concat([rows[self.batch :, :], initial], axis=0)
+        return self.xp.concat([initial, rows[: self.rows - self.batch, :]], axis=0)
+
+    def zeros(self, width: int) -> Any:
+        """Zero states (N, width)."""
+        return self._zeros(self.batch, width)
+
+    def _zeros(self, count: int, width: int) -> Any:
+        return self.xp.zeros((count, width), dtype=self._like.dtype, device=device_of(self._like))
+
+    def _flat_index(self) -> np.ndarray:
+        """Of every row, its place in (T * N)."""
+        sequence = self._order[self._row_place]
+        time = self._lengths[sequence] - 1 - self._row_step if self.reverse else self._row_step
+        return time * self.batch + sequence
+
+    def _take(self, array: Any, index: np.ndarray) -> Any:
+        indices = self.xp.asarray(index.astype(np.int64), device=device_of(self._like))
+        return self.xp.take(array, indices, axis=0)

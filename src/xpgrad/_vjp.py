@@ -1,0 +1,104 @@
+"""`vjp`: a forward kernel and its gradient in one call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from xpgrad.lstm import lstm, lstm_grad
+
+
+class _Rule(NamedTuple):
+    """How a forward kernel's outputs lead to its gradient."""
+
+    gradient: Callable
+    saved: tuple[str, ...]  # outputs that the gradient takes
+    cotangents: dict[str, str]  # output -> the gradient's argument for its cotangent
+
+
+_RULES: dict[Callable, _Rule] = {
+    lstm: _Rule(
+        lstm_grad,
+        ("H_all", "C_all", "iofc"),
+        {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t"},
+    ),
+}
+
+
+def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
+    """Evaluate a kernel, and return with its outputs the map from cotangents to gradients.
+
+    Parameters
+    ----------
+    fn : callable
+        A forward kernel of this package: `lstm`.
+    *args, **kwargs
+        Its arguments; also those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
+
+    Returns
+    -------
+    outputs : NamedTuple
+        What ``fn`` returned.
+    pullback : callable
+        ``pullback(*cotangents)`` takes a cotangent for each differentiable output, in their order or by
+        the gradient's names for them, None or left out for zero, and returns the gradients of fn's array
+        arguments. It can be called any number of times.
+
+    Raises
+    ------
+    TypeError
+        For a function without a gradient here, arguments that it does not take, or too many cotangents.
+    ValueError
+        For a cotangent of an output that is only saved for the gradient.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import lstm, vjp
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 20, 3), (1, 20, 5)])
+    >>> outputs, pullback = vjp(lstm, X, W, R)
+    >>> grads = pullback(rng.normal(size=outputs.H_all.shape))
+    >>> grads.dW.shape
+    (1, 20, 3)
+    """
+    rule = _RULES.get(fn)
+    if rule is None:
+        known = ", ".join(sorted(known.__name__ for known in _RULES))
+        raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected one of {known}")
+    signature = inspect.signature(fn)
+    gradient_only = {
+        name
+        for name in inspect.signature(rule.gradient).parameters
+        if name not in signature.parameters and name not in (*rule.saved, *rule.cotangents.values())
+    }
+    options = {name: kwargs.pop(name) for name in list(kwargs) if name in gradient_only}
+    arguments = signature.bind(*args, **kwargs).arguments
+    outputs = fn(**arguments)
+    saved = {name: getattr(outputs, name) for name in rule.saved}
+    differentiable = list(rule.cotangents.values())
+
+    def pullback(*cotangents: Any, **named: Any) -> Any:
+        beyond = [c for c in cotangents[len(differentiable) :] if c is not None]
+        if len(cotangents) > len(outputs):
+            raise TypeError(
+                f"vjp: pullback of {fn.__name__} got {len(cotangents)} cotangents, expected at most "
+                f"{len(differentiable)}: {', '.join(differentiable)}"
+            )
+        if beyond:
+            raise ValueError(
+                f"vjp: pullback of {fn.__name__} got a cotangent for a saved output, expected cotangents "
+                f"of {', '.join(rule.cotangents)} only"
+            )
+        by_name = dict(zip(differentiable, cotangents, strict=False))
+        for name, cotangent in named.items():
+            if name not in differentiable or name in by_name:
+                raise TypeError(
+                    f"vjp: pullback of {fn.__name__} got {name!r}, expected each of "
+                    f"{', '.join(differentiable)} at most once"
+                )
+            by_name[name] = cotangent
+        return rule.gradient(**arguments, **saved, **by_name, **options)
+
+    return outputs, pullback

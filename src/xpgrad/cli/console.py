@@ -1,0 +1,248 @@
+"""Tables, progress bars and curves on the terminal: with rich where it is installed, else in plain text.
+
+Whatever is not a terminal (a pipe, a log file) gets plain text too, in full width and without control codes.
+"""
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TextIO, TypeVar
+
+import numpy as np
+
+__all__ = ["Progress", "curve", "message", "progress", "table"]
+
+T = TypeVar("T")
+
+_NUMBER = re.compile(r"-|[+-]?\d+(\.\d+)?(e[+-]?\d+)?( ?[^\W\d]+| ?%)?")
+_BAR = 24  # characters of the plain bar
+_REFRESH = 0.1  # seconds between two redraws on a terminal
+_LOG_LINES = 10  # lines in a log that cannot be redrawn
+
+
+def _rich_console(stream: TextIO) -> Any:
+    """A rich console on a terminal where rich is installed, else None."""
+    if not stream.isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(file=stream, highlight=False)
+
+
+def message(text: str) -> None:
+    """Print a warning or an error to the standard error stream, in one line of its own."""
+    print(f"xpgrad: {text}", file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------------------------------------- tables
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    footer: str | None = None,
+) -> None:
+    """Print a table.
+
+    Parameters
+    ----------
+    title : str
+        A line above the table; "" for none.
+    columns : sequence of str
+        The header, one entry per column; a header of empty strings is left out.
+    rows : iterable of sequences
+        The cells; each is printed as its ``str``.
+    footer : str, optional
+        Text below the table.
+    """
+    texts = [[str(cell) for cell in row] for row in rows]
+    console = _rich_console(sys.stdout)
+    if console is None:
+        print("\n".join(_plain_table(title, columns, texts, footer)), flush=True)
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(title=Text(title) if title else None, title_justify="left", show_header=any(columns))
+    for name, right in zip(columns, _numeric_columns(columns, texts), strict=True):
+        grid.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+    for row in texts:
+        grid.add_row(*map(Text, row))  # Text: square brackets in a cell are no markup
+    console.print(grid)
+    if footer:
+        console.print(Text(footer))
+
+
+def _plain_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str | None
+) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    right = _numeric_columns(columns, rows)
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    lines = [title] if title else []
+    if any(columns):
+        lines += [line(columns), "  ".join("-" * width for width in widths)]
+    lines += [line(row) for row in rows]
+    return [*lines, footer] if footer else lines
+
+
+def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold numbers only (a unit may follow) and are set flush right."""
+    return [bool(rows) and all(_NUMBER.fullmatch(row[k]) for row in rows) for k in range(len(columns))]
+
+
+# -------------------------------------------------------------------------------------------- progress
+
+
+class Progress(Generic[T]):
+    """Iterates over something and shows how far it is, on the standard error stream; see `progress`."""
+
+    def __init__(self, iterable: Iterable[T], description: str, total: int | None) -> None:
+        self._iterable = iterable
+        self._description = description
+        self._total = total if total is not None else _length(iterable)
+        self._note = ""
+
+    def note(self, text: str) -> None:
+        """Show a short text, such as the present loss, behind the bar."""
+        self._note = text
+
+    def __iter__(self) -> Iterator[T]:
+        console = _rich_console(sys.stderr)
+        return self._plain(sys.stderr) if console is None else self._rich(console)
+
+    def _rich(self, console: Any) -> Iterator[T]:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        texts = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[note]}", markup=False)
+        columns = (texts[0], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), texts[1])
+        with RichProgress(*columns, console=console) as bar:
+            task = bar.add_task(self._description, total=self._total, note="")
+            for item in self._iterable:
+                yield item
+                bar.update(task, advance=1, note=self._note)
+
+    def _plain(self, stream: TextIO) -> Iterator[T]:
+        live = stream.isatty()
+        drawn, done, due = 0.0, 0, 1.0
+        for done, item in enumerate(self._iterable, start=1):  # noqa: B007, used after the loop
+            yield item
+            now = time.monotonic()
+            if live and now - drawn >= _REFRESH:
+                self._draw(stream, done, "\r")
+                drawn = now
+            elif not live and self._total and done < self._total and done >= due * self._total / _LOG_LINES:
+                self._draw(stream, done, "")
+                due += 1
+        self._draw(stream, done, "\r" if live else "")
+        if live:
+            print(file=stream, flush=True)
+
+    def _draw(self, stream: TextIO, done: int, start: str) -> None:
+        if self._total:
+            filled = min(_BAR, _BAR * done // self._total)
+            count = f"[{'#' * filled}{'.' * (_BAR - filled)}] {done}/{self._total}"
+        else:
+            count = str(done)
+        text = f"{self._description} {count}  {self._note}".rstrip()
+        if start:  # redrawn in place: keep to one line and cover what stood there
+            width = shutil.get_terminal_size().columns - 1
+            print(start + text[:width].ljust(width), end="", file=stream, flush=True)
+        else:
+            print(text, file=stream, flush=True)
+
+
+def _length(iterable: Iterable[object]) -> int | None:
+    try:
+        return len(iterable)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def progress(iterable: Iterable[T], description: str, total: int | None = None) -> Progress[T]:
+    """Iterate with a progress bar.
+
+    Parameters
+    ----------
+    iterable : iterable
+        What to iterate over.
+    description : str
+        A word before the bar.
+    total : int, optional
+        The number of items; by default the iterable's length where it has one.
+
+    Returns
+    -------
+    Progress
+        Iterates over the items; its ``note(text)`` puts a text behind the bar.
+
+    Examples
+    --------
+    >>> bar = progress(range(3), "training")
+    >>> for step in bar:
+    ...     bar.note(f"loss {1 / (step + 1):.2f}")
+    """
+    return Progress(iterable, description, total)
+
+
+# ---------------------------------------------------------------------------------------------- curves
+
+
+def curve(
+    values: Sequence[float], *, label: str, reference: float | None = None, width: int = 64, height: int = 14
+) -> str:
+    """Draw one curve in characters.
+
+    Parameters
+    ----------
+    values : sequence of float
+        The curve, drawn over 1, 2, ... (means of neighbours where there are more than columns).
+    label : str
+        What the curve shows: a line above it.
+    reference : float, optional
+        A level to draw as a dashed line.
+    width, height : int
+        The size of the area in characters.
+
+    Returns
+    -------
+    str
+        Several lines without a newline at the end.
+    """
+    parts = np.array_split(np.asarray(values, dtype=float), min(width, len(values)))
+    means = np.array([part.mean() for part in parts])
+    levels = [v for v in (*means, reference) if v is not None and np.isfinite(v)]
+    if not levels:
+        return f"{label}: no finite value to draw"
+    low, high = min(levels), max(levels)
+    span = (high - low) or 1.0
+    rows = [[" "] * len(means) for _ in range(height)]
+
+    def row(value: float) -> int:
+        return round((high - value) / span * (height - 1))
+
+    if reference is not None and np.isfinite(reference):
+        rows[row(reference)] = ["-"] * len(means)
+    for column, value in enumerate(means):
+        if np.isfinite(value):
+            rows[row(value)][column] = "*"
+    lines = [label]
+    for k, cells in enumerate(rows):
+        axis = f"{high - span * k / (height - 1):8.3f}" if k in (0, height // 2, height - 1) else " " * 8
+        lines.append(f"{axis} |{''.join(cells)}".rstrip())
+    lines.append(" " * 9 + "+" + "-" * len(means))
+    lines.append(" " * 10 + "1" + str(len(values)).rjust(len(means) - 1))
+    return "\n".join(lines)

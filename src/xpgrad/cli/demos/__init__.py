@@ -1,0 +1,1 @@
+"""The demos of ``python -m xpgrad demo``: each module offers ``run(args)``."""

@@ -1,0 +1,295 @@
+"""A character LSTM learns to write like Python's manual: in plain NumPy, and in torch beside it.
+
+The model is an embedding, one LSTM and a linear layer that predicts the next character. The NumPy side
+takes its forward and backward from `xpgrad.lstm` and `xpgrad.lstm_grad`; everything else, down to Adam, is
+written out below. The torch side is `torch.nn.LSTM` with torch's own autograd and optimizer.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import lstm, lstm_grad
+from ..console import curve, message, progress, table
+
+__all__ = ["Corpus", "read_corpus", "run", "train_numpy", "train_torch"]
+
+BATCH = 32  # streams of text that are read side by side
+TIME = 64  # characters per training step: the window of the truncated backpropagation
+EMBEDDING = 64
+HELD_OUT = 20_000  # characters at the end of the text that training never sees
+LEARNING_RATE = 4e-3
+MAX_NORM = 1.0  # of all gradients together; longer ones are scaled down to it
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam
+DTYPE = np.float32
+TOLERANCE = 1e-4  # between the two loss curves, at any step
+SAMPLE, TEMPERATURE = 400, 0.6
+
+Parameters = dict[str, np.ndarray]
+
+
+# ------------------------------------------------------------------------------------------------ text
+
+
+class Corpus(NamedTuple):
+    """A text as character numbers."""
+
+    alphabet: str
+    train: np.ndarray
+    held_out: np.ndarray
+
+    @property
+    def unigram_entropy(self) -> float:
+        """The loss (nats per character) of who knows the characters' frequencies and nothing else."""
+        p = np.bincount(self.train) / len(self.train)
+        p = p[p > 0]
+        return float(-(p * np.log(p)).sum())
+
+
+def read_corpus() -> Corpus:
+    """Read the topics of Python's own help as one cleaned text; ImportError where Python lacks them."""
+    from pydoc_data.topics import topics
+
+    text = clean("\n".join(topics[name] for name in sorted(topics)))
+    alphabet = "".join(sorted(set(text)))
+    number = {character: k for k, character in enumerate(alphabet)}
+    codes = np.array([number[character] for character in text])
+    return Corpus(alphabet, codes[:-HELD_OUT], codes[-HELD_OUT:])
+
+
+def clean(text: str) -> str:
+    """Plain prose in ASCII: no indentation, no ruled lines, no characters that stand there once or twice."""
+    text = text.translate(str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-"}))
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    text = "\n".join(line for line in lines if any(c.isalpha() for c in line))
+    frequent = {c for c, n in Counter(text).items() if n >= 20 and c.isascii()}
+    return "".join(c for c in text if c in frequent)
+
+
+def batches(codes: np.ndarray, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Yield inputs and targets (T, N), and whether the streams start anew here.
+
+    The text is cut into N streams that are read side by side, T characters at a time; at their end they
+    start over, and so must the state that is carried from one window to the next.
+    """
+    windows = (len(codes) // BATCH - 1) // TIME
+    length = windows * TIME
+    streams = np.stack([codes[k * (length + 1) :][: length + 1] for k in range(BATCH)], axis=1)
+    for step in range(steps):
+        start = step % windows * TIME
+        yield streams[start : start + TIME], streams[start + 1 : start + TIME + 1], start == 0
+
+
+# --------------------------------------------------------------------------------------- the NumPy side
+
+
+def initial_parameters(characters: int, hidden: int, seed: int) -> Parameters:
+    """Uniform in +-1/sqrt(H) like torch's, the biases zero but the forget gate's, which starts open."""
+    rng = np.random.default_rng(seed)
+    bound = 1 / np.sqrt(hidden)
+
+    def uniform(*shape: int) -> np.ndarray:
+        return rng.uniform(-bound, bound, shape).astype(DTYPE)
+
+    B = np.zeros((1, 8 * hidden), DTYPE)
+    B[:, 2 * hidden : 3 * hidden] = 1  # gates stand in ONNX's order i, o, f, c
+    return {
+        "embedding": rng.standard_normal((characters, EMBEDDING)).astype(DTYPE),
+        "W": uniform(1, 4 * hidden, EMBEDDING),
+        "R": uniform(1, 4 * hidden, hidden),
+        "B": B,
+        "V": uniform(characters, hidden),
+        "b": np.zeros(characters, DTYPE),
+    }
+
+
+def zero_state(batch: int, hidden: int) -> tuple[np.ndarray, np.ndarray]:
+    """The state before a text begins."""
+    return np.zeros((1, batch, hidden), DTYPE), np.zeros((1, batch, hidden), DTYPE)
+
+
+def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+    """The mean of -log softmax(logits)[target], and its gradient: softmax minus the target's one."""
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    probabilities = np.exp(logits)
+    sums = probabilities.sum(axis=-1, keepdims=True)
+    picked = np.take_along_axis(logits, targets[..., None], axis=-1)
+    loss = float(np.mean(np.log(sums) - picked, dtype=np.float64))
+    gradient = probabilities / sums
+    rows = gradient.reshape(-1, gradient.shape[-1])  # a view
+    rows[np.arange(len(rows)), targets.ravel()] -= 1
+    gradient /= targets.size
+    return loss, gradient
+
+
+def loss_and_gradients(
+    p: Parameters, inputs: np.ndarray, targets: np.ndarray, state: tuple[np.ndarray, np.ndarray]
+) -> tuple[float, Parameters, tuple[np.ndarray, np.ndarray]]:
+    """One window forward and backward: the loss, its gradient in every parameter, and the next state."""
+    # Forward.
+    X = p["embedding"][inputs]  # (T, N, I)
+    saved = lstm(X, p["W"], p["R"], p["B"], initial_h=state[0], initial_c=state[1])
+    H = saved.H_all[:, 0]  # (T, N, H): the only direction
+    flat = H.reshape(-1, H.shape[-1])
+    logits = (flat @ p["V"].T + p["b"]).reshape(*targets.shape, -1)
+    loss, dlogits = cross_entropy(logits, targets)
+
+    # Backward, in the opposite order.
+    dflat = dlogits.reshape(len(flat), -1)
+    grads = {"V": dflat.T @ flat, "b": dflat.sum(axis=0)}
+    dH = (dflat @ p["V"]).reshape(saved.H_all.shape)
+    d = lstm_grad(
+        X,
+        p["W"],
+        p["R"],
+        B=p["B"],
+        initial_h=state[0],
+        initial_c=state[1],
+        H_all=saved.H_all,
+        C_all=saved.C_all,
+        iofc=saved.iofc,
+        grad_H_all=dH,
+        wrt=("X", "W", "R", "B"),
+    )
+    grads |= {"W": d.dW, "R": d.dR, "B": d.dB, "embedding": np.zeros_like(p["embedding"])}
+    np.add.at(grads["embedding"], inputs.ravel(), d.dX.reshape(inputs.size, -1))
+    return loss, grads, (saved.H_t, saved.C_t)
+
+
+class Adam:
+    """Adam on a dict of arrays, after clipping the norm of all gradients together."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+        self.mean = {name: np.zeros_like(p) for name, p in parameters.items()}
+        self.square = {name: np.zeros_like(p) for name, p in parameters.items()}
+        self.steps = 0
+
+    def step(self, grads: Parameters) -> None:
+        """Move every parameter, in place."""
+        self.steps += 1
+        norm = np.sqrt(sum(float(np.vdot(g, g)) for g in grads.values()))
+        scale = min(1.0, MAX_NORM / (norm + 1e-6))
+        rate = LEARNING_RATE / (1 - BETA1**self.steps)
+        correction = np.sqrt(1 - BETA2**self.steps)
+        for name, p in self.parameters.items():
+            g, m, v = grads[name] * DTYPE(scale), self.mean[name], self.square[name]
+            m += (g - m) * (1 - BETA1)
+            v *= BETA2
+            v += (1 - BETA2) * g * g
+            p -= DTYPE(rate) * m / (np.sqrt(v) / DTYPE(correction) + EPSILON)
+
+
+def train_numpy(
+    p: Parameters, codes: np.ndarray, steps: int, *, description: str = "xpgrad (NumPy)"
+) -> tuple[list[float], list[float]]:
+    """Train p in place; the loss of every step and the seconds it took."""
+    losses, seconds = [], []
+    adam, hidden = Adam(p), p["V"].shape[1]
+    state = zero_state(BATCH, hidden)
+    bar = progress(batches(codes, steps), description, steps)
+    for inputs, targets, fresh in bar:
+        start = time.perf_counter()
+        if fresh:
+            state = zero_state(BATCH, hidden)
+        loss, grads, state = loss_and_gradients(p, inputs, targets, state)
+        adam.step(grads)
+        seconds.append(time.perf_counter() - start)
+        losses.append(loss)
+        bar.note(f"loss {loss:.3f}")
+    return losses, seconds
+
+
+def evaluate(p: Parameters, codes: np.ndarray) -> float:
+    """The loss on a text, read as one stream."""
+    state = zero_state(1, p["V"].shape[1])
+    H_all = lstm(
+        p["embedding"][codes[:-1, None]], p["W"], p["R"], p["B"], initial_h=state[0], initial_c=state[1]
+    ).H_all
+    logits = H_all[:, 0] @ p["V"].T + p["b"]
+    return cross_entropy(logits, codes[1:, None])[0]
+
+
+def write(p: Parameters, alphabet: str, length: int, seed: int) -> str:
+    """Let the model write: each character is drawn from its prediction and is the next step's input."""
+    rng = np.random.default_rng(seed)
+    H, C = zero_state(1, p["V"].shape[1])
+    code, text = alphabet.index("\n"), []
+    for _ in range(length):
+        step = lstm(p["embedding"][[[code]]], p["W"], p["R"], p["B"], initial_h=H, initial_c=C)
+        H, C = step.H_t, step.C_t
+        logits = (p["V"] @ H[0, 0] + p["b"]).astype(np.float64) / TEMPERATURE
+        weights = np.exp(logits - logits.max())
+        code = int(rng.choice(len(alphabet), p=weights / weights.sum()))
+        text.append(alphabet[code])
+    return "".join(text)
+
+
+# --------------------------------------------------------------------------------------- the torch side
+
+
+def to_torch_gates(a: np.ndarray) -> np.ndarray:
+    """Reorder blocks of rows from ONNX's gates i, o, f, c to torch's i, f, g, o (g is ONNX's c)."""
+    i, o, f, c = np.split(a, 4)
+    return np.concatenate([i, f, c, o])
+
+
+def torch_model(p: Parameters) -> Any:
+    """The same model in torch, from the same parameters."""
+    import torch
+
+    characters, hidden = p["V"].shape
+    model = torch.nn.ModuleDict(
+        {
+            "embedding": torch.nn.Embedding(characters, EMBEDDING),
+            "lstm": torch.nn.LSTM(EMBEDDING, hidden),
+            "output": torch.nn.Linear(hidden, characters),
+        }
+    )
+    input_bias, recurrent_bias = np.split(p["B"][0], 2)
+    values = {
+        "embedding.weight": p["embedding"],
+        "lstm.weight_ih_l0": to_torch_gates(p["W"][0]),
+        "lstm.weight_hh_l0": to_torch_gates(p["R"][0]),
+        "lstm.bias_ih_l0": to_torch_gates(input_bias),
+        "lstm.bias_hh_l0": to_torch_gates(recurrent_bias),
+        "output.weight": p["V"],
+        "output.bias": p["b"],
+    }
+    model.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
+    return model
+
+
+def train_torch(
+    p: Parameters, codes: np.ndarray, steps: int, *, description: str = "torch.nn.LSTM"
+) -> tuple[list[float], list[float]]:
+    """Train torch's own LSTM from p, which stays as it is, on the same batches."""
+    import torch
+
+    model = torch_model(p)
+    optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, (BETA1, BETA2), EPSILON)
+    hidden = p["V"].shape[1]
+    losses, seconds = [], []
+    state: Any = None
+    bar = progress(batches(codes, steps), description, steps)
+    for inputs, targets, fresh in bar:
+        start = time.perf_counter()
+        if fresh:
+            state = tuple(map(torch.from_numpy, zero_state(BATCH, hidden)))
+        H, state = model["lstm"](model["embedding"](torch.from_numpy(inputs)), state)
+        state = tuple(s.detach() for s in state)
+        logits = model["output"](H).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - start)
+        bar.note(f"loss {losses[-1]:.3f}")
+    return losses, seconds

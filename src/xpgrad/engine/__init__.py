@@ -1,0 +1,136 @@
+"""What a kernel asks of the machine beyond the array API, and who answers.
+
+Kernels know the operator, engines know the machine. ``choose`` picks the engine for a call's arrays;
+``use_engine`` lets the caller decide.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextvars import ContextVar
+from importlib.metadata import entry_points
+from typing import Any
+
+import array_api_compat
+
+from xpgrad.engine.formula import Formula, Operand
+from xpgrad.engine.numpy_engine import NumpyEngine, jit_enabled, thread_count
+from xpgrad.engine.standard import StandardEngine
+
+__all__ = [
+    "Formula",
+    "NumpyEngine",
+    "Operand",
+    "StandardEngine",
+    "choose",
+    "describe_engines",
+    "use_engine",
+]
+
+_forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
+_numpy_engine = NumpyEngine()
+
+
+def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
+    """The engine for the arrays of one call, all of the namespace `xp`."""
+    forced = _forced.get()
+    if forced == "standard":
+        return StandardEngine(xp)
+    if array_api_compat.is_numpy_namespace(xp):
+        if forced in (None, "numpy"):
+            return _numpy_engine
+    else:
+        for name, adapter in _adapters().items():
+            if forced in (None, name) and adapter.takes(xp, arrays):
+                return adapter
+    if forced is not None:
+        raise TypeError(
+            f"{operator}: the engine {forced!r} is forced by use_engine, and does not take "
+            f"{getattr(xp, '__name__', xp)} arrays such as these"
+        )
+    return StandardEngine(xp)
+
+
+@functools.cache
+def _adapters() -> dict[str, Any]:
+    """Engines that adapters bring, by name; made when the first arrays of a foreign namespace come."""
+    found = {}
+    for entry in sorted(entry_points(group="xpgrad.engines"), key=lambda entry: entry.name):
+        try:
+            found[entry.name] = entry.load()()
+        except ImportError:  # its framework is not installed, so none of its arrays will come
+            continue
+    return found
+
+
+class use_engine:  # noqa: N801 - reads as the function it is for its callers
+    """Force one engine, from now on or within a ``with`` block.
+
+    Parameters
+    ----------
+    name : str or None
+        ``"standard"``: pure array API. ``"numpy"``: for NumPy arrays. ``"torch"``: for PyTorch CPU tensors,
+        where the adapter is installed. None: each call's arrays decide, which is the default.
+
+    Raises
+    ------
+    ValueError
+        For a name that no engine has.
+
+    Notes
+    -----
+    The choice belongs to the current thread or task (it is a context variable). A call whose arrays the
+    forced engine does not take raises TypeError.
+
+    Examples
+    --------
+    >>> import xpgrad
+    >>> with xpgrad.use_engine("standard"):
+    ...     pass  # kernels called here run on the standard engine
+    """
+
+    def __init__(self, name: str | None) -> None:
+        if name is not None and name not in (known := {"standard", "numpy", *_entry_names()}):
+            raise ValueError(f"use_engine: name is {name!r}, expected None or one of {sorted(known)}")
+        self._token = _forced.set(name)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc_info: object) -> None:
+        _forced.reset(self._token)
+
+
+def _entry_names() -> set[str]:
+    return {entry.name for entry in entry_points(group="xpgrad.engines")}
+
+
+def describe_engines() -> dict[str, str]:
+    """Each engine of this installation, in a line.
+
+    Returns
+    -------
+    dict of str to str
+        The engine's name and how it works here.
+
+    Examples
+    --------
+    >>> from xpgrad.engine import describe_engines
+    >>> sorted(describe_engines())[0]
+    'numpy'
+    """
+    threads = thread_count()
+    if jit_enabled():
+        import numba
+
+        from xpgrad.engine.compiler import cache_folder
+
+        how = f"formulas compiled by numba {numba.__version__}, kept in {cache_folder()}"
+    else:
+        how = "formulas in cache-sized blocks, without numba"
+    lines = {
+        "standard": "pure array API, any namespace",
+        "numpy": f"NumPy arrays: {how}; {threads} threads",
+    }
+    return lines | {name: adapter.describe() for name, adapter in _adapters().items()}

@@ -1,0 +1,249 @@
+"""Formulas compiled by numba: from the one source to loops over scalars.
+
+A formula's source is read, its parameter ``xp`` is dropped (the scalar functions of the dtype's module take
+its place), its constants become globals, and a loop over rows and columns is put around it. The text goes
+into a file of the cache folder, named by its hash: numba's own cache lies beside it, no variant can be taken
+for another, and a change of a formula makes a new file.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import inspect
+import os
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from xpgrad.engine.formula import Formula, Operand
+
+
+class Place(NamedTuple):
+    """What the generated text depends on of an operand."""
+
+    blocks: int
+    every: bool  # one row serves all rows
+    absent: bool
+    same_as: int | None  # number of the input whose very rows an output replaces
+
+
+Layout = tuple[Place, ...]
+
+
+def layouts(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> tuple[Layout, Layout]:
+    """The places of a formula's operands.
+
+    An output that replaces an input must be the same vector in the generated text: as two vectors they
+    would overlap, and the loop that LLVM made for that case is not vectorized.
+    """
+
+    def place(operand: Operand, replaced: Sequence[Operand]) -> Place:
+        same = [n for n, o in enumerate(replaced) if o.rows is operand.rows and o.at == operand.at]
+        absent = operand.rows is None
+        return Place(operand.blocks, operand.at == "every", absent, same[0] if same and not absent else None)
+
+    return tuple(place(o, ()) for o in inputs), tuple(place(o, inputs) for o in outputs)
+
+
+def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> Callable[..., None]:
+    """Return ``loop(count, width, row, array, row, array, ...)`` that evaluates the formula on rows.
+
+    Parameters
+    ----------
+    formula : Formula
+        What to evaluate.
+    inputs, outputs : Layout
+        The operands' places; absent ones, and outputs that are an input, have no place in the call.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+
+    Returns
+    -------
+    callable
+        A numba dispatcher. ``row`` is the first row to touch of the array that follows it.
+    """
+    return _compiled(formula.function, formula.key[1], inputs, outputs, dtype)
+
+
+@functools.lru_cache(maxsize=None)
+def _compiled(function: Callable, constants: tuple, inputs: Layout, outputs: Layout, dtype: str) -> Callable:
+    text = _source(function, dict(constants), inputs, outputs, dtype)
+    return _load(f"{function.__name__.strip('_')}_{dtype}", text).loop
+
+
+def cache_folder() -> Path:
+    """Where compiled formulas are kept: ``XPGRAD_CACHE_DIR``, else the user's cache folder."""
+    chosen = os.environ.get("XPGRAD_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return base / "xpgrad"
+
+
+@functools.cache
+def _writable_folder(folder: Path) -> Path:
+    """The folder, made; or a temporary one of this process where it can't be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="xpgrad-"))
+
+
+def _load(name: str, text: str) -> Any:
+    """Write the text to the cache folder, unless it is there, and import it."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
+    path = _writable_folder(cache_folder()) / f"{name}_{digest}.py"
+    if not path.exists():
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(text)
+        os.replace(file.name, path)  # another process may be writing the same text
+    spec = importlib.util.spec_from_file_location(f"xpgrad_compiled_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot import the compiled formula at {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where numba looks for the globals of a function from its cache
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- the source ---------------------------------------------------------------------------------
+
+
+def _source(function: Callable, constants: dict, inputs: Layout, outputs: Layout, dtype: str) -> str:
+    import numba
+
+    functions: dict[str, FunctionType] = {}
+    _collect(function, functions)
+    settings = []
+    for name, value in constants.items():
+        if callable(value):
+            _collect(value, functions)
+            settings.append(f"{name} = {value.__name__}")
+        elif isinstance(value, (bool, type(None))):
+            settings.append(f"{name} = {value!r}")
+        else:
+            settings.append(f"{name} = xp.real({float(value)!r})")
+    parts = [
+        f"# {function.__module__}.{function.__name__} for {dtype}; generated, numba {numba.__version__}, "
+        f"scalar functions {_scalar_functions_hash()}",
+        f"from numba import njit\n\nfrom xpgrad.engine import scalar_{dtype} as xp\n",
+        *(_scalar_function(f) for f in reversed(functions.values()) if f is not function),
+        *settings,
+        _scalar_function(function),
+        _loop(function.__name__, inputs, outputs),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+@functools.cache
+def _scalar_functions_hash() -> str:
+    """Hash of the scalar functions' sources: a compiled formula holds copies of them."""
+    here = Path(__file__).parent
+    text = b"".join(path.read_bytes() for path in sorted(here.glob("scalar_*.py")))
+    return hashlib.sha256(text).hexdigest()[:20]
+
+
+def _parse(function: FunctionType) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        raise TypeError(f"formula {function.__name__}: a function by 'def' is needed")
+    return tree
+
+
+def _collect(function: Any, found: dict[str, FunctionType]) -> None:
+    """Find the functions that a formula calls with xp first, each before what it calls itself."""
+    if found.get(function.__name__, function) is not function:
+        raise ValueError(f"two functions of one formula are named {function.__name__}")
+    found.pop(function.__name__, None)  # and again behind its later caller
+    found[function.__name__] = function
+    for node in ast.walk(_parse(function)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _passes_xp(node):
+            callee = function.__globals__.get(node.func.id)
+            if callee is not None:  # else a constant of the formula
+                _collect(callee, found)
+
+
+def _passes_xp(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "xp"
+
+
+class _ToScalars(ast.NodeTransformer):
+    """Drop xp from parameters and calls, and give every number the dtype."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.args.args = [arg for arg in node.args.args if arg.arg != "xp"]
+        node.args.kwonlyargs, node.args.kw_defaults = [], []
+        for arg in node.args.args:
+            arg.annotation = None
+        node.returns = None
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        node.body = [self.visit(statement) for statement in node.body]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if _passes_xp(node):
+            node.args = node.args[1:]
+        return self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+            return ast.parse(f"xp.real({node.value!r})", mode="eval").body
+        return node
+
+
+def _scalar_function(function: FunctionType) -> str:
+    tree = ast.fix_missing_locations(_ToScalars().visit(_parse(function)))
+    return f"@njit(forceinline=True, error_model='numpy')\n{ast.unparse(tree)}\n"
+
+
+def _loop(name: str, inputs: Layout, outputs: Layout) -> str:
+    """A loop over rows and columns that calls the scalar function `name`.
+
+    Every operand gets a view of its row first: the inner loop then runs over plain vectors.
+    """
+    parameters, views, arguments, targets = ["count", "width"], [], [], []
+    for kind, layout, elements in (("x", inputs, arguments), ("y", outputs, targets)):
+        for number, (blocks, every, absent, same_as) in enumerate(layout):
+            if absent:
+                elements += ["None"] * blocks
+                continue
+            if same_as is not None:
+                elements += [f"x{same_as}_{block}[j]" for block in range(blocks)]
+                continue
+            array, row = f"{kind}{number}", f"{kind}{number}_row"
+            parameters += [row, array]
+            for block in range(blocks):
+                view = f"{array}_{block}"
+                rows = row if every else f"{row} + k"
+                views.append(f"{view} = {array}[{rows}, {block} * width:{block + 1} * width]")
+                elements.append(f"{view}[j]")
+    results = [f"r{number}" for number in range(len(targets))]
+    lines = [
+        "@njit(nogil=True, cache=True, error_model='numpy', fastmath={'contract'})",
+        f"def loop({', '.join(parameters)}):",
+        "    for k in range(count):",
+        *(f"        {view}" for view in views),
+        "        for j in range(width):",
+        f"            {', '.join(results)}, = {name}({', '.join(arguments)})",
+        *(
+            f"            {target} = {result}"
+            for target, result in zip(targets, results, strict=True)
+            if target != "None"
+        ),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,59 @@
+"""A formula: an elementwise computation written once, evaluated by every engine in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An elementwise function of arrays, with its constants fixed.
+
+    ``function(xp, *operands, **constants)`` may use the operators of Python, the elementwise functions of
+    the array API through ``xp``, ``if`` on constants and on ``operand is None``, and other such functions,
+    called with ``xp`` as their first argument. That is all that an engine needs to evaluate it on whole
+    arrays, block by block, or compiled on scalars: a compiling engine puts a module of scalar functions in
+    the place of ``xp``.
+
+    Parameters
+    ----------
+    function : callable
+        Takes ``xp``, one positional operand (an array or None) each, and its constants by keyword.
+        Returns a tuple of arrays.
+    constants : dict
+        Numbers, booleans, None, or functions of the same kind (an activation).
+    """
+
+    function: Callable[..., tuple]
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, xp: Any, *operands: Any) -> tuple:
+        """Evaluate on arrays of the namespace ``xp``."""
+        return self.function(xp, *operands, **self.constants)
+
+    @property
+    def key(self) -> tuple:
+        """What tells this formula from others: hashable, equal for equal formulas."""
+        return (self.function, tuple(sorted(self.constants.items(), key=lambda item: item[0])))
+
+
+class Operand(NamedTuple):
+    """Consecutive blocks of columns of a row buffer: ``blocks`` operands of a formula.
+
+    Parameters
+    ----------
+    rows : buffer or None
+        What the engine's ``wrap``, ``rows`` or ``carry`` gave, shape (rows, blocks * width). None stands
+        for absent operands: the formula gets None for each block.
+    blocks : int
+        Into how many equal blocks the columns fall, each an operand of the formula.
+    at : str
+        Which of the rows a step touches: ``"now"`` and ``"before"``, from the row given under that name;
+        ``"first"``, from row 0; ``"every"``, the only row, for all rows of the step.
+    """
+
+    rows: Any
+    blocks: int = 1
+    at: str = "now"

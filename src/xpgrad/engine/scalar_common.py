@@ -1,0 +1,29 @@
+"""What the scalar functions for float32 and float64 share: selections, where no rounding happens."""
+
+from numba import njit
+
+inline = njit(forceinline=True, error_model="numpy")
+
+
+@inline
+def abs(x):  # noqa: A001 - the standard's name
+    """Absolute value."""
+    return -x if x < 0 else x
+
+
+@inline
+def where(condition, x, y):
+    """`x` where the condition holds, else `y`."""
+    return x if condition else y
+
+
+@inline
+def minimum(x, y):
+    """The smaller one; NaN in `x` flows through."""
+    return y if y < x else x
+
+
+@inline
+def maximum(x, y):
+    """The larger one; NaN in `x` flows through."""
+    return y if y > x else x

@@ -1,0 +1,95 @@
+"""The array API's elementwise functions for float32 scalars, in place of ``xp`` in compiled formulas.
+
+``exp`` and ``tanh`` are free of branches and calls, so that LLVM turns the loops around them into vector
+instructions: about 0.5 ns an element instead of 10. Their errors against float64 are asserted by a test:
+1e-7 relative for ``exp``, 3e-7 for ``tanh``.
+
+References: exp is reduced to |r| <= log(2)/2 with log(2) split in two, as in Cody and Waite, "Software
+Manual for the Elementary Functions" (1980), with the minimax coefficients of Cephes' ``expf`` (Moshier);
+tanh is the rational approximation of degree 13 over 6 with the coefficients that Eigen uses.
+"""
+
+import math
+
+import numpy as np
+
+from xpgrad.engine.scalar_common import abs, inline, maximum, minimum, where  # noqa: A004
+
+__all__ = ["abs", "exp", "expm1", "log1p", "maximum", "minimum", "real", "tanh", "where", "zeros_like"]
+
+real = np.float32
+
+_EXP_MIN = real(-87.33654)  # exp is below the smallest normal number
+_EXP_MAX = real(88.72283)  # exp is above the largest number
+_LOG2_E = real(1.4426950408889634)
+_LN2_HIGH = real(0.693359375)
+_LN2_LOW = real(-2.12194440e-4)
+_ONE = real(1)
+_HALF = real(0.5)
+_ZERO = real(0)
+_INF = real(np.inf)
+_TANH_MAX = real(7.90531110763549805)  # tanh rounds to 1
+
+
+@inline
+def exp(x):
+    """e to the power x; 0 where that is below the smallest normal number."""
+    v = _EXP_MAX if x > _EXP_MAX else x
+    v = _EXP_MIN if v < _EXP_MIN else v
+    n = np.floor(v * _LOG2_E + _HALF)
+    n = n if n == n else _ZERO  # an integer can't hold NaN; r still does
+    r = v - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    p = real(1.9875691500e-4)
+    p = p * r + real(1.3981999507e-3)
+    p = p * r + real(8.3334519073e-3)
+    p = p * r + real(4.1665795894e-2)
+    p = p * r + real(1.6666665459e-1)
+    p = p * r + real(5.0000001201e-1)
+    p = p * r * r + r + _ONE
+    # 2**n in two factors, for n = 128 is out of the exponent's range
+    k = np.int32(n)
+    half = k >> 1
+    low = np.int32((half + 127) << 23).view(np.float32)
+    high = np.int32((k - half + 127) << 23).view(np.float32)
+    y = p * low * high
+    y = _ZERO if x < _EXP_MIN else y
+    return _INF if x > _EXP_MAX else y
+
+
+@inline
+def expm1(x):
+    """exp(x) - 1, accurate near 0."""
+    return real(math.expm1(x))
+
+
+@inline
+def log1p(x):
+    """log(1 + x), accurate near 0."""
+    return real(math.log1p(x))
+
+
+@inline
+def tanh(x):
+    """Hyperbolic tangent."""
+    v = _TANH_MAX if x > _TANH_MAX else x
+    v = -_TANH_MAX if v < -_TANH_MAX else v
+    s = v * v
+    p = real(-2.76076847742355e-16)
+    p = p * s + real(2.00018790482477e-13)
+    p = p * s + real(-8.60467152213735e-11)
+    p = p * s + real(5.12229709037114e-08)
+    p = p * s + real(1.48572235717979e-05)
+    p = p * s + real(6.37261928875436e-04)
+    p = p * s + real(4.89352455891786e-03)
+    q = real(1.19825839466702e-06)
+    q = q * s + real(1.18534705686654e-04)
+    q = q * s + real(2.26843463243900e-03)
+    q = q * s + real(4.89352518554385e-03)
+    return v * p / q
+
+
+@inline
+def zeros_like(x):
+    """Zero of x's type."""
+    return _ZERO

@@ -1,0 +1,187 @@
+"""The engine of the standard: pure array API, for any namespace, without writing to any array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.formula import Formula, Operand
+
+
+class StandardEngine:
+    """Evaluates what kernels ask for with the functions of the array API alone.
+
+    It is the oracle for the other engines, and what differentiable tensors, other devices and compilers go
+    through: every step makes new arrays, none is written to.
+
+    A *row buffer* is what ``wrap``, ``rows`` and ``carry`` return. Kernels read it only through operands of
+    formulas and products, and through ``array``.
+    """
+
+    name = "standard"
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+
+    def quiet(self) -> Any:
+        """Context in which inf and NaN flow through without warnings (of NumPy's, where that computes)."""
+        return np.errstate(all="ignore")
+
+    def lift(self, array: Any) -> Any:
+        """The array in the namespace in which this engine works."""
+        return array
+
+    def lower(self, array: Any) -> Any:
+        """The way back from ``lift``."""
+        return array
+
+    # --- row buffers
+
+    def wrap(self, array: Any) -> Any:
+        """The rows of an array (rows, width), to read."""
+        return _Fixed(array)
+
+    def rows(self, count: int, width: int, like: Any) -> Any:
+        """Rows to be written once each, a step's at a time, before they are read."""
+        return _Written(self.xp, width, like)
+
+    def replace(self, array: Any) -> Any:
+        """The rows of an array that is needed no more, each to be read once and then replaced."""
+        return _Replaced(self.xp, array)
+
+    def carry(self, array: Any) -> Any:
+        """Rows whose first ones every step may read and replace, starting as those of the array."""
+        return _Carry(self.xp, array)
+
+    def array(self, rows: Any) -> Any:
+        """All rows of a buffer, as one array in the order of their numbers."""
+        return rows.array()
+
+    # --- what is computed
+
+    def pack(self, weight: Any) -> Any:
+        """A matrix in the form in which the products of a time loop take it fastest."""
+        return weight
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """Matrix product."""
+        return self.xp.matmul(a, b)
+
+    def multiply_rows(self, source: Any, first: int, count: int, weight: Any, target: Any) -> None:
+        """Rows first .. first + count of `source`, times a packed weight, into `target`'s first rows."""
+        target.write(0, self.xp.matmul(source.read(first, count), weight))
+
+    def column_sums(self, array: Any) -> Any:
+        """The sum over the rows."""
+        return self.xp.sum(array, axis=0)
+
+    def bind(
+        self, formula: Formula, inputs: Sequence[Operand], outputs: Sequence[Operand]
+    ) -> Callable[[int, int, int], None]:
+        """Return ``step(count, now, before)``, which evaluates the formula on `count` rows of the operands.
+
+        `now` and `before` are the numbers of the first rows that operands so marked touch.
+        """
+
+        def step(count: int, now: int, before: int) -> None:
+            first = {"now": now, "before": before, "first": 0}
+            arguments: list[Any] = []
+            for operand in inputs:
+                if operand.rows is None:
+                    arguments += [None] * operand.blocks
+                elif operand.at == "every":
+                    arguments += _split(operand.rows.read(0, 1), operand.blocks)
+                else:
+                    arguments += _split(operand.rows.read(first[operand.at], count), operand.blocks)
+            results = list(formula(self.xp, *arguments))
+            for operand in outputs:
+                blocks, results = results[: operand.blocks], results[operand.blocks :]
+                if operand.rows is not None:
+                    whole = blocks[0] if operand.blocks == 1 else self.xp.concat(blocks, axis=1)
+                    operand.rows.write(first[operand.at], whole)
+
+        return step
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The function of each item; the items do not depend on one another."""
+        return [function(item) for item in items]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(self.xp, '__name__', self.xp)})"
+
+
+def _split(array: Any, blocks: int) -> list[Any]:
+    width = array.shape[1] // blocks
+    return [array[:, block * width : (block + 1) * width] for block in range(blocks)]
+
+
+class _Fixed:
+    """Rows of an array."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def read(self, first: int, count: int) -> Any:
+        if first == 0 and count == self._array.shape[0]:
+            return self._array
+        return self._array[first : first + count, :]
+
+    def array(self) -> Any:
+        return self._array
+
+
+class _Written:
+    """Rows that steps write, kept as the pieces that they came in."""
+
+    def __init__(self, xp: Any, width: int, like: Any) -> None:
+        self._xp, self._width, self._like = xp, width, like
+        self._pieces: dict[int, Any] = {}
+
+    def write(self, first: int, piece: Any) -> None:
+        self._pieces[first] = piece
+
+    def read(self, first: int, count: int) -> Any:
+        piece = self._pieces[first]  # a step reads rows from where some step began to write
+        return piece if piece.shape[0] == count else piece[:count, :]
+
+    def array(self) -> Any:
+        if not self._pieces:
+            return self._xp.zeros((0, self._width), dtype=self._like.dtype, device=device_of(self._like))
+        return self._xp.concat([self._pieces[first] for first in sorted(self._pieces)], axis=0)
+
+
+class _Replaced(_Written):
+    """Rows of an array that steps read, and then write."""
+
+    def __init__(self, xp: Any, array: Any) -> None:
+        super().__init__(xp, array.shape[1], array)
+        self._array = array
+
+    def read(self, first: int, count: int) -> Any:
+        return self._array[first : first + count, :]
+
+
+class _Carry:
+    """Rows of which each step replaces the first ones."""
+
+    def __init__(self, xp: Any, array: Any) -> None:
+        self._xp, self._array = xp, array
+
+    def write(self, first: int, piece: Any) -> None:
+        rest = self._array[first + piece.shape[0] :, :]
+        self._array = self._xp.concat([piece, rest], axis=0) if rest.shape[0] else piece
+
+    def read(self, first: int, count: int) -> Any:
+        return self._array[first : first + count, :]
+
+    def array(self) -> Any:
+        return self._array
+
+
+def device_of(array: Any) -> Any:
+    """The device of an array, as array creation functions take it."""
+    from array_api_compat import device
+
+    return device(array)

@@ -1,0 +1,584 @@
+r"""The LSTM over sequences: `lstm` and, beside it, its gradient `lstm_grad`.
+
+One step, with :math:`\odot` the elementwise product, f, g, h the activations (by default sigmoid, tanh,
+tanh), and z the gates' pre-activations, in the operators' order i o f c::
+
+    z_i = W_i x + R_i h' + b_i + P_i c'      i = f(z_i)
+    z_f = W_f x + R_f h' + b_f + P_f c'      f = f(z_f)      input_forget: f = 1 - i
+    z_c = W_c x + R_c h' + b_c               g = g(z_c)
+                                             c = f c' + i g
+    z_o = W_o x + R_o h' + b_o + P_o c       o = f(z_o)
+                                             h = o h(c)
+
+x is the step's input, h' and c' the states before it, b the sum of both biases, P the peepholes; `clip`
+bounds the z. Backwards, a name with d in front is the cotangent of that name::
+
+    dh += what came from the step after      do = dh h(c)    dz_o = f'(z_o) do
+    dc += dh o h'(c) + P_o dz_o
+    di = dc g    df = dc c'    dg = dc i     dz = the activation's slope times each
+    dc' = dc f + P_i dz_i + P_f dz_f         dh' = R^T dz
+
+Everything else needs no recurrence: W x before the loop, and after it dX = dZ W, dW = dZ^T X,
+dR = dZ^T H', db = the sum of dZ, for all steps at once.
+
+References
+----------
+ONNX operator LSTM (opset 14 and later). Hochreiter and Schmidhuber, "Long short-term memory" (1997). Gers,
+Schraudolph and Schmidhuber, "Learning precise timing with LSTM recurrent networks" (2002), for peepholes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._recurrent import (
+    Direction,
+    RecurrentCall,
+    bias_gradient,
+    row_sums,
+    weight_gradient,
+)
+from xpgrad.engine import Formula, Operand
+
+_DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
+_ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
+
+
+class LSTMForward(NamedTuple):
+    """What `lstm` returns; the last two are what `lstm_grad` needs besides.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t, C_t : array, shape (D, N, H)
+        The states at each sequence's end.
+    C_all : array, shape (T, D, N, H)
+        Every step's cell state.
+    iofc : array, shape (T, D, N, 4H)
+        Every step's gates, after their activations.
+    """
+
+    H_all: Any
+    H_t: Any
+    C_t: Any
+    C_all: Any
+    iofc: Any
+
+
+class LSTMGrads(NamedTuple):
+    """What `lstm_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        0 past a sequence's end.
+    dW, dR, dB, dP : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H), (D, 3H)
+        With ``per_sample=True`` behind a batch axis, (N, D, ...).
+    dH0, dC0 : array, shape (D, N, H)
+        Of the initial states.
+    """
+
+    dX: Any
+    dW: Any
+    dR: Any
+    dB: Any
+    dH0: Any
+    dC0: Any
+    dP: Any
+
+
+# --- the formulas of one step ------------------------------------------------------------------------
+
+
+def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
+    """A gate's pre-activation from its products z, before `clip`."""
+    if b is not None:
+        z = z + b
+    if p is not None:
+        z = z + p * c
+    return z
+
+
+def _clip(xp: Any, z: Any, clip: Any) -> Any:
+    if clip is None:
+        return z
+    top = xp.zeros_like(z) + clip
+    z = xp.where(z > top, top, z)
+    return xp.where(z < -top, -top, z)
+
+
+def _clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
+    """The cotangent before clipping: it passes up to and at the bounds."""
+    if clip is None:
+        return d
+    return xp.where(xp.abs(z) > clip, xp.zeros_like(d), d)
+
+
+def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
+    """What a pullback takes as the activation's input: the pre-activation where it was rebuilt, else the
+    output, which has its sign."""
+    if z is None:
+        return y
+    return _pre_activation(xp, z, b, p, c)
+
+
+def _lstm_step(
+    xp: Any, zi: Any, zo: Any, zf: Any, zc: Any, ri: Any, ro: Any, rf: Any, rc: Any,
+    bi: Any, bo: Any, bf: Any, bc: Any, pi: Any, po: Any, pf: Any, c_prev: Any,
+    *, f_value: Any, f_alpha: Any, f_beta: Any, g_value: Any, g_alpha: Any, g_beta: Any,
+    h_value: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any,
+) -> tuple:  # fmt: skip
+    """Gates i o f c, cell state, output; z are the input products, r the recurrent ones."""
+    i = f_value(xp, _clip(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), f_alpha, f_beta)
+    if input_forget:
+        f = 1 - i
+    else:
+        f = f_value(xp, _clip(xp, _pre_activation(xp, zf + rf, bf, pf, c_prev), clip), f_alpha, f_beta)
+    g = g_value(xp, _clip(xp, _pre_activation(xp, zc + rc, bc, None, c_prev), clip), g_alpha, g_beta)
+    c = f * c_prev + i * g
+    o = f_value(xp, _clip(xp, _pre_activation(xp, zo + ro, bo, po, c), clip), f_alpha, f_beta)
+    return i, o, f, g, c, o * h_value(xp, c, h_alpha, h_beta)
+
+
+def _lstm_step_pullback(
+    xp: Any, dy: Any, dh: Any, dc: Any, i: Any, o: Any, f: Any, g: Any, c: Any, c_prev: Any,
+    zi: Any, zo: Any, zf: Any, zc: Any, bi: Any, bo: Any, bf: Any, bc: Any, pi: Any, po: Any, pf: Any,
+    *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any,
+    h_value: Any, h_pullback: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any, full: Any,
+) -> tuple:  # fmt: skip
+    """Cotangents of the pre-activations i o f c, and of the cell state before.
+
+    dy is the output's own cotangent, dh and dc what the step after passed back; the z, where clip or an
+    activation asks for them, are the gates' products. `full` tells whether the peepholes pass a cotangent
+    to the cell state.
+    """
+    if dy is not None:
+        dh = dh + dy
+    y = h_value(xp, c, h_alpha, h_beta)
+    xo = _gate_input(xp, zo, bo, po, c, o)
+    do = _clip_pullback(xp, f_pullback(xp, dh * y, xo, o, f_alpha, f_beta), xo, clip)
+    dc = dc + h_pullback(xp, dh * o, c, y, h_alpha, h_beta)
+    if full:
+        dc = dc + do * po
+    xi = _gate_input(xp, zi, bi, pi, c_prev, i)
+    xg = _gate_input(xp, zc, bc, None, c_prev, g)
+    dg = _clip_pullback(xp, g_pullback(xp, dc * i, xg, g, g_alpha, g_beta), xg, clip)
+    dc_prev = dc * f
+    if input_forget:
+        # f = 1 - i, so its cotangent folds into i's, and its own weights have none
+        di = _clip_pullback(xp, f_pullback(xp, dc * (g - c_prev), xi, i, f_alpha, f_beta), xi, clip)
+        df = xp.zeros_like(di)
+    else:
+        di = _clip_pullback(xp, f_pullback(xp, dc * g, xi, i, f_alpha, f_beta), xi, clip)
+        xf = _gate_input(xp, zf, bf, pf, c_prev, f)
+        df = _clip_pullback(xp, f_pullback(xp, dc * c_prev, xf, f, f_alpha, f_beta), xf, clip)
+        if full:
+            dc_prev = dc_prev + df * pf
+    if full:
+        dc_prev = dc_prev + di * pi
+    return di, do, df, dg, dc_prev
+
+
+# --- forward -----------------------------------------------------------------------------------------
+
+
+def lstm(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    P: Any = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    layout: int = 0,
+) -> LSTMForward:
+    r"""Long short-term memory over sequences, with everything that its gradient needs.
+
+    .. math::
+
+        i &= f(W_i x_t + R_i h_{t-1} + b_i + P_i \odot c_{t-1}) \\
+        f &= f(W_f x_t + R_f h_{t-1} + b_f + P_f \odot c_{t-1}) \\
+        g &= g(W_c x_t + R_c h_{t-1} + b_c) \\
+        c_t &= f \odot c_{t-1} + i \odot g \\
+        o &= f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
+        h_t &= o \odot h(c_t)
+
+    Parameters
+    ----------
+    X : array, shape (T, N, I)
+        Input: time, batch, features. float32 or float64; float16 and bfloat16 where the namespace has
+        them, with states and sums in float32. All arrays share namespace, dtype and device.
+    W : array, shape (D, 4H, I)
+        Input weights, gates in the order i o f c. D is 2 for ``direction="bidirectional"``, else 1.
+    R : array, shape (D, 4H, H)
+        Recurrence weights.
+    B : array, shape (D, 8H), optional
+        Input biases, then recurrence biases.
+    sequence_lens : integer array, shape (N,), optional
+        Each sequence's length, 0 to T. Past its end the outputs are 0, and what the input holds there,
+        NaN too, has no effect. A reverse direction starts at each sequence's own end.
+    initial_h, initial_c : array, shape (D, N, H), optional
+        States before the first step; zeros where left out.
+    P : array, shape (D, 3H), optional
+        Peephole weights, in the order i o f.
+    direction : {"forward", "reverse", "bidirectional"}
+        How time runs.
+    activations : list of str, optional
+        ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
+    activation_alpha, activation_beta : list of float, optional
+        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+    clip : float, optional
+        Bounds every gate's pre-activation to -clip .. clip.
+    input_forget : bool
+        Couple the forget gate to the input gate: f = 1 - i.
+    layout : {0, 1}
+        1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+
+    Returns
+    -------
+    LSTMForward
+        ``(H_all, H_t, C_t, C_all, iofc)``. C_all and iofc, with H_all, are what `lstm_grad` takes; they
+        hold 5H numbers a step and sequence.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    lstm_grad : The gradient.
+    vjp : Both in one.
+
+    Notes
+    -----
+    The operator is ONNX's LSTM; C_all and iofc are those of ONNX Runtime's LSTMTraining.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import lstm
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 20, 3), (1, 20, 5)])
+    >>> out = lstm(X, W, R, sequence_lens=np.asarray([7, 4]))
+    >>> out.H_all.shape, out.H_t.shape, out.iofc.shape
+    ((7, 1, 2, 5), (1, 2, 5), (7, 1, 2, 20))
+    >>> bool(np.all(out.H_all[4:, 0, 1] == 0))
+    True
+    """
+    check_choice("lstm", "input_forget", input_forget, (False, True, 0, 1))
+    call = RecurrentCall(
+        "lstm", 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
+        direction=direction, layout=layout, clip=clip, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
+    )  # fmt: skip
+    with call.engine.quiet():
+        parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
+        H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
+        return LSTMForward(
+            call.over_time(H_all),
+            call.states(H_t),
+            call.states(C_t),
+            call.over_time(C_all),
+            call.over_time(iofc),
+        )
+
+
+def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: bool) -> tuple:
+    """Rows of H, final H and C, rows of C and of the gates."""
+    engine, timeline, H = call.engine, direction.timeline, call.H
+    f, g, h = direction.activations
+    formula = Formula(
+        _lstm_step,
+        f.constants("f", "value") | g.constants("g", "value") | h.constants("h", "value")
+        | {"clip": call.clip, "input_forget": input_forget},
+    )  # fmt: skip
+    h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
+    gates = engine.replace(engine.matmul(call.rows("X", direction), call.part("W", direction).T))
+    R_T = engine.pack(call.part("R", direction).T)
+    recurrent = engine.carry(timeline.zeros(4 * H))
+    h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))
+    fixed = [
+        Operand(gates, 4),
+        Operand(recurrent, 4, "first"),
+        Operand(call.wrap_row(call.bias(direction)), 4, "every"),
+        Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every"),
+    ]
+    outputs = [Operand(gates, 4), Operand(c_rows), Operand(h_rows)]
+    h_start = engine.wrap(h0)
+    first_step = engine.bind(formula, [*fixed, Operand(engine.wrap(c0), 1, "first")], outputs)
+    later_step = engine.bind(formula, [*fixed, Operand(c_rows, 1, "before")], outputs)
+    for count, now, before in timeline.forward():
+        if before is None:
+            engine.multiply_rows(h_start, 0, count, R_T, recurrent)
+            first_step(count, now, 0)
+        else:
+            engine.multiply_rows(h_rows, before, count, R_T, recurrent)
+            later_step(count, now, before)
+    H_rows, C_rows = engine.array(h_rows), engine.array(c_rows)
+    return H_rows, timeline.last(H_rows, h0), timeline.last(C_rows, c0), C_rows, engine.array(gates)
+
+
+def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
+    P = call.part("P", direction)
+    return None if P is None else call.xp.reshape(P, (1, 3 * call.H))
+
+
+# --- backward ----------------------------------------------------------------------------------------
+
+
+def lstm_grad(
+    X: Any,
+    W: Any,
+    R: Any,
+    *,
+    H_all: Any,
+    C_all: Any,
+    iofc: Any,
+    grad_H_all: Any = None,
+    grad_H_t: Any = None,
+    grad_C_t: Any = None,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    P: Any = None,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    layout: int = 0,
+    peephole: str = "full",
+    per_sample: bool = False,
+    wrt: Iterable[str] | None = None,
+) -> LSTMGrads:
+    r"""Gradient of `lstm`: cotangents of its outputs to gradients of its arguments.
+
+    .. math::
+
+        dc_t &\mathrel{+}= dh_t \odot o \odot h'(c_t) + P_o \odot dz_o \\
+        dz_o &= f'(z_o) \odot dh_t \odot h(c_t), \quad
+        dz_i = f'(z_i) \odot dc_t \odot g, \quad
+        dz_f = f'(z_f) \odot dc_t \odot c_{t-1}, \quad
+        dz_c = g'(z_c) \odot dc_t \odot i \\
+        dc_{t-1} &= dc_t \odot f + P_i \odot dz_i + P_f \odot dz_f, \quad dh_{t-1} = R^T dz \\
+        dX &= dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad db = \textstyle\sum dZ
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h, initial_c, P
+        As `lstm` was given them.
+    H_all, C_all, iofc : array, shapes (T, D, N, H), (T, D, N, H), (T, D, N, 4H)
+        As `lstm`, or any other forward with ONNX's meaning, returned them: the gradient is a function of
+        these arrays. The pre-activations are rebuilt from them only where slopes can't be told from the
+        gates: with `clip`, and for LeakyRelu and Elu with a negative alpha.
+    grad_H_all : array, shape (T, D, N, H), optional
+        Cotangent of H_all; zero where left out, as the next two. Ignored past a sequence's end.
+    grad_H_t, grad_C_t : array, shape (D, N, H), optional
+        Cotangents of the final states.
+    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
+        As `lstm` was given them.
+    peephole : {"full", "truncated"}
+        ``"full"`` is the true gradient. ``"truncated"`` drops the path from the peepholes into the cell
+        state, as ONNX Runtime's LSTMGrad does.
+    per_sample : bool
+        Give each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h", "initial_c", "P"; all
+        by default, "P" where P is given. The work for the others is left out.
+
+    Returns
+    -------
+    LSTMGrads
+        ``(dX, dW, dR, dB, dH0, dC0, dP)``, None where not asked for. Arguments that were left out have a
+        gradient too: dB is the gradient at a zero bias.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    lstm : The forward.
+    vjp : Both in one.
+
+    Notes
+    -----
+    The kernel's contract is ONNX Runtime's LSTMGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
+    the cotangent at its bounds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import lstm, lstm_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 20, 3), (1, 20, 5)])
+    >>> out = lstm(X, W, R)
+    >>> grads = lstm_grad(X, W, R, H_all=out.H_all, C_all=out.C_all, iofc=out.iofc,
+    ...                   grad_H_t=rng.normal(size=out.H_t.shape), wrt=("X", "R"))
+    >>> grads.dX.shape, grads.dR.shape, grads.dW is None
+    ((7, 2, 3), (1, 20, 5), True)
+    """
+    operator = "lstm_grad"
+    check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
+    check_choice(operator, "peephole", peephole, ("full", "truncated"))
+    check_choice(operator, "per_sample", per_sample, (False, True))
+    wanted = check_wrt(operator, wrt, _ARGUMENTS if P is not None or wrt is not None else _ARGUMENTS[:-1])
+    if "P" in wanted and P is None:
+        raise ValueError(f"{operator}: wrt has 'P', expected P to be given, it is None")
+    for name, array in (("H_all", H_all), ("C_all", C_all), ("iofc", iofc)):
+        if array is None:
+            raise TypeError(f"{operator}: {name} is None, expected an array")
+    call = RecurrentCall(
+        operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
+        direction=direction, layout=layout, clip=clip, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
+        sequences={"H_all": (H_all, 1), "C_all": (C_all, 1), "iofc": (iofc, 4), "grad_H_all": (grad_H_all, 1)},
+        cotangents={"grad_H_t": grad_H_t, "grad_C_t": grad_C_t},
+    )  # fmt: skip
+    full = peephole == "full" and P is not None
+    with call.engine.quiet():
+        parts = [
+            _backward_direction(call, d, wanted, bool(input_forget), full, per_sample)
+            for d in call.directions
+        ]
+        gather = {
+            "X": call.input_gradient,
+            "initial_h": call.states,
+            "initial_c": call.states,
+        }
+
+        def collect(name: str) -> Any:
+            if name not in wanted:
+                return None
+            values = [part[name] for part in parts]
+            if name in gather:
+                return gather[name](values)
+            return call.parameters(values, per_sample=per_sample)
+
+        return LSTMGrads(*(collect(name) for name in _ARGUMENTS))
+
+
+def _backward_direction(
+    call: RecurrentCall,
+    direction: Direction,
+    wanted: frozenset[str],
+    input_forget: bool,
+    full: bool,
+    per_sample: bool,
+) -> dict[str, Any]:
+    """The wanted gradients of one direction, by argument name."""
+    engine, timeline = call.engine, direction.timeline
+    if not wanted:
+        return {}
+    c_rows = call.rows("C_all", direction)
+    c_prev = timeline.previous(c_rows, call.initial("initial_c", direction))
+    h_prev = None
+    if "R" in wanted or _needs_pre_activations(call, direction):
+        h_prev = timeline.previous(call.rows("H_all", direction), call.initial("initial_h", direction))
+    dz, dh0, dc0 = _backward_loop(
+        call, direction, c_rows, c_prev, h_prev, input_forget, full, "initial_h" in wanted
+    )
+    grads: dict[str, Any] = {}
+    if "X" in wanted:
+        grads["X"] = engine.matmul(dz, call.part("W", direction))
+    if "W" in wanted:
+        grads["W"] = weight_gradient(call, direction, dz, call.rows("X", direction), per_sample=per_sample)
+    if "R" in wanted:
+        grads["R"] = weight_gradient(call, direction, dz, h_prev, per_sample=per_sample)
+    if "B" in wanted:
+        grads["B"] = bias_gradient(call, direction, dz, per_sample=per_sample)
+    if "P" in wanted:
+        seen = call.xp.concat([c_prev, c_rows, c_prev], axis=1)  # by the gates i o f
+        grads["P"] = row_sums(call, direction, dz[:, : 3 * call.H] * seen, per_sample=per_sample)
+    if "initial_h" in wanted:
+        grads["initial_h"] = timeline.unsort(dh0)
+    if "initial_c" in wanted:
+        grads["initial_c"] = timeline.unsort(dc0)
+    return grads
+
+
+def _backward_loop(
+    call: RecurrentCall,
+    direction: Direction,
+    c_rows: Any,
+    c_prev: Any,
+    h_prev: Any,
+    input_forget: bool,
+    full: bool,
+    to_the_start: bool,
+) -> tuple[Any, Any, Any]:
+    """Rows of the pre-activations' cotangents, and the sorted cotangents of the initial states.
+
+    `to_the_start` tells whether the initial output's cotangent is wanted: its product is one more.
+    """
+    engine, timeline = call.engine, direction.timeline
+    f, g, h = direction.activations
+    formula = Formula(
+        _lstm_step_pullback,
+        f.constants("f", "pullback") | g.constants("g", "pullback")
+        | h.constants("h", "value", "pullback")
+        | {"clip": call.clip, "input_forget": input_forget, "full": full},
+    )  # fmt: skip
+    products, bias, peepholes = None, None, None
+    if _needs_pre_activations(call, direction):
+        products = engine.wrap(_products(call, direction, h_prev))
+        bias = call.bias(direction)
+        peepholes = _peephole_row(call, direction)
+    elif full:
+        peepholes = _peephole_row(call, direction)
+    grad_h_all = call.rows("grad_H_all", direction)
+    dh = engine.carry(call.initial("grad_H_t", direction))
+    dc = engine.carry(call.initial("grad_C_t", direction))
+    dz = engine.rows(timeline.rows, 4 * call.H, like=c_rows)
+    step = engine.bind(
+        formula,
+        [
+            Operand(None if grad_h_all is None else engine.wrap(grad_h_all)),
+            Operand(dh, 1, "first"),
+            Operand(dc, 1, "first"),
+            Operand(engine.wrap(call.rows("iofc", direction)), 4),
+            Operand(engine.wrap(c_rows)),
+            Operand(engine.wrap(c_prev)),
+            Operand(products, 4),
+            Operand(call.wrap_row(bias), 4, "every"),
+            Operand(call.wrap_row(peepholes), 3, "every"),
+        ],
+        [Operand(dz, 4), Operand(dc, 1, "first")],
+    )
+    R = engine.pack(call.part("R", direction))
+    for count, now, before in timeline.backward():
+        step(count, now, 0)
+        if before is not None or to_the_start:
+            engine.multiply_rows(dz, now, count, R, dh)
+    return engine.array(dz), engine.array(dh), engine.array(dc)
+
+
+def _needs_pre_activations(call: RecurrentCall, direction: Direction) -> bool:
+    gates = direction.activations[:2]
+    return call.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
+
+
+def _products(call: RecurrentCall, direction: Direction, h_prev: Any) -> Any:
+    """Rows of W x + R h', for all steps at once."""
+    engine = call.engine
+    inputs = engine.matmul(call.rows("X", direction), call.part("W", direction).T)
+    return inputs + engine.matmul(h_prev, call.part("R", direction).T)

@@ -1,0 +1,918 @@
+"""Tools to check gradient kernels: finite differences, naive references, comparisons.
+
+Nothing here is fast and nothing here shares code with the kernels: each function is the shortest
+transcription of a definition that was found, so that it can be believed by reading it.
+
+- `check_vjp` holds a gradient rule against central differences.
+- `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time.
+- `assert_close` and `relative_error` compare arrays of any namespace.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_torch_array
+
+from xpgrad.lstm import LSTMForward, LSTMGrads
+
+__all__ = [
+    "assert_close",
+    "check_vjp",
+    "lstm_grad_reference",
+    "lstm_reference",
+    "numerical_jacobian",
+    "relative_error",
+    "to_numpy",
+]
+
+Array = Any
+
+_RTOL = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
+"""Relative tolerance of `assert_close` by dtype."""
+
+_RTOL_DIFFERENCES = {"float64": 1e-6, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""Relative tolerance of `check_vjp` by dtype: central differences are good for about nine digits."""
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Comparing arrays
+# ----------------------------------------------------------------------------------------------------------
+
+
+def to_numpy(array: Array) -> np.ndarray:
+    """Copy an array of any namespace and device into a NumPy array.
+
+    Floating-point values come as float64, so that half precision types that NumPy lacks arrive too.
+
+    Parameters
+    ----------
+    array : array
+        Array of any namespace.
+
+    Returns
+    -------
+    numpy.ndarray
+        A new array of the same shape; float64 if `array` holds floating-point numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import to_numpy
+    >>> to_numpy(np.asarray([1.5, 2.0], dtype=np.float32)).dtype
+    dtype('float64')
+    """
+    if is_torch_array(array):
+        array = array.detach().cpu()
+    xp = array_namespace(array)
+    if xp.isdtype(array.dtype, "real floating"):
+        array = xp.astype(array, xp.float64)
+    return np.array(array)
+
+
+def relative_error(actual: Array, desired: Array) -> float:
+    """Largest absolute difference, relative to the largest magnitude in `desired`.
+
+    Parameters
+    ----------
+    actual, desired : array
+        Arrays of the same shape, of any namespace and dtype.
+
+    Returns
+    -------
+    float
+        ``max|actual - desired| / max|desired|``, computed in float64; the absolute difference where `desired`
+        is zero throughout, 0 for empty arrays, and infinity where one holds NaN (or an infinity) and the
+        other does not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import relative_error
+    >>> relative_error(np.asarray([1.0, 4.5]), np.asarray([1.0, 4.0]))
+    0.125
+    """
+    differences, scale = _differences(to_numpy(actual), to_numpy(desired))
+    return float(np.max(differences, initial=0.0)) / (scale or 1.0)
+
+
+def assert_close(
+    actual: Array,
+    desired: Array,
+    *,
+    like: Array | None = None,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    label: str = "array",
+) -> None:
+    """Assert that two arrays are of one kind and agree.
+
+    Namespace, dtype, shape and device are compared before the numbers; the numbers by the largest difference
+    relative to the largest magnitude of `desired`.
+
+    Parameters
+    ----------
+    actual : array
+        The array under test.
+    desired : array
+        What it should be.
+    like : array, optional
+        The array whose namespace, dtype and device `actual` must have. Default: `desired`. Give it where
+        `desired` was computed in another namespace or precision.
+    rtol : float, optional
+        Allowed difference relative to the largest magnitude of `desired`. Default: by the dtype of `actual`,
+        1e-10 in float64, 1e-5 in float32, 5e-3 in float16, 4e-2 in bfloat16.
+    atol : float
+        Allowed difference beyond that.
+    label : str
+        Name of the array for the message.
+
+    Raises
+    ------
+    AssertionError
+        If something differs; the message says what, where, and both values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import assert_close
+    >>> assert_close(np.asarray([1.0, 2.0]), np.asarray([1.0, 2.0 + 1e-12]))
+    """
+    _assert_same_kind(actual, desired if like is None else like, tuple(desired.shape), label)
+    if rtol is None:
+        rtol = _RTOL[dtype_name(actual.dtype)] if _is_floating(actual) else 0.0
+    a, b = to_numpy(actual), to_numpy(desired)
+    differences, scale = _differences(a, b)
+    allowed = rtol * scale + atol
+    if differences.size and not differences.max() <= allowed:
+        worst = _worst(differences)
+        raise AssertionError(
+            f"{label} differs at index {worst}: {a[worst]!s}, expected {b[worst]!s} "
+            f"(difference {differences[worst]:.3g}, allowed {allowed:.3g})"
+        )
+
+
+def dtype_name(dtype: Any) -> str:
+    """Short name of a dtype of any namespace: ``"float32"`` for ``torch.float32`` and ``numpy.float32``.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Data type of any namespace.
+
+    Returns
+    -------
+    str
+        The name, without the namespace.
+    """
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
+        return np.dtype(dtype).name
+    return str(dtype).rsplit(".", 1)[-1].strip("'>")
+
+
+def _is_floating(array: Array) -> bool:
+    return bool(array_namespace(array).isdtype(array.dtype, "real floating"))
+
+
+def _differences(actual: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, float]:
+    """Elementwise absolute differences (infinite where only one is finite) and the scale of `desired`."""
+    if actual.shape != desired.shape:
+        raise AssertionError(f"shape {actual.shape}, expected {desired.shape}")
+    if desired.dtype == bool:
+        actual, desired = actual.astype(int), desired.astype(int)
+    finite = np.isfinite(desired)
+    same = np.where(np.isnan(desired), np.isnan(actual), actual == desired)
+    comparable = finite & np.isfinite(actual)
+    gaps = np.abs(np.where(comparable, actual, 0) - np.where(comparable, desired, 0))
+    differences = np.where(comparable, gaps, np.where(same, 0.0, np.inf))
+    return differences, float(np.max(np.abs(np.where(finite, desired, 0)), initial=0.0))
+
+
+def _worst(differences: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(k) for k in np.unravel_index(np.argmax(differences), differences.shape))
+
+
+def _assert_same_kind(actual: Array, like: Array, shape: tuple[int, ...], label: str) -> None:
+    """Namespace, dtype and device of `like`, and the given shape."""
+    if actual is None:
+        raise AssertionError(f"{label} is None, expected an array of shape {shape}")
+    if not hasattr(actual, "shape"):
+        raise AssertionError(f"{label} is a {type(actual).__name__}, expected an array of shape {shape}")
+    got, expected = array_namespace(actual).__name__, array_namespace(like).__name__
+    if got != expected:
+        raise AssertionError(f"{label} belongs to {got}, expected {expected}")
+    if actual.dtype != like.dtype:
+        got, expected = dtype_name(actual.dtype), dtype_name(like.dtype)
+        raise AssertionError(f"{label} has dtype {got}, expected {expected}")
+    if tuple(actual.shape) != shape:
+        raise AssertionError(f"{label} has shape {tuple(actual.shape)}, expected {shape}")
+    if device(actual) != device(like):
+        raise AssertionError(f"{label} is on device {device(actual)}, expected {device(like)}")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Finite differences
+# ----------------------------------------------------------------------------------------------------------
+
+
+def numerical_jacobian(
+    function: Callable[..., Array | tuple[Array, ...]],
+    arguments: Mapping[str, Array],
+    name: str,
+    *,
+    step: float = 1e-5,
+) -> list[np.ndarray]:
+    r"""Jacobians of every output with respect to one argument, by central differences.
+
+    .. math:: \partial y_k / \partial x_j \approx (y_k(x + h e_j) - y_k(x - h e_j)) / 2h
+
+    Parameters
+    ----------
+    function : callable
+        Called as ``function(**arguments)``; returns an array or a tuple of arrays.
+    arguments : mapping of str to array
+        Arguments of `function`.
+    name : str
+        The argument to vary.
+    step : float
+        The step h, relative to the element's magnitude where that is above 1.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        For each output an array of shape ``output.shape + argument.shape``, float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import numerical_jacobian
+    >>> [J] = numerical_jacobian(lambda x: x**2, {"x": np.asarray([1.0, 3.0])}, "x")
+    >>> J.round(6)
+    array([[2., 0.],
+           [0., 6.]])
+    """
+    point = arguments[name]
+    xp = array_namespace(point)
+    values = to_numpy(point)
+
+    def outputs_at(index: int, shift: float) -> list[np.ndarray]:
+        moved = values.copy()
+        moved.reshape(-1)[index] += shift
+        there = xp.asarray(moved, dtype=point.dtype, device=device(point))
+        return [to_numpy(y) for y in _as_tuple(function(**{**arguments, name: there}))]
+
+    columns = []
+    for index in range(values.size):
+        h = step * max(1.0, abs(float(values.reshape(-1)[index]))) if values.size else step
+        ahead, behind = outputs_at(index, h), outputs_at(index, -h)
+        columns.append([(a - b) / (2 * h) for a, b in zip(ahead, behind, strict=True)])
+    if not columns:
+        here = [to_numpy(y) for y in _as_tuple(function(**arguments))]
+        return [np.zeros(y.shape + values.shape) for y in here]
+    return [
+        np.stack(per_output, axis=-1).reshape(per_output[0].shape + values.shape)
+        for per_output in zip(*columns, strict=True)
+    ]
+
+
+def check_vjp(
+    forward: Callable[..., Array | tuple[Array, ...]],
+    gradient: Callable[..., Array | Sequence[Array] | Mapping[str, Array]],
+    arguments: Mapping[str, Array],
+    *,
+    operator: str | None = None,
+    outputs: Sequence[str] | None = None,
+    cotangents_optional: bool | None = None,
+    rtol: float | None = None,
+    atol: float = 1e-9,
+    step: float = 1e-5,
+    seed: int = 0,
+) -> None:
+    r"""Check a gradient rule against central differences in float64.
+
+    For outputs :math:`y_k = f_k(x_1, x_2, \dots)` and random cotangents :math:`\bar y_k` the rule must return
+    :math:`\bar x_j = \sum_k (\partial y_k / \partial x_j)^T \bar y_k` for every argument. Each argument is
+    varied on its own, one element at a time. Where cotangents may be left out, every combination of given and
+    left out is checked, also none at all, which must give zeros. Each result must have its argument's shape,
+    dtype, device and namespace, and nobody may write to arguments or cotangents.
+
+    Parameters
+    ----------
+    forward : callable
+        The operator, called as ``forward(**arguments)``; returns an array or a tuple of arrays. It must
+        accept float64, in which the differences are taken. Bind attributes and integer inputs beforehand,
+        with a lambda or ``functools.partial``.
+    gradient : callable
+        The rule, called as ``gradient(*cotangents, **arguments)``, with one cotangent per output, None where
+        it is left out. Returns the gradients as a mapping by argument name, or as a sequence in the order of
+        `arguments`, or as the array itself for a single argument.
+    arguments : mapping of str to array
+        The floating-point arguments, of one namespace, dtype and device. The rule is given them as they are,
+        so that it is checked in its own precision.
+    operator : str, optional
+        Name for the messages. Default: the name of `forward`.
+    outputs : sequence of str, optional
+        Names of the outputs, for the messages. Default: ``output 0``, ``output 1``, ...
+    cotangents_optional : bool, optional
+        Whether cotangents may be None. Default: whether there is more than one output.
+    rtol : float, optional
+        Allowed difference relative to the largest magnitude of the gradient. Default: 1e-6 in float64, 1e-4
+        in float32, 2e-2 in float16, 1e-1 in bfloat16.
+    atol : float
+        Allowed difference beyond that; covers the rounding of the differences of a gradient that is zero.
+    step : float
+        Step of the differences. Keep kinks of `forward` further away than that.
+    seed : int
+        Seed of the random cotangents.
+
+    Raises
+    ------
+    AssertionError
+        At the first gradient that is not right, naming operator, argument, the index of the worst element and
+        both values.
+
+    Notes
+    -----
+    The differences cost two evaluations of `forward` per element: keep the arguments small, but not square,
+    and every axis longer than 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import check_vjp
+    >>> def scale(X, s):
+    ...     return s * np.tanh(X)
+    >>> def scale_grad(dY, X, s):
+    ...     return s * dY * (1 - np.tanh(X) ** 2), np.sum(dY * np.tanh(X), keepdims=True)
+    >>> X = np.linspace(-2, 3, 6).reshape(2, 3)
+    >>> check_vjp(scale, scale_grad, {"X": X, "s": np.asarray([[0.7]])})
+
+    A wrong rule is named:
+
+    >>> def wrong(dY, X, s):
+    ...     return s * dY * (1 - np.tanh(X) ** 2), 1.001 * np.sum(dY * np.tanh(X), keepdims=True)
+    >>> check_vjp(scale, wrong, {"X": X, "s": np.asarray([[0.7]])})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    AssertionError: scale: the gradient of s is wrong at index (0, 0): ...
+    """
+    operator = _name_of(forward) if operator is None else operator
+    first = next(iter(arguments.values()))
+    in_float64 = {name: _cast(array, "float64") for name, array in arguments.items()}
+    shapes = [tuple(y.shape) for y in _as_tuple(forward(**in_float64))]
+    names = [f"output {k}" for k in range(len(shapes))] if outputs is None else list(outputs)
+    if len(names) != len(shapes):
+        raise AssertionError(f"{operator}: returned {len(shapes)} outputs, expected {len(names)}: {names}")
+    if cotangents_optional is None:
+        cotangents_optional = len(names) > 1
+    if rtol is None:
+        rtol = _RTOL_DIFFERENCES[dtype_name(first.dtype)]
+
+    rng = np.random.default_rng(seed)
+    cotangents = [_from_numpy(rng.standard_normal(shape), first) for shape in shapes]
+    jacobians = {name: numerical_jacobian(forward, in_float64, name, step=step) for name in arguments}
+    before = [to_numpy(a) for a in (*arguments.values(), *cotangents)]
+
+    for given in _combinations(len(names), cotangents_optional):
+        used = [c if g else None for c, g in zip(cotangents, given, strict=True)]
+        results = _by_name(gradient(*used, **arguments), list(arguments), operator)
+        said = ", ".join(n for n, g in zip(names, given, strict=True) if g) or "no output"
+        for name in arguments:
+            desired = _pull_back(jacobians[name], used, tuple(arguments[name].shape))
+            _assert_gradient(results[name], desired, arguments[name], operator, name, said, rtol, atol)
+        after = [to_numpy(a) for a in (*arguments.values(), *cotangents)]
+        labels = [*arguments, *(f"the cotangent of {n}" for n in names)]
+        for label, old, new in zip(labels, before, after, strict=True):
+            if not np.array_equal(old, new, equal_nan=True):
+                raise AssertionError(f"{operator}: wrote to its input {label} (cotangents for {said})")
+
+
+def _assert_gradient(
+    result: Array,
+    desired: np.ndarray,
+    like: Array,
+    operator: str,
+    name: str,
+    said: str,
+    rtol: float,
+    atol: float,
+) -> None:
+    _assert_same_kind(result, like, tuple(like.shape), f"{operator}: the gradient of {name}")
+    actual = to_numpy(result)
+    differences, scale = _differences(actual, desired)
+    allowed = rtol * scale + atol
+    if differences.size and not differences.max() <= allowed:
+        worst = _worst(differences)
+        raise AssertionError(
+            f"{operator}: the gradient of {name} is wrong at index {worst}: {actual[worst]!s} by the rule, "
+            f"{desired[worst]!s} by central differences (difference {differences[worst]:.3g}, "
+            f"allowed {allowed:.3g}; cotangents for {said})"
+        )
+
+
+def _pull_back(
+    jacobians: Sequence[np.ndarray], cotangents: Sequence[Array], shape: tuple[int, ...]
+) -> np.ndarray:
+    total = np.zeros(shape)
+    for jacobian, cotangent in zip(jacobians, cotangents, strict=True):
+        if cotangent is not None:
+            total = total + np.tensordot(to_numpy(cotangent), jacobian, axes=cotangent.ndim)
+    return total
+
+
+def _combinations(count: int, optional: bool) -> Iterator[tuple[bool, ...]]:
+    """All given first: the most telling combination fails first."""
+    return itertools.product((True, False), repeat=count) if optional else iter([(True,) * count])
+
+
+def _by_name(results: Any, names: list[str], operator: str) -> Mapping[str, Array]:
+    if isinstance(results, Mapping):
+        missing = [name for name in names if name not in results]
+        if missing:
+            raise AssertionError(f"{operator}: the rule returned no gradient of {', '.join(missing)}")
+        return results
+    values = _as_tuple(results)
+    if len(values) != len(names):
+        raise AssertionError(
+            f"{operator}: the rule returned {len(values)} gradients, "
+            f"expected {len(names)}: {', '.join(names)}"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    return tuple(values) if isinstance(values, tuple | list) else (values,)
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _cast(array: Array, dtype: str) -> Array:
+    xp = array_namespace(array)
+    return xp.astype(array, getattr(xp, dtype))
+
+
+def _from_numpy(values: np.ndarray, like: Array) -> Array:
+    xp = array_namespace(like)
+    return xp.asarray(values, dtype=like.dtype, device=device(like))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The activations of ONNX's recurrent operators
+# ----------------------------------------------------------------------------------------------------------
+
+
+class _Activation(NamedTuple):
+    name: str
+    alpha: float
+    beta: float
+
+
+_DEFAULT_ALPHA = {
+    "affine": 1.0,
+    "leakyrelu": 0.01,
+    "thresholdedrelu": 1.0,
+    "scaledtanh": 1.0,
+    "hardsigmoid": 0.2,
+    "elu": 1.0,
+}
+_DEFAULT_BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
+
+
+def _read_activations(
+    names: Sequence[str] | None,
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+    directions: int,
+) -> list[list[_Activation]]:
+    """[[f, g, h] of each direction]; alphas and betas stand only for the activations that take them."""
+    names = ["Sigmoid", "Tanh", "Tanh"] * directions if names is None else names
+    left_alphas, left_betas = list(alphas or []), list(betas or [])
+    read = []
+    for name in (n.lower() for n in names):
+        alpha, beta = _DEFAULT_ALPHA.get(name, math.nan), _DEFAULT_BETA.get(name, math.nan)
+        if name in _DEFAULT_ALPHA and left_alphas:
+            alpha = float(left_alphas.pop(0))
+        if name in _DEFAULT_BETA and left_betas:
+            beta = float(left_betas.pop(0))
+        read.append(_Activation(name, alpha, beta))
+    return [read[3 * d : 3 * d + 3] for d in range(directions)]
+
+
+def _activate(xp: Any, activation: _Activation, x: Array) -> Array:
+    """Value of an activation, written such that autograd's slopes at the kinks are the documented ones."""
+    name, alpha, beta = activation
+    zero = xp.zeros_like(x)
+    if name == "sigmoid":
+        return 0.5 * (1 + xp.tanh(0.5 * x))
+    if name == "tanh":
+        return xp.tanh(x)
+    if name == "relu":
+        return xp.where(x <= 0, zero, x)
+    if name == "affine":
+        return alpha * x + beta
+    if name == "leakyrelu":
+        return xp.where(x > 0, x, alpha * x)
+    if name == "thresholdedrelu":
+        return xp.where(x <= alpha, zero, x)
+    if name == "scaledtanh":
+        return alpha * xp.tanh(beta * x)
+    if name == "hardsigmoid":
+        y = alpha * x + beta
+        return xp.where(y <= 0, zero, xp.where(y >= 1, zero + 1, y))
+    if name == "elu":
+        return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, zero, x)))
+    if name == "softsign":
+        return x / (1 + xp.abs(x))
+    if name == "softplus":
+        return xp.logaddexp(x, zero)
+    raise ValueError(f"lstm_reference: activation {name!r} is none of ONNX's eleven")
+
+
+def _slope_at(activation: _Activation, x: np.ndarray) -> np.ndarray:
+    """Derivative of an activation at x."""
+    name, alpha, beta = activation
+    if name == "sigmoid":
+        y = 0.5 * (1 + np.tanh(0.5 * x))
+        return y * (1 - y)
+    if name == "tanh":
+        return 1 - np.tanh(x) ** 2
+    if name == "relu":
+        return np.where(x > 0, 1.0, 0.0)
+    if name == "affine":
+        return np.full_like(x, alpha)
+    if name == "leakyrelu":
+        return np.where(x > 0, 1.0, alpha)
+    if name == "thresholdedrelu":
+        return np.where(x > alpha, 1.0, 0.0)
+    if name == "scaledtanh":
+        return alpha * beta * (1 - np.tanh(beta * x) ** 2)
+    if name == "hardsigmoid":
+        y = alpha * x + beta
+        return np.where((y > 0) & (y < 1), alpha, 0.0)
+    if name == "elu":
+        return np.where(x > 0, 1.0, alpha * np.exp(np.minimum(x, 0)))
+    if name == "softsign":
+        return 1 / (1 + np.abs(x)) ** 2
+    if name == "softplus":
+        return 0.5 * (1 + np.tanh(0.5 * x))
+    raise ValueError(f"lstm_grad_reference: activation {name!r} is none of ONNX's eleven")
+
+
+def _slope_from_output(activation: _Activation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Derivative of an activation where its value is y; x tells only the sign where y may not."""
+    name, alpha, beta = activation
+    if name == "sigmoid":
+        return y * (1 - y)
+    if name == "tanh":
+        return 1 - y**2
+    if name == "relu":
+        return np.where(y > 0, 1.0, 0.0)
+    if name == "affine":
+        return np.full_like(y, alpha)
+    if name == "leakyrelu":
+        return np.where(x > 0 if alpha < 0 else y > 0, 1.0, alpha)
+    if name == "thresholdedrelu":
+        return np.where(y != 0, 1.0, 0.0)
+    if name == "scaledtanh":
+        return beta * (alpha - y**2 / alpha) if alpha else np.zeros_like(y)
+    if name == "hardsigmoid":
+        return np.where((y > 0) & (y < 1), alpha, 0.0)
+    if name == "elu":
+        return np.where(x > 0 if alpha < 0 else y > 0, 1.0, y + alpha)
+    if name == "softsign":
+        return (1 - np.abs(y)) ** 2
+    if name == "softplus":
+        return -np.expm1(-y)
+    raise ValueError(f"lstm_grad_reference: activation {name!r} is none of ONNX's eleven")
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The LSTM, one sample and one step at a time
+# ----------------------------------------------------------------------------------------------------------
+
+
+def lstm_reference(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    P: Array | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    layout: int = 0,
+    detach: Callable[[Array], Array] | None = None,
+) -> LSTMForward:
+    r"""Naive LSTM: `xpgrad.lstm` by the definition, one sample and one step at a time.
+
+    .. math::
+
+        i_t &= f(W_i x_t + R_i h_{t-1} + b_i + p_i \odot c_{t-1}) \\
+        f_t &= f(W_f x_t + R_f h_{t-1} + b_f + p_f \odot c_{t-1}) \\
+        g_t &= g(W_c x_t + R_c h_{t-1} + b_c) \\
+        c_t &= f_t \odot c_{t-1} + i_t \odot g_t \\
+        o_t &= f(W_o x_t + R_o h_{t-1} + b_o + p_o \odot c_t) \\
+        h_t &= o_t \odot h(c_t)
+
+    The biases are sums of B's two halves; with `input_forget` :math:`f_t = 1 - i_t`; with `clip` every
+    argument of f and g is bounded to [-clip, clip].
+
+    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
+    gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h, initial_c, P : array
+        As for `xpgrad.lstm`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
+        As for `xpgrad.lstm`.
+    detach : callable, optional
+        Applied to the cell state where it meets a peephole. ``torch.Tensor.detach`` makes autograd's result
+        the truncated peephole gradient.
+
+    Returns
+    -------
+    LSTMForward
+        H_all, H_t, C_t, C_all, iofc, in the dtype of X; half precision is computed in float32.
+
+    See Also
+    --------
+    xpgrad.lstm : the kernel.
+
+    References
+    ----------
+    ONNX operator specification, LSTM (version 14).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import lstm_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 16, 3)), rng.normal(size=(1, 16, 4))
+    >>> lstm_reference(X, W, R).H_all.shape
+    (5, 1, 2, 4)
+    """
+    xp = array_namespace(X)
+    dtype = X.dtype
+    work = dtype if dtype in (xp.float32, xp.float64) else xp.float32
+    X, W, R, B, H0, C0, P = (
+        None if a is None else xp.astype(a, work) for a in (X, W, R, B, initial_h, initial_c, P)
+    )
+    if layout == 1:
+        X, H0, C0 = (None if a is None else xp.permute_dims(a, (1, 0, 2)) for a in (X, H0, C0))
+    T, N, D, H = X.shape[0], X.shape[1], W.shape[0], R.shape[2]
+    lengths = [T] * N if sequence_lens is None else [int(sequence_lens[n]) for n in range(N)]
+    acts = _read_activations(activations, activation_alpha, activation_beta, D)
+
+    zeros = xp.zeros((H,), dtype=work, device=device(X))
+    nothing = (zeros, zeros, xp.zeros((4 * H,), dtype=work, device=device(X)))
+    steps = {}  # (t, d, n) -> h, c, iofc
+    last = {}  # (d, n) -> h, c
+    for d, n in itertools.product(range(D), range(N)):
+        h = zeros if H0 is None else H0[d, n, :]
+        c = zeros if C0 is None else C0[d, n, :]
+        b = None if B is None else B[d, : 4 * H] + B[d, 4 * H :]
+        p = None if P is None else P[d, :]
+        for t in _time_order(direction, d, lengths[n]):
+            h, c, gates = _step(
+                xp, X[t, n, :], h, c, W[d, :, :], R[d, :, :], b, p, acts[d], clip, input_forget, detach
+            )
+            steps[t, d, n] = h, c, gates
+        last[d, n] = h, c
+
+    def stack(rows: list[Array], shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
+        if rows and math.prod(shape):
+            whole = xp.reshape(xp.stack(rows), shape)
+        else:
+            whole = xp.zeros(shape, dtype=work, device=device(X))
+        return xp.astype(xp.permute_dims(whole, order) if layout == 1 else whole, dtype)
+
+    cells = [steps.get(key, nothing) for key in itertools.product(range(T), range(D), range(N))]
+    ends = [last[key] for key in itertools.product(range(D), range(N))]
+    return LSTMForward(
+        H_all=stack([cell[0] for cell in cells], (T, D, N, H), (2, 0, 1, 3)),
+        H_t=stack([end[0] for end in ends], (D, N, H), (1, 0, 2)),
+        C_t=stack([end[1] for end in ends], (D, N, H), (1, 0, 2)),
+        C_all=stack([cell[1] for cell in cells], (T, D, N, H), (2, 0, 1, 3)),
+        iofc=stack([cell[2] for cell in cells], (T, D, N, 4 * H), (2, 0, 1, 3)),
+    )
+
+
+def _time_order(direction: str, d: int, length: int) -> range:
+    """Steps of one sample in the order in which direction d visits them."""
+    backwards = direction == "reverse" or d == 1
+    return range(length - 1, -1, -1) if backwards else range(length)
+
+
+def _step(
+    xp: Any,
+    x: Array,
+    h: Array,
+    c: Array,
+    W: Array,
+    R: Array,
+    b: Array | None,
+    p: Array | None,
+    activations: Sequence[_Activation],
+    clip: float | None,
+    input_forget: bool,
+    detach: Callable[[Array], Array] | None,
+) -> tuple[Array, Array, Array]:
+    """One step of one sample: x (I,), h and c (H,), W (4H, I), R (4H, H), b (4H,), p (3H,)."""
+    H = h.shape[0]
+    f_act, g_act, h_act = activations
+    z = xp.matmul(W, x) + xp.matmul(R, h)
+    if b is not None:
+        z = z + b
+    z_i, z_o, z_f, z_c = z[:H], z[H : 2 * H], z[2 * H : 3 * H], z[3 * H :]
+
+    def peep(gate: int, state: Array) -> Array | float:
+        if p is None:
+            return 0.0
+        return p[gate * H : (gate + 1) * H] * (state if detach is None else detach(state))
+
+    def bound(pre: Array) -> Array:
+        if clip is None:
+            return pre
+        top = xp.full_like(pre, clip)
+        return xp.where(pre > clip, top, xp.where(pre < -clip, -top, pre))
+
+    i = _activate(xp, f_act, bound(z_i + peep(0, c)))
+    f = 1 - i if input_forget else _activate(xp, f_act, bound(z_f + peep(2, c)))
+    g = _activate(xp, g_act, bound(z_c))
+    c = f * c + i * g
+    o = _activate(xp, f_act, bound(z_o + peep(1, c)))
+    return o * _activate(xp, h_act, c), c, xp.concat([i, o, f, g])
+
+
+def lstm_grad_reference(
+    X: np.ndarray,
+    W: np.ndarray,
+    R: np.ndarray,
+    *,
+    H_all: np.ndarray,
+    C_all: np.ndarray,
+    iofc: np.ndarray,
+    grad_H_all: np.ndarray | None = None,
+    grad_H_t: np.ndarray | None = None,
+    grad_C_t: np.ndarray | None = None,
+    B: np.ndarray | None = None,
+    sequence_lens: np.ndarray | None = None,
+    initial_h: np.ndarray | None = None,
+    initial_c: np.ndarray | None = None,
+    P: np.ndarray | None = None,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    layout: int = 0,
+    peephole: str = "full",
+    per_sample: bool = False,
+) -> LSTMGrads:
+    r"""Naive LSTM backward in NumPy: `xpgrad.lstm_grad`, one sample and one step at a time.
+
+    A step takes :math:`\bar h_t, \bar c_t` (what the later steps and the cotangents sent) to
+
+    .. math::
+
+        \bar z_o &= \bar h_t \odot h(c_t) \odot f'(z_o) \\
+        \bar c_t &\mathrel{+}= \bar h_t \odot o_t \odot h'(c_t) + p_o \odot \bar z_o \\
+        \bar z_i &= \bar c_t \odot g_t \odot f'(z_i), \quad \bar z_f = \bar c_t \odot c_{t-1} \odot f'(z_f),
+            \quad \bar z_c = \bar c_t \odot i_t \odot g'(z_c) \\
+        \bar c_{t-1} &= \bar c_t \odot f_t + p_i \odot \bar z_i + p_f \odot \bar z_f, \quad
+            \bar h_{t-1} = R^T \bar z
+
+    and the parameters' gradients sum over steps. With input_forget :math:`\bar z_i = \bar c_t \odot
+    (g_t - c_{t-1}) \odot f'(z_i)` and :math:`\bar z_f = 0`. With ``peephole="truncated"`` the terms with
+    :math:`p` in both :math:`\bar c` are left out.
+
+    The slopes of the gates are read off the saved values. What these do not tell, which arguments of f and g
+    were clipped and, for LeakyRelu and Elu with a negative alpha, their signs, comes from the arguments
+    themselves, rebuilt from X, the saved states and the parameters.
+
+    Parameters
+    ----------
+    X, W, R, H_all, C_all, iofc, grad_H_all, grad_H_t, grad_C_t, B, sequence_lens, initial_h, initial_c, P
+        NumPy arrays, as for `xpgrad.lstm_grad`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
+        As for `xpgrad.lstm_grad`.
+    peephole, per_sample
+        As for `xpgrad.lstm_grad`.
+
+    Returns
+    -------
+    LSTMGrads
+        dX, dW, dR, dB, dH0, dC0, dP, in the dtype of X; computed in float64. dP is None without P.
+
+    See Also
+    --------
+    xpgrad.lstm_grad : the kernel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import lstm_grad_reference, lstm_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 16, 3)), rng.normal(size=(1, 16, 4))
+    >>> y = lstm_reference(X, W, R)
+    >>> saved = {"H_all": y.H_all, "C_all": y.C_all, "iofc": y.iofc}
+    >>> lstm_grad_reference(X, W, R, **saved, grad_H_t=rng.normal(size=(1, 2, 4))).dR.shape
+    (1, 16, 4)
+    """
+    dtype = X.dtype
+    D, H, I = W.shape[0], R.shape[2], W.shape[2]  # noqa: E741
+
+    def prepare(array: np.ndarray | None, order: tuple[int, ...] | None = None) -> np.ndarray | None:
+        if array is None:
+            return None
+        array = np.asarray(array, dtype=np.float64)
+        return np.transpose(array, order) if layout == 1 and order else array
+
+    def zeros_if_none(array: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
+        return np.zeros(shape) if array is None else array
+
+    x, w, r = np.asarray(prepare(X, (1, 0, 2))), np.asarray(prepare(W)), np.asarray(prepare(R))
+    T, N = x.shape[:2]
+    per_step = (1, 2, 0, 3)
+    hs, cs, gates = (np.asarray(prepare(a, per_step)) for a in (H_all, C_all, iofc))
+    dhs = zeros_if_none(prepare(grad_H_all, per_step), (T, D, N, H))
+    state, swap = (D, N, H), (1, 0, 2)
+    dh_end, dc_end, h0, c0 = (
+        zeros_if_none(prepare(a, swap), state) for a in (grad_H_t, grad_C_t, initial_h, initial_c)
+    )
+    b = zeros_if_none(prepare(B), (D, 8 * H))
+    p = zeros_if_none(prepare(P), (D, 3 * H))
+    p_i, p_o, p_f = p[:, :H], p[:, H : 2 * H], p[:, 2 * H :]
+    into_state = 1.0 if peephole == "full" else 0.0
+    lengths = [T] * N if sequence_lens is None else [int(n) for n in sequence_lens]
+    acts = _read_activations(activations, activation_alpha, activation_beta, D)
+
+    dX, dH0, dC0 = np.zeros((T, N, I)), np.zeros(state), np.zeros(state)
+    dW, dR = np.zeros((N, D, 4 * H, I)), np.zeros((N, D, 4 * H, H))
+    dB, dP = np.zeros((N, D, 8 * H)), np.zeros((N, D, 3 * H))
+
+    for d, n in itertools.product(range(D), range(N)):
+        f_act, g_act, h_act = acts[d]
+        dh, dc = dh_end[d, n], dc_end[d, n]
+        order = list(_time_order(direction, d, lengths[n]))
+        for k in reversed(range(len(order))):
+            t = order[k]
+            h_prev = hs[order[k - 1], d, n] if k else h0[d, n]
+            c_prev = cs[order[k - 1], d, n] if k else c0[d, n]
+            c = cs[t, d, n]
+            i, o, f, g = np.split(gates[t, d, n], 4)
+
+            # slopes of the four gates with respect to their arguments z
+            z = w[d] @ x[t, n] + r[d] @ h_prev + b[d, : 4 * H] + b[d, 4 * H :]
+            z = z + np.concatenate([p_i[d] * c_prev, p_o[d] * c, p_f[d] * c_prev, np.zeros(H)])
+            slopes = []
+            for activation, value, pre in zip(
+                (f_act, f_act, f_act, g_act), (i, o, f, g), np.split(z, 4), strict=True
+            ):
+                slope = _slope_from_output(activation, value, pre)
+                slopes.append(slope if clip is None else slope * (np.abs(pre) <= clip))
+            s_i, s_o, s_f, s_g = slopes
+
+            dh = dh + dhs[t, d, n]
+            dz_o = dh * _activate(np, h_act, c) * s_o
+            dc = dc + dh * o * _slope_at(h_act, c) + into_state * p_o[d] * dz_o
+            if input_forget:
+                dz_i, dz_f = dc * (g - c_prev) * s_i, np.zeros(H)
+            else:
+                dz_i, dz_f = dc * g * s_i, dc * c_prev * s_f
+            dz = np.concatenate([dz_i, dz_o, dz_f, dc * i * s_g])
+
+            dX[t, n] += w[d].T @ dz
+            dW[n, d] += np.outer(dz, x[t, n])
+            dR[n, d] += np.outer(dz, h_prev)
+            dB[n, d] += np.concatenate([dz, dz])
+            dP[n, d] += np.concatenate([dz_i * c_prev, dz_o * c, dz_f * c_prev])
+            dh = r[d].T @ dz
+            dc = dc * f + into_state * (p_i[d] * dz_i + p_f[d] * dz_f)
+        dH0[d, n], dC0[d, n] = dh, dc
+
+    if layout == 1:
+        dX, dH0, dC0 = (np.transpose(a, swap) for a in (dX, dH0, dC0))
+    if not per_sample:
+        dW, dR, dB, dP = (np.sum(a, axis=0) for a in (dW, dR, dB, dP))
+    results = (a.astype(dtype) for a in (dX, dW, dR, dB, dH0, dC0, dP))
+    grads = LSTMGrads(*results)
+    return grads if P is not None else grads._replace(dP=None)
