@@ -697,7 +697,7 @@ def lstm_reference(
         last[d, n] = h, c
 
     def stack(rows: list[Array], shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
-        if rows and math.prod(shape):
+        if rows and 0 not in shape:
             whole = xp.reshape(xp.stack(rows), shape)
         else:
             whole = xp.zeros(shape, dtype=work, device=device(X))

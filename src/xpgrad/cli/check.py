@@ -35,9 +35,10 @@ from .console import progress, table
 __all__ = ["add_arguments", "run"]
 
 Array = Any
-Arrays = Mapping[str, np.ndarray]
+Arrays = Mapping[str, Any]
+"""Arrays by name."""
 
-TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 """Allowed error by dtype, relative to the largest value of each array."""
 
 
@@ -69,7 +70,7 @@ class Backend(NamedTuple):
         return xp.asarray(values, dtype=getattr(xp, dtype))
 
 
-_HALF, _FULL = ("float16", "bfloat16"), ("float32", "float64")
+_HALF, _FULL = ("float16", "bfloat16"), ("float64", "float32")
 BACKENDS = (
     Backend("numpy", "numpy", "numpy", None, (*_FULL, "float16")),
     Backend("numpy", "numpy", "numpy", "standard", (*_FULL, "float16")),
@@ -153,7 +154,11 @@ def _lstm_case(
     T, N, I, H = 5, 3, 2, 4  # noqa: E741
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rng = np.random.default_rng(seed)
-    arguments = {"X": _draw(rng, T, N, I), "W": _draw(rng, D, 4 * H, I), "R": _draw(rng, D, 4 * H, H) / 2}
+    arguments: dict[str, Any] = {
+        "X": _draw(rng, T, N, I),
+        "W": _draw(rng, D, 4 * H, I),
+        "R": _draw(rng, D, 4 * H, H) / 2,
+    }
     if bias:
         arguments["B"] = _draw(rng, D, 8 * H)
     if states:
@@ -190,23 +195,16 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
     "peepholes, truncated": {**_PEEPHOLES, "gradient": {"peephole": "truncated"}},
     "clip": {**_PEEPHOLES, "clip": 0.7013},
     "input_forget": {**_PEEPHOLES, "input_forget": True},
-    "activations: hard": {
-        "activations": ["HardSigmoid", "Relu", "LeakyRelu"],
-        "activation_alpha": [0.3, 0.1],
-        "activation_beta": [0.45],
-    },
-    "activations: smooth": {
-        "activations": ["Softplus", "Softsign", "ScaledTanh"],
-        "activation_alpha": [0.8],
-        "activation_beta": [0.6],
-    },
-    "activations: two directions": {
+    "activations": {
         "direction": "bidirectional",
-        "activations": ["Sigmoid", "Elu", "Affine", "HardSigmoid", "ThresholdedRelu", "Tanh"],
-        "activation_alpha": [0.7, 0.9, 0.25, 0.1],
-        "activation_beta": [-0.1, 0.55],
+        "activations": ["HardSigmoid", "Relu", "LeakyRelu", "Softplus", "Softsign", "ScaledTanh"],
+        "activation_alpha": [0.3, 0.1, 0.8],
+        "activation_beta": [0.45, 0.6],
     },
-    "activations: Elu, alpha < 0": {"activations": ["Sigmoid", "Elu", "Tanh"], "activation_alpha": [-0.5]},
+    "activations, alpha < 0": {
+        "activations": ["Sigmoid", "Elu", "LeakyRelu"],
+        "activation_alpha": [-0.5, -0.2],
+    },
     "layout 1": {"layout": 1},
     "per_sample": {**_PEEPHOLES, "gradient": {"per_sample": True}},
     "everything": {
@@ -216,7 +214,9 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
         "clip": 1.3007,
         "input_forget": True,
         "layout": 1,
-        "activations": ["Sigmoid", "Softsign", "Tanh", "HardSigmoid", "Tanh", "Softplus"],
+        "activations": ["Sigmoid", "Elu", "Affine", "HardSigmoid", "ThresholdedRelu", "Tanh"],
+        "activation_alpha": [0.7, 0.9, 0.25, 0.1],
+        "activation_beta": [-0.1, 0.55],
         "gradient": {"per_sample": True},
     },
 }
@@ -248,7 +248,7 @@ def _lstm_from_differences(case: Case) -> Arrays | None:
     if case.gradient_attributes.get("peephole") == "truncated":
         return None  # no function has this gradient
 
-    def outputs(**arguments: np.ndarray) -> tuple[np.ndarray, ...]:
+    def outputs(**arguments: Any) -> tuple[np.ndarray, ...]:
         forward = xpgrad.lstm(**arguments, **case.integers, **case.attributes)
         return tuple(getattr(forward, name) for name in _LSTM_OUTPUTS)
 
@@ -272,7 +272,9 @@ def _lstm_from_differences(case: Case) -> Arrays | None:
 def _lstm_from_autograd(case: Case) -> Arrays:
     import torch
 
-    arguments = {name: torch.tensor(a, requires_grad=True) for name, a in case.arguments.items()}
+    arguments: dict[str, Any] = {
+        name: torch.tensor(a, requires_grad=True) for name, a in case.arguments.items()
+    }
     truncated = case.gradient_attributes.get("peephole") == "truncated"
     forward = lstm_reference(
         **arguments, **case.integers, **case.attributes, detach=torch.Tensor.detach if truncated else None
@@ -333,7 +335,7 @@ def _lstm_from_torch_nn(case: Case) -> Arrays | None:
         parts[f"bias_ih_l0{suffix}"] = "B", d, slice(0, 4 * H)
         parts[f"bias_hh_l0{suffix}"] = "B", d, slice(4 * H, 8 * H)
 
-    def reorder(rows: np.ndarray, gates: Sequence[int]) -> np.ndarray:
+    def reorder(rows: np.ndarray, gates: Any) -> np.ndarray:
         return rows.reshape(4, H, *rows.shape[1:])[list(gates)].reshape(rows.shape)
 
     with torch.no_grad():
@@ -407,6 +409,7 @@ def _missing(modules: Sequence[str]) -> list[str]:
 
 def _rows(kernel: Kernel, option: str, backends: Sequence[Backend]) -> Iterator[Row]:
     """Check one option of one kernel on every backend; each oracle is asked once."""
+    problem: str | None
     case = kernel.options[option]()
     oracles = [oracle for oracle in kernel.oracles if oracle.module is None or not _missing([oracle.module])]
     known: dict[Oracle, Arrays] = {}

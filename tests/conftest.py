@@ -1,0 +1,50 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from backends import BACKENDS, Backend
+
+import xpgrad
+
+try:
+    import hypothesis
+except ImportError:  # the tests that need it say so themselves
+    pass
+else:
+    # reproducible, and without a time limit: the first example of a process may compile
+    hypothesis.settings.register_profile(
+        "xpgrad", deadline=None, derandomize=True, max_examples=60, database=None
+    )
+    hypothesis.settings.load_profile("xpgrad")
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Each backend variant, with its engine and environment set."""
+    reason = request.param.missing()
+    if reason:
+        pytest.skip(f"{request.param.name}: {reason}")
+    with request.param.active():
+        yield request.param
+
+
+@pytest.fixture(autouse=True)
+def automatic_engine() -> Iterator[None]:
+    """A test that forces an engine does not reach the next one."""
+    with xpgrad.use_engine(None):
+        yield
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20240607)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    return Path(__file__).parent / "data"

@@ -1,0 +1,134 @@
+"""xpgrad_torch.swap: our modules in the place of PyTorch's."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import xpgrad_torch
+
+
+class Tagger(nn.Module):
+    def __init__(self, **kwargs):
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.rnn = nn.LSTM(6, 5, batch_first=True, **kwargs)
+        self.head = nn.Linear(10 if kwargs.get("bidirectional") else 5, 3)
+
+    def forward(self, tokens):
+        return self.head(self.rnn(self.embed(tokens))[0])
+
+
+def test_replaces_in_place_and_returns_the_model():
+    torch.manual_seed(0)
+    model = Tagger(num_layers=2, bidirectional=True)
+    before = copy.deepcopy(model)
+    parameters = dict(model.named_parameters())
+    assert xpgrad_torch.swap(model) is model
+    assert type(model.rnn) is xpgrad_torch.LSTM
+    assert list(dict(model.named_parameters())) == list(parameters)
+    assert all(value is parameters[name] for name, value in model.named_parameters())
+    assert repr(model) == repr(before)
+    tokens = torch.randint(11, (4, 7))
+    torch.testing.assert_close(model(tokens), before(tokens), rtol=1e-5, atol=1e-6)
+
+
+def test_single_module_is_replaced_and_left_alone():
+    theirs = nn.LSTM(3, 4, 2, dropout=0.25, proj_size=2, dtype=torch.float64).eval()
+    theirs.weight_hh_l0.requires_grad_(False)
+    ours = xpgrad_torch.swap(theirs)
+    assert type(theirs) is nn.LSTM
+    assert type(ours) is xpgrad_torch.LSTM
+    assert not ours.training
+    assert repr(ours) == repr(theirs)
+    assert all(a is b for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    X = torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = theirs(X)[0]
+    torch.testing.assert_close(ours(X)[0], expected, rtol=1e-10, atol=1e-11)
+    # Tables of its own: what is assigned to the one does not reach the other.
+    ours.weight_ih_l0 = nn.Parameter(torch.zeros_like(ours.weight_ih_l0))
+    assert torch.equal(theirs(X)[0], expected)
+    assert xpgrad_torch.swap(ours) is ours
+
+
+def test_shared_modules_stay_shared():
+    shared = nn.LSTM(4, 4)
+    model = nn.ModuleDict({"a": shared, "b": nn.ModuleList([shared, nn.LSTM(4, 4)]), "c": shared})
+    xpgrad_torch.swap(model)
+    assert model["a"] is model["b"][0] is model["c"]
+    assert type(model["a"]) is type(model["b"][1]) is xpgrad_torch.LSTM
+    assert model["b"][1] is not model["a"]
+
+
+def test_subclasses_and_others_are_left_alone():
+    class Mine(nn.LSTM):
+        pass
+
+    model = nn.ModuleDict({"mine": Mine(2, 3), "gru": nn.GRU(2, 3), "rnn": nn.RNN(2, 3)})
+    kept = dict(model.items())
+    kept["parametrized"] = nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0")
+    model["parametrized"] = kept["parametrized"]
+    xpgrad_torch.swap(model)
+    assert all(model[name] is module for name, module in kept.items())
+
+
+def test_models_without_anything_to_replace():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    assert xpgrad_torch.swap(model) is model
+    linear = nn.Linear(2, 2)
+    assert xpgrad_torch.swap(linear) is linear
+    holes = nn.Module()
+    holes.register_module("nothing", None)
+    assert xpgrad_torch.swap(holes) is holes
+
+
+def test_not_a_module():
+    with pytest.raises(TypeError, match=r"swap: model is list, expected torch\.nn\.Module"):
+        xpgrad_torch.swap([nn.LSTM(2, 3)])
+
+
+def test_hooks_move_along_and_can_be_removed():
+    model = nn.Sequential(nn.LSTM(2, 3))
+    seen = []
+    handle = model[0].register_forward_hook(lambda module, args, out: seen.append(type(module)))
+    xpgrad_torch.swap(model)
+    model(torch.randn(4, 2, 2))
+    assert seen == [xpgrad_torch.LSTM]
+    handle.remove()
+    model(torch.randn(4, 2, 2))
+    assert len(seen) == 1
+
+
+def test_copy_and_conversion_after_swap():
+    model = xpgrad_torch.swap(Tagger())
+    other = copy.deepcopy(model).double()
+    tokens = torch.randint(11, (4, 7))
+    torch.testing.assert_close(other(tokens).float(), model(tokens), rtol=1e-5, atol=1e-6)
+    assert model.rnn.weight_ih_l0.dtype == torch.float32
+
+
+def test_training_continues_under_the_same_optimizer():
+    torch.manual_seed(1)
+    theirs = Tagger(num_layers=2, bidirectional=True)
+    ours = copy.deepcopy(theirs)
+    tokens, tags = torch.randint(11, (8, 6)), torch.randint(3, (8, 6))
+    losses = []
+    for model in (theirs, ours):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        losses.append([])
+        for step in range(30):
+            if step == 5 and model is ours:
+                xpgrad_torch.swap(model)
+            loss = nn.functional.cross_entropy(model(tokens).transpose(1, 2), tags)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[1][-1] < 0.7 * losses[1][5]
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=1e-4)
+
+
+def test_public_names():
+    assert xpgrad_torch.__all__ == sorted(xpgrad_torch.__all__)
+    assert all(hasattr(xpgrad_torch, name) for name in xpgrad_torch.__all__)
