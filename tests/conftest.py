@@ -41,6 +41,12 @@ def automatic_engine() -> Iterator[None]:
 
 
 @pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiling: for tests that go through many different formulas."""
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20240607)
 

@@ -213,8 +213,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "clip": 0.8,
     },
     "alpha zero": {"activations": ["ScaledTanh", "Tanh", "Tanh"], "activation_alpha": [0.0]},
-    **activation_options(),
+    "relu, leaky_relu, scaled_tanh": {
+        "activations": ["Relu", "LeakyRelu", "ScaledTanh"],
+        "activation_alpha": [0.2, 0.8],
+        "activation_beta": [0.6],
+    },
 }
+# Each of the eleven in each place; for engines that compile nothing, since each would be compiled on its own.
+ACTIVATIONS = activation_options()
 
 
 def run_forward(case: Case) -> Any:

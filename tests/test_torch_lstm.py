@@ -163,11 +163,11 @@ def test_padding_does_not_leak(stack):
 
 @pytest.mark.parametrize("sizes", [(3, 4, 2, 3), (20, 8, 24, 40)])
 def test_float32_against_float64(sizes):
-    T, N, I, H = sizes
-    theirs, ours = pair(I, H, 2, bidirectional=True)
+    steps, batch, inputs, hidden = sizes
+    theirs, ours = pair(inputs, hidden, 2, bidirectional=True)
     single = copy.deepcopy(ours).float()
-    X = torch.randn(T, N, I, requires_grad=True)
-    states = random_states(ours, (N,), torch.float32)
+    X = torch.randn(steps, batch, inputs, requires_grad=True)
+    states = random_states(ours, (batch,), torch.float32)
     expected, expected_grads, cotangents = gradients(
         theirs, [X, *states], lambda m: m(X.double(), tuple(s.double() for s in states))
     )
@@ -181,7 +181,7 @@ def test_float32_against_float64(sizes):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
 def test_half_precision(dtype, tolerance):
     """As close to float64 as a stated tolerance, relative to the largest value."""
-    theirs, ours = pair(I, H, 2, bidirectional=True)
+    _, ours = pair(I, H, 2, bidirectional=True)
     half = copy.deepcopy(ours).to(dtype)
     exact = copy.deepcopy(half).double()
     X = torch.randn(T, N, I).to(dtype).requires_grad_()
@@ -190,7 +190,6 @@ def test_half_precision(dtype, tolerance):
     for a, b in zip([*got, *got_grads], [*expected, *grads], strict=True):
         assert a.dtype == dtype
         assert (a - b).abs().max() <= tolerance * b.abs().max()
-    assert not theirs.weight_ih_l0.dtype == dtype
 
 
 def test_autocast():
@@ -298,10 +297,6 @@ def test_repr():
 
 
 # --- the call ---------------------------------------------------------------------------------------
-
-
-class Anything:
-    """Not a tensor."""
 
 
 @pytest.mark.parametrize(
@@ -480,10 +475,10 @@ def test_gradcheck(options, lengths):
     assert gradcheck(as_function(module, lengths), inputs)
 
 
-@pytest.mark.parametrize("options", [{"peephole": True}, {"bidirectional": True, "num_layers": 2}])
+@pytest.mark.parametrize("options", [{"peephole": True}, {"bidirectional": True}, {"num_layers": 2}])
 def test_gradgradcheck(options):
     torch.manual_seed(2)
-    module = xpgrad_torch.LSTM(1, 2, dtype=torch.float64, **options)
+    module = xpgrad_torch.LSTM(1, 1, dtype=torch.float64, **options)
     X = torch.randn(2, 2, 1, dtype=torch.float64, requires_grad=True)
     inputs = [X, *random_states(module, (2,)), *module.parameters()]
     assert gradgradcheck(as_function(module, [2, 1]), inputs)

@@ -12,6 +12,8 @@ import array_api_compat
 
 from xpgrad.engine.standard import device_of
 
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
 
 def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any] | None = None) -> Any:
     """Return the namespace that all given arrays share.
@@ -54,8 +56,9 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
                 f"{operator}: {name} is on device {device_of(array)}, expected {device_of(first)}, "
                 f"the device of {leader}"
             )
-    if not xp.isdtype(first.dtype, "real floating"):
-        raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected a real floating-point dtype")
+    known = [name for name in _FLOATS if hasattr(xp, name)]
+    if not any(first.dtype == getattr(xp, name) for name in known):
+        raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}")
     for name, array in numbers.items():
         if not xp.isdtype(array.dtype, "integral"):
             raise TypeError(f"{operator}: {name} has dtype {array.dtype}, expected an integer dtype")
@@ -87,9 +90,7 @@ def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Se
 def check_choice(operator: str, name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raise ValueError unless the value is one of the choices."""
     if not any(type(value) is type(choice) and value == choice for choice in choices):
-        raise ValueError(
-            f"{operator}: {name} is {value!r}, expected one of {', '.join(map(repr, choices))}"
-        )
+        raise ValueError(f"{operator}: {name} is {value!r}, expected one of {', '.join(map(repr, choices))}")
 
 
 def check_number(operator: str, name: str, value: Any) -> float:
@@ -107,7 +108,6 @@ def check_wrt(operator: str, wrt: Iterable[str] | None, names: Sequence[str]) ->
     unknown = sorted(map(repr, wanted - frozenset(names)))
     if unknown:
         raise ValueError(
-            f"{operator}: wrt has {', '.join(unknown)}, expected names of "
-            f"{', '.join(map(repr, names))}"
+            f"{operator}: wrt has {', '.join(unknown)}, expected names of {', '.join(map(repr, names))}"
         )
     return wanted

@@ -32,9 +32,9 @@ class ActivationChoice(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """One direction of a call: its place on the D axes, its rows, its activations."""
+    """One direction of a call: its number on the D axes, its rows, its activations."""
 
-    index: int
+    number: int
     timeline: Timeline
     activations: tuple[ActivationChoice, ...]
 
@@ -118,9 +118,7 @@ class RecurrentCall:
             caller_xp, [array for array in floats.values() if array is not None], operator
         )
         self.xp = self.engine.xp
-        self.arrays = {
-            name: self._lift(name, array) for name, array in floats.items() if array is not None
-        }
+        self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}
         reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
         self.directions = [
             Direction(
@@ -177,7 +175,10 @@ class RecurrentCall:
         if sequence_lens is None:
             return None
         check_shape(self.operator, "sequence_lens", sequence_lens, "N", (self.N,))
-        lengths = [int(sequence_lens[number]) for number in range(self.N)]
+        if hasattr(sequence_lens, "tolist"):
+            lengths = sequence_lens.tolist()
+        else:
+            lengths = [int(sequence_lens[number]) for number in range(self.N)]
         for number, length in enumerate(lengths):
             if not 0 <= length <= self.T:
                 raise ValueError(
@@ -203,12 +204,14 @@ class RecurrentCall:
         return array
 
     def part(self, name: str, direction: Direction) -> Any:
-        """An array's part for one direction: (H, ...) of parameters, (N, H) of states, (T, N, width) over
-        time; None where it was left out."""
+        """Return an array's part for one direction, None where it was left out.
+
+        (H, ...) of parameters, (N, H) of states, (T, N, width) over time.
+        """
         array = self.arrays.get(name)
         if array is None:
             return None
-        return array[:, direction.index, ...] if array.ndim == 4 else array[direction.index, ...]
+        return array[:, direction.number, ...] if array.ndim == 4 else array[direction.number, ...]
 
     def rows(self, name: str, direction: Direction) -> Any:
         """The rows of an array over time, for one direction; None where it was left out."""

@@ -71,7 +71,7 @@ class Timeline:
 
     def backward(self) -> Iterator[tuple[int, int, int | None]]:
         """The same from last to first."""
-        return reversed(list(self.forward()))  # type: ignore[return-value]
+        return reversed(list(self.forward()))
 
     # --- between arrays over time and batch, and rows
 

@@ -118,8 +118,10 @@ def _clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
 
 
 def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
-    """What a pullback takes as the activation's input: the pre-activation where it was rebuilt, else the
-    output, which has its sign."""
+    """What a pullback takes as the activation's input.
+
+    The pre-activation where it was rebuilt, else the output, which has its sign.
+    """
     if z is None:
         return y
     return _pre_activation(xp, z, b, p, c)
@@ -319,7 +321,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     ]
     outputs = [Operand(gates, 4), Operand(c_rows), Operand(h_rows)]
     h_start = engine.wrap(h0)
-    first_step = engine.bind(formula, [*fixed, Operand(engine.wrap(c0), 1, "first")], outputs)
+    first_step = engine.bind(formula, [*fixed, Operand(engine.wrap(c0), 1, "before")], outputs)
     later_step = engine.bind(formula, [*fixed, Operand(c_rows, 1, "before")], outputs)
     for count, now, before in timeline.forward():
         if before is None:
@@ -451,7 +453,9 @@ def lstm_grad(
         operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
         direction=direction, layout=layout, clip=clip, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
-        sequences={"H_all": (H_all, 1), "C_all": (C_all, 1), "iofc": (iofc, 4), "grad_H_all": (grad_H_all, 1)},
+        sequences={
+            "H_all": (H_all, 1), "C_all": (C_all, 1), "iofc": (iofc, 4), "grad_H_all": (grad_H_all, 1),
+        },
         cotangents={"grad_H_t": grad_H_t, "grad_C_t": grad_C_t},
     )  # fmt: skip
     full = peephole == "full" and P is not None

@@ -67,11 +67,11 @@ def to_numpy(array: Array) -> np.ndarray:
     >>> to_numpy(np.asarray([1.5, 2.0], dtype=np.float32)).dtype
     dtype('float64')
     """
-    if is_torch_array(array):
-        array = array.detach().cpu()
     xp = array_namespace(array)
     if xp.isdtype(array.dtype, "real floating"):
         array = xp.astype(array, xp.float64)
+    if is_torch_array(array):
+        array = array.detach().cpu().numpy()
     return np.array(array)
 
 

@@ -19,7 +19,6 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from xpgrad.engine.formula import Formula, Operand
@@ -29,7 +28,7 @@ class Place(NamedTuple):
     """What the generated text depends on of an operand."""
 
     blocks: int
-    every: bool  # one row serves all rows
+    at: str
     absent: bool
     same_as: int | None  # number of the input whose very rows an output replaces
 
@@ -47,13 +46,13 @@ def layouts(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> tuple[Layo
     def place(operand: Operand, replaced: Sequence[Operand]) -> Place:
         same = [n for n, o in enumerate(replaced) if o.rows is operand.rows and o.at == operand.at]
         absent = operand.rows is None
-        return Place(operand.blocks, operand.at == "every", absent, same[0] if same and not absent else None)
+        return Place(operand.blocks, operand.at, absent, same[0] if same and not absent else None)
 
     return tuple(place(o, ()) for o in inputs), tuple(place(o, inputs) for o in outputs)
 
 
 def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> Callable[..., None]:
-    """Return ``loop(count, width, row, array, row, array, ...)`` that evaluates the formula on rows.
+    """Return ``loop(count, width, now, before, first, *arrays)`` that evaluates the formula on rows.
 
     Parameters
     ----------
@@ -67,12 +66,13 @@ def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> C
     Returns
     -------
     callable
-        A numba dispatcher. ``row`` is the first row to touch of the array that follows it.
+        A numba dispatcher. ``now``, ``before`` and ``first`` are the first rows to touch of the operands
+        so marked.
     """
     return _compiled(formula.function, formula.key[1], inputs, outputs, dtype)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compiled(function: Callable, constants: tuple, inputs: Layout, outputs: Layout, dtype: str) -> Callable:
     text = _source(function, dict(constants), inputs, outputs, dtype)
     return _load(f"{function.__name__.strip('_')}_{dtype}", text).loop
@@ -126,7 +126,7 @@ def _load(name: str, text: str) -> Any:
 def _source(function: Callable, constants: dict, inputs: Layout, outputs: Layout, dtype: str) -> str:
     import numba
 
-    functions: dict[str, FunctionType] = {}
+    functions: dict[str, Callable] = {}
     _collect(function, functions)
     settings = []
     for name, value in constants.items():
@@ -157,14 +157,14 @@ def _scalar_functions_hash() -> str:
     return hashlib.sha256(text).hexdigest()[:20]
 
 
-def _parse(function: FunctionType) -> ast.FunctionDef:
+def _parse(function: Callable) -> ast.FunctionDef:
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     if not isinstance(tree, ast.FunctionDef):
         raise TypeError(f"formula {function.__name__}: a function by 'def' is needed")
     return tree
 
 
-def _collect(function: Any, found: dict[str, FunctionType]) -> None:
+def _collect(function: Any, found: dict[str, Callable]) -> None:
     """Find the functions that a formula calls with xp first, each before what it calls itself."""
     if found.get(function.__name__, function) is not function:
         raise ValueError(f"two functions of one formula are named {function.__name__}")
@@ -206,7 +206,7 @@ class _ToScalars(ast.NodeTransformer):
         return node
 
 
-def _scalar_function(function: FunctionType) -> str:
+def _scalar_function(function: Callable) -> str:
     tree = ast.fix_missing_locations(_ToScalars().visit(_parse(function)))
     return f"@njit(forceinline=True, error_model='numpy')\n{ast.unparse(tree)}\n"
 
@@ -216,21 +216,23 @@ def _loop(name: str, inputs: Layout, outputs: Layout) -> str:
 
     Every operand gets a view of its row first: the inner loop then runs over plain vectors.
     """
-    parameters, views, arguments, targets = ["count", "width"], [], [], []
+    parameters = ["count", "width", "now", "before", "first"]
+    views: list[str] = []
+    arguments: list[str] = []
+    targets: list[str] = []
     for kind, layout, elements in (("x", inputs, arguments), ("y", outputs, targets)):
-        for number, (blocks, every, absent, same_as) in enumerate(layout):
+        for number, (blocks, at, absent, same_as) in enumerate(layout):
             if absent:
                 elements += ["None"] * blocks
                 continue
             if same_as is not None:
                 elements += [f"x{same_as}_{block}[j]" for block in range(blocks)]
                 continue
-            array, row = f"{kind}{number}", f"{kind}{number}_row"
-            parameters += [row, array]
+            array, row = f"{kind}{number}", "0" if at == "every" else f"{at} + k"
+            parameters.append(array)
             for block in range(blocks):
                 view = f"{array}_{block}"
-                rows = row if every else f"{row} + k"
-                views.append(f"{view} = {array}[{rows}, {block} * width:{block + 1} * width]")
+                views.append(f"{view} = {array}[{row}, {block} * width:{block + 1} * width]")
                 elements.append(f"{view}[j]")
     results = [f"r{number}" for number in range(len(targets))]
     lines = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -103,21 +103,18 @@ class NumpyEngine(StandardEngine):
             evaluate, present = _compiled(formula, inputs, outputs, dtype)
         else:
             evaluate = _blockwise(formula, inputs, outputs)
-        places = [operand.at for operand in present]
         arrays = [operand.rows for operand in present]
 
         def step(count: int, now: int, before: int) -> None:
-            first = {"now": now, "before": before, "first": 0, "every": 0}
             if count * width < _PARALLEL:
-                evaluate(count, width, *_interleave(places, first, arrays))
+                evaluate(count, width, now, before, 0, *arrays)
                 return
             threads = thread_count()
             bounds = [count * number // threads for number in range(threads + 1)]
 
             def part(number: int) -> None:
                 start, stop = bounds[number], bounds[number + 1]
-                shifted = {at: row if at == "every" else row + start for at, row in first.items()}
-                evaluate(stop - start, width, *_interleave(places, shifted, arrays))
+                evaluate(stop - start, width, now + start, before + start, start, *arrays)
 
             self.map(part, range(threads))
 
@@ -129,15 +126,6 @@ class NumpyEngine(StandardEngine):
         if len(todo) < 2 or thread_count() < 2:
             return [function(item) for item in todo]
         return list(_thread_pool(thread_count()).map(function, todo))
-
-
-def _interleave(places: list[str], first: dict[str, int], arrays: list[np.ndarray]) -> list[Any]:
-    """A loop's arguments: each array behind the number of the first row to touch."""
-    arguments: list[Any] = []
-    for place, array in zip(places, arrays, strict=True):
-        arguments.append(first[place])
-        arguments.append(array)
-    return arguments
 
 
 def _compiled(
@@ -157,13 +145,18 @@ def _blockwise(
 ) -> Callable[..., None]:
     """The same call as a compiled loop's, by NumPy on as many rows at a time as the cache holds."""
 
-    def evaluate(count: int, width: int, *rows_and_arrays: Any) -> None:
+    def evaluate(count: int, width: int, now: int, before: int, first: int, *arrays: np.ndarray) -> None:
         rows_at_once = max(1, _BLOCK // max(1, width))
         for start in range(0, count, rows_at_once):
             stop = min(count, start + rows_at_once)
-            places = iter(zip(rows_and_arrays[::2], rows_and_arrays[1::2], strict=True))
-            arguments = _views(inputs, places, start, stop, width)
-            targets = _views(outputs, places, start, stop, width)
+            rows = {
+                at: slice(row + start, row + stop)
+                for at, row in (("now", now), ("before", before), ("first", first))
+            }
+            rows["every"] = slice(0, 1)
+            supply = iter(arrays)
+            arguments = _views(inputs, supply, rows, width)
+            targets = _views(outputs, supply, rows, width)
             for target, result in zip(targets, formula(np, *arguments), strict=True):
                 if target is not None:
                     target[...] = result
@@ -171,14 +164,15 @@ def _blockwise(
     return evaluate
 
 
-def _views(operands: Sequence[Operand], places: Any, start: int, stop: int, width: int) -> list[Any]:
-    """The blocks of rows start .. stop of each operand, None for absent ones."""
-    views: list[Any] = []
+def _views(
+    operands: Sequence[Operand], supply: Iterator[np.ndarray], rows: dict[str, slice], width: int
+) -> list[np.ndarray | None]:
+    """The blocks of the rows that each operand stands for, None for absent ones."""
+    views: list[np.ndarray | None] = []
     for operand in operands:
         if operand.rows is None:
             views += [None] * operand.blocks
-            continue
-        row, array = next(places)
-        rows = slice(row, row + 1) if operand.at == "every" else slice(row + start, row + stop)
-        views += [array[rows, b * width : (b + 1) * width] for b in range(operand.blocks)]
+        else:
+            part = next(supply)[rows[operand.at]]
+            views += [part[:, b * width : (b + 1) * width] for b in range(operand.blocks)]
     return views

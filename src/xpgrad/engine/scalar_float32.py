@@ -33,7 +33,7 @@ _TANH_MAX = real(7.90531110763549805)  # tanh rounds to 1
 
 @inline
 def exp(x):
-    """e to the power x; 0 where that is below the smallest normal number."""
+    """Exponential function; 0 where that is below the smallest normal number."""
     v = _EXP_MAX if x > _EXP_MAX else x
     v = _EXP_MIN if v < _EXP_MIN else v
     n = np.floor(v * _LOG2_E + _HALF)

@@ -16,7 +16,7 @@ real = np.float64
 
 @inline
 def exp(x):
-    """e to the power x."""
+    """Exponential function."""
     return math.exp(x)
 
 

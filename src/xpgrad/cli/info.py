@@ -1,0 +1,419 @@
+"""Show what xpgrad runs on here, and what would make it faster.
+
+Versions, engines, CPU, BLAS libraries with their threads and kernel sets, the environment variables that
+set threads, and hints. Nothing leaves this machine, and nothing is changed.
+"""
+
+import argparse
+import ctypes
+import importlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .console import table
+
+__all__ = ["add_arguments", "hints", "run"]
+
+PACKAGES = (
+    "numpy",
+    "array-api-compat",
+    "torch",
+    "numba",
+    "array-api-strict",
+    "threadpoolctl",
+    "rich",
+    "matplotlib",
+)
+VARIABLES = (
+    "XPGRAD_JIT",
+    "XPGRAD_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_CORETYPE",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "NUMBA_THREADING_LAYER",
+    "VECLIB_MAXIMUM_THREADS",
+)
+# OpenBLAS's names of its x86-64 kernel sets that use AVX-512; every other one stops at AVX2 or before.
+AVX512_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
+
+
+# --------------------------------------------------------------------------------------- what was read
+
+
+class CPU(NamedTuple):
+    """The processor, as far as this process may use it."""
+
+    name: str
+    architecture: str
+    cores: int
+    avx512: bool
+
+
+class Pool(NamedTuple):
+    """One loaded library that computes in threads of its own."""
+
+    kind: str  # "blas" or "openmp"
+    library: str  # "openblas", "mkl", "libgomp" ...
+    file: str
+    threads: int | None
+    kernels: str | None  # the kernel set that OpenBLAS has chosen
+
+
+class Hint(NamedTuple):
+    """Something that would help, and how to do it."""
+
+    what: str
+    how: str
+
+
+class Report(NamedTuple):
+    """Everything that the command shows."""
+
+    versions: dict[str, str]
+    engines: dict[str, str]
+    cpu: CPU
+    blas: str  # what NumPy was built with
+    pools: list[Pool]
+    variables: dict[str, str]
+
+
+# ------------------------------------------------------------------------------------- pure detection
+
+
+def cpu_has_avx512(cpuinfo: str, numpy_features: Iterable[str]) -> bool:
+    """Whether the CPU has the AVX-512 that BLAS kernels use (F, BW, DQ, VL).
+
+    Parameters
+    ----------
+    cpuinfo : str
+        The text of ``/proc/cpuinfo``, "" where there is none.
+    numpy_features : iterable of str
+        What NumPy found, asked where the text has no flags: AVX512_SKX, or X86_V4 since NumPy 2.4.
+    """
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if flags:
+        return {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags[1].split())
+    return not {"AVX512_SKX", "X86_V4"}.isdisjoint(numpy_features)
+
+
+def cpu_name(cpuinfo: str) -> str | None:
+    """The model in the text of ``/proc/cpuinfo``, or None."""
+    found = re.search(r"^model name\s*:\s*(.+?)\s*$", cpuinfo, re.MULTILINE)
+    return found[1] if found else None
+
+
+def usable_cores(affinity: int, cpu_max: str) -> int:
+    """How many cores this process can keep busy.
+
+    Parameters
+    ----------
+    affinity : int
+        Cores that it may be scheduled on.
+    cpu_max : str
+        The text of the control group's ``cpu.max``, such as "200000 100000" for two cores or
+        "max 100000" for no limit; "" where there is none.
+    """
+    quota = re.fullmatch(r"(\d+) (\d+)", cpu_max.strip())
+    return min(affinity, max(1, round(int(quota[1]) / int(quota[2])))) if quota else affinity
+
+
+def libraries_in_maps(maps: str) -> list[tuple[str, str, str]]:
+    """Find BLAS and OpenMP libraries in the text of ``/proc/self/maps``: kind, library, file."""
+    known = (
+        ("blas", "openblas", re.compile(r"openblas")),
+        ("blas", "mkl", re.compile(r"^libmkl_rt")),
+        ("blas", "blis", re.compile(r"^libblis")),
+        ("openmp", "libgomp", re.compile(r"^libgomp")),
+        ("openmp", "libiomp", re.compile(r"^libiomp")),
+        ("openmp", "libomp", re.compile(r"^libomp[.-]")),
+    )
+    files = dict.fromkeys(re.findall(r"(/\S.*\.so\S*)$", maps, re.MULTILINE))
+    return [
+        (kind, library, file)
+        for file in files
+        for kind, library, pattern in known
+        if pattern.search(file.rsplit("/", 1)[1])
+    ]
+
+
+def hints(report: Report) -> list[Hint]:
+    """What would make this machine faster, the most effective first."""
+    rules = (_kernel_set, _numba, _numpy_blas, _too_many_threads, _too_few_threads, _openmp_copies, _torch, _pools)
+    return [hint for rule in rules if (hint := rule(report)) is not None]
+
+
+def _kernel_set(report: Report) -> Hint | None:
+    for pool in report.pools:
+        if pool.library == "openblas" and pool.kernels and report.cpu.avx512:
+            if pool.kernels.lower() in AVX512_KERNELS or report.cpu.architecture not in ("x86_64", "AMD64"):
+                continue
+            return Hint(
+                f"OpenBLAS has picked its {pool.kernels} kernels, which don't use this CPU's AVX-512: large "
+                "matrix products of NumPy run at about half the speed that they could have",
+                "set OPENBLAS_CORETYPE=SkylakeX in the environment before Python starts, and compare",
+            )
+    return None
+
+
+def _numba(report: Report) -> Hint | None:
+    if "numba" not in report.versions:
+        return Hint(
+            "numba is not installed: on NumPy arrays the elementwise formulas run in blocks instead of compiled",
+            "pip install 'xpgrad[fast]'",
+        )
+    if report.variables.get("XPGRAD_JIT") == "0":
+        return Hint(
+            "XPGRAD_JIT=0 keeps numba from compiling the elementwise formulas",
+            "unset XPGRAD_JIT",
+        )
+    return None
+
+
+def _numpy_blas(report: Report) -> Hint | None:
+    fast = ("openblas", "mkl", "blis", "accelerate", "armpl", "nvpl", "flexiblas")
+    if any(name in report.blas.lower() for name in fast):
+        return None
+    # A distribution's NumPy may be built with a generic BLAS that is OpenBLAS when it runs.
+    if any(pool.kind == "blas" for pool in report.pools):
+        return None
+    return Hint(
+        f"NumPy was built with {report.blas or 'no BLAS library'}: matrix products may run many times slower "
+        "than in its official wheels, which bring OpenBLAS",
+        "pip install --force-reinstall --only-binary numpy numpy",
+    )
+
+
+def _too_many_threads(report: Report) -> Hint | None:
+    most = max((pool.threads or 0 for pool in report.pools), default=0)
+    if most <= report.cpu.cores:
+        return None
+    return Hint(
+        f"a library runs {most} threads, but this process has {report.cpu.cores} core(s): threads that wait for "
+        "each other cost far more than they bring",
+        f"set OMP_NUM_THREADS={report.cpu.cores} and OPENBLAS_NUM_THREADS={report.cpu.cores}",
+    )
+
+
+def _too_few_threads(report: Report) -> Hint | None:
+    single = [
+        f"{name}={value}"
+        for name, value in report.variables.items()
+        if name.endswith("_THREADS") and value == "1"
+    ]
+    if not single or report.cpu.cores == 1:
+        return None
+    return Hint(
+        f"{', '.join(single)}: the work stays in one thread although there are {report.cpu.cores} cores",
+        "unset it, unless other processes keep those cores busy",
+    )
+
+
+def _openmp_copies(report: Report) -> Hint | None:
+    openmp = [pool for pool in report.pools if pool.kind == "openmp"]
+    if len(openmp) < 2:
+        return None
+    return Hint(
+        f"{len(openmp)} OpenMP runtimes are loaded ({', '.join(pool.file for pool in openmp)}): each keeps its own "
+        "threads, and they get in each other's way when they meet",
+        "use packages of one origin (all from pip or all from conda), or set OMP_WAIT_POLICY=PASSIVE",
+    )
+
+
+def _torch(report: Report) -> Hint | None:
+    if "torch" in report.versions:
+        return None
+    return Hint(
+        "torch is not installed: xpgrad_torch (modules and autograd functions for PyTorch) cannot be used",
+        "pip install 'xpgrad[torch]'",
+    )
+
+
+def _pools(report: Report) -> Hint | None:
+    busy = [pool for pool in report.pools if (pool.threads or 0) > 1]
+    if len({pool.kind for pool in busy}) < 2:
+        return None
+    names = " and ".join(f"{pool.library} ({pool.threads})" for pool in busy)
+    return Hint(
+        f"several thread pools are loaded: {names}. A program that keeps more than one of them busy at the same "
+        "time slows down a great deal",
+        "compute in NumPy or in torch, not in both at once; OPENBLAS_NUM_THREADS=1 where only torch does the work",
+    )
+
+
+# ------------------------------------------------------------------------------------ reading the machine
+
+
+def read_machine() -> Report:
+    """Read everything; torch and numba are imported, because that is how programs run."""
+    from ..engine import describe_engines
+
+    versions = _versions()
+    for name in ("torch", "numba"):
+        if name in versions:
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # whatever a broken installation raises belongs into the report
+                versions[name] += f" (does not import: {error})"
+    engines = describe_engines()
+    np.ones((64, 64)) @ np.ones((64, 64))  # BLAS libraries may load and choose on first use
+    build: Any = np.show_config(mode="dicts")
+    cpuinfo = _text("/proc/cpuinfo")
+    found = build.get("SIMD Extensions", {}).get("found", [])
+    cpu = CPU(
+        name=cpu_name(cpuinfo) or _cpu_name_elsewhere(),
+        architecture=platform.machine(),
+        cores=usable_cores(_affinity(), _text("/sys/fs/cgroup/cpu.max")),
+        avx512=cpu_has_avx512(cpuinfo, found),
+    )
+    blas = build.get("Build Dependencies", {}).get("blas", {})
+    return Report(
+        versions=versions,
+        engines=engines,
+        cpu=cpu,
+        blas=" ".join(str(blas[key]) for key in ("name", "version") if blas.get(key)),
+        pools=_pools_by_threadpoolctl() if "threadpoolctl" in versions else _pools_by_maps(),
+        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+    )
+
+
+def _versions() -> dict[str, str]:
+    from .. import __version__
+
+    found = {"Python": f"{platform.python_version()} ({platform.system()})", "xpgrad": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _affinity() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_name_elsewhere() -> str:
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            pass
+    return platform.processor() or platform.machine()
+
+
+def _pools_by_threadpoolctl() -> list[Pool]:
+    from threadpoolctl import threadpool_info
+
+    return [
+        Pool(
+            kind=entry["user_api"],
+            library=entry["internal_api"] if entry["user_api"] == "blas" else entry["prefix"],
+            file=entry["filepath"],
+            threads=entry["num_threads"],
+            kernels=entry.get("architecture"),
+        )
+        for entry in threadpool_info()
+    ]
+
+
+def _pools_by_maps() -> list[Pool]:
+    """On Linux, ask the loaded libraries themselves; elsewhere nothing is found without threadpoolctl."""
+    pools = []
+    for kind, library, file in libraries_in_maps(_text("/proc/self/maps")):
+        try:
+            handle = ctypes.CDLL(file)
+        except OSError:  # an old file that was replaced while it is loaded
+            continue
+        if library == "openblas":
+            corename = openblas_function(handle, "get_corename", ctypes.c_char_p)
+            threads = openblas_function(handle, "get_num_threads", ctypes.c_int)
+            kernels = corename().decode() if corename else None
+        else:
+            kernels = None
+            threads = getattr(handle, "omp_get_max_threads", None) if kind == "openmp" else None
+        pools.append(Pool(kind, library, file, int(threads()) if threads else None, kernels))
+    return pools
+
+
+def openblas_function(library: Any, name: str, result: Any) -> Any:
+    """An ``openblas_<name>`` of the library under whichever prefix and suffix it was built with, or None."""
+    for prefix in ("openblas_", "scipy_openblas_"):
+        for suffix in ("", "64_", "_64", "64"):
+            function = getattr(library, f"{prefix}{name}{suffix}", None)
+            if function is not None:
+                function.restype = result
+                function.argtypes = []
+                return function
+    return None
+
+
+# ------------------------------------------------------------------------------------------ the command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the machine and print the report; always 0."""
+    report = read_machine()
+    found = hints(report)
+    if args.json:
+        print(json.dumps(as_json(report, found), indent=2))
+    else:
+        _print(report, found)
+    return 0
+
+
+def as_json(report: Report, found: Sequence[Hint]) -> dict[str, Any]:
+    """The report as what JSON can hold."""
+    return {
+        **report._asdict(),
+        "cpu": report.cpu._asdict(),
+        "pools": [pool._asdict() for pool in report.pools],
+        "hints": [hint._asdict() for hint in found],
+    }
+
+
+def _print(report: Report, found: Sequence[Hint]) -> None:
+    def pairs(title: str, entries: Mapping[str, object]) -> None:
+        table(title, ("", ""), list(entries.items()))
+        print()
+
+    missing = {name: "not installed" for name in PACKAGES if name not in report.versions}
+    pairs("Versions", report.versions | missing)
+    pairs("Engines", report.engines)
+    avx512 = ", with AVX-512" if report.cpu.avx512 else ""
+    cpu = {"CPU": f"{report.cpu.name} ({report.cpu.architecture}{avx512})", "cores": report.cpu.cores}
+    pairs("Machine", cpu | {"BLAS": f"NumPy is built with {report.blas or 'an unknown BLAS'}"})
+    if report.pools:
+        columns = ("library", "threads", "kernels", "file")
+        rows = [(p.library, p.threads or "unknown", p.kernels or "-", p.file) for p in report.pools]
+        table("Libraries with threads of their own", columns, rows)
+        print()
+    if report.variables:
+        pairs("Environment", report.variables)
+    print("What would be faster" if found else "Nothing that xpgrad knows of would make this machine faster.")
+    for hint in found:
+        print(f"- {hint.what}.\n    {hint.how}")

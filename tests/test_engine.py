@@ -1,0 +1,307 @@
+"""The engines: each evaluates a formula alike, compiled scalars keep their accuracy, choices are obeyed."""
+
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import xpgrad
+from xpgrad import activations, engine
+from xpgrad.engine import Formula, NumpyEngine, Operand, StandardEngine, numpy_engine
+
+ENGINES = ["standard", "blocks", "compiled"]
+
+
+@pytest.fixture
+def make_engine(monkeypatch):
+    """Give an engine for NumPy arrays by the way in which it evaluates formulas."""
+
+    def make(how):
+        if how == "standard":
+            return StandardEngine(np)
+        if how == "compiled":
+            pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+        monkeypatch.setenv("XPGRAD_JIT", "1" if how == "compiled" else "0")
+        return NumpyEngine()
+
+    return make
+
+
+def halve(xp, x, factor):
+    return x * factor
+
+
+def mixed(xp, a, b, row, absent, state, *, scale, twice, bend):
+    """Constants of every kind, a helper, a function as a constant, an absent operand."""
+    if absent is not None:
+        a = a + absent
+    total = halve(xp, a + row, 0.5) * scale
+    if twice:
+        total = total + total
+    return bend(xp, total, 0, 0), state - b, total * state
+
+
+def mixed_expected(a, b, row, state, scale, twice):
+    total = (a + row) * 0.5 * scale * (2 if twice else 1)
+    return np.tanh(total), state - b, total * state
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("how", ENGINES)
+@pytest.mark.parametrize(("scale", "twice"), [(3, False), (0.25, True)])
+def test_formula_over_rows(how, dtype, scale, twice, make_engine):
+    evaluator = make_engine(how)
+    rng = np.random.default_rng(7)
+    a, b, row, state = (rng.normal(size=s).astype(dtype) for s in [(9, 12), (9, 4), (1, 4), (5, 4)])
+    a_before, b_before = a.copy(), b.copy()
+    formula = Formula(mixed, {"scale": scale, "twice": twice, "bend": activations.tanh})
+    first = evaluator.wrap(np.ascontiguousarray(a[:, 4:8]))
+    carry = evaluator.carry(state)
+    out = evaluator.rows(9, 8, like=a)
+    step = evaluator.bind(
+        formula,
+        [
+            Operand(first),
+            Operand(evaluator.wrap(b), 1, "before"),
+            Operand(evaluator.wrap(row), 1, "every"),
+            Operand(None),
+            Operand(carry, 1, "first"),
+        ],
+        [Operand(out, 2), Operand(carry, 1, "first")],
+    )
+    step(5, 0, 3)  # rows 0 .. 5 of a and out, 3 .. 8 of b, all of the carry
+    one = mixed_expected(a[:5, 4:8], b[3:8], row, state, scale, twice)
+    step(4, 5, 1)  # rows 5 .. 9 of a and out, 1 .. 5 of b, the first four of the carry
+    two = mixed_expected(a[5:, 4:8], b[1:5], row, one[2][:4], scale, twice)
+    tolerance = {"rtol": 2e-6, "atol": 1e-7} if dtype == "float32" else {"rtol": 1e-14}
+    result = evaluator.array(out)
+    np.testing.assert_allclose(result[:5], np.concatenate(one[:2], axis=1), **tolerance)
+    np.testing.assert_allclose(result[5:], np.concatenate(two[:2], axis=1), **tolerance)
+    np.testing.assert_allclose(evaluator.array(carry), np.concatenate([two[2], one[2][4:]]), **tolerance)
+    np.testing.assert_array_equal(a, a_before)
+    np.testing.assert_array_equal(b, b_before)
+
+
+@pytest.mark.parametrize("how", ["blocks", "compiled"])
+def test_many_rows_are_dealt_to_threads(how, make_engine, monkeypatch):
+    evaluator = make_engine(how)
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(1 + numpy_engine._PARALLEL // 40, 41)).astype(np.float32)
+    out = evaluator.rows(*x.shape, like=x)
+    formula = Formula(_double_plus, {})
+    bias = rng.normal(size=(1, 41)).astype(np.float32)
+    operands = [Operand(evaluator.wrap(x)), Operand(evaluator.wrap(bias), 1, "every")]
+    evaluator.bind(formula, operands, [Operand(out)])(x.shape[0], 0, 0)
+    np.testing.assert_allclose(out, 2 * x + bias, rtol=1e-6, atol=1e-6)
+
+
+def _double_plus(xp, x, b):
+    return (2 * x + b,)
+
+
+class TestScalars:
+    """The compiled float32 functions against float64, and where they meet special values."""
+
+    @staticmethod
+    def evaluate(function, x):
+        pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+        evaluator = NumpyEngine()
+        out = evaluator.rows(1, x.size, like=x)
+        evaluator.bind(Formula(function, {}), [Operand(x[None])], [Operand(out)])(1, 0, 0)
+        return out[0]
+
+    def test_exp(self):
+        x = np.linspace(-87.3, 88.7, 300_001, dtype=np.float32)
+        expected = np.exp(x.astype(np.float64))
+        assert np.max(np.abs(self.evaluate(_exp, x) / expected - 1)) < 1e-7
+
+    def test_tanh(self):
+        x = np.concatenate([np.linspace(-12, 12, 300_001), np.logspace(-30, 0, 10_001)]).astype(np.float32)
+        expected = np.tanh(x.astype(np.float64))
+        error = np.abs(self.evaluate(_tanh, x) - expected) / np.maximum(np.abs(expected), 1e-37)
+        assert np.max(error) < 3e-7
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_special_values(self, dtype):
+        x = np.asarray([-np.inf, -1e4, -0.0, 0.0, 1e4, np.inf, np.nan], dtype=dtype)
+        np.testing.assert_array_equal(self.evaluate(_exp, x), [0, 0, 1, 1, np.inf, np.inf, np.nan])
+        np.testing.assert_allclose(self.evaluate(_tanh, x), [-1, -1, 0, 0, 1, 1, np.nan], rtol=1e-6)
+        np.testing.assert_array_equal(self.evaluate(_abs, x), [np.inf, 1e4, 0, 0, 1e4, np.inf, np.nan])
+
+
+def _exp(xp, x):
+    return (xp.exp(x),)
+
+
+def _tanh(xp, x):
+    return (xp.tanh(x),)
+
+
+def _abs(xp, x):
+    return (xp.abs(x),)
+
+
+@pytest.mark.parametrize("name", sorted(activations.ONNX_ACTIVATIONS))
+@pytest.mark.parametrize("how", ENGINES)
+def test_activation_pullback_is_the_derivative(name, how, make_engine):
+    """Central differences of the value, away from kinks, on every engine."""
+    evaluator = make_engine(how)
+    activation = activations.ONNX_ACTIVATIONS[name]
+    alpha, beta = activation.alpha or 0.0, activation.beta or 0.0
+    for a, b in {(alpha, beta), (0.7 if activation.alpha else 0.0, -0.2 if activation.beta else 0.0)}:
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(3, 50)) * 3
+        kinks = np.asarray([0.0, a, -b / a if a else 0.0, (1 - b) / a if a else 0.0])
+        x = np.where(np.min(np.abs(x[..., None] - kinks), axis=-1) < 1e-3, 1.5, x)
+        d = rng.normal(size=x.shape)
+        h = 1e-6
+        slope = (activation.value(np, x + h, a, b) - activation.value(np, x - h, a, b)) / (2 * h)
+        y = activation.value(np, x, a, b)
+        out = evaluator.rows(*x.shape, like=x)
+        formula = Formula(_pull, {"pullback": activation.pullback, "alpha": a, "beta": b})
+        # by the output alone, as recurrent kernels have it
+        operands = [Operand(evaluator.wrap(v)) for v in (d, y, y)]
+        evaluator.bind(formula, operands, [Operand(out)])(x.shape[0], 0, 0)
+        np.testing.assert_allclose(evaluator.array(out), d * slope, rtol=1e-5, atol=1e-8)
+
+
+def _pull(xp, d, x, y, *, pullback, alpha, beta):
+    return (pullback(xp, d, x, y, alpha, beta),)
+
+
+def test_slopes_at_kinks():
+    """The table of the docs: PyTorch's choices."""
+    zero, one = np.zeros(1), np.ones(1)
+
+    def slope(name, x, alpha=0.0, beta=0.0):
+        activation = activations.ONNX_ACTIVATIONS[name]
+        y = activation.value(np, x, alpha, beta)
+        return float(activation.pullback(np, one, x, y, alpha, beta)[0])
+
+    assert slope("relu", zero) == 0
+    assert slope("leakyrelu", zero, 0.3) == 0.3
+    assert slope("elu", zero, 0.3) == 0.3
+    assert slope("thresholdedrelu", one, 1.0) == 0
+    assert slope("hardsigmoid", -2.5 * one, 0.2, 0.5) == 0
+    assert slope("hardsigmoid", 2.5 * one, 0.2, 0.5) == 0
+    assert slope("softsign", zero) == 1
+
+
+class TestChoice:
+    """use_engine, and what is chosen without it."""
+
+    X = np.ones((2, 1, 3))
+
+    def chosen(self, array=None):
+        array = self.X if array is None else array
+        import array_api_compat
+
+        return engine.choose(array_api_compat.array_namespace(array), [array], "test").name
+
+    def test_automatic(self):
+        assert self.chosen() == "numpy"
+
+    def test_forced_within_a_block(self):
+        with xpgrad.use_engine("standard"):
+            assert self.chosen() == "standard"
+            with xpgrad.use_engine(None):
+                assert self.chosen() == "numpy"
+            assert self.chosen() == "standard"
+        assert self.chosen() == "numpy"
+
+    def test_forced_from_now_on(self):
+        xpgrad.use_engine("standard")
+        try:
+            assert self.chosen() == "standard"
+        finally:
+            xpgrad.use_engine(None)
+        assert self.chosen() == "numpy"
+
+    def test_unknown_name(self):
+        with pytest.raises(ValueError, match=r"use_engine: name is 'fast', expected None or one of \['numpy'"):
+            xpgrad.use_engine("fast")
+
+    def test_torch(self):
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        tensor = torch.ones(2, 1, 3)
+        assert self.chosen(tensor) == "torch"
+        assert self.chosen(tensor.requires_grad_()) == "standard"
+        with torch.no_grad():
+            assert self.chosen(tensor) == "torch"
+        with (
+            xpgrad.use_engine("numpy"),
+            pytest.raises(TypeError, match="test: the engine 'numpy' is forced by use_engine, and does not"),
+        ):
+            self.chosen(tensor)
+
+    def test_other_namespaces_go_through_the_standard(self):
+        strict = pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+        assert self.chosen(strict.ones((2, 1, 3))) == "standard"
+
+    def test_described(self):
+        described = engine.describe_engines()
+        assert {"standard", "numpy"} <= set(described)
+        assert all("\n" not in line for line in described.values())
+
+
+def _run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env=os.environ | environment, capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+
+
+def test_core_imports_no_framework():
+    """The library itself comes with array-api-compat and NumPy alone, and imports nothing else."""
+    output = _run(
+        """
+        import sys
+        import xpgrad, numpy as np
+        rng = np.random.default_rng(0)
+        X, W, R = (rng.normal(size=s) for s in [(3, 2, 3), (1, 16, 3), (1, 16, 4)])
+        out, pullback = xpgrad.vjp(xpgrad.lstm, X, W, R)
+        pullback(out.H_all)
+        print(sorted({"torch", "jax", "numba", "matplotlib", "rich", "scipy"} & set(sys.modules)))
+        """,
+        XPGRAD_JIT="0",
+    )
+    assert output == "[]"
+
+
+def test_compiled_formulas_are_kept(tmp_path):
+    """A second process finds what the first one compiled, and two formulas do not share a file."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    code = """
+        import numpy as np, xpgrad
+        rng = np.random.default_rng(0)
+        X, W, R = (rng.normal(size=s) for s in [(3, 2, 3), (1, 16, 3), (1, 16, 4)])
+        print(repr(xpgrad.lstm(X, W, R, clip={clip}).H_t.sum()))
+        """
+    results = {}
+    for clip, attempt in itertools.product((None, 0.5), range(2)):
+        results[clip, attempt] = _run(code.format(clip=clip), XPGRAD_CACHE_DIR=str(tmp_path))
+    assert results[None, 0] == results[None, 1]
+    assert results[0.5, 0] == results[0.5, 1]
+    assert results[None, 0] != results[0.5, 0]
+    assert len(list(tmp_path.glob("lstm_step_float64_*.py"))) == 2
+
+
+def test_unwritable_cache_folder(tmp_path):
+    """Where nothing can be kept, formulas are compiled for the process alone."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    output = _run(
+        """
+        import numpy as np, xpgrad
+        out = xpgrad.lstm(np.ones((2, 1, 1)), np.ones((1, 4, 1)), np.ones((1, 4, 1)))
+        print(out.H_t.shape)
+        """,
+        XPGRAD_CACHE_DIR=str(blocked / "cache"),
+    )
+    assert output == "(1, 1, 1)"
