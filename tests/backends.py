@@ -94,3 +94,10 @@ BACKENDS = (
         dtypes=(*FULL, "float16", "bfloat16"),
     ),
 )
+
+UNCOMPILED = tuple(
+    backend
+    for backend in BACKENDS
+    if backend.name in ("numpy-without-jit", "numpy-standard", "array-api-strict", "torch-standard")
+)
+"""The variants that compile no formulas: for tests that go through many different ones."""

@@ -88,9 +88,7 @@ def test_gradient(name: str, backend: Backend) -> None:
     )
     assert ("dP" in case["out"]) == (peepholes is not None)
     for operand, expected in case["out"].items():
-        assert_close(
-            getattr(grads, operand), expected, like=ins["X"], rtol=RTOL, label=f"{name} {operand}"
-        )
+        assert_close(getattr(grads, operand), expected, like=ins["X"], rtol=RTOL, label=f"{name} {operand}")
 
 
 def test_the_true_peephole_gradient_is_another() -> None:

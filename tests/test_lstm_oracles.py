@@ -112,7 +112,9 @@ def test_saved_arrays_that_no_forward_made(name: str) -> None:
         if getattr(expected, field) is None:
             assert getattr(grads, field) is None
         else:
-            assert_close(getattr(grads, field), getattr(expected, field), rtol=EXACT, label=f"{name}: {field}")
+            assert_close(
+                getattr(grads, field), getattr(expected, field), rtol=EXACT, label=f"{name}: {field}"
+            )
 
 
 @pytest.mark.parametrize("name", ["plain", "lengths bidirectional", "clip with peepholes"])
@@ -148,9 +150,7 @@ def torch_lstm(case: Case, dtype: str = "float64") -> tuple[dict[str, Any], dict
         for name, values in targets:
             getattr(module, name).copy_(torch.tensor(values[to_torch]))
     names = ("X", "initial_h", "initial_c")
-    x, h0, c0 = (
-        torch.tensor(case.arguments[n], dtype=getattr(torch, dtype)).requires_grad_() for n in names
-    )
+    x, h0, c0 = (torch.tensor(case.arguments[n], dtype=getattr(torch, dtype)).requires_grad_() for n in names)
     y, (h, c) = module(x, (h0, c0))
     T, N = x.shape[:2]
     h_all = y.reshape(T, N, D, H).swapaxes(1, 2)
@@ -271,9 +271,7 @@ def test_empty_axes(empty: str, options: dict[str, Any], backend: Any) -> None:
     outputs, grads = run(case.on(backend))
     expected_outputs, expected = run_reference(case)
     for field in outputs._fields:
-        assert_close(
-            getattr(outputs, field), getattr(expected_outputs, field), like=outputs.H_t, label=field
-        )
+        assert_close(getattr(outputs, field), getattr(expected_outputs, field), like=outputs.H_t, label=field)
     for field, desired in expected._asdict().items():
         if desired is not None:
             assert_close(getattr(grads, field), desired, like=outputs.H_t, label=field)

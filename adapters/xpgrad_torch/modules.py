@@ -215,7 +215,7 @@ class LSTM(nn.LSTM):
                 f"LSTM: input.size(-1) is {X.shape[-1]}, expected input_size = {self.input_size}"
             )
         weight = self.weight_ih_l0
-        if X.dtype != weight.dtype and not torch.is_autocast_enabled(X.device.type):
+        if X.dtype != weight.dtype and not _autocasts(X):
             raise ValueError(
                 f"LSTM: input has dtype {X.dtype}, expected that of the weights, {weight.dtype}; "
                 f"convert one: input.to({weight.dtype}) or model.to({X.dtype})"
@@ -234,7 +234,7 @@ class LSTM(nn.LSTM):
             expected = (layers, *batch, size)
             if state.shape != expected:
                 raise RuntimeError(f"LSTM: {name} has shape {tuple(state.shape)}, expected {expected}")
-            if state.dtype != dtype and not torch.is_autocast_enabled(state.device.type):
+            if state.dtype != dtype and not _autocasts(state):
                 raise RuntimeError(f"LSTM: {name} has dtype {state.dtype}, expected that of input, {dtype}")
         return hx[0], hx[1]
 
@@ -277,7 +277,7 @@ class LSTM(nn.LSTM):
     ) -> tuple[Tensor, States]:
         """Run both directions of one layer."""
         W, R, B, P, S = self._onnx_weights(layer)
-        if torch.is_autocast_enabled(X.device.type):
+        if _autocasts(X):
             X, W, R, B, P, S, h_0, c_0 = _autocast(X, W, R, B, P, S, h_0, c_0)
         if S is None:
             initial_h, recurrence = h_0, R
@@ -369,6 +369,12 @@ def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:
         return nn.functional.dropout(X, p)
     data, batch_sizes, _, _ = pack_padded_sequence(X, packed_lengths)
     return pad_packed_sequence(PackedSequence(nn.functional.dropout(data, p), batch_sizes))[0]
+
+
+def _autocasts(x: Tensor) -> bool:
+    """Tell whether autocast is on where x is."""
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _autocast(*tensors: Tensor | None) -> list[Any]:

@@ -263,6 +263,23 @@ class RecurrentCall:
         """Each direction's (N, H), in the order of the batch, as one result (D, N, H)."""
         return self._lower(self.xp.stack(parts, axis=1 if self.layout else 0))
 
+    def gradients(
+        self, parts: list[dict[str, Any]], names: Sequence[str], *, per_sample: bool
+    ) -> list[Any]:
+        """Each direction's gradients by name as results, in the order of `names`; None where missing."""
+
+        def collect(name: str) -> Any:
+            values = [part[name] for part in parts if name in part]
+            if not values:
+                return None
+            if name == "X":
+                return self.input_gradient(values)
+            if name.startswith("initial_"):
+                return self.states(values)
+            return self.parameters(values, per_sample=per_sample)
+
+        return [collect(name) for name in names]
+
     def parameters(self, parts: list[Any], *, per_sample: bool = False) -> Any:
         """Each direction's parameter gradient as one result (D, ...), per sample (N, D, ...)."""
         return self._lower(self.xp.stack(parts, axis=1 if per_sample else 0))

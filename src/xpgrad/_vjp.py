@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from xpgrad.gru import gru, gru_grad
 from xpgrad.lstm import lstm, lstm_grad
 
 
@@ -18,6 +19,7 @@ class _Rule(NamedTuple):
 
 
 _RULES: dict[Callable, _Rule] = {
+    gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     lstm: _Rule(
         lstm_grad,
         ("H_all", "C_all", "iofc"),
@@ -32,7 +34,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package: `lstm`.
+        A forward kernel of this package: `lstm`, `gru`.
     *args, **kwargs
         Its arguments; also those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
 

@@ -111,6 +111,21 @@ def softplus_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) ->
     return d * -xp.expm1(-y)
 
 
+def clip_value(xp: Any, z: Any, clip: Any) -> Any:
+    if clip is None:
+        return z
+    top = xp.zeros_like(z) + clip
+    z = xp.where(z > top, top, z)
+    return xp.where(z < -top, -top, z)
+
+
+def clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
+    """The cotangent before clipping: it passes up to and at the bounds."""
+    if clip is None:
+        return d
+    return xp.where(xp.abs(z) > clip, xp.zeros_like(d), d)
+
+
 class Activation(NamedTuple):
     """One activation function, its pullback, and its parameters as ONNX has them.
 

@@ -40,6 +40,7 @@ from xpgrad._recurrent import (
     row_sums,
     weight_gradient,
 )
+from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Formula, Operand
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
@@ -102,21 +103,6 @@ def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
     return z
 
 
-def _clip(xp: Any, z: Any, clip: Any) -> Any:
-    if clip is None:
-        return z
-    top = xp.zeros_like(z) + clip
-    z = xp.where(z > top, top, z)
-    return xp.where(z < -top, -top, z)
-
-
-def _clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
-    """The cotangent before clipping: it passes up to and at the bounds."""
-    if clip is None:
-        return d
-    return xp.where(xp.abs(z) > clip, xp.zeros_like(d), d)
-
-
 def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
     """What a pullback takes as the activation's input.
 
@@ -134,14 +120,14 @@ def _lstm_step(
     h_value: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any,
 ) -> tuple:  # fmt: skip
     """Gates i o f c, cell state, output; z are the input products, r the recurrent ones."""
-    i = f_value(xp, _clip(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), f_alpha, f_beta)
+    i = f_value(xp, clip_value(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), f_alpha, f_beta)
     if input_forget:
         f = 1 - i
     else:
-        f = f_value(xp, _clip(xp, _pre_activation(xp, zf + rf, bf, pf, c_prev), clip), f_alpha, f_beta)
-    g = g_value(xp, _clip(xp, _pre_activation(xp, zc + rc, bc, None, c_prev), clip), g_alpha, g_beta)
+        f = f_value(xp, clip_value(xp, _pre_activation(xp, zf + rf, bf, pf, c_prev), clip), f_alpha, f_beta)
+    g = g_value(xp, clip_value(xp, _pre_activation(xp, zc + rc, bc, None, c_prev), clip), g_alpha, g_beta)
     c = f * c_prev + i * g
-    o = f_value(xp, _clip(xp, _pre_activation(xp, zo + ro, bo, po, c), clip), f_alpha, f_beta)
+    o = f_value(xp, clip_value(xp, _pre_activation(xp, zo + ro, bo, po, c), clip), f_alpha, f_beta)
     return i, o, f, g, c, o * h_value(xp, c, h_alpha, h_beta)
 
 
@@ -161,22 +147,22 @@ def _lstm_step_pullback(
         dh = dh + dy
     y = h_value(xp, c, h_alpha, h_beta)
     xo = _gate_input(xp, zo, bo, po, c, o)
-    do = _clip_pullback(xp, f_pullback(xp, dh * y, xo, o, f_alpha, f_beta), xo, clip)
+    do = clip_pullback(xp, f_pullback(xp, dh * y, xo, o, f_alpha, f_beta), xo, clip)
     dc = dc + h_pullback(xp, dh * o, c, y, h_alpha, h_beta)
     if full:
         dc = dc + do * po
     xi = _gate_input(xp, zi, bi, pi, c_prev, i)
     xg = _gate_input(xp, zc, bc, None, c_prev, g)
-    dg = _clip_pullback(xp, g_pullback(xp, dc * i, xg, g, g_alpha, g_beta), xg, clip)
+    dg = clip_pullback(xp, g_pullback(xp, dc * i, xg, g, g_alpha, g_beta), xg, clip)
     dc_prev = dc * f
     if input_forget:
         # f = 1 - i, so its cotangent folds into i's, and its own weights have none
-        di = _clip_pullback(xp, f_pullback(xp, dc * (g - c_prev), xi, i, f_alpha, f_beta), xi, clip)
+        di = clip_pullback(xp, f_pullback(xp, dc * (g - c_prev), xi, i, f_alpha, f_beta), xi, clip)
         df = xp.zeros_like(di)
     else:
-        di = _clip_pullback(xp, f_pullback(xp, dc * g, xi, i, f_alpha, f_beta), xi, clip)
+        di = clip_pullback(xp, f_pullback(xp, dc * g, xi, i, f_alpha, f_beta), xi, clip)
         xf = _gate_input(xp, zf, bf, pf, c_prev, f)
-        df = _clip_pullback(xp, f_pullback(xp, dc * c_prev, xf, f, f_alpha, f_beta), xf, clip)
+        df = clip_pullback(xp, f_pullback(xp, dc * c_prev, xf, f, f_alpha, f_beta), xf, clip)
         if full:
             dc_prev = dc_prev + df * pf
     if full:
@@ -464,21 +450,7 @@ def lstm_grad(
             _backward_direction(call, d, wanted, bool(input_forget), full, per_sample)
             for d in call.directions
         ]
-        gather = {
-            "X": call.input_gradient,
-            "initial_h": call.states,
-            "initial_c": call.states,
-        }
-
-        def collect(name: str) -> Any:
-            if name not in wanted:
-                return None
-            values = [part[name] for part in parts]
-            if name in gather:
-                return gather[name](values)
-            return call.parameters(values, per_sample=per_sample)
-
-        return LSTMGrads(*(collect(name) for name in _ARGUMENTS))
+        return LSTMGrads(*call.gradients(parts, _ARGUMENTS, per_sample=per_sample))
 
 
 def _backward_direction(

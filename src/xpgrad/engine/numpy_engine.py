@@ -74,6 +74,10 @@ class NumpyEngine(StandardEngine):
         """A copy of the array, to be written to."""
         return np.array(array, order="C")
 
+    def columns(self, rows: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """A view."""
+        return rows[:, start:stop]
+
     def array(self, rows: np.ndarray) -> np.ndarray:
         """The buffer itself."""
         return rows

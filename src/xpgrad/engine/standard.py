@@ -48,12 +48,16 @@ class StandardEngine:
         return _Written(self.xp, width, like)
 
     def replace(self, array: Any) -> Any:
-        """The rows of an array that is needed no more, each to be read once and then replaced."""
+        """The rows of an array that is needed no more, which steps read and replace."""
         return _Replaced(self.xp, array)
 
     def carry(self, array: Any) -> Any:
         """Rows whose first ones every step may read and replace, starting as those of the array."""
         return _Carry(self.xp, array)
+
+    def columns(self, rows: Any, start: int, stop: int) -> Any:
+        """Some columns of a row buffer, as a source of products."""
+        return _Columns(rows, start, stop)
 
     def array(self, rows: Any) -> Any:
         """All rows of a buffer, as one array in the order of their numbers."""
@@ -160,7 +164,19 @@ class _Replaced(_Written):
         self._array = array
 
     def read(self, first: int, count: int) -> Any:
+        if first in self._pieces:
+            return super().read(first, count)
         return self._array[first : first + count, :]
+
+
+class _Columns:
+    """Some columns of other rows, to read."""
+
+    def __init__(self, rows: Any, start: int, stop: int) -> None:
+        self._rows, self._start, self._stop = rows, start, stop
+
+    def read(self, first: int, count: int) -> Any:
+        return self._rows.read(first, count)[:, self._start : self._stop]
 
 
 class _Carry:

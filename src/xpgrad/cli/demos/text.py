@@ -24,7 +24,7 @@ TIME = 64  # characters per training step: the window of the truncated backpropa
 EMBEDDING = 64
 HELD_OUT = 20_000  # characters at the end of the text that training never sees
 LEARNING_RATE = 1e-2
-MAX_NORM = 1.0  # of all gradients together; longer ones are scaled down to it
+MAX_NORM = 0.2  # of all gradients together; longer ones are scaled down to it
 BETA1, BETA2 = 0.9, 0.999  # Adam
 # Adam divides by the gradients' usual size plus this. A small value would make steps of full length out of
 # gradients that are mostly rounding; then two correct programs soon part ways.

@@ -1,0 +1,1 @@
+"""Benchmarks for asv: ours beside the peer's, in the same parametrisation."""

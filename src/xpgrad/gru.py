@@ -1,0 +1,623 @@
+r"""The GRU over sequences: `gru` and, beside it, its gradient `gru_grad`.
+
+One step, with f and g the activations (by default sigmoid and tanh), in the operators' order z r h; v and w
+are the recurrence and the input bias::
+
+    z = f(W_z x + R_z h' + v_z + w_z)                         the update gate
+    r = f(W_r x + R_r h' + v_r + w_r)                         the reset gate
+    n = g(W_h x + w_h + r (R_h h' + v_h))                     reset after: linear_before_reset = 1
+    n = g(W_h x + w_h + R_h (r h') + v_h)                     reset before: linear_before_reset = 0
+    h = (1 - z) n + z h'
+
+x is the step's input, h' the state before it; `clip` bounds what f and g take. Backwards, a name with d in
+front is the cotangent of that name; a, b, c are the cotangents of what z, r and n took through f, f and g::
+
+    a = f'(z) dh (h' - n)    c = g'(n) dh (1 - z)
+    reset after:    b = f'(r) c (R_h h' + v_h)        dh' = dh z + R_z^T a + R_r^T b + R_h^T (c r)
+    reset before:   b = f'(r) h' (R_h^T c)            dh' = dh z + R_z^T a + R_r^T b + r (R_h^T c)
+
+So the loop holds one product with reset after (of a, b and c r at once), and two with reset before. R_h h',
+which the reset gate's slope needs, is rebuilt for all steps at once in front of the loop. After it dX, dW, dR
+and db are single products: the input side sees a, b, c; the recurrent side a, b and c r (reset after), or c
+with r h' for its input (reset before).
+
+References
+----------
+ONNX operator GRU (opset 14 and later). Cho et al., "Learning phrase representations using RNN encoder-decoder
+for statistical machine translation" (2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._recurrent import Direction, RecurrentCall, row_sums, weight_gradient
+from xpgrad.activations import clip_pullback, clip_value
+from xpgrad.engine import Formula, Operand
+
+_DEFAULTS = ("Sigmoid", "Tanh")
+_ARGUMENTS = ("X", "W", "R", "B", "initial_h")
+
+
+class GRUForward(NamedTuple):
+    """What `gru` returns; the last one is what `gru_grad` needs besides.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t : array, shape (D, N, H)
+        The state at each sequence's end.
+    zrh : array, shape (T, D, N, 3H)
+        Every step's gates z, r and candidate n, after their activations.
+    """
+
+    H_all: Any
+    H_t: Any
+    zrh: Any
+
+
+class GRUGrads(NamedTuple):
+    """What `gru_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        0 past a sequence's end.
+    dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
+        With ``per_sample=True`` behind a batch axis, (N, D, ...).
+    dH0 : array, shape (D, N, H)
+        Of the initial state.
+    """
+
+    dX: Any
+    dW: Any
+    dR: Any
+    dB: Any
+    dH0: Any
+
+
+# --- the formulas of one step ------------------------------------------------------------------------
+# The bias's four blocks are v_z + w_z, v_r + w_r, w_h, v_h.
+
+
+def _biased(xp: Any, x: Any, b: Any) -> Any:
+    return x if b is None else x + b
+
+
+def _candidate_input(xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after: Any) -> Any:
+    """What g takes: xn and rn are the candidate's input and recurrent products."""
+    recurrent = _biased(xp, rn, bv)
+    if after:
+        recurrent = r * recurrent
+    return _biased(xp, xn, bw) + recurrent
+
+
+def _gru_step_after(
+    xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any,
+    h_prev: Any,
+    *, f_value: Any, f_alpha: Any, f_beta: Any, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
+) -> tuple:  # fmt: skip
+    """Gates z and r, candidate, output, with the reset after the product; x and r* are the products."""
+    z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
+    r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
+    n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, True), clip), g_alpha, g_beta)
+    return z, r, n, n + z * (h_prev - n)
+
+
+def _gru_gates_before(
+    xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, bz: Any, br: Any, bw: Any, bv: Any, h_prev: Any,
+    *, f_value: Any, f_alpha: Any, f_beta: Any, clip: Any,
+) -> tuple:  # fmt: skip
+    """Gates z and r, the candidate's input product as it was, and r h'."""
+    z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
+    r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
+    return z, r, xn, r * h_prev
+
+
+def _gru_output_before(
+    xp: Any, z: Any, r: Any, xn: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any, h_prev: Any,
+    *, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
+) -> tuple:  # fmt: skip
+    """The gates as they were, candidate, output; rn is R_h (r h')."""
+    n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, False), clip), g_alpha, g_beta)
+    return z, r, n, n + z * (h_prev - n)
+
+
+def _known(xp: Any, rebuilt: Any, b: Any, y: Any) -> Any:
+    """What f took, where it was rebuilt; else f's output, which has its sign."""
+    return y if rebuilt is None else _biased(xp, rebuilt, b)
+
+
+def _known_candidate(
+    xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after: Any, n: Any
+) -> Any:  # fmt: skip
+    """What g took, where it was rebuilt; else n, which has its sign."""
+    return n if xn is None else _candidate_input(xp, xn, rn, r, bw, bv, after)
+
+
+def _gru_pullback_after(
+    xp: Any, dy: Any, dh: Any, dp: Any, z: Any, r: Any, n: Any, h_prev: Any, rn: Any,
+    xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
+    *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any, clip: Any,
+) -> tuple:  # fmt: skip
+    """Cotangents c, a, b, c r (see above) with the reset after the product, and dh z.
+
+    dy is the output's own cotangent; dh and dp are what the step after passed back directly and through its
+    product. rn is R_h h'; xz, xr (with the recurrent products) and xn are rebuilt where they are needed.
+    """
+    dh = dh + dp
+    if dy is not None:
+        dh = dh + dy
+    tz, tr = _known(xp, xz, bz, z), _known(xp, xr, br, r)
+    tn = _known_candidate(xp, xn, rn, r, bw, bv, True, n)
+    a = clip_pullback(xp, f_pullback(xp, dh * (h_prev - n), tz, z, f_alpha, f_beta), tz, clip)
+    c = clip_pullback(xp, g_pullback(xp, dh * (1 - z), tn, n, g_alpha, g_beta), tn, clip)
+    b = clip_pullback(xp, f_pullback(xp, c * _biased(xp, rn, bv), tr, r, f_alpha, f_beta), tr, clip)
+    return c, a, b, c * r, dh * z
+
+
+def _gru_candidate_pullback_before(
+    xp: Any, dy: Any, dh: Any, dp: Any, z: Any, r: Any, n: Any, h_prev: Any, rn: Any,
+    xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
+    *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any, clip: Any,
+) -> tuple:  # fmt: skip
+    """Cotangents a, a place for b, c, with the reset before the product, and dh z; rn is R_h (r h')."""
+    dh = dh + dp
+    if dy is not None:
+        dh = dh + dy
+    tz = _known(xp, xz, bz, z)
+    tn = _known_candidate(xp, xn, rn, r, bw, bv, False, n)
+    a = clip_pullback(xp, f_pullback(xp, dh * (h_prev - n), tz, z, f_alpha, f_beta), tz, clip)
+    c = clip_pullback(xp, g_pullback(xp, dh * (1 - z), tn, n, g_alpha, g_beta), tn, clip)
+    return a, xp.zeros_like(a), c, dh * z
+
+
+def _gru_reset_pullback_before(
+    xp: Any, a: Any, b: Any, c: Any, s: Any, dh: Any, z: Any, r: Any, n: Any, h_prev: Any,
+    xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
+    *, f_pullback: Any, f_alpha: Any, f_beta: Any, clip: Any,
+) -> tuple:  # fmt: skip
+    """The rest of it: a and c as they were, b, and what passes to h' without a product; s is R_h^T c."""
+    tr = _known(xp, xr, br, r)
+    b = clip_pullback(xp, f_pullback(xp, s * h_prev, tr, r, f_alpha, f_beta), tr, clip)
+    return a, b, c, dh + s * r
+
+
+# --- forward -----------------------------------------------------------------------------------------
+
+
+def gru(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+) -> GRUForward:
+    r"""Gated recurrent unit over sequences, with everything that its gradient needs.
+
+    .. math::
+
+        z &= f(W_z x_t + R_z h_{t-1} + b_z) \\
+        r &= f(W_r x_t + R_r h_{t-1} + b_r) \\
+        n &= g(W_h x_t + w_h + r \odot (R_h h_{t-1} + v_h))
+            \quad\text{or}\quad g(W_h x_t + w_h + R_h (r \odot h_{t-1}) + v_h) \\
+        h_t &= (1 - z) \odot n + z \odot h_{t-1}
+
+    Parameters
+    ----------
+    X : array, shape (T, N, I)
+        Input: time, batch, features. float32 or float64; float16 and bfloat16 where the namespace has
+        them, with states and sums in float32. All arrays share namespace, dtype and device.
+    W : array, shape (D, 3H, I)
+        Input weights, gates in the order z r h. D is 2 for ``direction="bidirectional"``, else 1.
+    R : array, shape (D, 3H, H)
+        Recurrence weights.
+    B : array, shape (D, 6H), optional
+        Input biases, then recurrence biases.
+    sequence_lens : integer array, shape (N,), optional
+        Each sequence's length, 0 to T. Past its end the outputs are 0, and what the input holds there,
+        NaN too, has no effect. A reverse direction starts at each sequence's own end.
+    initial_h : array, shape (D, N, H), optional
+        State before the first step; zeros where left out.
+    direction : {"forward", "reverse", "bidirectional"}
+        How time runs.
+    activations : list of str, optional
+        ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
+    activation_alpha, activation_beta : list of float, optional
+        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+    clip : float, optional
+        Bounds what f and g take to -clip .. clip.
+    linear_before_reset : {0, 1}
+        1: the reset gate multiplies the candidate's recurrent product (PyTorch, cuDNN); 0: the state that
+        goes into that product (ONNX's default, Keras with ``reset_after=False``).
+    layout : {0, 1}
+        1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+
+    Returns
+    -------
+    GRUForward
+        ``(H_all, H_t, zrh)``. zrh, with H_all, is what `gru_grad` takes; it holds 3H numbers a step and
+        sequence.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    gru_grad : The gradient.
+    vjp : Both in one.
+
+    Notes
+    -----
+    The operator is ONNX's GRU; zrh is that of ONNX Runtime's GRUTraining.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import gru
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 15, 3), (1, 15, 5)])
+    >>> out = gru(X, W, R, sequence_lens=np.asarray([7, 4]), linear_before_reset=1)
+    >>> out.H_all.shape, out.H_t.shape, out.zrh.shape
+    ((7, 1, 2, 5), (1, 2, 5), (7, 1, 2, 15))
+    """
+    check_choice("gru", "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    call = RecurrentCall(
+        "gru", 3, X, W, R, B, sequence_lens, {"initial_h": initial_h},
+        direction=direction, layout=layout, clip=clip, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
+    )  # fmt: skip
+    one_direction = _forward_after if linear_before_reset else _forward_before
+    with call.engine.quiet():
+        parts = [one_direction(call, d) for d in call.directions]
+        H_all, H_t, zrh = (list(part) for part in zip(*parts, strict=True))
+        return GRUForward(call.over_time(H_all), call.states(H_t), call.over_time(zrh))
+
+
+def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
+    """Rows of H, final H, rows of the gates, with the reset after the product."""
+    engine, timeline, H = call.engine, direction.timeline, call.H
+    f, g = direction.activations
+    formula = Formula(
+        _gru_step_after, f.constants("f", "value") | g.constants("g", "value") | {"clip": call.clip}
+    )
+    h0, gates, h_rows, bias = _start(call, direction)
+    R_T = engine.pack(call.part("R", direction).T)
+    recurrent = engine.carry(timeline.zeros(3 * H))
+    h_start = engine.wrap(h0)
+
+    def bind(source: Any) -> Any:
+        inputs = [Operand(gates, 3), Operand(recurrent, 3, "first"), bias, Operand(source, 1, "before")]
+        return engine.bind(formula, inputs, [Operand(gates, 3), Operand(h_rows)])
+
+    first_step, later_step = bind(h_start), bind(h_rows)
+    for count, now, before in timeline.forward():
+        source, row, step = (h_start, 0, first_step) if before is None else (h_rows, before, later_step)
+        engine.multiply_rows(source, row, count, R_T, recurrent)
+        step(count, now, row)
+    H_rows = engine.array(h_rows)
+    return H_rows, timeline.last(H_rows, h0), engine.array(gates)
+
+
+def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
+    """Rows of H, final H, rows of the gates, with the reset before the product."""
+    engine, timeline, H = call.engine, direction.timeline, call.H
+    f, g = direction.activations
+    gates_formula = Formula(_gru_gates_before, f.constants("f", "value") | {"clip": call.clip})
+    output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
+    h0, gates, h_rows, bias = _start(call, direction)
+    R_T = call.part("R", direction).T
+    R_gates_T, R_candidate_T = engine.pack(R_T[:, : 2 * H]), engine.pack(R_T[:, 2 * H :])
+    recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
+    h_start = engine.wrap(h0)
+
+    def bind(source: Any) -> tuple:
+        h_prev = Operand(source, 1, "before")
+        gates_step = engine.bind(
+            gates_formula,
+            [Operand(gates, 3), Operand(recurrent, 2, "first"), bias, h_prev],
+            [Operand(gates, 3), Operand(reset, 1, "first")],
+        )
+        output_step = engine.bind(
+            output_formula,
+            [Operand(gates, 3), Operand(product, 1, "first"), bias, h_prev],
+            [Operand(gates, 3), Operand(h_rows)],
+        )
+        return gates_step, output_step
+
+    first_steps, later_steps = bind(h_start), bind(h_rows)
+    for count, now, before in timeline.forward():
+        source, row, steps = (h_start, 0, first_steps) if before is None else (h_rows, before, later_steps)
+        engine.multiply_rows(source, row, count, R_gates_T, recurrent)
+        steps[0](count, now, row)
+        engine.multiply_rows(reset, 0, count, R_candidate_T, product)
+        steps[1](count, now, row)
+    H_rows = engine.array(h_rows)
+    return H_rows, timeline.last(H_rows, h0), engine.array(gates)
+
+
+def _start(call: RecurrentCall, direction: Direction) -> tuple[Any, Any, Any, Operand]:
+    """What both conventions begin with: the state, rows for gates and output, the bias."""
+    h0 = call.initial("initial_h", direction)
+    products = call.engine.matmul(call.rows("X", direction), call.part("W", direction).T)
+    rows = call.engine.rows(direction.timeline.rows, call.H, like=h0)
+    return h0, call.engine.replace(products), rows, _bias(call, direction)
+
+
+def _bias(call: RecurrentCall, direction: Direction) -> Operand:
+    """The biases of z and r, and the candidate's input and recurrence bias, as one row."""
+    B, H = call.part("B", direction), call.H
+    if B is None:
+        return Operand(None, 4)
+    row = call.xp.concat([B[: 2 * H] + B[3 * H : 5 * H], B[2 * H : 3 * H], B[5 * H :]])
+    return Operand(call.engine.wrap(call.xp.reshape(row, (1, 4 * H))), 4, "every")
+
+
+# --- backward ----------------------------------------------------------------------------------------
+
+
+def gru_grad(
+    X: Any,
+    W: Any,
+    R: Any,
+    *,
+    H_all: Any,
+    zrh: Any,
+    grad_H_all: Any = None,
+    grad_H_t: Any = None,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+    per_sample: bool = False,
+    wrt: Iterable[str] | None = None,
+) -> GRUGrads:
+    r"""Gradient of `gru`: cotangents of its outputs to gradients of its arguments.
+
+    .. math::
+
+        a &= f'(z) \odot dh_t \odot (h_{t-1} - n), \quad c = g'(n) \odot dh_t \odot (1 - z) \\
+        b &= f'(r) \odot c \odot (R_h h_{t-1} + v_h)
+            \quad\text{or}\quad f'(r) \odot h_{t-1} \odot R_h^T c \\
+        dh_{t-1} &= dh_t \odot z + R_z^T a + R_r^T b + R_h^T (c \odot r)
+            \quad\text{or}\quad \dots + r \odot R_h^T c
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h
+        As `gru` was given them. B matters for the gradient with ``linear_before_reset=1`` and with `clip`.
+    H_all, zrh : array, shapes (T, D, N, H), (T, D, N, 3H)
+        As `gru`, or any other forward with ONNX's meaning, returned them: the gradient is a function of
+        these arrays.
+    grad_H_all : array, shape (T, D, N, H), optional
+        Cotangent of H_all; zero where left out, as the next one. Ignored past a sequence's end.
+    grad_H_t : array, shape (D, N, H), optional
+        Cotangent of the final state.
+    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+        As `gru` was given them.
+    per_sample : bool
+        Give each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The
+        work for the others is left out.
+
+    Returns
+    -------
+    GRUGrads
+        ``(dX, dW, dR, dB, dH0)``, None where not asked for. Arguments that were left out have a gradient
+        too: dB is the gradient at a zero bias.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    gru : The forward.
+    vjp : Both in one.
+
+    Notes
+    -----
+    The kernel's contract is ONNX Runtime's GRUGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
+    the cotangent at its bounds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import gru, gru_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 15, 3), (1, 15, 5)])
+    >>> out = gru(X, W, R)
+    >>> grads = gru_grad(X, W, R, H_all=out.H_all, zrh=out.zrh,
+    ...                  grad_H_t=rng.normal(size=out.H_t.shape), wrt=("X", "R"))
+    >>> grads.dX.shape, grads.dR.shape, grads.dW is None
+    ((7, 2, 3), (1, 15, 5), True)
+    """
+    operator = "gru_grad"
+    check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    check_choice(operator, "per_sample", per_sample, (False, True))
+    wanted = check_wrt(operator, wrt, _ARGUMENTS)
+    for name, array in (("H_all", H_all), ("zrh", zrh)):
+        if array is None:
+            raise TypeError(f"{operator}: {name} is None, expected an array")
+    call = RecurrentCall(
+        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h},
+        direction=direction, layout=layout, clip=clip, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
+        sequences={"H_all": (H_all, 1), "zrh": (zrh, 3), "grad_H_all": (grad_H_all, 1)},
+        cotangents={"grad_H_t": grad_H_t},
+    )  # fmt: skip
+    one_direction = _backward_after if linear_before_reset else _backward_before
+    with call.engine.quiet():
+        parts = [one_direction(call, d, wanted, per_sample) if wanted else {} for d in call.directions]
+        return GRUGrads(*call.gradients(parts, _ARGUMENTS, per_sample=per_sample))
+
+
+class _Backward:
+    """What both conventions begin their loop with: row buffers, and what is rebuilt in front of it.
+
+    Parameters
+    ----------
+    call, direction
+        The call, and which direction of it.
+    candidate_source : callable
+        From rows of h' and the gates to rows of what the candidate's recurrent product takes.
+    product_always : bool
+        Whether that product is needed in any case, and not only to rebuild what the activations took.
+    """
+
+    def __init__(
+        self, call: RecurrentCall, direction: Direction, candidate_source: Any, product_always: bool
+    ) -> None:
+        engine, timeline, H = call.engine, direction.timeline, call.H
+        zrh = call.rows("zrh", direction)
+        self.h_prev = timeline.previous(call.rows("H_all", direction), call.initial("initial_h", direction))
+        self.candidate_source = candidate_source(self.h_prev, zrh)
+        f, g = direction.activations
+        rebuild = call.clip is not None or any(c.activation.needs_input(c.alpha) for c in (f, g))
+        self.products, recurrent = None, None
+        R_T = call.part("R", direction).T
+        if rebuild or product_always:
+            recurrent = engine.matmul(self.candidate_source, R_T[:, 2 * H :])
+        if rebuild:
+            inputs = engine.matmul(call.rows("X", direction), call.part("W", direction).T)
+            gates = inputs[:, : 2 * H] + engine.matmul(self.h_prev, R_T[:, : 2 * H])
+            self.products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
+        dy = call.rows("grad_H_all", direction)
+        self.direct = engine.carry(call.initial("grad_H_t", direction))
+        self.product = engine.carry(timeline.zeros(H))
+        self.gates, self.h_rows = engine.wrap(zrh), engine.wrap(self.h_prev)
+        self.bias = _bias(call, direction)
+        self.inputs = [
+            Operand(None if dy is None else engine.wrap(dy)),
+            Operand(self.direct, 1, "first"),
+            Operand(self.product, 1, "first"),
+            Operand(self.gates, 3),
+            Operand(self.h_rows),
+            Operand(None if recurrent is None else engine.wrap(recurrent)),
+            Operand(self.products, 3),
+            self.bias,
+        ]
+        self.constants = f.constants("f", "pullback") | g.constants("g", "pullback") | {"clip": call.clip}
+
+
+def _backward_after(
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+) -> dict[str, Any]:
+    """The wanted gradients of one direction, with the reset after the product."""
+    engine, timeline, H = call.engine, direction.timeline, call.H
+    back = _Backward(call, direction, lambda h_prev, zrh: h_prev, True)
+    d = engine.rows(timeline.rows, 4 * H, like=back.h_prev)  # c, a, b, c r
+    step = engine.bind(
+        Formula(_gru_pullback_after, back.constants),
+        back.inputs,
+        [Operand(d, 4), Operand(back.direct, 1, "first")],
+    )
+    R, recurrent_side = engine.pack(call.part("R", direction)), engine.columns(d, H, 4 * H)
+    for count, now, before in timeline.backward():
+        step(count, now, 0)
+        if before is not None or "initial_h" in wanted:
+            engine.multiply_rows(recurrent_side, now, count, R, back.product)
+    rows = engine.array(d)
+    xp, axis = call.xp, 1 if per_sample else 0  # of the gates; rolled by H, c a b is a b c
+    grads: dict[str, Any] = {}
+    if "X" in wanted:
+        grads["X"] = engine.matmul(rows[:, : 3 * H], xp.roll(call.part("W", direction), H, axis=0))
+    if "W" in wanted:
+        x = call.rows("X", direction)
+        by_input = weight_gradient(call, direction, rows[:, : 3 * H], x, per_sample=per_sample)
+        grads["W"] = xp.roll(by_input, -H, axis=axis)
+    if "R" in wanted:
+        grads["R"] = weight_gradient(call, direction, rows[:, H:], back.h_prev, per_sample=per_sample)
+    if "B" in wanted:
+        sums = row_sums(call, direction, rows, per_sample=per_sample)
+        grads["B"] = xp.concat([xp.roll(sums[..., : 3 * H], -H, axis=axis), sums[..., H:]], axis=axis)
+    return grads | _initial_gradient(call, direction, wanted, back)
+
+
+def _backward_before(
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+) -> dict[str, Any]:
+    """The wanted gradients of one direction, with the reset before the product."""
+    engine, timeline, xp, H = call.engine, direction.timeline, call.xp, call.H
+    back = _Backward(call, direction, lambda h_prev, zrh: zrh[:, H : 2 * H] * h_prev, False)
+    d = engine.rows(timeline.rows, 3 * H, like=back.h_prev)  # a, b, c
+    through_reset = engine.carry(timeline.zeros(H))
+    candidate_step = engine.bind(
+        Formula(_gru_candidate_pullback_before, back.constants),
+        back.inputs,
+        [Operand(d, 3), Operand(back.direct, 1, "first")],
+    )
+    f = direction.activations[0]
+    reset_step = engine.bind(
+        Formula(_gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip}),
+        [
+            Operand(d, 3),
+            Operand(through_reset, 1, "first"),
+            Operand(back.direct, 1, "first"),
+            Operand(back.gates, 3),
+            Operand(back.h_rows),
+            Operand(back.products, 3),
+            back.bias,
+        ],
+        [Operand(d, 3), Operand(back.direct, 1, "first")],
+    )
+    R = call.part("R", direction)
+    R_gates, R_candidate = engine.pack(R[: 2 * H, :]), engine.pack(R[2 * H :, :])
+    gates_side, candidate_side = engine.columns(d, 0, 2 * H), engine.columns(d, 2 * H, 3 * H)
+    for count, now, before in timeline.backward():
+        candidate_step(count, now, 0)
+        engine.multiply_rows(candidate_side, now, count, R_candidate, through_reset)
+        reset_step(count, now, 0)
+        if before is not None or "initial_h" in wanted:
+            engine.multiply_rows(gates_side, now, count, R_gates, back.product)
+    rows = engine.array(d)
+    grads: dict[str, Any] = {}
+    if "X" in wanted:
+        grads["X"] = engine.matmul(rows, call.part("W", direction))
+    if "W" in wanted:
+        grads["W"] = weight_gradient(call, direction, rows, call.rows("X", direction), per_sample=per_sample)
+    if "R" in wanted:
+        by_gates = weight_gradient(call, direction, rows[:, : 2 * H], back.h_prev, per_sample=per_sample)
+        by_candidate = weight_gradient(
+            call, direction, rows[:, 2 * H :], back.candidate_source, per_sample=per_sample
+        )
+        grads["R"] = xp.concat([by_gates, by_candidate], axis=by_gates.ndim - 2)
+    if "B" in wanted:
+        sums = row_sums(call, direction, rows, per_sample=per_sample)
+        grads["B"] = xp.concat([sums, sums], axis=sums.ndim - 1)
+    return grads | _initial_gradient(call, direction, wanted, back)
+
+
+def _initial_gradient(
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], back: _Backward
+) -> dict[str, Any]:
+    if "initial_h" not in wanted:
+        return {}
+    total = call.engine.array(back.direct) + call.engine.array(back.product)
+    return {"initial_h": direction.timeline.unsort(total)}

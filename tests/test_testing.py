@@ -1,0 +1,409 @@
+"""`xpgrad.testing`: above all that the checker catches wrong rules."""
+
+from __future__ import annotations
+
+import doctest
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import Backend
+from lstm_cases import OUTPUTS, Case, gradient_reference, make_case, named_gradients
+
+import xpgrad
+import xpgrad.testing
+from xpgrad.testing import (
+    assert_close,
+    check_vjp,
+    dtype_name,
+    lstm_grad_reference,
+    lstm_reference,
+    numerical_jacobian,
+    relative_error,
+    to_numpy,
+)
+
+# --- check_vjp on an LSTM gradient with one thing wrong --------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return make_case(np.random.default_rng(6), T=3, N=2, I=3, H=2, peepholes=True)
+
+
+def forward_of(case: Case) -> Callable[..., tuple[Any, ...]]:
+    def forward(**arguments: Any) -> tuple[Any, ...]:
+        outputs = lstm_reference(**arguments, **case.attributes)
+        return tuple(getattr(outputs, name) for name in OUTPUTS)
+
+    return forward
+
+
+def right_rule(case: Case, *cotangents: Any, **arguments: Any) -> dict[str, Any]:
+    """The naive backward."""
+    given = {n: c for n, c in zip(OUTPUTS, cotangents, strict=True) if c is not None}
+    here = Case(arguments, case.integers, case.attributes, given)
+    outputs = lstm_reference(**arguments, **case.attributes)
+    return dict(named_gradients(here, gradient_reference(here, outputs)))
+
+
+def check(case: Case, change: Callable[[dict[str, Any]], Any] = lambda grads: grads) -> None:
+    def rule(*cotangents: Any, **arguments: Any) -> Any:
+        return change(right_rule(case, *cotangents, **arguments))
+
+    check_vjp(forward_of(case), rule, case.arguments, operator="lstm", outputs=OUTPUTS)
+
+
+def changed(name: str, function: Callable[[np.ndarray], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda grads: {**grads, name: function(grads[name])}
+
+
+def in_place(index: Any, factor: float) -> Callable[[np.ndarray], np.ndarray]:
+    def scale(array: np.ndarray) -> np.ndarray:
+        result = array.copy()
+        result[index] *= factor
+        return result
+
+    return scale
+
+
+def test_the_right_rule_passes(case: Case) -> None:
+    check(case)
+
+
+WRONG = {
+    "by 0.1 %": (changed("R", lambda g: 1.001 * g), "R"),
+    "at t = 0 only": (changed("X", in_place(0, 0.5)), "X"),
+    "zero at t = 0": (changed("X", in_place(0, 0.0)), "X"),
+    "in one gate": (changed("W", in_place((0, slice(4, 6)), 1.01)), "W"),
+    "in one element": (changed("P", in_place((0, 3), 1.01)), "P"),
+    "zero": (changed("initial_c", np.zeros_like), "initial_c"),
+    "transposed": (changed("X", lambda g: np.transpose(g, (0, 2, 1)).reshape(g.shape)), "X"),
+    "gates swapped": (changed("B", lambda g: np.roll(g, 2, axis=1)), "B"),
+    "of the wrong sign": (changed("initial_h", np.negative), "initial_h"),
+    "NaN": (changed("R", in_place((0, 0, 0), np.nan)), "R"),
+    "two swapped": (lambda g: {**g, "initial_h": g["initial_c"], "initial_c": g["initial_h"]}, "initial_h"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_values_that_are_wrong(wrong: str, case: Case) -> None:
+    change, name = WRONG[wrong]
+    message = (
+        rf"^lstm: the gradient of {name} is wrong at index \([\d, ]+\): \S+ by the rule, "
+        r"\S+ by central differences \(difference \S+, allowed \S+; cotangents for H_all, H_t, C_t\)$"
+    )
+    with pytest.raises(AssertionError, match=message):
+        check(case, change)
+
+
+def test_the_worst_element_is_named(case: Case) -> None:
+    def wrong(gradient: np.ndarray) -> np.ndarray:
+        gradient = gradient.copy()
+        gradient[0, 3, 1] += 0.01
+        gradient[0, 5, 0] -= 0.3
+        return gradient
+
+    with pytest.raises(AssertionError, match=re.escape("the gradient of R is wrong at index (0, 5, 0): ")):
+        check(case, changed("R", wrong))
+
+
+KIND = {
+    "transposed shape": (lambda g: np.swapaxes(g, 1, 2), "has shape (1, 3, 8), expected (1, 8, 3)"),
+    "summed": (lambda g: g.sum(axis=0), "has shape (8, 3), expected (1, 8, 3)"),
+    "dtype": (lambda g: g.astype(np.float32), "has dtype float32, expected float64"),
+    "None": (lambda g: None, "is None, expected an array of shape (1, 8, 3)"),
+    "list": (lambda g: g.tolist(), "is a list, expected an array of shape (1, 8, 3)"),
+    "scalar": (lambda g: 0.0, "is a float, expected an array of shape (1, 8, 3)"),
+}
+
+
+@pytest.mark.parametrize("wrong", KIND)
+def test_results_of_the_wrong_kind(wrong: str, case: Case) -> None:
+    change, message = KIND[wrong]
+    with pytest.raises(AssertionError, match="^" + re.escape(f"lstm: the gradient of W {message}") + "$"):
+        check(case, changed("W", change))
+
+
+def test_results_of_another_namespace(case: Case) -> None:
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    with pytest.raises(
+        AssertionError, match=r"the gradient of W belongs to array_api_strict, expected .*numpy"
+    ):
+        check(case, changed("W", strict.asarray))
+
+
+def test_results_on_another_device() -> None:
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    away = strict.Device("device1")
+
+    def rule(dY: Any, X: Any) -> Any:
+        return strict.asarray(2 * dY, device=away, copy=True)
+
+    with pytest.raises(
+        AssertionError, match=r"^double: the gradient of X is on device .*device1.*, expected"
+    ):
+        check_vjp(lambda X: 2 * X, rule, {"X": strict.asarray([1.0, 2.0])}, operator="double")
+
+
+def test_a_missing_gradient(case: Case) -> None:
+    def without_bias(grads: dict[str, Any]) -> dict[str, Any]:
+        return {name: gradient for name, gradient in grads.items() if name != "B"}
+
+    with pytest.raises(AssertionError, match=r"^lstm: the rule returned no gradient of B$"):
+        check(case, without_bias)
+
+
+def test_the_wrong_number_of_gradients(case: Case) -> None:
+    message = r"^lstm: the rule returned 2 gradients, expected 7: X, W, R, B, initial_h, initial_c, P$"
+    with pytest.raises(AssertionError, match=message):
+        check(case, lambda grads: (grads["X"], grads["W"]))
+
+
+def test_a_missing_cotangent_taken_for_ones(case: Case) -> None:
+    """Right where all cotangents are given."""
+
+    def rule(*cotangents: Any, **arguments: Any) -> Any:
+        shapes = [y.shape for y in forward_of(case)(**arguments)]
+        filled = [np.ones(s) if c is None else c for c, s in zip(cotangents, shapes, strict=True)]
+        return right_rule(case, *filled, **arguments)
+
+    with pytest.raises(AssertionError, match=r"the gradient of X is wrong .*; cotangents for H_all, H_t\)$"):
+        check_vjp(forward_of(case), rule, case.arguments, operator="lstm", outputs=OUTPUTS)
+
+
+def test_a_missing_cotangent_that_drops_others(case: Case) -> None:
+    """None for H_all must not silence those of the final states."""
+
+    def rule(*cotangents: Any, **arguments: Any) -> Any:
+        if cotangents[0] is None:
+            cotangents = (None, None, None)
+        return right_rule(case, *cotangents, **arguments)
+
+    with pytest.raises(AssertionError, match=r"; cotangents for H_t, C_t\)$"):
+        check_vjp(forward_of(case), rule, case.arguments, operator="lstm", outputs=OUTPUTS)
+
+
+def test_none_where_no_cotangent_is_given(case: Case) -> None:
+    """No cotangent at all must give zeros, in arrays."""
+
+    def rule(*cotangents: Any, **arguments: Any) -> Any:
+        grads = right_rule(case, *cotangents, **arguments)
+        return dict.fromkeys(grads) if all(c is None for c in cotangents) else grads
+
+    with pytest.raises(AssertionError, match=r"^lstm: the gradient of X is None, expected an array"):
+        check_vjp(forward_of(case), rule, case.arguments, operator="lstm", outputs=OUTPUTS)
+
+
+@pytest.mark.parametrize("target", ["an argument", "a cotangent"])
+def test_rules_that_write_to_their_input(target: str) -> None:
+    def rule(dY: np.ndarray, X: np.ndarray) -> np.ndarray:
+        result = 2 * dY
+        (X if target == "an argument" else dY)[...] = 0
+        return result
+
+    name = "X" if target == "an argument" else "the cotangent of output 0"
+    with pytest.raises(AssertionError, match=f"^double: wrote to its input {name} "):
+        check_vjp(lambda X: 2 * X, rule, {"X": np.asarray([1.0, 2.0])}, operator="double")
+
+
+# --- check_vjp on other operators ------------------------------------------------------------------------
+
+
+def softmax(X: Any) -> Any:
+    e = np.exp(X - np.max(X, axis=-1, keepdims=True))
+    return e / np.sum(e, axis=-1, keepdims=True)
+
+
+def softmax_grad(dY: Any, Y: Any) -> Any:
+    return Y * (dY - np.sum(dY * Y, axis=-1, keepdims=True))
+
+
+def test_an_operator_whose_rule_takes_its_output(rng: np.random.Generator) -> None:
+    check_vjp(softmax, lambda dY, X: softmax_grad(dY, softmax(X)), {"X": rng.standard_normal((3, 5))})
+    with pytest.raises(AssertionError, match="^softmax: the gradient of X is wrong"):
+        check_vjp(softmax, lambda dY, X: dY * softmax(X), {"X": rng.standard_normal((3, 5))})
+
+
+def test_a_gradient_that_is_zero_everywhere() -> None:
+    """Differences are never exactly zero: their rounding is within atol."""
+    check_vjp(softmax, lambda dY, X: np.zeros_like(dY), {"X": np.linspace(-1, 1, 4).reshape(4, 1)})
+
+
+def test_operators_are_named_by_their_function() -> None:
+    def shifted(X: Any, by: float) -> Any:
+        return X + by
+
+    with pytest.raises(AssertionError, match="^shifted: "):
+        check_vjp(functools.partial(shifted, by=2.0), lambda dY, X: 2 * dY, {"X": np.ones((2, 3))})
+
+
+def test_the_number_of_outputs() -> None:
+    with pytest.raises(AssertionError, match=r"^op: returned 2 outputs, expected 1: \['Y'\]$"):
+        check_vjp(lambda X: (X, X), lambda a, b, X: a + b, {"X": np.ones(2)}, operator="op", outputs=["Y"])
+
+
+def test_cotangents_are_never_ones_and_differ_by_seed() -> None:
+    """A rule that ignores its cotangent and returns the column sums passes with ones only."""
+    matrix = np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]])
+
+    def rule(dY: np.ndarray, X: np.ndarray) -> np.ndarray:
+        return matrix.sum(axis=0)
+
+    seen = []
+    for seed in (0, 1):
+        with pytest.raises(AssertionError, match="wrong at index"):
+            check_vjp(lambda X: matrix @ X, rule, {"X": np.ones(2)}, seed=seed)
+        check_vjp(
+            lambda X: matrix @ X,
+            lambda dY, X: (seen.append(dY), matrix.T @ dY)[1],
+            {"X": np.ones(2)},
+            seed=seed,
+        )
+    assert not np.array_equal(seen[0], seen[1])
+
+
+def test_on_every_backend(backend: Backend, rng: np.random.Generator) -> None:
+    case = make_case(rng, T=2, N=2, I=1, H=2)
+    for dtype in backend.dtypes:
+        here = case.on(backend, dtype)
+
+        def forward(**arguments: Any) -> tuple[Any, ...]:
+            return tuple(getattr(xpgrad.lstm(**arguments), name) for name in OUTPUTS)
+
+        def gradient(*cotangents: Any, here: Case = here, **arguments: Any) -> Any:
+            _, pullback = xpgrad.vjp(xpgrad.lstm, **arguments)
+            return named_gradients(here, pullback(*cotangents))
+
+        check_vjp(forward, gradient, here.arguments, operator="lstm", outputs=OUTPUTS)
+
+
+def test_empty_arguments() -> None:
+    check_vjp(lambda X: np.tanh(X), lambda dY, X: dY, {"X": np.zeros((0, 3))})
+    [jacobian] = numerical_jacobian(lambda X: X[:, :2], {"X": np.zeros((0, 3))}, "X")
+    assert jacobian.shape == (0, 2, 0, 3)
+
+
+# --- comparisons -----------------------------------------------------------------------------------------
+
+
+def test_assert_close_compares_kinds_before_numbers() -> None:
+    ones = np.ones((2, 3))
+    with pytest.raises(AssertionError, match=r"^y has dtype float32, expected float64$"):
+        assert_close(ones.astype(np.float32), ones, label="y")
+    with pytest.raises(AssertionError, match=r"^y has shape \(2, 3\), expected \(3, 2\)$"):
+        assert_close(ones, ones.T, label="y")
+    with pytest.raises(AssertionError, match=r"^y is None, expected an array of shape \(2, 3\)$"):
+        assert_close(None, ones, label="y")
+    with pytest.raises(AssertionError, match=r"^y has shape \(3,\), expected \(1, 3\)$"):
+        assert_close(np.ones(3), np.ones((1, 3)), label="y")
+    assert_close(ones.astype(np.float32), ones, like=ones.astype(np.float32))
+
+
+def test_assert_close_is_relative_to_the_largest_value() -> None:
+    desired = np.asarray([1e-3, 100.0])
+    assert_close(desired + [0.9e-8, 0], desired)
+    with pytest.raises(AssertionError, match=r"^y differs at index \(0,\): .*, expected .* \(difference 2"):
+        assert_close(desired + [2e-8, 0], desired, label="y")
+    with pytest.raises(AssertionError, match=r"differs at index \(1,\): nan, expected 100\.0"):
+        assert_close(np.asarray([1e-3, np.nan]), desired)
+    with pytest.raises(AssertionError, match="differs"):
+        assert_close(np.asarray([1e-30]), np.zeros(1))
+    assert_close(np.asarray([1e-30]), np.zeros(1), atol=1e-29)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_values_must_coincide(special: float) -> None:
+    with_special = np.asarray([1.0, special])
+    assert_close(with_special, with_special.copy())
+    assert relative_error(with_special, with_special) == 0
+    assert relative_error(with_special, np.asarray([1.0, 2.0])) == np.inf
+    assert relative_error(np.asarray([1.0, 2.0]), with_special) == np.inf
+    assert relative_error(np.asarray([np.inf]), np.asarray([-np.inf])) == np.inf
+
+
+def test_relative_error() -> None:
+    assert relative_error(np.asarray([2.0, 7.0]), np.asarray([2.0, 8.0])) == 0.125
+    assert relative_error(np.asarray([0.5]), np.zeros(1)) == 0.5
+    assert relative_error(np.zeros((0, 2)), np.zeros((0, 2))) == 0
+    assert relative_error(np.asarray([1, 2]), np.asarray([1, 4])) == 0.5
+    with pytest.raises(AssertionError, match=r"shape \(2,\), expected \(1, 2\)"):
+        relative_error(np.zeros(2), np.zeros((1, 2)))
+
+
+def test_to_numpy_copies(backend: Backend) -> None:
+    for dtype in backend.dtypes:
+        array = backend.array(np.asarray([[0.5, -2.0]]), dtype)
+        values = to_numpy(array)
+        assert values.dtype == np.float64
+        assert values.tolist() == [[0.5, -2.0]]
+        values[...] = 0
+        assert float(array[0, 1]) == -2.0
+        assert dtype_name(array.dtype) == dtype
+    assert to_numpy(backend.array(np.asarray([1, 2]))).tolist() == [1, 2]
+
+
+# --- the references --------------------------------------------------------------------------------------
+
+
+def test_lstm_reference_by_hand() -> None:
+    """Two steps of width 1 with numbers that can be followed on paper: every activation is the identity."""
+    one = {"X": np.asarray([[[2.0]], [[3.0]]]), "W": np.asarray([[[1.0], [2.0], [0.5], [-1.0]]])}
+    R = np.asarray([[[0.5], [0.0], [1.0], [0.0]]])
+    P = np.asarray([[0.1, 0.01, 1.0]])
+    y = lstm_reference(**one, R=R, P=P, activations=["Affine"] * 3, initial_c=np.asarray([[[10.0]]]))
+    # t = 0: i = 2 + 0.1 * 10 = 3, f = 1 + 1 * 10 = 11, g = -2, c = 11 * 10 - 6 = 104, o = 4 + 0.01 * 104
+    assert y.C_all[0, 0, 0, 0] == 104.0
+    assert y.iofc[0, 0, 0].tolist() == [3.0, 4 + 1.04, 11.0, -2.0]
+    h = 5.04 * 104
+    assert y.H_all[0, 0, 0, 0] == pytest.approx(h)
+    i, f, g = 3 + 0.5 * h + 10.4, 1.5 + h + 104, -3.0
+    c = f * 104 + i * g
+    assert y.C_t[0, 0, 0] == pytest.approx(c)
+    assert y.H_t[0, 0, 0] == pytest.approx((6 + 0.01 * c) * c)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_references_keep_the_dtype(dtype: str, backend: Backend) -> None:
+    if dtype not in backend.dtypes:
+        return
+    case = make_case(np.random.default_rng(0), lengths=[1, 0, 3]).on(backend, dtype)
+    for output in lstm_reference(**case.arguments, **case.integers):
+        assert dtype_name(output.dtype) == dtype
+
+
+def test_references_refuse_unknown_activations() -> None:
+    case = make_case(np.random.default_rng(0), activations=["Sigmoid", "Gelu", "Tanh"])
+    with pytest.raises(ValueError, match="^lstm_reference: activation 'gelu' is none of ONNX's eleven$"):
+        lstm_reference(**case.arguments, **case.attributes)
+    outputs = lstm_reference(**case.arguments)
+    saved = {"H_all": outputs.H_all, "C_all": outputs.C_all, "iofc": outputs.iofc}
+    with pytest.raises(ValueError, match="^lstm_grad_reference: activation 'gelu' is none of ONNX's eleven$"):
+        lstm_grad_reference(**case.arguments, **case.attributes, **saved)
+
+
+def test_reference_signatures_follow_the_kernels() -> None:
+    from inspect import signature
+
+    kernel, reference = (list(signature(f).parameters) for f in (xpgrad.lstm, lstm_reference))
+    assert reference == [*kernel, "detach"]
+    kernel, reference = (list(signature(f).parameters) for f in (xpgrad.lstm_grad, lstm_grad_reference))
+    assert [*reference, "wrt"] == kernel
+
+
+def test_public_names_are_sorted_and_described() -> None:
+    names = xpgrad.testing.__all__
+    assert names == sorted(names)
+    for name in names:
+        text = getattr(xpgrad.testing, name).__doc__
+        for part in ("Parameters\n", "Examples\n"):
+            assert part in text, f"{name}: no {part.strip()}"
+
+
+def test_examples_run() -> None:
+    results = doctest.testmod(xpgrad.testing)
+    assert results.attempted > 10
+    assert results.failed == 0

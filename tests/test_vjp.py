@@ -1,0 +1,126 @@
+"""`xpgrad.vjp`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import Backend
+from lstm_cases import FIELDS, OUTPUTS, Case, make_case, run, run_forward, run_gradient
+
+import xpgrad
+from xpgrad.testing import assert_close
+
+
+@pytest.fixture
+def case(rng: np.random.Generator) -> Case:
+    return make_case(rng, lengths=[5, 0, 2], peepholes=True, direction="reverse")
+
+
+def vjp_of(case: Case, **more: Any) -> tuple[Any, Any]:
+    return xpgrad.vjp(xpgrad.lstm, **case.arguments, **case.integers, **case.attributes, **more)
+
+
+def test_is_the_forward_and_the_gradient(case: Case, backend: Backend) -> None:
+    here = case.on(backend)
+    outputs, pullback = vjp_of(here)
+    grads = pullback(*(here.cotangents[name] for name in OUTPUTS))
+    expected_outputs, expected = run(here)
+    for field in outputs._fields:
+        assert_close(getattr(outputs, field), getattr(expected_outputs, field), rtol=0, label=field)
+    for field in grads._fields:
+        assert_close(getattr(grads, field), getattr(expected, field), rtol=0, label=field)
+
+
+def test_takes_arguments_by_position(case: Case) -> None:
+    a = case.arguments
+    order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+    positional = [{**a, **case.integers}[name] for name in order]
+    outputs, pullback = xpgrad.vjp(xpgrad.lstm, *positional, **case.attributes)
+    assert np.array_equal(outputs.H_all, run_forward(case).H_all)
+    grads = pullback(grad_H_t=case.cotangents["H_t"])
+    expected = run_gradient(
+        Case(a, case.integers, case.attributes, {"H_t": case.cotangents["H_t"]}), run_forward(case)
+    )
+    for field in FIELDS.values():
+        assert np.array_equal(getattr(grads, field), getattr(expected, field))
+
+
+@pytest.mark.parametrize("given", [("H_all",), ("C_t",), ("H_t", "C_t"), ()])
+def test_cotangents_by_name_and_by_position(given: tuple[str, ...], case: Case) -> None:
+    _, pullback = vjp_of(case)
+    by_position = pullback(*(case.cotangents[name] if name in given else None for name in OUTPUTS))
+    by_name = pullback(**{f"grad_{name}": case.cotangents[name] for name in given})
+    for field in by_name._fields:
+        assert np.array_equal(getattr(by_name, field), getattr(by_position, field))
+        assert bool(np.any(getattr(by_name, field))) == bool(given) or field in ("dX",)
+
+
+def test_can_be_pulled_back_again(case: Case) -> None:
+    _, pullback = vjp_of(case)
+    first = pullback(case.cotangents["H_all"])
+    pullback(None, case.cotangents["H_t"])
+    again = pullback(case.cotangents["H_all"])
+    assert np.array_equal(first.dR, again.dR)
+
+
+def test_passes_on_what_only_the_gradient_takes(case: Case) -> None:
+    full, truncated = (
+        vjp_of(case, peephole=peephole)[1](case.cotangents["H_all"]) for peephole in ("full", "truncated")
+    )
+    assert not np.allclose(full.dW, truncated.dW)
+    few = vjp_of(case, wrt=("R",))[1](case.cotangents["H_all"])
+    assert np.array_equal(few.dR, full.dR)
+    assert few.dW is None
+    alone = vjp_of(case, per_sample=True)[1](case.cotangents["H_all"])
+    assert alone.dW.shape == (3, *full.dW.shape)
+
+
+@pytest.mark.parametrize("position", [3, 4])
+def test_saved_outputs_have_no_cotangent(position: int, case: Case) -> None:
+    outputs, pullback = vjp_of(case)
+    cotangents = [None] * position + [np.ones(outputs[position].shape)]
+    message = (
+        "^vjp: pullback of lstm got a cotangent for a saved output, "
+        "expected cotangents of H_all, H_t, C_t only$"
+    )
+    with pytest.raises(ValueError, match=message):
+        pullback(*cotangents)
+
+
+def test_all_five_cotangents_may_be_passed_where_the_saved_ones_are_none(case: Case) -> None:
+    _, pullback = vjp_of(case)
+    grads = pullback(case.cotangents["H_all"], None, None, None, None)
+    assert np.array_equal(grads.dW, pullback(case.cotangents["H_all"]).dW)
+
+
+def test_too_many_cotangents(case: Case) -> None:
+    _, pullback = vjp_of(case)
+    message = "^vjp: pullback of lstm got 6 cotangents, expected at most 3: grad_H_all, grad_H_t, grad_C_t$"
+    with pytest.raises(TypeError, match=message):
+        pullback(*[None] * 6)
+
+
+def test_the_same_cotangent_twice(case: Case) -> None:
+    _, pullback = vjp_of(case)
+    message = "^vjp: pullback of lstm got 'grad_H_all', expected each of grad_H_all, grad_H_t, grad_C_t at most once$"
+    with pytest.raises(TypeError, match=message):
+        pullback(case.cotangents["H_all"], grad_H_all=case.cotangents["H_all"])
+
+
+def test_a_cotangent_of_another_shape(case: Case) -> None:
+    _, pullback = vjp_of(case)
+    message = r"^lstm_grad: grad_H_t has shape \(2, 2\), expected \(D, N, H\) = \(1, 3, 4\)$"
+    with pytest.raises(ValueError, match=message):
+        pullback(grad_H_t=np.zeros((2, 2)))
+
+
+def test_functions_without_a_rule() -> None:
+    with pytest.raises(TypeError, match=r"^vjp: fn is 'tanh', expected one of lstm$"):
+        xpgrad.vjp(np.tanh, np.zeros(2))
+
+
+def test_arguments_that_the_kernel_does_not_take(case: Case) -> None:
+    with pytest.raises(TypeError, match="H0"):
+        vjp_of(case, H0=case.arguments["initial_h"])
