@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backends import BACKENDS, Backend
 
 import xpgrad
+from backends import BACKENDS, Backend
 
 try:
     import hypothesis

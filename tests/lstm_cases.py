@@ -80,7 +80,7 @@ def make_case(
     *,
     T: int = 5,
     N: int = 3,
-    I: int = 2,  # noqa: E741
+    I: int = 2,
     H: int = 4,
     peepholes: bool = False,
     bias: bool = True,

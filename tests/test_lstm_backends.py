@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import BACKENDS, UNCOMPILED, Backend
-from lstm_cases import FIELDS, OPTIONS, SAVED, Case, make_case, run, run_forward, run_gradient, run_reference
 
 import xpgrad
+from backends import BACKENDS, UNCOMPILED, Backend
+from lstm_cases import FIELDS, OPTIONS, SAVED, Case, make_case, run, run_forward, run_gradient, run_reference
 from xpgrad.testing import assert_close, to_numpy
 
 # Largest error against float64 on the same rounded inputs, relative to each array's largest value.
@@ -194,7 +194,7 @@ def products(case: Case, monkeypatch: pytest.MonkeyPatch, wrt: tuple[str, ...]) 
 def test_what_is_not_asked_for_costs_no_product(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    T, N, I, H = 6, 3, 2, 4  # noqa: E741
+    T, N, I, H = 6, 3, 2, 4
     case = make_case(rng, T=T, N=N, I=I, H=H)
     steps = (T - 1) * [(N, H)]  # dh of the step before; the first has none
     everything = products(case, monkeypatch, tuple(set(FIELDS) - {"P"}))

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import xpgrad
 from backends import BACKENDS
 from lstm_cases import Case, make_case, run_forward, run_gradient
 
-import xpgrad
-
-T, N, I, H = 5, 3, 2, 4  # noqa: E741
+T, N, I, H = 5, 3, 2, 4
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def attributes(**values: Any) -> Callable[[Case], Case]:
     return lambda case: replace(case, attributes=values)
 
 
-KNOWN = "Affine, Elu, HardSigmoid, LeakyRelu, Relu, ScaledTanh, Sigmoid, Softplus, Softsign, Tanh, ThresholdedRelu"
+ACTIVATIONS = (
+    "Affine Elu HardSigmoid LeakyRelu Relu ScaledTanh Sigmoid Softplus Softsign Tanh ThresholdedRelu"
+)
 
 BAD: dict[str, tuple[Callable[[Case], Case], type[Exception], str]] = {
     "X rank": (
@@ -161,7 +163,7 @@ BAD: dict[str, tuple[Callable[[Case], Case], type[Exception], str]] = {
     "unknown activation": (
         attributes(activations=["Sigmoid", "Gelu", "Tanh"]),
         ValueError,
-        f"activations has 'Gelu', expected one of {KNOWN}",
+        f"activations has 'Gelu', expected one of {', '.join(ACTIVATIONS.split())}",
     ),
     "activations as one string": (
         attributes(activations="Tanh"),

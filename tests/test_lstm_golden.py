@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import Backend
 
 import xpgrad
+from backends import Backend
 from xpgrad.testing import assert_close, relative_error, to_numpy
 
 DATA = Path(__file__).parent / "data"

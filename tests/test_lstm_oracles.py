@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import xpgrad
 from lstm_cases import (
-    FIELDS,
     ACTIVATIONS,
+    FIELDS,
     OPTIONS,
     OUTPUTS,
     SAVED,
@@ -25,8 +27,6 @@ from lstm_cases import (
     run_reference,
     some_cotangents,
 )
-
-import xpgrad
 from xpgrad.testing import assert_close, check_vjp, lstm_reference
 
 EXACT = 1e-10
@@ -280,7 +280,7 @@ def test_empty_axes(empty: str, options: dict[str, Any], backend: Any) -> None:
 @pytest.mark.parametrize("name", ["plain", "lengths bidirectional", "peepholes", "layout 1 with everything"])
 def test_per_sample_equals_single_sample_calls(name: str, backend: Any) -> None:
     case = option_case(name)
-    outputs, grads = run(replace(case, gradient={"per_sample": True}).on(backend))
+    _, grads = run(replace(case, gradient={"per_sample": True}).on(backend))
     for n in range(case.samples):
         _, alone = run(case.sample(n).on(backend))
         for field in ("dW", "dR", "dB", "dP"):

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 
-from backends import BACKENDS, UNCOMPILED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lstm_cases import FIELDS, Case, make_case, run, run_forward, run_gradient, run_reference
 
+from backends import BACKENDS, UNCOMPILED
+from lstm_cases import FIELDS, Case, make_case, run, run_forward, run_gradient, run_reference
 from xpgrad.testing import assert_close
 
 ALL = [
@@ -44,7 +44,7 @@ def lengths_of(draw: st.DrawFn, T: int, N: int) -> list[int] | None:
 @st.composite
 def cases(draw: st.DrawFn, *, attributes: bool = True) -> Case:
     """A problem of any shape; with `attributes` also with any attributes."""
-    T, N, I, H = (draw(sizes) for _ in range(4))  # noqa: E741
+    T, N, I, H = (draw(sizes) for _ in range(4))
     options: dict[str, Any] = {
         "direction": draw(st.sampled_from(["forward", "reverse", "bidirectional"])),
         "layout": draw(st.sampled_from([0, 1])),

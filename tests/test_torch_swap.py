@@ -108,6 +108,16 @@ def test_copy_and_conversion_after_swap():
     assert model.rnn.weight_ih_l0.dtype == torch.float32
 
 
+@pytest.fixture
+def one_thread():
+    """Let PyTorch use one thread: on tiny products two only wait for each other, long on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_training_continues_under_the_same_optimizer():
     torch.manual_seed(1)
     theirs = Tagger(num_layers=2, bidirectional=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backends import Backend
-from lstm_cases import FIELDS, OUTPUTS, Case, make_case, run, run_forward, run_gradient
 
 import xpgrad
+from backends import Backend
+from lstm_cases import FIELDS, OUTPUTS, Case, make_case, run, run_forward, run_gradient
 from xpgrad.testing import assert_close
 
 
@@ -104,7 +104,10 @@ def test_too_many_cotangents(case: Case) -> None:
 
 def test_the_same_cotangent_twice(case: Case) -> None:
     _, pullback = vjp_of(case)
-    message = "^vjp: pullback of lstm got 'grad_H_all', expected each of grad_H_all, grad_H_t, grad_C_t at most once$"
+    message = (
+        "^vjp: pullback of lstm got 'grad_H_all', "
+        "expected each of grad_H_all, grad_H_t, grad_C_t at most once$"
+    )
     with pytest.raises(TypeError, match=message):
         pullback(case.cotangents["H_all"], grad_H_all=case.cotangents["H_all"])
 
@@ -117,7 +120,7 @@ def test_a_cotangent_of_another_shape(case: Case) -> None:
 
 
 def test_functions_without_a_rule() -> None:
-    with pytest.raises(TypeError, match=r"^vjp: fn is 'tanh', expected one of lstm$"):
+    with pytest.raises(TypeError, match=r"^vjp: fn is 'tanh', expected one of [a-z, ]*lstm$"):
         xpgrad.vjp(np.tanh, np.zeros(2))
 
 

@@ -75,9 +75,7 @@ class NumpyRun:
 
     def backward(self):
         saved = {name: getattr(self._saved, name) for name in ("H_all", "C_all", "iofc")}
-        return self._lstm_grad(
-            self._X, self._W, self._R, **saved, **self._rest, grad_H_all=self._cotangent
-        )
+        return self._lstm_grad(self._X, self._W, self._R, **saved, **self._rest, grad_H_all=self._cotangent)
 
     def step(self):
         self.forward()
@@ -186,7 +184,7 @@ def make_peephole(impl, shape):
     return TorchRun(shape, lambda inputs, hidden: ours(inputs, hidden, peephole=True))
 
 
-def ratio(ours, peer, seconds=2.0, least=5):
+def ratio(ours, peer, seconds=1.0, least=5):
     """The median time of ours over the peer's, both timed in turns, so that drift hits them alike."""
     ours(), peer()
     times = ([], [])

@@ -69,6 +69,13 @@ def _short_name(xp: Any) -> str:
     return getattr(xp, "__name__", str(xp)).removeprefix("array_api_compat.")
 
 
+def check_given(operator: str, arrays: dict[str, Any]) -> None:
+    """Raise TypeError for an array that is needed and is None."""
+    for name, array in arrays.items():
+        if array is None:
+            raise TypeError(f"{operator}: {name} is None, expected an array")
+
+
 def check_rank(operator: str, name: str, array: Any, symbols: str) -> None:
     """Raise ValueError unless the array has as many dimensions as there are symbols, like ``"T, N, I"``."""
     rank = len(symbols.split(","))
@@ -100,14 +107,31 @@ def check_number(operator: str, name: str, value: Any) -> float:
     return float(value)
 
 
-def check_wrt(operator: str, wrt: Iterable[str] | None, names: Sequence[str]) -> frozenset[str]:
-    """Return the names of the arguments whose gradients are wanted: all of `names` where wrt is None."""
+def check_wrt(
+    operator: str, wrt: Iterable[str] | None, names: Sequence[str], given: dict[str, Any] | None = None
+) -> frozenset[str]:
+    """Return the names of the arguments whose gradients are wanted.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    wrt : iterable of str or None
+        None stands for all of `names`, but for those that `given` holds as None.
+    names : sequence of str
+        What may be wanted.
+    given : dict of str to array or None
+        Arguments that have a gradient only where they are given.
+    """
+    left_out = {name for name, array in (given or {}).items() if array is None}
     if wrt is None:
-        return frozenset(names)
+        return frozenset(names) - left_out
     wanted = frozenset([wrt] if isinstance(wrt, str) else wrt)
     unknown = sorted(map(repr, wanted - frozenset(names)))
     if unknown:
         raise ValueError(
             f"{operator}: wrt has {', '.join(unknown)}, expected names of {', '.join(map(repr, names))}"
         )
+    for name in sorted(wanted & left_out):
+        raise ValueError(f"{operator}: wrt has {name!r}, expected {name} to be given, it is None")
     return wanted

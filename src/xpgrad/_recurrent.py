@@ -7,11 +7,18 @@ is wired to what around the loop belong to the operator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad import engine as engines
-from xpgrad._arguments import check_arrays, check_choice, check_number, check_rank, check_shape
+from xpgrad._arguments import (
+    check_arrays,
+    check_choice,
+    check_given,
+    check_number,
+    check_rank,
+    check_shape,
+)
 from xpgrad._timeline import Timeline
 from xpgrad.activations import ONNX_ACTIVATIONS, Activation
 
@@ -58,8 +65,10 @@ class RecurrentCall:
         The operators' attributes.
     defaults : sequence of str
         Names of one direction's activations where none are given.
-    sequences : dict of str to (array or None, int)
-        Further arrays over time, (T, D, N, width), with their widths in units of H.
+    saved : dict of str to (array, int)
+        The forward's arrays over time, (T, D, N, width), with their widths in units of H.
+    grad_H_all : array or None
+        Cotangent of the output.
     cotangents : dict of str to array or None
         Cotangents of final states, shaped as states.
 
@@ -92,14 +101,16 @@ class RecurrentCall:
         activation_alpha: Sequence[float] | None,
         activation_beta: Sequence[float] | None,
         defaults: Sequence[str],
-        sequences: dict[str, tuple[Any, int]] | None = None,
+        saved: dict[str, tuple[Any, int]] | None = None,
+        grad_H_all: Any = None,
         cotangents: dict[str, Any] | None = None,
     ) -> None:
         self.operator, self.gates, self.layout = operator, gates, layout
-        sequences, cotangents = sequences or {}, cotangents or {}
+        cotangents = cotangents or {}
+        sequences = {**(saved or {}), "grad_H_all": (grad_H_all, 1)}
         over_time = {name: array for name, (array, _) in sequences.items()}
         floats = {"X": X, "W": W, "R": R, "B": B, **states, "P": P, **over_time, **cotangents}
-        self._required(floats, ("X", "W", "R"))
+        check_given(operator, {name: floats[name] for name in ("X", "W", "R", *(saved or {}))})
         caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens})
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
@@ -130,11 +141,6 @@ class RecurrentCall:
         ]
 
     # --- checks
-
-    def _required(self, floats: dict[str, Any], names: Sequence[str]) -> None:
-        for name in names:
-            if floats[name] is None:
-                raise TypeError(f"{self.operator}: {name} is None, expected an array")
 
     def _check_clip(self, clip: Any) -> float | None:
         if clip is None:
@@ -263,9 +269,7 @@ class RecurrentCall:
         """Each direction's (N, H), in the order of the batch, as one result (D, N, H)."""
         return self._lower(self.xp.stack(parts, axis=1 if self.layout else 0))
 
-    def gradients(
-        self, parts: list[dict[str, Any]], names: Sequence[str], *, per_sample: bool
-    ) -> list[Any]:
+    def gradients(self, parts: list[dict[str, Any]], names: Sequence[str], *, per_sample: bool) -> list[Any]:
         """Each direction's gradients by name as results, in the order of `names`; None where missing."""
 
         def collect(name: str) -> Any:
@@ -328,6 +332,56 @@ def _deal(
         )
     supply = iter(numbers)
     return [0.0 if default is None else next(supply, default) for default in defaults]
+
+
+# --- a single step, as a sequence of length 1 ---------------------------------------------------------
+
+
+def check_cell(
+    operator: str,
+    gates: int,
+    X: Any,
+    W: Any,
+    R: Any,
+    parameters: Mapping[str, tuple[Any, str]],
+    states: Mapping[str, tuple[Any, int]],
+    cotangents: Mapping[str, tuple[Any, int]] | None = None,
+) -> None:
+    """Check what the arrays of one step have of their own: no axes of time and direction.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    gates : int
+        How many gates.
+    X, W, R : array
+        Shapes (N, I), (gates * H, I), (gates * H, H).
+    parameters : dict of str to (array or None, str)
+        Vectors, with lengths such as "8H".
+    states, cotangents : dict of str to (array, int)
+        Arrays (N, width), with their widths in units of H; cotangents may be None.
+    """
+    given = {"X": X, "W": W, "R": R} | {name: array for name, (array, _) in states.items()}
+    check_given(operator, given)
+    rows = {**states, **(cotangents or {})}
+    optional = {name: array for name, (array, _) in [*rows.items(), *parameters.items()]}
+    check_arrays(operator, given | optional)
+    check_rank(operator, "X", X, "N, I")
+    check_rank(operator, "W", W, f"{gates}H, I")
+    check_rank(operator, "R", R, f"{gates}H, H")
+    (N, I), H = X.shape, R.shape[1]
+    check_shape(operator, "W", W, f"{gates}H, I", (gates * H, I))
+    check_shape(operator, "R", R, f"{gates}H, H", (gates * H, H))
+    for name, (array, length) in parameters.items():
+        check_shape(operator, name, array, f"{length},", (int(length[:-1]) * H,))
+    for name, (array, width) in rows.items():
+        check_shape(operator, name, array, "N, H" if width == 1 else f"N, {width}H", (N, width * H))
+
+
+def one_step(*arrays: Any) -> list[Any]:
+    """Each array behind one more axis of length 1, None for None."""
+    return [None if array is None else array[None, ...] for array in arrays]
 
 
 # --- what needs no recurrence, and so stands after the loop -----------------------------------------

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xpgrad.gru import gru, gru_grad
-from xpgrad.lstm import lstm, lstm_grad
+from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
+from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
 
 
 class _Rule(NamedTuple):
@@ -20,6 +20,8 @@ class _Rule(NamedTuple):
 
 _RULES: dict[Callable, _Rule] = {
     gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
+    gru_cell: _Rule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
+    lstm_cell: _Rule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
     lstm: _Rule(
         lstm_grad,
         ("H_all", "C_all", "iofc"),
@@ -34,7 +36,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package: `lstm`, `gru`.
+        A forward kernel of this package: `lstm`, `gru`, `lstm_cell`, `gru_cell`.
     *args, **kwargs
         Its arguments; also those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
 

@@ -33,7 +33,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._arguments import check_choice, check_wrt
-from xpgrad._recurrent import Direction, RecurrentCall, row_sums, weight_gradient
+from xpgrad._recurrent import (
+    Direction,
+    RecurrentCall,
+    check_cell,
+    one_step,
+    row_sums,
+    weight_gradient,
+)
 from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Formula, Operand
 
@@ -277,12 +284,22 @@ def gru(
     >>> out.H_all.shape, out.H_t.shape, out.zrh.shape
     ((7, 1, 2, 5), (1, 2, 5), (7, 1, 2, 15))
     """
-    check_choice("gru", "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    call = RecurrentCall(
-        "gru", 3, X, W, R, B, sequence_lens, {"initial_h": initial_h},
+    return _forward(
+        "gru", (X, W, R, B, sequence_lens, initial_h), linear_before_reset=linear_before_reset,
         direction=direction, layout=layout, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
+        activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
+
+
+def _forward(
+    operator: str, arrays: Sequence[Any], *, linear_before_reset: int, **attributes: Any
+) -> GRUForward:
+    """Check and compute; `arrays` are gru's, in its order, with those left out as None."""
+    X, W, R, B, sequence_lens, initial_h = arrays
+    check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    call = RecurrentCall(
+        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h}, defaults=_DEFAULTS, **attributes
+    )
     one_direction = _forward_after if linear_before_reset else _forward_before
     with call.engine.quiet():
         parts = [one_direction(call, d) for d in call.directions]
@@ -458,19 +475,28 @@ def gru_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 15, 5), True)
     """
-    operator = "gru_grad"
+    check_choice("gru_grad", "per_sample", per_sample, (False, True))
+    return _backward(
+        "gru_grad", (X, W, R, B, sequence_lens, initial_h), over_time={"H_all": H_all, "zrh": zrh},
+        grad_H_all=grad_H_all, grad_H_t=grad_H_t, linear_before_reset=linear_before_reset,
+        per_sample=per_sample, wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction,
+        layout=layout, clip=clip, activations=activations, activation_alpha=activation_alpha,
+        activation_beta=activation_beta,
+    )  # fmt: skip
+
+
+def _backward(
+    operator: str, arrays: Sequence[Any], *, over_time: dict[str, Any], grad_H_all: Any, grad_H_t: Any,
+    linear_before_reset: int, per_sample: bool, wanted: frozenset[str], **attributes: Any,
+) -> GRUGrads:  # fmt: skip
+    """Check and compute, as `_forward`."""
+    X, W, R, B, sequence_lens, initial_h = arrays
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    check_choice(operator, "per_sample", per_sample, (False, True))
-    wanted = check_wrt(operator, wrt, _ARGUMENTS)
-    for name, array in (("H_all", H_all), ("zrh", zrh)):
-        if array is None:
-            raise TypeError(f"{operator}: {name} is None, expected an array")
+    widths = {"H_all": 1, "zrh": 3}
     call = RecurrentCall(
-        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h},
-        direction=direction, layout=layout, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
-        sequences={"H_all": (H_all, 1), "zrh": (zrh, 3), "grad_H_all": (grad_H_all, 1)},
-        cotangents={"grad_H_t": grad_H_t},
+        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h}, defaults=_DEFAULTS,
+        saved={name: (array, widths[name]) for name, array in over_time.items()}, grad_H_all=grad_H_all,
+        cotangents={"grad_H_t": grad_H_t}, **attributes,
     )  # fmt: skip
     one_direction = _backward_after if linear_before_reset else _backward_before
     with call.engine.quiet():
@@ -621,3 +647,169 @@ def _initial_gradient(
         return {}
     total = call.engine.array(back.direct) + call.engine.array(back.product)
     return {"initial_h": direction.timeline.unsort(total)}
+
+
+# --- one step ----------------------------------------------------------------------------------------
+
+
+class GRUCellForward(NamedTuple):
+    """What `gru_cell` returns.
+
+    Parameters
+    ----------
+    H_next : array, shape (N, H)
+        The state after the step.
+    zrh : array, shape (N, 3H)
+        The gates z, r and the candidate n, after their activations.
+    """
+
+    H_next: Any
+    zrh: Any
+
+
+class GRUCellGrads(NamedTuple):
+    """What `gru_cell_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX, dH : array, shapes (N, I), (N, H)
+        Of the input and of the state before the step.
+    dW, dR, dB : array, shapes (3H, I), (3H, H), (6H,)
+        Of the parameters.
+    """
+
+    dX: Any
+    dH: Any
+    dW: Any
+    dR: Any
+    dB: Any
+
+
+def gru_cell(
+    X: Any,
+    H: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+) -> GRUCellForward:
+    """One step of `gru`, for loops of one's own.
+
+    Parameters
+    ----------
+    X : array, shape (N, I)
+        The step's input.
+    H : array, shape (N, H)
+        The state before the step.
+    W, R : array, shapes (3H, I), (3H, H)
+        Weights, gates in the order z r h.
+    B : array, shape (6H,), optional
+        Input biases, then recurrence biases.
+    activations, activation_alpha, activation_beta, clip, linear_before_reset
+        As for one direction of `gru`, with its equations.
+
+    Returns
+    -------
+    GRUCellForward
+        ``(H_next, zrh)``; zrh is what `gru_cell_grad` takes.
+
+    Raises
+    ------
+    ValueError
+        For a shape or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import gru_cell
+    >>> rng = np.random.default_rng(0)
+    >>> X, H, W, R = (rng.normal(size=s) for s in [(2, 3), (2, 5), (15, 3), (15, 5)])
+    >>> step = gru_cell(X, H, W, R)
+    >>> step.H_next.shape, step.zrh.shape
+    ((2, 5), (2, 15))
+    """
+    check_cell("gru_cell", 3, X, W, R, {"B": (B, "6H")}, {"H": (H, 1)})
+    out = _forward(
+        "gru_cell", (*one_step(X, W, R, B), None, *one_step(H)), linear_before_reset=linear_before_reset,
+        direction="forward", layout=0, clip=clip, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta,
+    )  # fmt: skip
+    return GRUCellForward(out.H_t[0, ...], out.zrh[0, 0, ...])
+
+
+def gru_cell_grad(
+    X: Any,
+    H: Any,
+    W: Any,
+    R: Any,
+    *,
+    zrh: Any,
+    grad_H: Any = None,
+    B: Any = None,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    wrt: Iterable[str] | None = None,
+) -> GRUCellGrads:
+    """Gradient of `gru_cell`.
+
+    Parameters
+    ----------
+    X, H, W, R, B
+        As `gru_cell` was given them.
+    zrh : array, shape (N, 3H)
+        As `gru_cell` returned it.
+    grad_H : array, shape (N, H), optional
+        Cotangent of H_next; zero where left out.
+    activations, activation_alpha, activation_beta, clip, linear_before_reset
+        As `gru_cell` was given them.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for
+        the others is left out.
+
+    Returns
+    -------
+    GRUCellGrads
+        ``(dX, dH, dW, dR, dB)``, None where not asked for; the equations are those of `gru_grad`.
+
+    Raises
+    ------
+    ValueError
+        For a shape, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import gru_cell, gru_cell_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, H, W, R = (rng.normal(size=s) for s in [(2, 3), (2, 5), (15, 3), (15, 5)])
+    >>> step = gru_cell(X, H, W, R)
+    >>> gru_cell_grad(X, H, W, R, zrh=step.zrh, grad_H=rng.normal(size=(2, 5))).dW.shape
+    (15, 3)
+    """
+    operator = "gru_cell_grad"
+    states, cotangents = {"H": (H, 1), "zrh": (zrh, 3)}, {"grad_H": (grad_H, 1)}
+    check_cell(operator, 3, X, W, R, {"B": (B, "6H")}, states, cotangents)
+    wanted = check_wrt(operator, wrt, ("X", "H", "W", "R", "B"))
+    # one step has no use for the output that was saved: any array of its shape stands for it
+    over_time = dict(zip(("H_all", "zrh"), one_step(*one_step(H, zrh)), strict=True))
+    grads = _backward(
+        operator, (*one_step(X, W, R, B), None, *one_step(H)), over_time=over_time, grad_H_all=None,
+        grad_H_t=one_step(grad_H)[0], linear_before_reset=linear_before_reset, per_sample=False,
+        wanted=frozenset("initial_h" if name == "H" else name for name in wanted), direction="forward",
+        layout=0, clip=clip, activations=activations, activation_alpha=activation_alpha,
+        activation_beta=activation_beta,
+    )  # fmt: skip
+    dX, dW, dR, dB, dH = (None if grad is None else grad[0, ...] for grad in grads)
+    return GRUCellGrads(dX, dH, dW, dR, dB)

@@ -37,6 +37,8 @@ from xpgrad._recurrent import (
     Direction,
     RecurrentCall,
     bias_gradient,
+    check_cell,
+    one_step,
     row_sums,
     weight_gradient,
 )
@@ -267,11 +269,20 @@ def lstm(
     >>> bool(np.all(out.H_all[4:, 0, 1] == 0))
     True
     """
-    check_choice("lstm", "input_forget", input_forget, (False, True, 0, 1))
-    call = RecurrentCall(
-        "lstm", 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
+    return _forward(
+        "lstm", (X, W, R, B, sequence_lens, initial_h, initial_c, P), input_forget=input_forget,
         direction=direction, layout=layout, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
+        activation_alpha=activation_alpha, activation_beta=activation_beta,
+    )  # fmt: skip
+
+
+def _forward(operator: str, arrays: Sequence[Any], *, input_forget: bool, **attributes: Any) -> LSTMForward:
+    """Check and compute; `arrays` are lstm's, in its order, with those left out as None."""
+    X, W, R, B, sequence_lens, initial_h, initial_c, P = arrays
+    check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
+    call = RecurrentCall(
+        operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
+        defaults=_DEFAULTS, **attributes,
     )  # fmt: skip
     with call.engine.quiet():
         parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
@@ -425,24 +436,31 @@ def lstm_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 20, 5), True)
     """
-    operator = "lstm_grad"
+    check_choice("lstm_grad", "per_sample", per_sample, (False, True))
+    wanted = check_wrt("lstm_grad", wrt, _ARGUMENTS, given={"P": P})
+    return _backward(
+        "lstm_grad", (X, W, R, B, sequence_lens, initial_h, initial_c, P),
+        over_time={"H_all": H_all, "C_all": C_all, "iofc": iofc}, grad_H_all=grad_H_all,
+        cotangents={"grad_H_t": grad_H_t, "grad_C_t": grad_C_t}, input_forget=input_forget, peephole=peephole,
+        per_sample=per_sample, wanted=wanted, direction=direction, layout=layout, clip=clip,
+        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
+    )  # fmt: skip
+
+
+def _backward(
+    operator: str, arrays: Sequence[Any], *, over_time: dict[str, Any], grad_H_all: Any,
+    cotangents: dict[str, Any], input_forget: bool, peephole: str, per_sample: bool, wanted: frozenset[str],
+    **attributes: Any,
+) -> LSTMGrads:  # fmt: skip
+    """Check and compute, as `_forward`."""
+    X, W, R, B, sequence_lens, initial_h, initial_c, P = arrays
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
     check_choice(operator, "peephole", peephole, ("full", "truncated"))
-    check_choice(operator, "per_sample", per_sample, (False, True))
-    wanted = check_wrt(operator, wrt, _ARGUMENTS if P is not None or wrt is not None else _ARGUMENTS[:-1])
-    if "P" in wanted and P is None:
-        raise ValueError(f"{operator}: wrt has 'P', expected P to be given, it is None")
-    for name, array in (("H_all", H_all), ("C_all", C_all), ("iofc", iofc)):
-        if array is None:
-            raise TypeError(f"{operator}: {name} is None, expected an array")
+    widths = {"H_all": 1, "C_all": 1, "iofc": 4}
     call = RecurrentCall(
         operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
-        direction=direction, layout=layout, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta, defaults=_DEFAULTS,
-        sequences={
-            "H_all": (H_all, 1), "C_all": (C_all, 1), "iofc": (iofc, 4), "grad_H_all": (grad_H_all, 1),
-        },
-        cotangents={"grad_H_t": grad_H_t, "grad_C_t": grad_C_t},
+        defaults=_DEFAULTS, saved={name: (array, widths[name]) for name, array in over_time.items()},
+        grad_H_all=grad_H_all, cotangents=cotangents, **attributes,
     )  # fmt: skip
     full = peephole == "full" and P is not None
     with call.engine.quiet():
@@ -558,3 +576,192 @@ def _products(call: RecurrentCall, direction: Direction, h_prev: Any) -> Any:
     engine = call.engine
     inputs = engine.matmul(call.rows("X", direction), call.part("W", direction).T)
     return inputs + engine.matmul(h_prev, call.part("R", direction).T)
+
+
+# --- one step ----------------------------------------------------------------------------------------
+
+
+class LSTMCellForward(NamedTuple):
+    """What `lstm_cell` returns.
+
+    Parameters
+    ----------
+    H_next, C_next : array, shape (N, H)
+        The states after the step.
+    iofc : array, shape (N, 4H)
+        The gates, after their activations.
+    """
+
+    H_next: Any
+    C_next: Any
+    iofc: Any
+
+
+class LSTMCellGrads(NamedTuple):
+    """What `lstm_cell_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX, dH, dC : array, shapes (N, I), (N, H), (N, H)
+        Of the input and of the states before the step.
+    dW, dR, dB, dP : array, shapes (4H, I), (4H, H), (8H,), (3H,)
+        Of the parameters.
+    """
+
+    dX: Any
+    dH: Any
+    dC: Any
+    dW: Any
+    dR: Any
+    dB: Any
+    dP: Any
+
+
+def lstm_cell(
+    X: Any,
+    H: Any,
+    C: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    P: Any = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+) -> LSTMCellForward:
+    """One step of `lstm`, for loops of one's own.
+
+    Parameters
+    ----------
+    X : array, shape (N, I)
+        The step's input.
+    H, C : array, shape (N, H)
+        The states before the step.
+    W, R : array, shapes (4H, I), (4H, H)
+        Weights, gates in the order i o f c.
+    B : array, shape (8H,), optional
+        Input biases, then recurrence biases.
+    P : array, shape (3H,), optional
+        Peephole weights, in the order i o f.
+    activations, activation_alpha, activation_beta, clip, input_forget
+        As for one direction of `lstm`, with its equations.
+
+    Returns
+    -------
+    LSTMCellForward
+        ``(H_next, C_next, iofc)``; C_next and iofc are what `lstm_cell_grad` takes.
+
+    Raises
+    ------
+    ValueError
+        For a shape or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import lstm_cell
+    >>> rng = np.random.default_rng(0)
+    >>> X, H, C, W, R = (rng.normal(size=s) for s in [(2, 3), (2, 5), (2, 5), (20, 3), (20, 5)])
+    >>> step = lstm_cell(X, H, C, W, R)
+    >>> step.H_next.shape, step.iofc.shape
+    ((2, 5), (2, 20))
+    """
+    check_cell("lstm_cell", 4, X, W, R, {"B": (B, "8H"), "P": (P, "3H")}, {"H": (H, 1), "C": (C, 1)})
+    out = _forward(
+        "lstm_cell", (*one_step(X, W, R, B), None, *one_step(H, C, P)), input_forget=input_forget,
+        direction="forward", layout=0, clip=clip, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta,
+    )  # fmt: skip
+    return LSTMCellForward(out.H_t[0, ...], out.C_t[0, ...], out.iofc[0, 0, ...])
+
+
+_CELL_ARGUMENTS = ("X", "H", "C", "W", "R", "B", "P")
+_SEQUENCE_NAME = {"H": "initial_h", "C": "initial_c"}
+
+
+def lstm_cell_grad(
+    X: Any,
+    H: Any,
+    C: Any,
+    W: Any,
+    R: Any,
+    *,
+    C_next: Any,
+    iofc: Any,
+    grad_H: Any = None,
+    grad_C: Any = None,
+    B: Any = None,
+    P: Any = None,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    peephole: str = "full",
+    wrt: Iterable[str] | None = None,
+) -> LSTMCellGrads:
+    """Gradient of `lstm_cell`.
+
+    Parameters
+    ----------
+    X, H, C, W, R, B, P
+        As `lstm_cell` was given them.
+    C_next, iofc : array, shapes (N, H), (N, 4H)
+        As `lstm_cell` returned them.
+    grad_H, grad_C : array, shape (N, H), optional
+        Cotangents of H_next and C_next; zero where left out.
+    activations, activation_alpha, activation_beta, clip, input_forget
+        As `lstm_cell` was given them.
+    peephole : {"full", "truncated"}
+        See `lstm_grad`, whose equations these are.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute, among "X", "H", "C", "W", "R", "B", "P"; all by default, "P"
+        where P is given. The work for the others is left out.
+
+    Returns
+    -------
+    LSTMCellGrads
+        ``(dX, dH, dC, dW, dR, dB, dP)``, None where not asked for.
+
+    Raises
+    ------
+    ValueError
+        For a shape, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import lstm_cell, lstm_cell_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, H, C, W, R = (rng.normal(size=s) for s in [(2, 3), (2, 5), (2, 5), (20, 3), (20, 5)])
+    >>> step = lstm_cell(X, H, C, W, R)
+    >>> grads = lstm_cell_grad(X, H, C, W, R, C_next=step.C_next, iofc=step.iofc,
+    ...                        grad_H=rng.normal(size=(2, 5)), wrt=["H"])
+    >>> grads.dH.shape, grads.dX is None
+    ((2, 5), True)
+    """
+    operator = "lstm_cell_grad"
+    states = {"H": (H, 1), "C": (C, 1), "C_next": (C_next, 1), "iofc": (iofc, 4)}
+    cotangents = {"grad_H": (grad_H, 1), "grad_C": (grad_C, 1)}
+    check_cell(operator, 4, X, W, R, {"B": (B, "8H"), "P": (P, "3H")}, states, cotangents)
+    names = check_wrt(operator, wrt, _CELL_ARGUMENTS, given={"P": P})
+    wanted = frozenset(_SEQUENCE_NAME.get(name, name) for name in names)
+    # one step has no use for the output that was saved: any array of its shape stands for it
+    over_time = dict(zip(("H_all", "C_all", "iofc"), one_step(*one_step(H, C_next, iofc)), strict=True))
+    grad_H, grad_C = one_step(grad_H, grad_C)
+    grads = _backward(
+        operator, (*one_step(X, W, R, B), None, *one_step(H, C, P)), over_time=over_time,
+        grad_H_all=None, cotangents={"grad_H_t": grad_H, "grad_C_t": grad_C}, input_forget=input_forget,
+        peephole=peephole, per_sample=False, wanted=wanted, direction="forward", layout=0, clip=clip,
+        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
+    )  # fmt: skip
+    by_name = dict(zip(_ARGUMENTS, grads, strict=True))
+    results = [by_name[_SEQUENCE_NAME.get(name, name)] for name in _CELL_ARGUMENTS]
+    return LSTMCellGrads(*(None if result is None else result[0, ...] for result in results))

@@ -151,7 +151,7 @@ def _lstm_case(
     **attributes: Any,
 ) -> Case:
     """A small LSTM in which no two sizes are equal."""
-    T, N, I, H = 5, 3, 2, 4  # noqa: E741
+    T, N, I, H = 5, 3, 2, 4
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rng = np.random.default_rng(seed)
     arguments: dict[str, Any] = {
@@ -324,7 +324,7 @@ def _lstm_from_torch_nn(case: Case) -> Arrays | None:
     import torch
 
     W, R = case.arguments["W"], case.arguments["R"]
-    D, H, I = W.shape[0], R.shape[2], W.shape[2]  # noqa: E741
+    D, H, I = W.shape[0], R.shape[2], W.shape[2]
     batch_first = case.attributes.get("layout", 0) == 1
     module = torch.nn.LSTM(I, H, bidirectional=D == 2, batch_first=batch_first, dtype=torch.float64)
     order = [0, 2, 3, 1]  # from ONNX's gates i o f c to PyTorch's i f g o
@@ -584,9 +584,11 @@ def _print_table(rows: Sequence[Row], missing: Sequence[str]) -> None:
         f"WRONG: {row.kernel}, {row.option}, {row.namespace}, {row.dtype}: {row.problem}" for row in failures
     ]
     if missing:
-        without = [o.label for kernel in KERNELS for o in kernel.oracles if o.module in missing]
-        unasked = f"; without it no column {' and no '.join(dict.fromkeys(without))}" if without else ""
-        notes.append(f"Not installed, so not checked: {', '.join(missing)}{unasked}.")
+        notes.append(f"Not installed, so not checked: {', '.join(missing)}.")
+    for module in missing:
+        without = dict.fromkeys(o.label for kernel in KERNELS for o in kernel.oracles if o.module == module)
+        if without:
+            notes.append(f"No column without {module}: {', '.join(without)}.")
     notes.extend(f"Allowed under {label}: at least {floor:.0e}." for label, floor in floors.items())
     right = f"{len(rows) - len(failures)} of {len(rows)} within their tolerances."
     notes.append(right if rows else "Nothing to check.")

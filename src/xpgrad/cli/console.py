@@ -86,9 +86,7 @@ def _plain_table(
     right = _numeric_columns(columns, rows)
 
     def line(cells: Sequence[str]) -> str:
-        padded = (
-            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)
-        )
+        padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
         return "  ".join(padded).rstrip()
 
     lines = [title] if title else []
@@ -127,7 +125,10 @@ class Progress(Generic[T]):
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
-        texts = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[note]}", markup=False)
+        texts = (
+            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[note]}", markup=False),
+        )
         columns = (texts[0], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), texts[1])
         with RichProgress(*columns, console=console) as bar:
             task = bar.add_task(self._description, total=self._total, note="")

@@ -150,7 +150,16 @@ def libraries_in_maps(maps: str) -> list[tuple[str, str, str]]:
 
 def hints(report: Report) -> list[Hint]:
     """What would make this machine faster, the most effective first."""
-    rules = (_kernel_set, _numba, _numpy_blas, _too_many_threads, _too_few_threads, _openmp_copies, _torch, _pools)
+    rules = (
+        _kernel_set,
+        _numba,
+        _numpy_blas,
+        _too_many_threads,
+        _too_few_threads,
+        _openmp_copies,
+        _torch,
+        _pools,
+    )
     return [hint for rule in rules if (hint := rule(report)) is not None]
 
 

@@ -348,7 +348,9 @@ def _torch_imports() -> bool:
         if not (isinstance(error, ModuleNotFoundError) and error.name == "torch"):
             message(f"demo: torch is installed but does not import ({error})")
         else:
-            message("demo: torch is not installed, so there is nothing to compare with (xpgrad[torch] adds it)")
+            message(
+                "demo: torch is not installed, so there is nothing to compare with (xpgrad[torch] adds it)"
+            )
         return False
     return True
 
@@ -427,11 +429,15 @@ def _plot(runs: list[Training], entropy: float, path: Path, figure_class: Any) -
         below.semilogy(np.arange(1, len(differences) + 1), np.maximum(differences, 1e-9), color="C3", lw=0.8)
         below.axhline(TOLERANCE, color="0.4", ls="--", lw=1)
         below.set(ylabel="difference", xlabel="step")
-        below.annotate("allowed", (0.99, TOLERANCE), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+        below.annotate(
+            "allowed", (0.99, TOLERANCE), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+        )
     else:
         axes = figure.subplots()
         axes.set(xlabel="step")
-    for run, style in zip(runs, ({"lw": 2.5, "color": "C0", "alpha": 0.5}, {"lw": 0.9, "color": "k", "ls": ":"})):
+    for run, style in zip(
+        runs, ({"lw": 2.5, "color": "C0", "alpha": 0.5}, {"lw": 0.9, "color": "k", "ls": ":"})
+    ):
         axes.plot(np.arange(1, len(run.losses) + 1), run.losses, label=run.name, **style)
     axes.axhline(entropy, color="0.4", ls="--", lw=1, label="letter frequencies alone")
     axes.set(ylabel="loss, nats per character", title="Character LSTM on Python's manual")
