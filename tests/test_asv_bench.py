@@ -1,5 +1,6 @@
 """Every benchmark runs, at its smallest parameters."""
 
+import functools
 import importlib
 import inspect
 import itertools
@@ -38,11 +39,12 @@ def _cases():
 
 @pytest.fixture
 def small(monkeypatch):
+    brief = functools.partial(common.ratio, seconds=0.0, least=1)
     for module in MODULES:
         if hasattr(module, "SHAPES"):
             monkeypatch.setattr(module, "SHAPES", SMALL)
         if hasattr(module, "ratio"):
-            monkeypatch.setattr(module, "ratio", lambda a, b: common.ratio(a, b, seconds=0.0, least=1))
+            monkeypatch.setattr(module, "ratio", brief)
 
 
 @pytest.mark.parametrize(("suite", "method", "values"), list(_cases()))

@@ -35,7 +35,7 @@ def test_replaces_in_place_and_returns_the_model():
 
 
 def test_single_module_is_replaced_and_left_alone():
-    theirs = nn.LSTM(3, 4, 2, dropout=0.25, proj_size=2, dtype=torch.float64).eval()
+    theirs = nn.LSTM(3, 4, 2, dropout=0.25, bidirectional=True, dtype=torch.float64).eval()
     theirs.weight_hh_l0.requires_grad_(False)
     ours = xpgrad_torch.swap(theirs)
     assert type(theirs) is nn.LSTM
@@ -71,6 +71,19 @@ def test_subclasses_and_others_are_left_alone():
     model["parametrized"] = kept["parametrized"]
     xpgrad_torch.swap(model)
     assert all(model[name] is module for name, module in kept.items())
+
+
+def test_projected_modules_stay_and_the_user_is_told():
+    projected = nn.LSTM(3, 4, proj_size=2)
+    model = nn.ModuleList([nn.LSTM(3, 4), projected])
+    for swapped in (model, projected):
+        with pytest.warns(
+            UserWarning, match="swap: an LSTM with proj_size = 2 stays torch.nn.LSTM"
+        ) as caught:
+            assert xpgrad_torch.swap(swapped) is swapped
+        assert [warning.filename for warning in caught] == [__file__]
+    assert type(model[0]) is xpgrad_torch.LSTM
+    assert model[1] is projected
 
 
 def test_models_without_anything_to_replace():

@@ -1,5 +1,6 @@
 """Putting xpgrad's modules into a model that was written with PyTorch's."""
 
+import warnings
 from collections.abc import Callable
 
 from torch import nn
@@ -25,16 +26,28 @@ def _same_state(replacement: type[nn.Module]) -> Callable[[nn.Module], nn.Module
     return build
 
 
+def _lstm(module: nn.Module) -> nn.Module:
+    if module.proj_size:
+        warnings.warn(
+            f"swap: an LSTM with proj_size = {module.proj_size} stays torch.nn.LSTM, expected proj_size = 0: "
+            "xpgrad_torch.LSTM computes the same, but slower",
+            stacklevel=4,
+        )
+        return module
+    return _same_state(modules.LSTM)(module)
+
+
 # What is replaced, by exact type: a subclass may have changed what the module computes.
 _BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
-    nn.LSTM: _same_state(modules.LSTM),
+    nn.LSTM: _lstm,
 }
 
 
 def swap(model: nn.Module) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
-    Replaced are modules whose type is exactly `torch.nn.LSTM`; subclasses stay as they are. A replacement has
+    Replaced are modules whose type is exactly `torch.nn.LSTM`; subclasses stay as they are, and so does, with
+    a warning, what has a `proj_size`, which PyTorch does faster. A replacement has
     the very parameters of the module that it replaces, so optimizers keep working, and its training flag and
     hooks. A module that stands in several places has one replacement in all of them.
 

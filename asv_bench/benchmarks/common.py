@@ -89,7 +89,7 @@ class TorchRun:
         import torch
 
         torch.manual_seed(0)
-        _, N, I, H = shape
+        *_, I, H = shape
         arrays = {name: torch.from_numpy(a) for name, a in data(shape).items()}
         self._torch = torch
         self._call = call

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad import engine as engines
 from xpgrad._arguments import (
     check_arrays,
     check_choice,
@@ -19,6 +18,7 @@ from xpgrad._arguments import (
     check_rank,
     check_shape,
 )
+from xpgrad._computation import Computation
 from xpgrad._timeline import Timeline
 from xpgrad.activations import ONNX_ACTIVATIONS, Activation
 
@@ -121,14 +121,8 @@ class RecurrentCall:
             operator, self.D, activations, activation_alpha, activation_beta, defaults
         )
 
-        self._result_dtype, self._caller_xp = X.dtype, caller_xp
-        # half precision: states and sums in float32
-        half = X.dtype not in (caller_xp.float32, caller_xp.float64)
-        self._compute_dtype = caller_xp.float32 if half else X.dtype
-        self.engine = engines.choose(
-            caller_xp, [array for array in floats.values() if array is not None], operator
-        )
-        self.xp = self.engine.xp
+        self._computation = Computation(operator, caller_xp, list(floats.values()))
+        self.engine, self.xp = self._computation.engine, self._computation.xp
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}
         reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
         self.directions = [
@@ -195,18 +189,10 @@ class RecurrentCall:
     # --- between the caller's arrays and the kernel's
 
     def _lift(self, name: str, array: Any) -> Any:
-        if array.dtype != self._compute_dtype:
-            array = self._caller_xp.astype(array, self._compute_dtype)
-        array = self.engine.lift(array)
+        array = self._computation.lift(array)
         if self.layout and name not in ("W", "R", "B", "P"):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)
-        return array
-
-    def _lower(self, array: Any) -> Any:
-        array = self.engine.lower(array)
-        if array.dtype != self._result_dtype:
-            array = self._caller_xp.astype(array, self._result_dtype)
         return array
 
     def part(self, name: str, direction: Direction) -> Any:
@@ -255,7 +241,7 @@ class RecurrentCall:
             array = self.xp.stack(arrays, axis=1)
         if self.layout:
             array = self.xp.permute_dims(array, (2, 0, 1, 3))
-        return self._lower(array)
+        return self._computation.lower(array)
 
     def input_gradient(self, parts: list[Any]) -> Any:
         """dX: the sum of the directions' rows."""
@@ -263,11 +249,11 @@ class RecurrentCall:
         array = arrays[0] if self.D == 1 else arrays[0] + arrays[1]
         if self.layout:
             array = self.xp.permute_dims(array, (1, 0, 2))
-        return self._lower(array)
+        return self._computation.lower(array)
 
     def states(self, parts: list[Any]) -> Any:
         """Each direction's (N, H), in the order of the batch, as one result (D, N, H)."""
-        return self._lower(self.xp.stack(parts, axis=1 if self.layout else 0))
+        return self._computation.lower(self.xp.stack(parts, axis=1 if self.layout else 0))
 
     def gradients(self, parts: list[dict[str, Any]], names: Sequence[str], *, per_sample: bool) -> list[Any]:
         """Each direction's gradients by name as results, in the order of `names`; None where missing."""
@@ -286,7 +272,7 @@ class RecurrentCall:
 
     def parameters(self, parts: list[Any], *, per_sample: bool = False) -> Any:
         """Each direction's parameter gradient as one result (D, ...), per sample (N, D, ...)."""
-        return self._lower(self.xp.stack(parts, axis=1 if per_sample else 0))
+        return self._computation.lower(self.xp.stack(parts, axis=1 if per_sample else 0))
 
 
 def _choose_activations(

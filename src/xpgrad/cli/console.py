@@ -139,7 +139,7 @@ class Progress(Generic[T]):
     def _plain(self, stream: TextIO) -> Iterator[T]:
         live = stream.isatty()
         drawn, done, due = 0.0, 0, 1.0
-        for done, item in enumerate(self._iterable, start=1):  # noqa: B007, used after the loop
+        for done, item in enumerate(self._iterable, start=1):
             yield item
             now = time.monotonic()
             if live and now - drawn >= _REFRESH:

@@ -179,7 +179,7 @@ def _kernel_set(report: Report) -> Hint | None:
 def _numba(report: Report) -> Hint | None:
     if "numba" not in report.versions:
         return Hint(
-            "numba is not installed: on NumPy arrays the elementwise formulas run in blocks instead of compiled",
+            "numba is not installed: the formulas run in NumPy, block by block, instead of compiled",
             "pip install 'xpgrad[fast]'",
         )
     if report.variables.get("XPGRAD_JIT") == "0":
@@ -209,8 +209,8 @@ def _too_many_threads(report: Report) -> Hint | None:
     if most <= report.cpu.cores:
         return None
     return Hint(
-        f"a library runs {most} threads, but this process has {report.cpu.cores} core(s): threads that wait for "
-        "each other cost far more than they bring",
+        f"a library runs {most} threads, but this process has {report.cpu.cores} core(s): threads that wait "
+        "for each other cost far more than they bring",
         f"set OMP_NUM_THREADS={report.cpu.cores} and OPENBLAS_NUM_THREADS={report.cpu.cores}",
     )
 
@@ -234,8 +234,8 @@ def _openmp_copies(report: Report) -> Hint | None:
     if len(openmp) < 2:
         return None
     return Hint(
-        f"{len(openmp)} OpenMP runtimes are loaded ({', '.join(pool.file for pool in openmp)}): each keeps its own "
-        "threads, and they get in each other's way when they meet",
+        f"{len(openmp)} OpenMP runtimes are loaded ({', '.join(pool.file for pool in openmp)}): each "
+        "keeps its own threads, and they get in each other's way when they meet",
         "use packages of one origin (all from pip or all from conda), or set OMP_WAIT_POLICY=PASSIVE",
     )
 
@@ -255,9 +255,9 @@ def _pools(report: Report) -> Hint | None:
         return None
     names = " and ".join(f"{pool.library} ({pool.threads})" for pool in busy)
     return Hint(
-        f"several thread pools are loaded: {names}. A program that keeps more than one of them busy at the same "
-        "time slows down a great deal",
-        "compute in NumPy or in torch, not in both at once; OPENBLAS_NUM_THREADS=1 where only torch does the work",
+        f"several thread pools are loaded: {names}. A program that keeps more than one of them busy at "
+        "the same time slows down a great deal",
+        "compute in NumPy or in torch, not in both at once; OPENBLAS_NUM_THREADS=1 where only torch works",
     )
 
 

@@ -33,6 +33,11 @@ DTYPE = np.float32
 TOLERANCE = 1e-4  # between the two loss curves, at any step
 SAMPLE, TEMPERATURE = 400, 0.6
 
+TYPOGRAPHIC = (
+    "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
+    "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}\N{EN DASH}\N{EM DASH}"
+)
+
 Parameters = dict[str, np.ndarray]
 
 
@@ -67,11 +72,11 @@ def read_corpus() -> Corpus:
 
 def clean(text: str) -> str:
     """Plain prose in ASCII: no indentation, no ruled lines, no characters that stand there once or twice."""
-    text = text.translate(str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-"}))
-    lines = (" ".join(line.split()) for line in text.splitlines())
-    text = "\n".join(line for line in lines if any(c.isalpha() for c in line))
+    text = text.translate(dict(zip(map(ord, TYPOGRAPHIC), "''\"\"--", strict=True)))
     frequent = {c for c, n in Counter(text).items() if n >= 20 and c.isascii()}
-    return "".join(c for c in text if c in frequent)
+    text = "".join(c for c in text if c in frequent)
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return "\n".join(line for line in lines if any(c.isalpha() for c in line))
 
 
 def batches(codes: np.ndarray, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
@@ -320,17 +325,17 @@ def run(args: argparse.Namespace) -> int:
         message("demo: this Python lacks pydoc_data, whose text the demo reads (Debian: libpython3-stdlib)")
         return 1
     figure_class = _matplotlib_figure()
-    with_torch = not args.no_torch and _torch_imports()
     print(
-        f"Text: Python's manual, {len(corpus.train)} characters to learn from, {len(corpus.alphabet)} different.\n"
-        f"Model: embedding {EMBEDDING}, LSTM {args.hidden}, softmax; {BATCH} streams x {TIME} characters a step.",
+        f"Text: Python's manual, {len(corpus.train)} characters, {len(corpus.alphabet)} different ones.\n"
+        f"Model: embedding {EMBEDDING}, LSTM {args.hidden}, softmax; {BATCH} x {TIME} characters a step.",
         flush=True,
     )
 
     parameters = initial_parameters(len(corpus.alphabet), args.hidden, args.seed)
     start = {name: value.copy() for name, value in parameters.items()}
     runs = [Training("xpgrad (NumPy)", *train_numpy(parameters, corpus.train, args.steps))]
-    if with_torch:
+    # Only now, so that torch's threads are not there yet while NumPy's are timed.
+    if not args.no_torch and _torch_imports():
         runs.append(Training("torch.nn.LSTM", *train_torch(start, corpus.train, args.steps)))
 
     held_out = evaluate(parameters, corpus.held_out)
@@ -391,8 +396,8 @@ def _compare(runs: list[Training]) -> int:
         return 0
     print(f"{found}; allowed: below {TOLERANCE:.0e}. The two implementations DISAGREE.")
     message(
-        "demo: the loss curves of xpgrad and torch differ. Where they part slowly, late in a long run, that is "
-        "float32 rounding which training amplifies; 'python -m xpgrad check' tests the gradients themselves"
+        "demo: the loss curves of xpgrad and torch differ. Where they part slowly, late in a long run, that "
+        "is float32 rounding that training amplifies; 'python -m xpgrad check' tests the gradients"
     )
     return 1
 
@@ -429,15 +434,12 @@ def _plot(runs: list[Training], entropy: float, path: Path, figure_class: Any) -
         below.semilogy(np.arange(1, len(differences) + 1), np.maximum(differences, 1e-9), color="C3", lw=0.8)
         below.axhline(TOLERANCE, color="0.4", ls="--", lw=1)
         below.set(ylabel="difference", xlabel="step")
-        below.annotate(
-            "allowed", (0.99, TOLERANCE), xycoords=("axes fraction", "data"), ha="right", va="bottom"
-        )
+        below.annotate("allowed", (0.99, TOLERANCE), xycoords=("axes fraction", "data"), ha="right", va="top")
     else:
         axes = figure.subplots()
         axes.set(xlabel="step")
-    for run, style in zip(
-        runs, ({"lw": 2.5, "color": "C0", "alpha": 0.5}, {"lw": 0.9, "color": "k", "ls": ":"})
-    ):
+    wide, dotted = {"lw": 2.5, "color": "C0", "alpha": 0.5}, {"lw": 0.9, "color": "k", "ls": ":"}
+    for run, style in zip(runs, (wide, dotted)[: len(runs)], strict=True):
         axes.plot(np.arange(1, len(run.losses) + 1), run.losses, label=run.name, **style)
     axes.axhline(entropy, color="0.4", ls="--", lw=1, label="letter frequencies alone")
     axes.set(ylabel="loss, nats per character", title="Character LSTM on Python's manual")

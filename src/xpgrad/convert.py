@@ -1,0 +1,279 @@
+"""Recurrent weights, and their gradients, between the layouts of ONNX, PyTorch, Keras and cuDNN.
+
+Every layout is described by data: the order of its gates, the names of its arrays, whether weights are
+transposed, and how biases are kept. `convert` goes through ONNX's order, by moving blocks of rows.
+
+References
+----------
+ONNX operators LSTM and GRU; the documentation of ``torch.nn.LSTM`` and ``torch.nn.GRU``; Keras' LSTM and GRU
+layers; cuDNN's ``cudnnGetRNNWeightParams`` for the numbers of its matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from xpgrad._arguments import check_arrays, check_choice, check_shape
+
+_CONVERT = "convert"
+
+
+class _Layout(NamedTuple):
+    """How one framework keeps the parameters of one recurrent operator.
+
+    Parameters
+    ----------
+    gates : str
+        Its order of gates, in ONNX's letters.
+    input, recurrent : str
+        Names of the weights.
+    biases : tuple of str
+        One name for all biases, or two for input and recurrence biases.
+    transposed : bool
+        Whether weights are (in, gates) and not (gates, in).
+    stacked : bool
+        Whether two biases under one name are rows of a matrix, and not one vector.
+    peephole : str or None
+        Name of the peepholes, in the order i o f; None where the framework has none.
+    """
+
+    gates: str
+    input: str
+    recurrent: str
+    biases: tuple[str, ...]
+    transposed: bool = False
+    stacked: bool = False
+    peephole: str | None = None
+
+
+_LAYOUTS: dict[str, dict[str, _Layout]] = {
+    "lstm": {
+        "onnx": _Layout("iofc", "W", "R", ("B",), peephole="P"),
+        "torch": _Layout(
+            "ifco", "weight_ih", "weight_hh", ("bias_ih", "bias_hh"), peephole="weight_peephole"
+        ),
+        "keras": _Layout("ifco", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+        "cudnn": _Layout("ifco", "W", "R", ("bW", "bR")),
+    },
+    "gru": {
+        "onnx": _Layout("zrh", "W", "R", ("B",)),
+        "torch": _Layout("rzh", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
+        "keras": _Layout("zrh", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+        "cudnn": _Layout("rzh", "W", "R", ("bW", "bR")),
+    },
+}
+
+
+def convert(
+    operator: str,
+    parameters: Mapping[str, Any],
+    source: str,
+    target: str,
+    *,
+    linear_before_reset: int = 0,
+    biases: int | None = None,
+    gradients: bool = False,
+) -> dict[str, Any]:
+    """Convert the parameters of an LSTM or GRU, or their gradients, from one framework's layout to another's.
+
+    ======  ==========  ==================================================================================
+    layout  gates       arrays, for G = 4 (LSTM) or 3 (GRU) gates
+    ======  ==========  ==================================================================================
+    onnx    iofc, zrh   W (GH, I), R (GH, H), B (2GH,), P (3H,)
+    torch   ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias_ih (GH,), bias_hh (GH,),
+                        weight_peephole (3H,) of `xpgrad_torch.LSTM`
+    keras   ifco, zrh   kernel (I, GH), recurrent_kernel (H, GH), bias (GH,) or (2, GH)
+    cudnn   ifgo, rzn   W (GH, I), R (GH, H), bW (GH,), bR (GH,): matrices 0 to G - 1, then G to 2G - 1
+    ======  ==========  ==================================================================================
+
+    Parameters
+    ----------
+    operator : {"lstm", "gru"}
+        Whose parameters they are.
+    parameters : mapping of str to array
+        Arrays by the source layout's names. Any may be missing. Further axes in front, such as D, stay.
+    source, target : {"onnx", "torch", "keras", "cudnn"}
+        Layouts.
+    linear_before_reset : {0, 1}
+        The GRU's reset convention, which no conversion changes: 1 is PyTorch's, cuDNN's and Keras'
+        ``reset_after=True``. With 1 the candidate's recurrence bias is multiplied by the reset gate, so it
+        can't be added to the input bias.
+    biases : {1, 2}, optional
+        How many bias vectors Keras' layout is to have: 1 for the LSTM and the GRU with reset before, 2 for
+        the GRU with reset after, by default. The other layouts have 2.
+    gradients : bool
+        Whether the arrays are gradients. Of two biases that act as their sum, each has the sum's gradient;
+        of two biases as weights, one becomes their sum, and two become (b, 0).
+
+    Returns
+    -------
+    dict of str to array
+        Arrays by the target layout's names. Blocks are moved, so that every conversion and the way back
+        give the same bits; only two biases that become one are added, and come back as (sum, 0).
+
+    Raises
+    ------
+    ValueError
+        For a name, a shape or an option out of its rule; for peepholes where the target has none; for a
+        candidate's recurrence bias other than 0 that would have to be added; for gradients of two biases
+        that differ and would have to become one.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import convert
+    >>> onnx = {"W": np.arange(12.0).reshape(4, 3), "R": np.arange(4.0).reshape(4, 1)}  # H = 1, rows i o f c
+    >>> torch = convert("lstm", onnx, "onnx", "torch")
+    >>> torch["weight_hh"][:, 0]
+    array([0., 2., 3., 1.])
+    >>> np.array_equal(convert("lstm", torch, "torch", "onnx")["W"], onnx["W"])
+    True
+    """
+    check_choice(_CONVERT, "operator", operator, tuple(_LAYOUTS))
+    layouts = _LAYOUTS[operator]
+    check_choice(_CONVERT, "source", source, tuple(layouts))
+    check_choice(_CONVERT, "target", target, tuple(layouts))
+    check_choice(_CONVERT, "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    if biases is not None:
+        check_choice(_CONVERT, "biases", biases, (1, 2))
+        if target != "keras":
+            raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
+    given = {name: array for name, array in parameters.items() if array is not None}
+    if not given:
+        return {}
+    old, new = layouts[source], layouts[target]
+    _check_names(given, old, source)
+    xp = check_arrays(_CONVERT, given)
+    after = operator == "gru" and bool(linear_before_reset)
+    if biases is None and target == "keras":
+        biases = 2 if after else 1
+    result = {}
+    for old_name, new_name in ((old.input, new.input), (old.recurrent, new.recurrent)):
+        if old_name in given:
+            result[new_name] = _convert_weight(xp, given[old_name], old_name, old, new)
+    halves = _read_biases(xp, given, old, gradients, after)
+    if halves is not None:
+        ordered = [_reorder(xp, half, old.gates, new.gates, -1) for half in halves]
+        if biases == 1:
+            result[new.biases[0]] = _merge(xp, ordered, new.gates, gradients, after)
+        else:
+            result |= _write_biases(xp, ordered, new)
+    if old.peephole in given:
+        if new.peephole is None:
+            raise ValueError(
+                f"convert: {old.peephole} holds peepholes, expected none for the target {target!r}, "
+                "which has no place for them"
+            )
+        result[new.peephole] = given[old.peephole]
+    return result
+
+
+def _check_names(given: Mapping[str, Any], layout: _Layout, source: str) -> None:
+    known = [layout.input, layout.recurrent, *layout.biases]
+    known += [layout.peephole] if layout.peephole else []
+    for name in given:
+        if name not in known:
+            raise ValueError(
+                f"convert: parameters has {name!r}, expected names of the layout {source!r}: "
+                f"{', '.join(known)}"
+            )
+
+
+def _convert_weight(xp: Any, weight: Any, name: str, old: _Layout, new: _Layout) -> Any:
+    if weight.ndim < 2:
+        raise ValueError(
+            f"convert: {name} has {weight.ndim} dimensions with shape {tuple(weight.shape)}, "
+            f"expected at least 2"
+        )
+    if old.transposed:
+        weight = xp.matrix_transpose(weight)
+    weight = _reorder(xp, weight, old.gates, new.gates, -2, name)
+    return xp.matrix_transpose(weight) if new.transposed else weight
+
+
+def _reorder(xp: Any, array: Any, old: str, new: str, axis: int, name: str = "bias") -> Any:
+    """Move the gates' blocks along an axis from one order to another."""
+    size = array.shape[axis]
+    if size % len(old):
+        raise ValueError(
+            f"convert: {name} has {size} rows along its axis of gates with shape {tuple(array.shape)}, "
+            f"expected a multiple of {len(old)} gates"
+        )
+    if old == new:
+        return array
+    blocks = _blocks(array, len(old), axis)
+    return xp.concat([blocks[old.index(gate)] for gate in new], axis=axis)
+
+
+def _blocks(array: Any, count: int, axis: int) -> list[Any]:
+    """The array in `count` equal parts along its last or last but one axis."""
+    width = array.shape[axis] // count
+    parts = [slice(number * width, (number + 1) * width) for number in range(count)]
+    return [array[..., part] if axis == -1 else array[..., part, :] for part in parts]
+
+
+def _read_biases(
+    xp: Any, given: Mapping[str, Any], layout: _Layout, gradients: bool, after: bool
+) -> list[Any] | None:
+    """Input and recurrence biases, in the layout's order of gates; None where none are given."""
+    names = [name for name in layout.biases if name in given]
+    if not names:
+        return None
+    if len(layout.biases) == 2:
+        if len(names) == 1:
+            missing = next(name for name in layout.biases if name not in names)
+            raise ValueError(f"convert: parameters has {names[0]} alone, expected {missing} beside it")
+        first, second = (given[name] for name in names)
+        check_shape(_CONVERT, names[1], second, f"as {names[0]}", first.shape)
+        return [first, second]
+    bias = given[names[0]]
+    if not layout.stacked:
+        return _blocks(bias, 2, -1)
+    weight = given.get(layout.input, given.get(layout.recurrent))
+    if weight is None:
+        raise ValueError(
+            f"convert: parameters has {names[0]} without {layout.input} and {layout.recurrent}, "
+            "expected one of them to tell one bias vector from two"
+        )
+    axes_in_front = weight.ndim - 2
+    if bias.ndim == axes_in_front + 2:
+        return [bias[..., 0, :], bias[..., 1, :]]
+    if after and gradients:
+        raise ValueError(
+            "convert: bias holds the gradient of one vector, expected two with linear_before_reset=1, "
+            "where the candidate's recurrence bias has a gradient of its own"
+        )
+    return [bias, bias] if gradients else [bias, xp.zeros_like(bias)]
+
+
+def _write_biases(xp: Any, halves: list[Any], layout: _Layout) -> dict[str, Any]:
+    """Two biases under the layout's names."""
+    if len(layout.biases) == 2:
+        return dict(zip(layout.biases, halves, strict=True))
+    if layout.stacked:
+        return {layout.biases[0]: xp.stack(halves, axis=-2)}
+    return {layout.biases[0]: xp.concat(halves, axis=-1)}
+
+
+def _merge(xp: Any, halves: list[Any], gates: str, gradients: bool, after: bool) -> Any:
+    """One bias that acts as both did, or the gradient of one."""
+    first, second = halves
+    if gradients:
+        if not bool(xp.all(first == second)):
+            raise ValueError(
+                "convert: the gradients of input and recurrence biases differ, expected equal ones for a "
+                "single bias"
+            )
+        return first
+    if after:
+        candidate = _blocks(second, len(gates), -1)[gates.index("h")]
+        if bool(xp.any(candidate != 0)):
+            raise ValueError(
+                "convert: the candidate's recurrence bias is other than 0 (largest magnitude "
+                f"{float(xp.max(xp.abs(candidate)))}), expected 0 for a single bias with "
+                "linear_before_reset=1, where the reset gate multiplies it"
+            )
+    return first + second

@@ -1,0 +1,163 @@
+"""For time loops of one's own: what needs no recurrence, for all steps at once.
+
+A cell whose gates take ``z_t = W x_t + R h_{t-1} + b`` has only the product with R inside its loop. These two
+functions are the rest: the products with the inputs before the loop, and after the backward loop, which leaves
+the cotangents of all z, every gradient as a single product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from xpgrad._arguments import check_arrays, check_given, check_rank, check_shape, check_wrt
+from xpgrad._computation import Computation
+
+
+class GateGrads(NamedTuple):
+    """What `gate_inputs_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        Of the input.
+    dW, dR, dB : array, shapes (G, I), (G, H), (G,)
+        Of the parameters.
+    """
+
+    dX: Any
+    dW: Any
+    dR: Any
+    dB: Any
+
+
+def gate_inputs(X: Any, W: Any, B: Any = None) -> Any:
+    """The part of all gates' pre-activations that does not depend on the recurrence, ``X W^T + B``.
+
+    Parameters
+    ----------
+    X : array, shape (T, N, I)
+        Input of all steps. Every dtype that the namespace multiplies.
+    W : array, shape (G, I)
+        Input weights of all gates, G rows.
+    B : array, shape (G,), optional
+        Biases.
+
+    Returns
+    -------
+    array, shape (T, N, G)
+        Step t of the loop adds ``R h_{t-1}`` to row t.
+
+    Raises
+    ------
+    ValueError
+        For a shape out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    An Elman network, ``h_t = tanh(W x_t + R h_{t-1} + b)``, forward and backward:
+
+    >>> import numpy as np
+    >>> from xpgrad import gate_inputs, gate_inputs_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R, b = (rng.normal(size=s) for s in [(7, 2, 3), (5, 3), (5, 5), (5,)])
+    >>> Z, h, states = gate_inputs(X, W, b), np.zeros((2, 5)), []
+    >>> for z in Z:
+    ...     h = np.tanh(z + h @ R.T)
+    ...     states.append(h)
+    >>> H_all, dZ, dh = np.stack(states), np.empty_like(Z), np.ones((2, 5))  # loss = sum of the last h
+    >>> for t in reversed(range(7)):
+    ...     dZ[t] = dh * (1 - H_all[t] ** 2)
+    ...     dh = dZ[t] @ R
+    >>> grads = gate_inputs_grad(dZ, X, W, H_all)
+    >>> grads.dX.shape, grads.dR.shape
+    ((7, 2, 3), (5, 5))
+    """
+    operator = "gate_inputs"
+    check_given(operator, {"X": X, "W": W})
+    xp = check_arrays(operator, {"X": X, "W": W, "B": B})
+    check_rank(operator, "X", X, "T, N, I")
+    check_rank(operator, "W", W, "G, I")
+    check_shape(operator, "W", W, "G, I", (W.shape[0], X.shape[2]))
+    check_shape(operator, "B", B, "G,", (W.shape[0],))
+    here = Computation(operator, xp, [X, W, B])
+    with here.engine.quiet():
+        rows = here.xp.reshape(here.lift(X), (X.shape[0] * X.shape[1], X.shape[2]))
+        Z = here.engine.matmul(rows, here.lift(W).T)
+        if B is not None:
+            Z = Z + here.lift(B)
+        return here.lower(here.xp.reshape(Z, (X.shape[0], X.shape[1], W.shape[0])))
+
+
+def gate_inputs_grad(
+    dZ: Any, X: Any, W: Any, H_all: Any, initial_h: Any = None, *, wrt: Iterable[str] | None = None
+) -> GateGrads:
+    r"""All gradients of a loop from the cotangents of its gates' pre-activations, a single product each.
+
+    .. math:: dX = dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad dB = \textstyle\sum dZ
+
+    Parameters
+    ----------
+    dZ : array, shape (T, N, G)
+        Cotangents of the pre-activations, which the backward loop has left.
+    X, W : array, shapes (T, N, I), (G, I)
+        As `gate_inputs` was given them.
+    H_all : array, shape (T, N, H)
+        Every step's output, the recurrence's input of the next step.
+    initial_h : array, shape (N, H), optional
+        What the first step started from; zeros where left out.
+    wrt : iterable of str, optional
+        What to compute, among "X", "W", "R", "B"; all by default. The work for the others is left out.
+
+    Returns
+    -------
+    GateGrads
+        ``(dX, dW, dR, dB)``, None where not asked for.
+
+    Raises
+    ------
+    ValueError
+        For a shape or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    See `gate_inputs`.
+    """
+    operator = "gate_inputs_grad"
+    check_given(operator, {"dZ": dZ, "X": X, "W": W, "H_all": H_all})
+    xp = check_arrays(operator, {"dZ": dZ, "X": X, "W": W, "H_all": H_all, "initial_h": initial_h})
+    check_rank(operator, "X", X, "T, N, I")
+    check_rank(operator, "W", W, "G, I")
+    check_rank(operator, "H_all", H_all, "T, N, H")
+    (T, N, I), G, H = X.shape, W.shape[0], H_all.shape[2]
+    check_shape(operator, "W", W, "G, I", (G, I))
+    check_shape(operator, "dZ", dZ, "T, N, G", (T, N, G))
+    check_shape(operator, "H_all", H_all, "T, N, H", (T, N, H))
+    check_shape(operator, "initial_h", initial_h, "N, H", (N, H))
+    wanted = check_wrt(operator, wrt, ("X", "W", "R", "B"))
+    here = Computation(operator, xp, [dZ, X, W, H_all, initial_h])
+    matmul = here.engine.matmul
+
+    def rows(array: Any) -> Any:
+        return here.xp.reshape(here.lift(array), (T * N, array.shape[2]))
+
+    dX = dW = dR = dB = None
+    with here.engine.quiet():
+        d = rows(dZ)
+        if "X" in wanted:
+            dX = here.lower(here.xp.reshape(matmul(d, here.lift(W)), (T, N, I)))
+        if "W" in wanted:
+            dW = here.lower(matmul(d.T, rows(X)))
+        if "R" in wanted:
+            # the first step's input is apart from the others', which are the outputs themselves
+            dR = matmul(d[N:, :].T, rows(H_all)[: max(T - 1, 0) * N, :])
+            if initial_h is not None and T:
+                dR = dR + matmul(d[:N, :].T, here.lift(initial_h))
+            dR = here.lower(dR)
+        if "B" in wanted:
+            dB = here.lower(here.engine.column_sums(d))
+    return GateGrads(dX, dW, dR, dB)
