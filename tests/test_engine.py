@@ -223,7 +223,9 @@ class TestChoice:
         assert self.chosen() == "numpy"
 
     def test_unknown_name(self):
-        with pytest.raises(ValueError, match=r"use_engine: name is 'fast', expected None or one of \['numpy'"):
+        with pytest.raises(
+            ValueError, match=r"use_engine: name is 'fast', expected None or one of \['numpy'"
+        ):
             xpgrad.use_engine("fast")
 
     def test_torch(self):

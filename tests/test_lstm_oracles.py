@@ -328,10 +328,12 @@ KINKS = {
     ("Elu", 0.5, None): (0.0, 0.5),
     ("HardSigmoid", 0.5, 0.5): (1.0, 0.0),
     ("ThresholdedRelu", 0.5, None): (0.5, 0.0),
+    # no kink, but a value that two branches share
+    ("ThresholdedRelu", -0.5, None): (0.0, 1.0),
 }
 
 
-@pytest.mark.parametrize(("activation", "point"), KINKS.items(), ids=lambda value: str(value[0]))
+@pytest.mark.parametrize(("activation", "point"), KINKS.items(), ids=lambda value: f"{value[0]} {value[1]}")
 def test_slopes_at_kinks(activation: tuple[str, Any, Any], point: tuple[float, float], backend: Any) -> None:
     """One step of an LSTM of width 1 whose cell gate sits on the kink of g."""
     name, alpha, beta = activation
@@ -356,6 +358,15 @@ def test_slopes_at_kinks(activation: tuple[str, Any, Any], point: tuple[float, f
     )
     _, grads = run(case.on(backend))
     assert float(grads.dB[0, 3]) == 2.0 * slope
+
+
+def test_slope_of_h_where_two_branches_share_a_value(backend: Any) -> None:
+    """ThresholdedRelu with a negative threshold lets 0 through as 0: the slope there is 1."""
+    arguments = {"X": np.zeros((1, 1, 1)), "W": np.zeros((1, 4, 1)), "R": np.zeros((1, 4, 1))}
+    attributes = {"activations": ["Sigmoid", "Tanh", "ThresholdedRelu"], "activation_alpha": [-0.5]}
+    case = Case(arguments, {}, attributes, {"H_t": np.asarray([[[2.0]]])})
+    _, grads = run(case.on(backend))
+    assert float(grads.dC0[0, 0, 0]) == 2.0 * 0.5 * 1.0 * 0.5  # o, the slope, f
 
 
 @pytest.mark.parametrize("bias", [0.5, -0.5])

@@ -2,6 +2,7 @@
 
 from xpgrad._version import __version__
 from xpgrad._vjp import vjp
+from xpgrad.convert import convert
 from xpgrad.engine import use_engine
 from xpgrad.gru import (
     GRUCellForward,
@@ -13,6 +14,7 @@ from xpgrad.gru import (
     gru_cell_grad,
     gru_grad,
 )
+from xpgrad.loops import GateGrads, gate_inputs, gate_inputs_grad
 from xpgrad.lstm import (
     LSTMCellForward,
     LSTMCellGrads,
@@ -23,17 +25,26 @@ from xpgrad.lstm import (
     lstm_cell_grad,
     lstm_grad,
 )
+from xpgrad.operations import GradGRUCellInputOp, GradLSTMCellInputOp, GradOperation, Validation
 
 __all__ = [
     "GRUCellForward",
     "GRUCellGrads",
     "GRUForward",
     "GRUGrads",
+    "GateGrads",
+    "GradGRUCellInputOp",
+    "GradLSTMCellInputOp",
+    "GradOperation",
     "LSTMCellForward",
     "LSTMCellGrads",
     "LSTMForward",
     "LSTMGrads",
+    "Validation",
     "__version__",
+    "convert",
+    "gate_inputs",
+    "gate_inputs_grad",
     "gru",
     "gru_cell",
     "gru_cell_grad",

@@ -1,8 +1,8 @@
 """For time loops of one's own: what needs no recurrence, for all steps at once.
 
-A cell whose gates take ``z_t = W x_t + R h_{t-1} + b`` has only the product with R inside its loop. These two
-functions are the rest: the products with the inputs before the loop, and after the backward loop, which leaves
-the cotangents of all z, every gradient as a single product.
+A cell whose gates take ``z_t = W x_t + R h_{t-1} + b`` has only the product with R inside its loop. These
+two functions are the rest: the products with the inputs before the loop, and after the backward loop, which
+leaves the cotangents of all z, every gradient as a single product.
 """
 
 from __future__ import annotations

@@ -61,11 +61,14 @@ class GradOperation:
     output_type: str
     output_shape: tuple[int, ...]
 
-    #: Of the whole class: its name in print, its inputs by number, how many gates, the fewest input tensors.
+    # Of the whole class: its name in print, its inputs by number and the kernel's names of them, the kernel's
+    # operator, how many gates, and which weights a gradient depends on (those of "" serve the rest).
     operation: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
+    kernel_names: ClassVar[tuple[str, ...]]
+    operator: ClassVar[str]
     gates: ClassVar[int]
-    fewest_inputs: ClassVar[int]
+    weights_used: ClassVar[dict[str, tuple[str, ...]]]
 
     def __post_init__(self) -> None:
         self.input_ids, self.output_shape = tuple(self.input_ids), tuple(self.output_shape)
@@ -89,10 +92,10 @@ class GradOperation:
             problems.append(f"output_id is {self.output_id}, expected at least 0")
         if self.output_id in self.input_ids:
             problems.append(f"output_id is {self.output_id}, expected none of the input_ids {self.input_ids}")
-        if len(self.input_ids) < self.fewest_inputs:
+        if len(self.input_ids) < 2:
             problems.append(
-                f"input_ids has {len(self.input_ids)} tensors, expected at least {self.fewest_inputs}: the "
-                "cotangents and what the forward saved"
+                f"input_ids has length {len(self.input_ids)}, expected at least 2: a cotangent and what the "
+                "forward saved"
             )
         problems += [
             f"input_ids has {number}, expected at least 0" for number in self.input_ids if number < 0
@@ -116,8 +119,7 @@ class GradOperation:
             "c_prev": ("N, H", (None, H)),
             "W_ih": (f"{G}H, I", (G * H, None)),
             "W_hh": (f"{G}H, H", (G * H, H)),
-            "bias": (f"{G}H,", (G * H,)),
-        }[name]
+        }.get(name, (f"{G}H,", (G * H,)))
         shape = self.output_shape
         fits = len(shape) == len(expected) and all(
             size >= 0 and wanted in (None, size) for size, wanted in zip(shape, expected, strict=True)
@@ -163,15 +165,33 @@ class GradOperation:
             )
         return result
 
-    def _from_onnx(self, operator: str, grads: Any, fields: dict[str, str]) -> Any:
-        """This operation's gradient out of a kernel's, in PyTorch's order of gates."""
-        name = self.input_name
-        gradient = getattr(grads, fields[name])
-        if name in ("input", "h_prev", "c_prev"):
+    @property
+    def _kernel_name(self) -> str:
+        """The kernel's name of the input."""
+        return self.kernel_names[self.input_index]
+
+    def _gates_to_onnx(self, gates: Any) -> Any:
+        """Gates (N, G * H) from PyTorch's order to ONNX's."""
+        return convert(self.operator, {"weight_ih": gates.T}, "torch", "onnx")["W"].T
+
+    def _weights_to_onnx(self, W_ih: Any, W_hh: Any) -> tuple[Any, Any]:
+        """The kernel's W and R; those that this gradient does not depend on stay in their order."""
+        torch = {"weight_ih": W_ih, "weight_hh": W_hh}
+        used = self.weights_used.get(self.input_name, self.weights_used[""])
+        onnx = convert(self.operator, {name: torch[name] for name in used}, "torch", "onnx")
+        return onnx.get("W", W_ih), onnx.get("R", W_hh)
+
+    def _out_of(self, grads: Any) -> Any:
+        """Pick the operation's gradient from the kernel's, in PyTorch's order of gates."""
+        gradient = getattr(grads, f"d{self._kernel_name}")
+        if self._kernel_name in ("X", "H", "C"):
             return gradient
-        onnx = {"W_ih": "W", "W_hh": "R", "bias": "B"}[name]
-        torch = {"W_ih": "weight_ih", "W_hh": "weight_hh", "bias": "bias_ih"}[name]
-        return convert(operator, {onnx: gradient}, "onnx", "torch", gradients=True)[torch]
+        named = {self._kernel_name: gradient}
+        converted = convert(
+            self.operator, named, "onnx", "torch", linear_before_reset=1, gradients=True
+        )  # fmt: skip
+        torch = {"W_ih": "weight_ih", "W_hh": "weight_hh", "b_hh": "bias_hh"}
+        return converted[torch.get(self.input_name, "bias_ih")]
 
 
 @dataclass
@@ -210,14 +230,20 @@ class GradLSTMCellInputOp(GradOperation):
     >>> bool(op.validate())
     True
     >>> print(GradLSTMCellInputOp(128, 1, 9, (4,), "Float32", (32, 64)).validate())
-    GradLSTMCell: input_ids has 1 tensors, expected at least 2: the cotangents and what the forward saved; \
+    GradLSTMCell: input_ids has length 1, expected at least 2: a cotangent and what the forward saved; \
 GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
     """
 
     operation: ClassVar[str] = "GradLSTMCell"
     inputs: ClassVar[tuple[str, ...]] = ("input", "h_prev", "c_prev", "W_ih", "W_hh", "bias")
+    kernel_names: ClassVar[tuple[str, ...]] = ("X", "H", "C", "W", "R", "B")
+    operator: ClassVar[str] = "lstm"
     gates: ClassVar[int] = 4
-    fewest_inputs: ClassVar[int] = 2
+    weights_used: ClassVar[dict[str, tuple[str, ...]]] = {
+        "input": ("weight_ih",),
+        "h_prev": ("weight_hh",),
+        "": (),
+    }
 
     def __call__(
         self,
@@ -260,16 +286,111 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
         """
         arrays = {"input": input, "h_prev": h_prev, "c_prev": c_prev, "W_ih": W_ih, "W_hh": W_hh}
         self._before({**arrays, "c_next": c_next, "ifgo": ifgo})
-        wrt = {"input": "X", "h_prev": "H", "c_prev": "C", "W_ih": "W", "W_hh": "R", "bias": "B"}
-        # a weight's rows are only put in order where the gradient depends on it
-        if self.input_name == "input":
-            W_ih = convert("lstm", {"weight_ih": W_ih}, "torch", "onnx")["W"]
-        if self.input_name == "h_prev":
-            W_hh = convert("lstm", {"weight_hh": W_hh}, "torch", "onnx")["R"]
-        iofc = _gates_to_onnx(ifgo)
+        W, R = self._weights_to_onnx(W_ih, W_hh)
+        iofc = self._gates_to_onnx(ifgo)
         grads = lstm_cell_grad(
-            input, h_prev, c_prev, W_ih, W_hh, C_next=c_next, iofc=iofc, grad_H=grad_h, grad_C=grad_c,
-            wrt=(wrt[self.input_name],),
+            input, h_prev, c_prev, W, R, C_next=c_next, iofc=iofc, grad_H=grad_h, grad_C=grad_c,
+            wrt=(self._kernel_name,),
         )  # fmt: skip
-        fields = dict(zip(self.inputs, ("dX", "dH", "dC", "dW", "dR", "dB"), strict=True))
-        return self._checked(self._from_onnx("lstm", grads, fields))
+        return self._checked(self._out_of(grads))
+
+
+@dataclass
+class GradGRUCellInputOp(GradOperation):
+    """One gradient of one GRU step, in PyTorch's convention.
+
+    Parameters
+    ----------
+    hidden_size : int
+        H.
+    input_index : int
+        0 input, 1 h_prev, 2 W_ih, 3 W_hh, 4 input bias, 5 recurrence bias.
+    output_id : int
+        The tensor that the operation makes.
+    input_ids : sequence of int
+        The tensors that it takes, at least two.
+    output_type : str
+        ``"Float16"``, ``"BFloat16"``, ``"Float32"`` or ``"Float64"``.
+    output_shape : sequence of int
+        Shape of the gradient.
+
+    See Also
+    --------
+    gru_cell_grad : All gradients of a step at once, with ONNX's order of gates.
+
+    Notes
+    -----
+    Weights and gates are in PyTorch's order r z n, the reset is after the product. The equations are those of
+    `gru_grad`, for one step.
+
+    Examples
+    --------
+    >>> from xpgrad import GradGRUCellInputOp
+    >>> print(GradGRUCellInputOp(128, 3, 9, (4, 5), "Float32", (384, 128)))
+    t9 = GradGRUCell[W_hh, hidden=128](t4, t5) : Float32 [384, 128]
+    """
+
+    operation: ClassVar[str] = "GradGRUCell"
+    inputs: ClassVar[tuple[str, ...]] = ("input", "h_prev", "W_ih", "W_hh", "b_ih", "b_hh")
+    kernel_names: ClassVar[tuple[str, ...]] = ("X", "H", "W", "R", "B", "B")
+    operator: ClassVar[str] = "gru"
+    gates: ClassVar[int] = 3
+    # the reset gate's slope takes the recurrent product
+    weights_used: ClassVar[dict[str, tuple[str, ...]]] = {
+        "input": ("weight_ih", "weight_hh"),
+        "": ("weight_hh",),
+    }
+
+    def __call__(
+        self,
+        grad_h: Any,
+        input: Any,  # noqa: A002 - the cell's own name for it
+        h_prev: Any,
+        W_ih: Any,
+        W_hh: Any,
+        b_ih: Any = None,
+        b_hh: Any = None,
+        *,
+        rzn: Any,
+    ) -> Any:
+        """Compute this operation's gradient, and no other.
+
+        Parameters
+        ----------
+        grad_h : array, shape (N, H)
+            Cotangent of the step's output.
+        input, h_prev : array, shapes (N, I), (N, H)
+            What the step took.
+        W_ih, W_hh : array, shapes (3H, I), (3H, H)
+            Weights, gates in the order r z n.
+        b_ih, b_hh : array, shape (3H,), optional
+            Biases; the recurrence bias matters for the reset gate's slope.
+        rzn : array, shape (N, 3H)
+            What the forward saved: the gates after their activations.
+
+        Returns
+        -------
+        array, shape output_shape
+            The gradient.
+
+        Raises
+        ------
+        ValueError
+            For an operation that is not valid, a shape out of its rule, or a gradient of another shape than
+            declared.
+        TypeError
+            For arrays that are missing or do not agree, or a gradient of another dtype than declared.
+        """
+        needed = {"input": input, "h_prev": h_prev, "W_ih": W_ih, "W_hh": W_hh, "rzn": rzn}
+        self._before({"grad_h": grad_h, **needed})
+        W, R = self._weights_to_onnx(W_ih, W_hh)
+        biases = {"bias_ih": b_ih, "bias_hh": b_hh}
+        if (b_ih is None) != (b_hh is None):
+            other = b_hh if b_ih is None else b_ih
+            biases = {name: other * 0 if bias is None else bias for name, bias in biases.items()}
+        grads = gru_cell_grad(
+            input, h_prev, W, R, zrh=self._gates_to_onnx(rzn), grad_H=grad_h,
+            B=convert("gru", biases, "torch", "onnx").get("B"), linear_before_reset=1,
+            wrt=(self._kernel_name,),
+        )  # fmt: skip
+        return self._checked(self._out_of(grads))

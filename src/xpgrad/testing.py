@@ -571,7 +571,7 @@ def _slope_at(activation: _Activation, x: np.ndarray) -> np.ndarray:
 
 
 def _slope_from_output(activation: _Activation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Derivative of an activation where its value is y; x tells only the sign where y may not."""
+    """Derivative of an activation where its value is y; x is used only where y does not tell the branch."""
     name, alpha, beta = activation
     if name == "sigmoid":
         return y * (1 - y)
@@ -584,7 +584,7 @@ def _slope_from_output(activation: _Activation, y: np.ndarray, x: np.ndarray) ->
     if name == "leakyrelu":
         return np.where(x > 0 if alpha < 0 else y > 0, 1.0, alpha)
     if name == "thresholdedrelu":
-        return np.where(y != 0, 1.0, 0.0)
+        return np.where(x > alpha if alpha < 0 else y > alpha, 1.0, 0.0)
     if name == "scaledtanh":
         return beta * (alpha - y**2 / alpha) if alpha else np.zeros_like(y)
     if name == "hardsigmoid":
@@ -808,8 +808,8 @@ def lstm_grad_reference(
     :math:`p` in both :math:`\bar c` are left out.
 
     The slopes of the gates are read off the saved values. What these do not tell, which arguments of f and g
-    were clipped and, for LeakyRelu and Elu with a negative alpha, their signs, comes from the arguments
-    themselves, rebuilt from X, the saved states and the parameters.
+    were clipped and, for LeakyRelu, Elu and ThresholdedRelu with a negative alpha, their branch, comes from
+    the arguments themselves, rebuilt from X, the saved states and the parameters.
 
     Parameters
     ----------

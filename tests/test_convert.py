@@ -1,0 +1,170 @@
+"""Conversion of weights and gradients between layouts: bits moved, functions kept, losses refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import xpgrad
+from xpgrad import convert
+
+LAYOUTS = ("onnx", "torch", "keras", "cudnn")
+GATES = {"lstm": 4, "gru": 3}
+
+
+def onnx_parameters(operator, front=(), zero_recurrence_bias=False, seed=0):
+    rng = np.random.default_rng(seed)
+    G, H, I = GATES[operator], 5, 3
+    parameters = {
+        "W": rng.normal(size=(*front, G * H, I)),
+        "R": rng.normal(size=(*front, G * H, H)),
+        "B": rng.normal(size=(*front, 2 * G * H)),
+    }
+    if zero_recurrence_bias:
+        parameters["B"][..., G * H :] = 0
+    return parameters
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("front", [(), (2,)])
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("linear_before_reset", [0, 1])
+@pytest.mark.parametrize("operator", ["lstm", "gru"])
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(LAYOUTS, 2)))
+def test_every_pair_and_back(operator, linear_before_reset, source, target, gradients, front):
+    options = {"linear_before_reset": linear_before_reset, "gradients": gradients}
+
+    def to(parameters, old, new):
+        two = {"biases": 2} if new == "keras" else {}
+        return convert(operator, parameters, old, new, **options, **two)
+
+    onnx = onnx_parameters(operator, front)
+    start = onnx if source == "onnx" else to(onnx, "onnx", source)
+    there = to(start, source, target)
+    assert_same(to(there, target, source), start)
+    if target != "onnx":
+        assert_same(to(there, target, "onnx"), onnx)
+
+
+@pytest.mark.parametrize("operator", ["lstm", "gru"])
+def test_one_bias_and_back(operator):
+    """Keras' single bias: exact where the recurrence bias is 0, the sum otherwise."""
+    onnx = onnx_parameters(operator, zero_recurrence_bias=True)
+    keras = convert(operator, onnx, "onnx", "keras")
+    assert keras["bias"].ndim == 1
+    assert_same(convert(operator, keras, "keras", "onnx"), onnx)
+    both = onnx_parameters(operator)
+    G = GATES[operator] * 5
+    summed = convert(operator, convert(operator, both, "onnx", "keras"), "keras", "onnx")
+    np.testing.assert_array_equal(summed["B"][:G], both["B"][:G] + both["B"][G:])
+    np.testing.assert_array_equal(summed["B"][G:], 0)
+
+
+def test_order_of_gates_is_named_rows():
+    """Rows that hold their gate's letter: the tables of the frameworks' own documentation."""
+    expected = {
+        ("lstm", "torch"): "ifgo", ("lstm", "keras"): "ifgo", ("lstm", "cudnn"): "ifgo",
+        ("gru", "torch"): "rzn", ("gru", "keras"): "zrn", ("gru", "cudnn"): "rzn",
+    }  # fmt: skip
+    for (operator, target), order in expected.items():
+        letters = "iofg" if operator == "lstm" else "zrn"
+        codes = np.asarray([float(ord(letter)) for letter in letters])[:, None]
+        converted = convert(operator, {"R": codes}, "onnx", target)
+        rows = np.ravel(next(iter(converted.values())))
+        assert "".join(chr(int(code)) for code in rows) == order, (operator, target)
+
+
+@pytest.mark.parametrize("operator", ["lstm", "gru"])
+def test_torch_computes_the_same(operator):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.manual_seed(0)
+    module = (torch.nn.LSTM if operator == "lstm" else torch.nn.GRU)(3, 5).double()
+    weights = {name.removesuffix("_l0"): p.detach().numpy() for name, p in module.named_parameters()}
+    onnx = {k: v[None] for k, v in convert(operator, weights, "torch", "onnx").items()}
+    X = np.random.default_rng(1).normal(size=(6, 2, 3))
+    options = {} if operator == "lstm" else {"linear_before_reset": 1}
+    ours, pullback = xpgrad.vjp(getattr(xpgrad, operator), X, onnx["W"], onnx["R"], onnx["B"], **options)
+    theirs, _ = module(torch.from_numpy(X))
+    np.testing.assert_allclose(ours.H_all[:, 0], theirs.detach().numpy(), rtol=1e-12, atol=1e-14)
+    cotangent = np.random.default_rng(2).normal(size=ours.H_all.shape)
+    theirs.backward(torch.from_numpy(cotangent[:, 0]))
+    grads = pullback(cotangent)
+    ours_torch = convert(
+        operator, {"W": grads.dW[0], "R": grads.dR[0], "B": grads.dB[0]}, "onnx", "torch",
+        gradients=True, **options,
+    )  # fmt: skip
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(
+            ours_torch[name.removesuffix("_l0")], parameter.grad.numpy(), rtol=1e-10, atol=1e-12
+        )
+
+
+def test_peepholes_pass_or_are_refused():
+    parameters = onnx_parameters("lstm") | {"P": np.arange(15.0)}
+    there = convert("lstm", parameters, "onnx", "torch")
+    np.testing.assert_array_equal(there["weight_peephole"], parameters["P"])
+    assert_same(convert("lstm", there, "torch", "onnx"), parameters)
+    with pytest.raises(ValueError, match="convert: P holds peepholes, expected none for the target 'keras'"):
+        convert("lstm", parameters, "onnx", "keras")
+
+
+def test_candidate_bias_behind_the_reset_gate():
+    """With the reset after the product, z's and r's biases add up; the candidate's can't."""
+    onnx = onnx_parameters("gru")
+    with pytest.raises(
+        ValueError, match=r"candidate's recurrence bias is other than 0 .* expected 0 for a single"
+    ):
+        convert("gru", onnx, "onnx", "keras", linear_before_reset=1, biases=1)
+    onnx["B"][25:] = 0  # v_h
+    keras = convert("gru", onnx, "onnx", "keras", linear_before_reset=1, biases=1)
+    back = convert("gru", keras, "keras", "onnx", linear_before_reset=1)
+    X, W, R = np.random.default_rng(3).normal(size=(4, 2, 3)), onnx["W"][None], onnx["R"][None]
+    one, two = (xpgrad.gru(X, W, R, B[None], linear_before_reset=1).H_all for B in (onnx["B"], back["B"]))
+    np.testing.assert_allclose(one, two, rtol=1e-13)
+
+
+def test_gradients_of_one_bias():
+    """Both halves of a sum have its gradient; halves that differ have no single one."""
+    half = np.random.default_rng(4).normal(size=20)
+    onnx = {"W": np.zeros((20, 3)), "B": np.concatenate([half, half])}
+    keras = convert("lstm", onnx, "onnx", "keras", gradients=True)
+    assert keras["bias"].shape == (20,)
+    assert_same(convert("lstm", keras, "keras", "onnx", gradients=True), onnx)
+    onnx["B"][3] += 1
+    with pytest.raises(ValueError, match="gradients of input and recurrence biases differ, expected equal"):
+        convert("lstm", onnx, "onnx", "keras", gradients=True)
+    gru_keras = {"kernel": np.zeros((3, 15)), "bias": np.zeros(15)}
+    with pytest.raises(
+        ValueError, match="bias holds the gradient of one vector, expected two with linear_bef"
+    ):
+        convert("gru", gru_keras, "keras", "onnx", linear_before_reset=1, gradients=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (("rnn", {}, "onnx", "torch"), {}, ValueError, "operator is 'rnn', expected one of 'lstm'"),
+        (("lstm", {}, "caffe", "torch"), {}, ValueError, "source is 'caffe', expected one of"),
+        (("lstm", {}, "onnx", "torch"), {"biases": 1}, ValueError, "biases is 1 with target 'torch'"),
+        (("lstm", {"V": np.ones((4, 1))}, "onnx", "torch"), {}, ValueError, "parameters has 'V', expected"),
+        (("lstm", {"W": np.ones((6, 1))}, "onnx", "torch"), {}, ValueError, r"W has 6 rows .* multiple of 4"),
+        (("lstm", {"W": np.ones(8)}, "onnx", "torch"), {}, ValueError, r"W has 1 dimensions .* at least 2"),
+        (("lstm", {"W": [[1.0]]}, "onnx", "torch"), {}, TypeError, "W is a list, expected an array"),
+        (
+            ("lstm", {"bias_ih": np.ones(4)}, "torch", "onnx"), {}, ValueError,
+            "parameters has bias_ih alone, expected bias_hh beside it",
+        ),
+        (
+            ("lstm", {"bias": np.ones(4)}, "keras", "onnx"), {}, ValueError,
+            "parameters has bias without kernel and recurrent_kernel, expected one of them",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments, options, error, message):
+    with pytest.raises(error, match=f"^convert: {message}"):
+        convert(*arguments, **options)
