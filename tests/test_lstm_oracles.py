@@ -99,11 +99,15 @@ def test_saved_arrays_that_no_forward_made(name: str) -> None:
     case = option_case(name)
     rng = np.random.default_rng(5)
     like = run_forward(case)
-    # each gate stays within its activation's values, for which alone slopes are defined
+    # Each gate stays within its activation's values, for which alone slopes are defined: its values change
+    # places among the steps and samples of a direction.
+    d_axis, H = (2 if case.layout else 1), like.H_all.shape[-1]
+    by_direction = np.moveaxis(like.iofc, d_axis, 0)
+    shuffled = rng.permuted(by_direction.reshape(by_direction.shape[0], -1, 4, H), axis=1)
     made_up = {
         "H_all": rng.standard_normal(like.H_all.shape),
         "C_all": rng.standard_normal(like.C_all.shape),
-        "iofc": rng.permuted(like.iofc.reshape(-1, 4, like.H_all.shape[-1]), axis=0).reshape(like.iofc.shape),
+        "iofc": np.moveaxis(shuffled.reshape(by_direction.shape), 0, d_axis),
     }
     foreign = like._replace(**made_up)
     expected = gradient_reference(case, foreign)

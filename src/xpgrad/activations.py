@@ -2,7 +2,7 @@
 
 A *value* is ``value(xp, x, alpha, beta)``; a *pullback* ``pullback(xp, d, x, y, alpha, beta)`` is the
 cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep y alone: unless `needs_input` says
-otherwise, any number with x's sign may stand for x, and y is one.
+otherwise, y itself may stand for x, which is asked only on which side of the kink it lies.
 
 At a kink the slope is PyTorch's: 0 for relu at 0, alpha for leaky_relu and elu at 0, 0 for hard_sigmoid at
 both ends and for thresholded_relu at the threshold.
@@ -37,7 +37,7 @@ def thresholded_relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def thresholded_relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    return xp.where(y == 0, xp.zeros_like(d), d)
+    return xp.where(x <= alpha, xp.zeros_like(d), d)
 
 
 def tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -146,8 +146,8 @@ class Activation(NamedTuple):
     beta: float | None = None
 
     def needs_input(self, alpha: float) -> bool:
-        """Whether the output does not tell the slope: with a negative alpha it has lost the input's sign."""
-        return self.name in ("LeakyRelu", "Elu") and alpha < 0
+        """Whether the output does not tell the slope: with a negative alpha different inputs share it."""
+        return self.name in ("LeakyRelu", "Elu", "ThresholdedRelu") and alpha < 0
 
 
 _ALL = (

@@ -385,7 +385,7 @@ def lstm_grad(
     H_all, C_all, iofc : array, shapes (T, D, N, H), (T, D, N, H), (T, D, N, 4H)
         As `lstm`, or any other forward with ONNX's meaning, returned them: the gradient is a function of
         these arrays. The pre-activations are rebuilt from them only where slopes can't be told from the
-        gates: with `clip`, and for LeakyRelu and Elu with a negative alpha.
+        gates: with `clip`, and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
     grad_H_all : array, shape (T, D, N, H), optional
         Cotangent of H_all; zero where left out, as the next two. Ignored past a sequence's end.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
