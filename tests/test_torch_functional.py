@@ -8,93 +8,131 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import xpgrad
-from xpgrad_torch.functional import lstm
+from xpgrad_torch import functional
 
 T, N, I, H = 4, 3, 2, 3
 
+# Shapes of the operands, as functions of the sizes; what each function returns; its attributes, by case.
+SEQUENCE = {
+    "X": lambda T, N, I, H, D, G: (T, N, I),
+    "W": lambda T, N, I, H, D, G: (D, G * H, I),
+    "R": lambda T, N, I, H, D, G: (D, G * H, H),
+    "B": lambda T, N, I, H, D, G: (D, 2 * G * H),
+    "initial_h": lambda T, N, I, H, D, G: (D, N, H),
+}
+CELL = {
+    "X": lambda T, N, I, H, D, G: (N, I),
+    "H": lambda T, N, I, H, D, G: (N, H),
+    "W": lambda T, N, I, H, D, G: (G * H, I),
+    "R": lambda T, N, I, H, D, G: (G * H, H),
+    "B": lambda T, N, I, H, D, G: (2 * G * H,),
+}
+LSTM = {**SEQUENCE, "initial_c": SEQUENCE["initial_h"], "P": lambda T, N, I, H, D, G: (D, 3 * H)}
+LSTM_CELL = {**CELL, "C": CELL["H"], "P": lambda T, N, I, H, D, G: (3 * H,)}
+SHAPES = {"lstm": (4, LSTM), "gru": (3, SEQUENCE), "lstm_cell": (4, LSTM_CELL), "gru_cell": (3, CELL)}
+COTANGENTS = {
+    "lstm": ("grad_H_all", "grad_H_t", "grad_C_t"),
+    "gru": ("grad_H_all", "grad_H_t"),
+    "lstm_cell": ("grad_H", "grad_C"),
+    "gru_cell": ("grad_H",),
+}
+OPTIONS = {
+    "lstm": {
+        "plain": {},
+        "clip": {"clip": 0.7},
+        "input_forget": {"input_forget": True},
+        "activations": {"activations": ["HardSigmoid", "Softsign", "Elu"], "activation_alpha": [0.3, 0.9]},
+    },
+    "gru": {
+        "after": {"linear_before_reset": 1},
+        "before": {"linear_before_reset": 0},
+        "clip-after": {"clip": 0.7, "linear_before_reset": 1},
+        "clip-before": {"clip": 0.7},
+        "activations": {"activations": ["HardSigmoid", "Elu"], "activation_alpha": [0.3, 0.9]},
+    },
+}
+DIRECTIONS = {"reverse": {"direction": "reverse"}, "bidirectional": {"direction": "bidirectional"}}
+CASES = [
+    pytest.param(name, attributes, id=f"{name}-{case}")
+    for name in SHAPES
+    for case, attributes in {
+        **OPTIONS[name.removesuffix("_cell")],
+        **({} if name.endswith("_cell") else DIRECTIONS),
+    }.items()
+]
+every_operator = pytest.mark.parametrize("name", SHAPES)
+sequences = pytest.mark.parametrize("name", ["lstm", "gru"])
 
-def operands(seed=0, directions=1, dtype=torch.float64, grad=True):
+
+def operands(name, seed=0, directions=1, dtype=torch.float64, grad=True, sizes=(T, N, I, H)):
     """Random operands by name, all of them, with uneven lengths."""
     g = torch.Generator().manual_seed(seed)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=g, dtype=dtype).mul_(0.6).requires_grad_(grad)
-
-    return {
-        "X": draw(T, N, I),
-        "W": draw(directions, 4 * H, I),
-        "R": draw(directions, 4 * H, H),
-        "B": draw(directions, 8 * H),
-        "sequence_lens": torch.tensor([3, 4, 1]),
-        "initial_h": draw(directions, N, H),
-        "initial_c": draw(directions, N, H),
-        "P": draw(directions, 3 * H),
+    gates, shapes = SHAPES[name]
+    drawn = {
+        operand: torch.randn(shape(*sizes, directions, gates), generator=g, dtype=dtype)
+        .mul_(0.6)
+        .requires_grad_(grad)
+        for operand, shape in shapes.items()
     }
+    if not name.endswith("_cell"):
+        drawn["sequence_lens"] = torch.tensor([3, 4, 1][: sizes[1]]).clamp(max=sizes[0])
+    return drawn
 
 
-NAMES = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
+def run(name, fixed, **attributes):
+    """Outputs of the function, as a tuple."""
+    outputs = getattr(functional, name)(**fixed, **attributes)
+    return (outputs,) if isinstance(outputs, torch.Tensor) else outputs
 
 
-def closed_over(fixed, names, **attributes):
-    """Return lstm as a function of the named operands, and these."""
+def with_gradient(fixed):
+    return [operand for operand in fixed if operand != "sequence_lens"]
+
+
+def closed_over(name, fixed, **attributes):
+    """Return the function of the operands that have a gradient, and these."""
+    names = with_gradient(fixed)
 
     def call(*tensors):
-        return lstm(**{**fixed, **dict(zip(names, tensors, strict=True))}, **attributes)
+        return run(name, {**fixed, **dict(zip(names, tensors, strict=True))}, **attributes)
 
-    return call, [fixed[name] for name in names]
-
-
-ATTRIBUTES = {
-    "plain": {},
-    "reverse": {"direction": "reverse"},
-    "bidirectional": {"direction": "bidirectional"},
-    "clip": {"clip": 0.7},
-    "input_forget": {"input_forget": True},
-    "activations": {"activations": ["HardSigmoid", "Softsign", "Elu"], "activation_alpha": [0.3, 0.9]},
-}
+    return call, [fixed[operand] for operand in names]
 
 
-@pytest.mark.parametrize("attributes", ATTRIBUTES.values(), ids=ATTRIBUTES)
-def test_gradcheck(attributes):
-    fixed = operands(directions=2 if attributes.get("direction") == "bidirectional" else 1)
-    assert gradcheck(*closed_over(fixed, NAMES, **attributes))
+def directions_of(attributes):
+    return 2 if attributes.get("direction") == "bidirectional" else 1
 
 
-def test_gradcheck_without_optional_operands():
-    fixed = {name: operands()[name] for name in ("X", "W", "R")}
-    assert gradcheck(*closed_over(fixed, ("X", "W", "R")))
+@pytest.mark.parametrize(("name", "attributes"), CASES)
+def test_gradcheck(name, attributes):
+    fixed = operands(name, directions=directions_of(attributes))
+    assert gradcheck(*closed_over(name, fixed, **attributes))
 
 
-def test_gradcheck_batch_first():
-    fixed = operands()
-    for name in ("X", "initial_h", "initial_c"):
-        fixed[name] = fixed[name].detach().transpose(0, 1).contiguous().requires_grad_()
-    assert gradcheck(*closed_over(fixed, NAMES, layout=1))
+@every_operator
+def test_gradcheck_without_optional_operands(name):
+    fixed = {operand: x for operand, x in operands(name).items() if operand in ("X", "W", "R", "H", "C")}
+    assert gradcheck(*closed_over(name, fixed))
 
 
-@pytest.mark.parametrize("attributes", ATTRIBUTES.values(), ids=ATTRIBUTES)
-def test_gradgradcheck(attributes):
-    directions = 2 if attributes.get("direction") == "bidirectional" else 1
-    g = torch.Generator().manual_seed(3)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=g, dtype=torch.float64).mul_(0.6).requires_grad_()
-
-    fixed = {
-        "X": draw(2, 2, 1),
-        "W": draw(directions, 8, 1),
-        "R": draw(directions, 8, 2),
-        "B": draw(directions, 16),
-        "sequence_lens": torch.tensor([2, 1]),
-        "initial_h": draw(directions, 2, 2),
-        "initial_c": draw(directions, 2, 2),
-        "P": draw(directions, 6),
-    }
-    assert gradgradcheck(*closed_over(fixed, NAMES, **attributes))
+@sequences
+def test_gradcheck_batch_first(name):
+    fixed = operands(name)
+    for operand in {"X", "initial_h", "initial_c"} & fixed.keys():
+        fixed[operand] = fixed[operand].detach().transpose(0, 1).contiguous().requires_grad_()
+    assert gradcheck(*closed_over(name, fixed, layout=1))
 
 
-def test_gradient_with_graph_equals_gradient_without():
-    call, inputs = closed_over(operands(1, 2), NAMES, direction="bidirectional", clip=0.8)
+@pytest.mark.parametrize(("name", "attributes"), CASES)
+def test_gradgradcheck(name, attributes):
+    fixed = operands(name, 3, directions_of(attributes), sizes=(2, 2, 1, 2))
+    call, inputs = closed_over(name, fixed, **attributes)
+    assert gradgradcheck(call, inputs, fast_mode=directions_of(attributes) == 2)
+
+
+@sequences
+def test_gradient_with_graph_equals_gradient_without(name):
+    call, inputs = closed_over(name, operands(name, 1, 2), direction="bidirectional", clip=0.8)
     outputs = call(*inputs)
     cotangents = [torch.randn_like(y) for y in outputs]
     plain = torch.autograd.grad(outputs, inputs, cotangents, retain_graph=True)
@@ -105,131 +143,170 @@ def test_gradient_with_graph_equals_gradient_without():
         torch.testing.assert_close(a, b.detach(), rtol=1e-11, atol=1e-12)
 
 
-def test_truncated_peephole_gradient_is_asked_for_and_differs():
-    call, inputs = closed_over(operands(), NAMES)
-    truncated, _ = closed_over(operands(), NAMES, peephole="truncated")
+@pytest.mark.parametrize("name", ["lstm", "lstm_cell"])
+def test_truncated_peephole_gradient_is_asked_for_and_differs(name):
+    call, inputs = closed_over(name, operands(name))
+    truncated, _ = closed_over(name, operands(name), peephole="truncated")
     cotangents = [torch.randn_like(y) for y in call(*inputs)]
     full = torch.autograd.grad(call(*inputs), inputs, cotangents)
     cut = torch.autograd.grad(truncated(*inputs), inputs, cotangents)
-    fixed = operands(grad=False)
-    forward = xpgrad.lstm(**fixed)
-    expected = xpgrad.lstm_grad(
+    fixed = operands(name, grad=False)
+    forward = getattr(xpgrad, name)(**fixed)._asdict()
+    grads = getattr(xpgrad, f"{name}_grad")(
         **fixed,
-        H_all=forward.H_all,
-        C_all=forward.C_all,
-        iofc=forward.iofc,
-        **dict(zip(("grad_H_all", "grad_H_t", "grad_C_t"), cotangents, strict=True)),
+        **{key: forward[key] for key in ("H_all", "C_all", "C_next", "iofc") if key in forward},
+        **dict(zip(COTANGENTS[name], cotangents, strict=True)),
         peephole="truncated",
     )
-    for a, b, exact in zip(cut, expected, full, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
-        assert not torch.allclose(a, exact, rtol=1e-4, atol=1e-6)
+    cut, full = (dict(zip(with_gradient(fixed), g, strict=True)) for g in (cut, full))
+    for operand in ("X", "W", "R", "B", "P"):
+        torch.testing.assert_close(cut[operand], getattr(grads, f"d{operand}"), rtol=1e-11, atol=1e-12)
+        assert not torch.allclose(cut[operand], full[operand], rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Record what each backward asks the kernel for."""
+    """Record what each backward asks a kernel for."""
     calls = []
-    kernel = xpgrad.lstm_grad
 
-    def spy(*args, **kwargs):
-        calls.append(kwargs)
-        return kernel(*args, **kwargs)
+    def watch(kernel):
+        def spy(*args, **kwargs):
+            calls.append(kwargs)
+            return kernel(*args, **kwargs)
 
-    monkeypatch.setattr(xpgrad, "lstm_grad", spy)
+        return spy
+
+    for name in SHAPES:
+        monkeypatch.setattr(xpgrad, f"{name}_grad", watch(getattr(xpgrad, f"{name}_grad")))
     return calls
 
 
-@pytest.mark.parametrize("needed", [("X",), ("W", "B"), ("initial_h", "P"), ("R", "initial_c"), NAMES])
-def test_only_what_requires_a_gradient_is_computed(asked, needed):
-    fixed = operands(grad=False)
-    for name in needed:
-        fixed[name].requires_grad_()
-    outputs = lstm(**fixed)
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("lstm", ("X",)),
+        ("lstm", ("W", "B")),
+        ("lstm", ("initial_h", "P")),
+        ("lstm", ("R", "initial_c")),
+        ("lstm", tuple(LSTM)),
+        ("gru", ("X",)),
+        ("gru", ("B", "initial_h")),
+        ("gru", ("R", "W")),
+        ("lstm_cell", ("H", "P")),
+        ("lstm_cell", ("C", "W", "B")),
+        ("gru_cell", ("H", "R")),
+        ("gru_cell", ("X", "W", "B")),
+    ],
+)
+def test_only_what_requires_a_gradient_is_computed(asked, name, needed):
+    fixed = operands(name, grad=False)
+    for operand in needed:
+        fixed[operand].requires_grad_()
+    outputs = run(name, fixed)
     cotangents = [torch.randn_like(y) for y in outputs]
     torch.autograd.backward(outputs, cotangents)
     assert [set(call["wrt"]) for call in asked] == [set(needed)]
-    everything = operands()
-    torch.autograd.backward(lstm(**everything), cotangents)
-    for name in NAMES:
-        if name in needed:
-            torch.testing.assert_close(fixed[name].grad, everything[name].grad, rtol=1e-11, atol=1e-12)
+    everything = operands(name)
+    torch.autograd.backward(run(name, everything), cotangents)
+    for operand in with_gradient(fixed):
+        if operand in needed:
+            torch.testing.assert_close(fixed[operand].grad, everything[operand].grad, rtol=1e-11, atol=1e-12)
         else:
-            assert fixed[name].grad is None
+            assert fixed[operand].grad is None
 
 
-@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2), (1, 2)])
-def test_unused_outputs_have_no_cotangent(asked, used):
-    call, inputs = closed_over(operands(), NAMES)
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [
+        *(("lstm", used) for used in [(0,), (1,), (2,), (0, 2), (1, 2)]),
+        *((name, (k,)) for name in ("gru", "lstm_cell") for k in (0, 1)),
+    ],
+)
+def test_unused_outputs_have_no_cotangent(asked, name, used):
+    call, inputs = closed_over(name, operands(name))
     outputs = call(*inputs)
     cotangents = [torch.randn_like(y) for y in outputs]
-    got = torch.autograd.grad([outputs[k] for k in used], inputs, [cotangents[k] for k in used])
-    given = [asked[0][name] is not None for name in ("grad_H_all", "grad_H_t", "grad_C_t")]
-    assert given == [k in used for k in range(3)]
-    zeroed = [c if k in used else torch.zeros_like(c) for k, c in enumerate(cotangents)]
-    expected = torch.autograd.grad(call(*inputs), inputs, zeroed)
+
+    def grads(outputs, cotangents):
+        return torch.autograd.grad(
+            outputs, inputs, cotangents, allow_unused=True, materialize_grads=True, retain_graph=True
+        )
+
+    got = grads([outputs[k] for k in used], [cotangents[k] for k in used])
+    given = [asked[0][cotangent] is not None for cotangent in COTANGENTS[name]]
+    assert given == [k in used for k in range(len(outputs))]
+    expected = grads(
+        call(*inputs), [c if k in used else torch.zeros_like(c) for k, c in enumerate(cotangents)]
+    )
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
+@every_operator
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(mode):
-    fixed = operands()
+def test_without_gradients(name, mode):
+    fixed = operands(name)
     with mode():
-        got = lstm(**fixed)
-    for a, b in zip(got, lstm(**fixed), strict=True):
+        got = run(name, fixed)
+    for a, b in zip(got, run(name, fixed), strict=True):
         assert not a.requires_grad
         assert b.requires_grad
         torch.testing.assert_close(a, b.detach(), rtol=0, atol=0)
 
 
-def test_no_operand_requires_a_gradient():
-    assert not any(y.requires_grad for y in lstm(**operands(grad=False)))
+@every_operator
+def test_no_operand_requires_a_gradient(name):
+    assert not any(y.requires_grad for y in run(name, operands(name, grad=False)))
 
 
-def test_non_contiguous_operands_and_cotangents():
-    fixed, strided = operands(), {}
-    for name, x in operands(grad=False).items():
-        strided[name] = torch.stack((x, x), dim=-1)[..., 0]
-        assert not strided[name].is_contiguous()
-        if name != "sequence_lens":
-            strided[name].requires_grad_()
-    outputs, others = lstm(**fixed), lstm(**strided)
+@every_operator
+def test_non_contiguous_operands_and_cotangents(name):
+    fixed, strided = operands(name), {}
+    for operand, x in operands(name, grad=False).items():
+        strided[operand] = torch.stack((x, x), dim=-1)[..., 0]
+        assert not strided[operand].is_contiguous()
+        if operand != "sequence_lens":
+            strided[operand].requires_grad_()
+    outputs, others = run(name, fixed), run(name, strided)
     cotangents = [torch.randn_like(y) for y in outputs]
     torch.autograd.backward(outputs, cotangents)
     torch.autograd.backward(others, [torch.stack((c, c), dim=-1)[..., 0] for c in cotangents])
     for a, b in zip(outputs, others, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
-    for name in NAMES:
-        torch.testing.assert_close(fixed[name].grad, strided[name].grad, rtol=1e-11, atol=1e-12)
+    for operand in with_gradient(fixed):
+        torch.testing.assert_close(fixed[operand].grad, strided[operand].grad, rtol=1e-11, atol=1e-12)
 
 
-def test_expanded_cotangent():
-    call, inputs = closed_over(operands(), NAMES)
+@every_operator
+def test_expanded_cotangent(name):
+    call, inputs = closed_over(name, operands(name))
     got = torch.autograd.grad(call(*inputs)[0].sum(), inputs)
-    expected = torch.autograd.grad(call(*inputs)[0], inputs, torch.ones(T, 1, N, H, dtype=torch.float64))
+    y = call(*inputs)[0]
+    expected = torch.autograd.grad(y, inputs, torch.ones_like(y))
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
-def test_operands_and_cotangents_are_not_written_to():
-    fixed = operands()
-    before = {name: x.detach().clone() for name, x in fixed.items()}
-    outputs = lstm(**fixed)
+@every_operator
+def test_operands_and_cotangents_are_not_written_to(name):
+    fixed = operands(name)
+    before = {operand: x.detach().clone() for operand, x in fixed.items()}
+    outputs = run(name, fixed)
     cotangents = [torch.randn_like(y) for y in outputs]
     kept = [x.detach().clone() for x in (*outputs, *cotangents)]
     torch.autograd.backward(outputs, cotangents)
-    for name, x in fixed.items():
-        assert torch.equal(x, before[name]), name
+    for operand, x in fixed.items():
+        assert torch.equal(x, before[operand]), operand
     assert all(torch.equal(a, b) for a, b in zip((*outputs, *cotangents), kept, strict=True))
 
 
-def test_padding_does_not_leak():
-    clean, dirty = operands(), operands()
+@sequences
+def test_padding_does_not_leak(name):
+    clean, dirty = operands(name), operands(name)
     past = torch.arange(T)[:, None] >= clean["sequence_lens"]
     with torch.no_grad():
         dirty["X"][past] = float("nan")
-    outputs, others = lstm(**clean), lstm(**dirty)
+    outputs, others = run(name, clean), run(name, dirty)
     assert not outputs[0][past.unsqueeze(1)].any()
     cotangents = [torch.randn_like(y) for y in outputs]
     torch.autograd.backward(outputs, cotangents)
@@ -237,37 +314,40 @@ def test_padding_does_not_leak():
     torch.autograd.backward(others, cotangents)
     for a, b in zip(outputs, others, strict=True):
         assert torch.equal(a, b)
-    for name in NAMES:
-        assert torch.isfinite(dirty[name].grad).all(), name
-        torch.testing.assert_close(clean[name].grad, dirty[name].grad, rtol=1e-12, atol=1e-13)
+    for operand in with_gradient(clean):
+        assert torch.isfinite(dirty[operand].grad).all(), operand
+        torch.testing.assert_close(clean[operand].grad, dirty[operand].grad, rtol=1e-12, atol=1e-13)
     assert not clean["X"].grad[past].any()
 
 
-def test_backward_twice_needs_retain_graph():
-    outputs = lstm(**operands())
+@every_operator
+def test_backward_twice_needs_retain_graph(name):
+    outputs = run(name, operands(name))
     loss = sum((y * torch.randn_like(y)).sum() for y in outputs)
     loss.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         loss.backward()
 
 
-def test_memory_is_freed_without_the_garbage_collector():
-    fixed = operands()
+@every_operator
+def test_memory_is_freed_without_the_garbage_collector(name):
+    fixed = operands(name)
     gc.collect()
     gc.disable()
     try:
-        H_all, H_t, C_t = lstm(**fixed)
-        saved = [weakref.ref(x) for x in (H_all, H_all.grad_fn)]
-        H_all.sum().backward()
-        del H_all, H_t, C_t
-        assert [ref() for ref in saved] == [None, None]
+        outputs = run(name, fixed)
+        saved = [weakref.ref(x) for x in (*outputs, outputs[0].grad_fn)]
+        outputs[0].sum().backward()
+        del outputs
+        assert [ref() for ref in saved] == [None] * len(saved)
     finally:
         gc.enable()
 
 
-def test_saved_operand_changed_in_place_is_noticed():
-    fixed = operands()
-    outputs = lstm(**fixed)
+@every_operator
+def test_saved_operand_changed_in_place_is_noticed(name):
+    fixed = operands(name)
+    outputs = run(name, fixed)
     with torch.no_grad():
         fixed["R"].mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -275,26 +355,38 @@ def test_saved_operand_changed_in_place_is_noticed():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    ("name", "change", "error", "words"),
     [
-        ({"X": [[[1.0]]]}, TypeError, ["lstm", "X", "list", "torch.Tensor"]),
-        ({"B": 1.0}, TypeError, ["lstm", "B", "float", "torch.Tensor"]),
-        ({"W": None}, TypeError, ["lstm", "W", "NoneType", "torch.Tensor"]),
-        ({"peephole": "partial"}, ValueError, ["lstm", "peephole", "'partial'", "'full'", "'truncated'"]),
-        ({"W": torch.zeros(1, 12, 6).double()}, ValueError, ["lstm", "W", "(1, 12, 6)", "(1, 12, 2)"]),
-        ({"direction": "sideways"}, ValueError, ["lstm", "direction", "sideways"]),
+        ("lstm", {"X": [[[1.0]]]}, TypeError, ["X", "list", "torch.Tensor"]),
+        ("lstm", {"B": 1.0}, TypeError, ["B", "float", "torch.Tensor"]),
+        ("lstm", {"W": None}, TypeError, ["W", "NoneType", "torch.Tensor"]),
+        ("lstm", {"peephole": "partial"}, ValueError, ["peephole", "'partial'", "'full'", "'truncated'"]),
+        ("lstm", {"W": torch.zeros(1, 12, 6).double()}, ValueError, ["W", "(1, 12, 6)", "(1, 12, 2)"]),
+        ("lstm", {"direction": "sideways"}, ValueError, ["direction", "sideways"]),
+        ("gru", {"X": [[[1.0]]]}, TypeError, ["X", "list", "torch.Tensor"]),
+        ("gru", {"R": None}, TypeError, ["R", "NoneType", "torch.Tensor"]),
+        ("gru", {"W": torch.zeros(1, 9, 6).double()}, ValueError, ["W", "(1, 9, 6)", "(1, 9, 2)"]),
+        ("gru", {"linear_before_reset": 2}, ValueError, ["linear_before_reset", "2", "0", "1"]),
+        ("lstm_cell", {"C": None}, TypeError, ["C", "NoneType", "torch.Tensor"]),
+        ("lstm_cell", {"H": torch.zeros(2, 3).double()}, ValueError, ["H", "(2, 3)", "(3, 3)"]),
+        ("lstm_cell", {"peephole": "partial"}, ValueError, ["peephole", "'partial'"]),
+        ("gru_cell", {"H": 1}, TypeError, ["H", "int", "torch.Tensor"]),
+        ("gru_cell", {"W": torch.zeros(9, 6).double()}, ValueError, ["W", "(9, 6)", "(9, 2)"]),
+        ("gru_cell", {"clip": -1.0}, ValueError, ["clip", "-1.0"]),
     ],
 )
-def test_bad_input(change, error, words):
+def test_bad_input(name, change, error, words):
     with pytest.raises(error) as caught:
-        lstm(**{**operands(), **change})
+        run(name, {**operands(name), **change})
+    assert str(caught.value).startswith(f"{name}: ")
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_checkpoint():
+@every_operator
+def test_checkpoint(name):
     from torch.utils.checkpoint import checkpoint
 
-    call, inputs = closed_over(operands(), NAMES)
+    call, inputs = closed_over(name, operands(name))
     outputs = call(*inputs)
     cotangents = [torch.randn_like(y) for y in outputs]
     expected = torch.autograd.grad(outputs, inputs, cotangents)
@@ -303,20 +395,54 @@ def test_checkpoint():
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+@every_operator
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)]
 )
-def test_lower_precision_against_float64(dtype, tolerance):
+def test_lower_precision_against_float64(name, dtype, tolerance):
     """Errors relative to the largest value; half precision keeps its states in float32."""
-    low = operands(5, dtype=dtype)
-    high = {name: x.detach().double() if x.is_floating_point() else x for name, x in low.items()}
-    for name in NAMES:
-        high[name].requires_grad_()
-    outputs, exact = lstm(**low), lstm(**high)
+    low = operands(name, 5, dtype=dtype)
+    high = {operand: x.detach().double() if x.is_floating_point() else x for operand, x in low.items()}
+    names = with_gradient(low)
+    for operand in names:
+        high[operand].requires_grad_()
+    outputs, exact = run(name, low), run(name, high)
     cotangents = [torch.randn_like(y) for y in outputs]
     torch.autograd.backward(outputs, cotangents)
     torch.autograd.backward(exact, [c.double() for c in cotangents])
-    pairs = [*zip(outputs, exact, strict=True), *((low[name].grad, high[name].grad) for name in NAMES)]
+    pairs = [*zip(outputs, exact, strict=True), *((low[x].grad, high[x].grad) for x in names)]
     for got, expected in pairs:
         assert got.dtype == dtype
         assert (got - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("lstm", {"clip": 1.5}),
+        ("lstm", {"input_forget": True}),
+        ("gru", {"linear_before_reset": 1}),
+        ("gru", {"linear_before_reset": 0, "clip": 1.5}),
+    ],
+)
+def test_steps_of_the_cell_make_the_sequence(name, attributes):
+    fixed = operands(name, 2)
+    del fixed["sequence_lens"]
+    outputs = run(name, fixed, **attributes)
+    parameters = {operand: fixed[operand][0] for operand in {"W", "R", "B", "P"} & fixed.keys()}
+    states = [fixed[operand][0] for operand in ("initial_h", "initial_c") if operand in fixed]
+    steps = []
+    for x in fixed["X"]:
+        given = dict(zip(("H", "C"), states, strict=False))
+        states = run(f"{name}_cell", {"X": x, **given, **parameters}, **attributes)
+        steps.append(states[0])
+    looped = (torch.stack(steps)[:, None], *(state[None] for state in states))
+    cotangents = [torch.randn_like(y) for y in outputs]
+    leaves = [fixed[operand] for operand in with_gradient(fixed)]
+    results = [torch.autograd.grad(y, leaves, cotangents) for y in (outputs, looped)]
+    for a, b in zip([*outputs, *results[0]], [*looped, *results[1]], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+
+
+def test_public_names():
+    assert functional.__all__ == sorted(SHAPES)

@@ -1,7 +1,7 @@
 """xpgrad in PyTorch: differentiable functions, drop-in modules, and `swap`, which puts them into a model."""
 
 from xpgrad_torch import functional
-from xpgrad_torch.modules import LSTM
+from xpgrad_torch.modules import GRU, LSTM, GRUCell, LSTMCell
 from xpgrad_torch.swap import swap
 
-__all__ = ["LSTM", "functional", "swap"]
+__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "functional", "swap"]

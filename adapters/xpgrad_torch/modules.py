@@ -3,20 +3,67 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-import xpgrad
-from xpgrad_torch import functional
+from xpgrad_torch._recurrent import Cell, Layers, Recurrent, States
 
-__all__ = ["LSTM"]
-
-States = tuple[Tensor, Tensor]
+__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell"]
 
 
-class LSTM(nn.LSTM):
+class _LSTMOptions(Recurrent):
+    """What xpgrad's LSTM has on top, over sequences and as a single step."""
+
+    _ROWS = (0, 3, 1, 2)  # i f g o -> i o f c
+    _STATES = ("h_0", "c_0")
+    _OPTIONS = ("peephole", "peephole_gradient", "clip", "input_forget", *Recurrent._OPTIONS[1:])
+
+    peephole: bool = False
+    peephole_gradient: str = "full"
+    input_forget: bool = False
+
+    def _set_options(self, **options: Any) -> None:
+        super()._set_options(**options)
+        if self.peephole_gradient not in ("full", "truncated"):
+            raise ValueError(
+                f"{self._NAME}: peephole_gradient is {self.peephole_gradient!r}, expected 'full' or "
+                "'truncated'"
+            )
+
+    def _attributes(self) -> dict[str, Any]:
+        return super()._attributes() | {"input_forget": self.input_forget}
+
+    def _gradient_attributes(self) -> dict[str, Any]:
+        return {"peephole": self.peephole_gradient}
+
+    def _add_peepholes(self, names: Sequence[str], factory: dict[str, Any]) -> None:
+        # After the other parameters, so that these draw the numbers that PyTorch's module gives them.
+        bound = self.hidden_size**-0.5
+        for name in names:
+            weight = nn.Parameter(torch.empty(3 * self.hidden_size, **factory))
+            self.register_parameter(name, weight)
+            nn.init.uniform_(weight, -bound, bound)
+
+
+class _GRUOptions(Recurrent):
+    """What xpgrad's GRU has on top, over sequences and as a single step."""
+
+    _ROWS = (1, 0, 2)  # r z n -> z r h
+    _STATES = ("hx",)
+    _OPTIONS = ("reset_after", *Recurrent._OPTIONS)
+
+    reset_after: bool = True
+
+    def _set_options(self, **options: Any) -> None:
+        super()._set_options(**options)
+        if not isinstance(self.reset_after, bool):
+            raise TypeError(f"{self._NAME}: reset_after is {self.reset_after!r}, expected True or False")
+
+    def _attributes(self) -> dict[str, Any]:
+        return super()._attributes() | {"linear_before_reset": int(self.reset_after)}
+
+
+class LSTM(_LSTMOptions, Layers, nn.LSTM):
     """Long short-term memory: `torch.nn.LSTM`, with more options and without the price of packed sequences.
 
     For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
@@ -71,14 +118,8 @@ class LSTM(nn.LSTM):
     (torch.Size([3, 5, 20]), torch.Size([2, 3, 20]))
     """
 
-    # What `torch.nn.LSTM` does not have, with the value that makes this module equal to it.
-    peephole: bool = False
-    peephole_gradient: str = "full"
-    clip: float | None = None
-    input_forget: bool = False
-    activations: list[str] | None = None
-    activation_alpha: list[float] | None = None
-    activation_beta: list[float] | None = None
+    _KERNEL = "lstm"
+    _NAME = "LSTM"
 
     def __init__(
         self,
@@ -113,280 +154,277 @@ class LSTM(nn.LSTM):
             proj_size,
             **factory,
         )
-        self.peephole = peephole
-        self.peephole_gradient = peephole_gradient
-        self.clip = clip
-        self.input_forget = input_forget
-        self.activations = None if activations is None else list(activations)
-        self.activation_alpha = None if activation_alpha is None else list(activation_alpha)
-        self.activation_beta = None if activation_beta is None else list(activation_beta)
-        self._check_attributes()
-        if peephole:
-            # After the other parameters, so that these draw the numbers that `torch.nn.LSTM` gives them.
-            bound = hidden_size**-0.5
-            for suffix in self._suffixes():
-                weight = nn.Parameter(torch.empty(3 * hidden_size, **factory))
-                self.register_parameter(f"weight_peephole_{suffix}", weight)
-                nn.init.uniform_(weight, -bound, bound)
-
-    def forward(  # type: ignore[override]
-        self,
-        input: Tensor | PackedSequence,  # noqa: A002, the name that torch.nn.LSTM gives it
-        hx: States | None = None,
-        *,
-        lengths: Any = None,
-    ) -> tuple[Tensor | PackedSequence, States]:
-        """Run the layers over a batch of sequences.
-
-        Parameters
-        ----------
-        input : Tensor or PackedSequence
-            (T, N, I), (N, T, I) where `batch_first`, (T, I) for a single sequence, or a packed sequence.
-        hx : tuple of two tensors, optional
-            Initial states h_0 and c_0, (num_layers·D, N, H), without N for a single sequence; default zeros.
-        lengths : Tensor or sequence of int, optional
-            Length of each sequence in a padded `input`, (N,), from 0 to T. What stands behind the end has no
-            influence, the output is zero there, and h_n and c_n are the states at the end.
-
-        Returns
-        -------
-        output, (h_n, c_n)
-            As `torch.nn.LSTM` returns them; a packed `output` where `input` is packed.
-        """
-        if isinstance(input, PackedSequence):
-            if lengths is not None:
-                raise ValueError("LSTM: lengths is given, but input is a PackedSequence, which has its own")
-            return self._forward_packed(input, hx)
-        if not isinstance(input, Tensor):
-            raise TypeError(f"LSTM: input is {type(input).__name__}, expected torch.Tensor or PackedSequence")
-        if input.dim() not in (2, 3):
-            raise ValueError(
-                f"LSTM: input has {input.dim()} dimensions, expected 2 (one sequence) or 3 (a batch of them)"
-            )
-        single = input.dim() == 2
-        X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
-        self._check_input(X)
-        hx = self._checked_states(hx, X.dtype, () if single else (X.shape[1],))
-        if single and hx is not None:
-            hx = (hx[0].unsqueeze(1), hx[1].unsqueeze(1))
-        output, (h_n, c_n) = self._run_layers(X, _lengths_tensor(lengths, X), hx)
-        if single:
-            return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
-        return output.transpose(0, 1) if self.batch_first else output, (h_n, c_n)
-
-    def flatten_parameters(self) -> None:
-        """Do nothing: only cuDNN needs its weights in one block of memory, xpgrad's kernels do not."""
-
-    def extra_repr(self) -> str:
-        """Return the constructor's arguments that are not the defaults."""
-        parts = [super().extra_repr()]
-        parts += [
-            f"{name}={getattr(self, name)!r}" for name in _EXTRAS if getattr(self, name) != _EXTRAS[name]
-        ]
-        return ", ".join(parts)
-
-    def _attributes(self) -> dict[str, Any]:
-        return {
-            "direction": "bidirectional" if self.bidirectional else "forward",
-            "activations": self.activations,
-            "activation_alpha": self.activation_alpha,
-            "activation_beta": self.activation_beta,
-            "clip": self.clip,
-            "input_forget": self.input_forget,
-        }
-
-    def _check_attributes(self) -> None:
-        """Raise what the kernel raises for these attributes, now and not at the first batch."""
-        if self.peephole_gradient not in ("full", "truncated"):
-            raise ValueError(
-                f"LSTM: peephole_gradient is {self.peephole_gradient!r}, expected 'full' or 'truncated'"
-            )
-        attributes = self._attributes()
-        if all(attributes[name] == _EXTRAS[name] for name in attributes.keys() & _EXTRAS.keys()):
-            return
-        directions = 2 if self.bidirectional else 1
-        with xpgrad.use_engine("standard"):
-            weights = np.zeros((directions, 4, 1))
-            xpgrad.lstm(np.zeros((1, 1, 1)), weights, weights, **attributes)
-
-    def _check_input(self, X: Tensor) -> None:
-        if X.shape[-1] != self.input_size:
-            raise RuntimeError(
-                f"LSTM: input.size(-1) is {X.shape[-1]}, expected input_size = {self.input_size}"
-            )
-        weight = self.weight_ih_l0
-        if X.dtype != weight.dtype and not _autocasts(X):
-            raise ValueError(
-                f"LSTM: input has dtype {X.dtype}, expected that of the weights, {weight.dtype}; "
-                f"convert one: input.to({weight.dtype}) or model.to({X.dtype})"
-            )
-
-    def _checked_states(self, hx: Any, dtype: torch.dtype, batch: tuple[int, ...]) -> States | None:
-        """Return hx where its shapes and dtypes fit."""
-        if hx is None:
-            return None
-        if not isinstance(hx, tuple | list) or len(hx) != 2 or not all(isinstance(x, Tensor) for x in hx):
-            raise TypeError("LSTM: hx is not a pair of tensors, expected (h_0, c_0)")
-        layers = self.num_layers * (2 if self.bidirectional else 1)
-        for name, state, size in zip(
-            ("h_0", "c_0"), hx, (self._output_size(), self.hidden_size), strict=True
-        ):
-            expected = (layers, *batch, size)
-            if state.shape != expected:
-                raise RuntimeError(f"LSTM: {name} has shape {tuple(state.shape)}, expected {expected}")
-            if state.dtype != dtype and not _autocasts(state):
-                raise RuntimeError(f"LSTM: {name} has dtype {state.dtype}, expected that of input, {dtype}")
-        return hx[0], hx[1]
-
-    def _forward_packed(self, packed: PackedSequence, hx: States | None) -> tuple[PackedSequence, States]:
-        """Run the layers over the padded form of a packed sequence, its sequences from long to short."""
-        data, batch_sizes, sorted_indices, unsorted_indices = packed
-        if data.dim() != 2:
-            raise RuntimeError(f"LSTM: input.data has {data.dim()} dimensions, expected 2")
-        self._check_input(data)
-        hx = self._checked_states(hx, data.dtype, (int(batch_sizes[0]),))
-        if hx is not None and sorted_indices is not None:
-            hx = (hx[0].index_select(1, sorted_indices), hx[1].index_select(1, sorted_indices))
-        X, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
-        output, (h_n, c_n) = self._run_layers(X, lengths.to(X.device), hx, lengths)
-        if unsorted_indices is not None:
-            h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
-        data = pack_padded_sequence(output, lengths).data
-        return PackedSequence(data, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
-
-    def _run_layers(
-        self, X: Tensor, lengths: Tensor | None, hx: States | None, packed_lengths: Tensor | None = None
-    ) -> tuple[Tensor, States]:
-        """Run the layers one after the other on a (T, N, I) input; `packed_lengths` as given to a packing."""
-        directions = 2 if self.bidirectional else 1
-        finals = []
-        for layer in range(self.num_layers):
-            if layer and self.dropout and self.training:
-                X = _dropout(X, self.dropout, packed_lengths)
-            rows = slice(layer * directions, (layer + 1) * directions)
-            h_0, c_0 = (None, None) if hx is None else (hx[0][rows], hx[1][rows])
-            X, final = self._run_layer(layer, X, lengths, h_0, c_0)
-            finals.append(final)
-        if len(finals) == 1:
-            return X, finals[0]
-        h_n, c_n = zip(*finals, strict=True)
-        return X, (torch.cat(h_n), torch.cat(c_n))
-
-    def _run_layer(
-        self, layer: int, X: Tensor, lengths: Tensor | None, h_0: Tensor | None, c_0: Tensor | None
-    ) -> tuple[Tensor, States]:
-        """Run both directions of one layer."""
-        W, R, B, P, S = self._onnx_weights(layer)
-        if _autocasts(X):
-            X, W, R, B, P, S, h_0, c_0 = _autocast(X, W, R, B, P, S, h_0, c_0)
-        if S is None:
-            initial_h, recurrence = h_0, R
-        else:
-            initial_h, recurrence = None, R @ S
-            if h_0 is not None:
-                X, W = _with_first_state(X, W, R, h_0, lengths)
-        H_all, H_t, C_t = functional.lstm(
-            X,
-            W,
-            recurrence,
-            B,
-            lengths,
-            initial_h,
-            c_0,
-            P,
-            peephole=self.peephole_gradient,
-            **self._attributes(),
+        self._set_options(
+            peephole=peephole,
+            peephole_gradient=peephole_gradient,
+            clip=clip,
+            input_forget=input_forget,
+            activations=activations,
+            activation_alpha=activation_alpha,
+            activation_beta=activation_beta,
         )
-        if S is not None:
-            H_all, H_t = H_all @ S.mT, H_t @ S.mT
-            if h_0 is not None and lengths is not None:
-                H_t = torch.where((lengths == 0)[:, None], h_0, H_t)
-        output = H_all.transpose(1, 2).flatten(2) if self.bidirectional else H_all.squeeze(1)
-        return output, (H_t, C_t)
+        if peephole:
+            suffixes = [suffix for layer in range(num_layers) for suffix in self._suffixes(layer)]
+            self._add_peepholes([f"weight_peephole_{suffix}" for suffix in suffixes], factory)
 
-    def _onnx_weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """Return W, R, B and P of a layer as ONNX lays them out, and the projection (D, proj_size, H)."""
-        suffixes = [f"l{layer}", f"l{layer}_reverse"][: 2 if self.bidirectional else 1]
-        W = _iofc([getattr(self, f"weight_ih_{s}") for s in suffixes], len(suffixes))
-        R = _iofc([getattr(self, f"weight_hh_{s}") for s in suffixes], len(suffixes))
-        B = P = S = None
-        if self.bias:
-            both = [getattr(self, f"bias_{part}_{s}") for s in suffixes for part in ("ih", "hh")]
-            B = _iofc(both, len(suffixes))
-        if self.peephole:
-            P = torch.stack([getattr(self, f"weight_peephole_{s}") for s in suffixes])
-        if self.proj_size:
-            S = torch.stack([getattr(self, f"weight_hr_{s}") for s in suffixes])
-        return W, R, B, P, S
+    def _state_sizes(self) -> tuple[int, ...]:
+        return self.proj_size or self.hidden_size, self.hidden_size
 
-    def _suffixes(self) -> list[str]:
-        ends = ("", "_reverse") if self.bidirectional else ("",)
-        return [f"l{layer}{end}" for layer in range(self.num_layers) for end in ends]
+    def _onnx_weights(self, layer: int) -> dict[str, Tensor]:
+        """Return also the peepholes P, and the projection S (D, proj_size, H), which ONNX does not have."""
+        weights = super()._onnx_weights(layer)
+        for operand, part, there in (
+            ("P", "weight_peephole", self.peephole),
+            ("S", "weight_hr", self.proj_size),
+        ):
+            if there:
+                weights[operand] = torch.stack([getattr(self, f"{part}_{s}") for s in self._suffixes(layer)])
+        return weights
 
-    def _output_size(self) -> int:
-        return self.proj_size or self.hidden_size
-
-
-_EXTRAS = {
-    name: getattr(LSTM, name)
-    for name in (
-        "peephole",
-        "peephole_gradient",
-        "clip",
-        "input_forget",
-        "activations",
-        "activation_alpha",
-        "activation_beta",
-    )
-}
+    def _run_kernel(self, **operands: Any) -> States:
+        S = operands.pop("S", None)
+        if S is None:
+            return super()._run_kernel(**operands)
+        X, W, R, lengths = (operands[name] for name in ("X", "W", "R", "sequence_lens"))
+        h_0 = operands.pop("initial_h", None)
+        operands["R"] = R @ S
+        if h_0 is not None:
+            operands["X"], operands["W"] = _with_first_state(X, W, R, h_0, lengths)
+        H_all, H_t, C_t = super()._run_kernel(**operands)
+        H_all, H_t = H_all @ S.mT, H_t @ S.mT
+        if h_0 is not None and lengths is not None:
+            H_t = torch.where((lengths == 0)[:, None], h_0, H_t)
+        return H_all, H_t, C_t
 
 
-def _iofc(parameters: list[Tensor], directions: int) -> Tensor:
-    """Put rows in PyTorch's order i f g o into ONNX's i o f c, with the directions in front."""
-    blocks = []
-    for parameter in parameters:
-        i, f, g, o = parameter.chunk(4)
-        blocks += [i, o, f, g]
-    # One cat, because each further operator costs a copy here and another in the backward.
-    return torch.cat(blocks).unflatten(0, (directions, -1))
+class GRU(_GRUOptions, Layers, nn.GRU):
+    """Gated recurrent unit: `torch.nn.GRU`, with both reset conventions and more options.
+
+    For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
+
+        r = σ(W_ir x + b_ir + W_hr h' + b_hr)
+        z = σ(W_iz x + b_iz + W_hz h' + b_hz)
+        n = tanh(W_in x + b_in + r ⊙ (W_hn h' + b_hn))        reset_after=True, PyTorch's and cuDNN's
+        n = tanh(W_in x + b_in + W_hn (r ⊙ h') + b_hn)        reset_after=False
+        h = (1 - z) ⊙ n + z ⊙ h'
+
+    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
+    `torch.nn.GRU`: state_dicts load both ways. What is more are the keyword-only arguments from
+    `reset_after` on, and `lengths` in the call.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
+        As in `torch.nn.GRU`.
+    reset_after : bool
+        Whether the reset gate multiplies the candidate's recurrent product, or the state that goes into it:
+        the default of ONNX, and of the paper.
+    clip : float, optional
+        Bound what goes into the gates and the candidate to [-clip, clip].
+    activations, activation_alpha, activation_beta : sequence, optional
+        ONNX's attributes: two names per direction, for the gates and the candidate; default Sigmoid, Tanh.
+        The alphas and betas are those of the activations that take them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        From the constructor as in `torch.nn.GRU`, and where an attribute breaks ONNX's rules. From a call
+        ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
+
+    Notes
+    -----
+    Source: Cho et al., Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
+    Translation (2014); the operator GRU of the ONNX specification.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> rnn = xpgrad_torch.GRU(10, 20, 2, batch_first=True, reset_after=False)
+    >>> output, h_n = rnn(torch.randn(3, 5, 10), lengths=[5, 2, 4])
+    >>> output.shape, h_n.shape
+    (torch.Size([3, 5, 20]), torch.Size([2, 3, 20]))
+    """
+
+    _KERNEL = "gru"
+    _NAME = "GRU"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        reset_after: bool = True,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+        )
+        self._set_options(
+            reset_after=reset_after,
+            clip=clip,
+            activations=activations,
+            activation_alpha=activation_alpha,
+            activation_beta=activation_beta,
+        )
 
 
-def _lengths_tensor(lengths: Any, X: Tensor) -> Tensor | None:
-    """Return lengths as a tensor beside X, (T, N, I); what is wrong in it, the kernel says."""
-    if lengths is None:
-        return None
-    lengths = torch.as_tensor(lengths, device=X.device)
-    if lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise TypeError(f"LSTM: lengths has dtype {lengths.dtype}, expected an integer dtype")
-    if lengths.shape != X.shape[1:2]:
-        raise ValueError(f"LSTM: lengths has shape {tuple(lengths.shape)}, expected (N,) = ({X.shape[1]},)")
-    return lengths
+class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
+    """One step of an LSTM: `torch.nn.LSTMCell`, with the options of `LSTM`.
+
+    The equations are those of `LSTM`. Constructor, parameters, their names and random initialisation, inputs
+    and outputs are those of `torch.nn.LSTMCell`: state_dicts load both ways. What is more are the
+    keyword-only arguments.
+
+    Parameters
+    ----------
+    input_size, hidden_size, bias, device, dtype
+        As in `torch.nn.LSTMCell`.
+    peephole : bool
+        Add peepholes: a parameter ``weight_peephole``, (3H,), for the gates i o f.
+    peephole_gradient, clip, input_forget, activations, activation_alpha, activation_beta
+        As in `LSTM`, for one direction.
+
+    Raises
+    ------
+    TypeError, ValueError
+        From the constructor where an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
+        for inputs of a wrong size or dtype.
+
+    Notes
+    -----
+    Source: as of `LSTM`. Each call brings the weights into the kernel's order, which a whole sequence in
+    `LSTM` does once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> cell = xpgrad_torch.LSTMCell(10, 20, peephole=True)
+    >>> h, c = cell(torch.randn(3, 10))
+    >>> h, c = cell(torch.randn(3, 10), (h, c))
+    >>> h.shape
+    torch.Size([3, 20])
+    """
+
+    _KERNEL = "lstm_cell"
+    _NAME = "LSTMCell"
+
+    weight_peephole: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        peephole: bool = False,
+        peephole_gradient: str = "full",
+        clip: float | None = None,
+        input_forget: bool = False,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+    ) -> None:
+        factory = {"device": device, "dtype": dtype}
+        super().__init__(input_size, hidden_size, bias, **factory)
+        self._set_options(
+            peephole=peephole,
+            peephole_gradient=peephole_gradient,
+            clip=clip,
+            input_forget=input_forget,
+            activations=activations,
+            activation_alpha=activation_alpha,
+            activation_beta=activation_beta,
+        )
+        if peephole:
+            self._add_peepholes(["weight_peephole"], factory)
+
+    def _onnx_weights(self) -> dict[str, Tensor]:
+        weights = super()._onnx_weights()
+        return weights | {"P": self.weight_peephole} if self.peephole else weights
 
 
-def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:
-    """Drop outputs of a layer, with the random numbers that `torch.nn.LSTM` would draw for the same input."""
-    if packed_lengths is None:
-        return nn.functional.dropout(X, p)
-    data, batch_sizes, _, _ = pack_padded_sequence(X, packed_lengths)
-    return pad_packed_sequence(PackedSequence(nn.functional.dropout(data, p), batch_sizes))[0]
+class GRUCell(_GRUOptions, Cell, nn.GRUCell):
+    """One step of a GRU: `torch.nn.GRUCell`, with the options of `GRU`.
 
+    The equations are those of `GRU`. Constructor, parameters, their names and random initialisation, inputs
+    and outputs are those of `torch.nn.GRUCell`: state_dicts load both ways. What is more are the
+    keyword-only arguments.
 
-def _autocasts(x: Tensor) -> bool:
-    """Tell whether autocast is on where x is."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    Parameters
+    ----------
+    input_size, hidden_size, bias, device, dtype
+        As in `torch.nn.GRUCell`.
+    reset_after, clip, activations, activation_alpha, activation_beta
+        As in `GRU`, for one direction.
 
+    Raises
+    ------
+    TypeError, ValueError
+        From the constructor where an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
+        for inputs of a wrong size or dtype.
 
-def _autocast(*tensors: Tensor | None) -> list[Any]:
-    """Convert as PyTorch does for `torch.nn.LSTM` under autocast: all but float64."""
-    return [
-        None
-        if x is None
-        else x
-        if x.dtype == torch.float64
-        else x.to(torch.get_autocast_dtype(x.device.type))
-        for x in tensors
-    ]
+    Notes
+    -----
+    Source: as of `GRU`. Each call brings the weights into the kernel's order, which a whole sequence in
+    `GRU` does once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> cell = xpgrad_torch.GRUCell(10, 20, reset_after=False)
+    >>> h = cell(torch.randn(3, 10))
+    >>> cell(torch.randn(3, 10), h).shape
+    torch.Size([3, 20])
+    """
+
+    _KERNEL = "gru_cell"
+    _NAME = "GRUCell"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        reset_after: bool = True,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
+        self._set_options(
+            reset_after=reset_after,
+            clip=clip,
+            activations=activations,
+            activation_alpha=activation_alpha,
+            activation_beta=activation_beta,
+        )
 
 
 def _with_first_state(

@@ -39,17 +39,20 @@ def _lstm(module: nn.Module) -> nn.Module:
 
 # What is replaced, by exact type: a subclass may have changed what the module computes.
 _BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
+    nn.GRU: _same_state(modules.GRU),
+    nn.GRUCell: _same_state(modules.GRUCell),
     nn.LSTM: _lstm,
+    nn.LSTMCell: _same_state(modules.LSTMCell),
 }
 
 
 def swap(model: nn.Module) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
-    Replaced are modules whose type is exactly `torch.nn.LSTM`; subclasses stay as they are, and so does, with
-    a warning, what has a `proj_size`, which PyTorch does faster. A replacement has
-    the very parameters of the module that it replaces, so optimizers keep working, and its training flag and
-    hooks. A module that stands in several places has one replacement in all of them.
+    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, LSTMCell or GRUCell; subclasses stay
+    as they are, and so does, with a warning, an LSTM with a `proj_size`, which PyTorch does faster. A
+    replacement has the very parameters of the module that it replaces, so optimizers keep working, and its
+    training flag and hooks. A module that stands in several places has one replacement in all of them.
 
     Parameters
     ----------

@@ -4,7 +4,8 @@ Nothing here is fast and nothing here shares code with the kernels: each functio
 transcription of a definition that was found, so that it can be believed by reading it.
 
 - `check_vjp` holds a gradient rule against central differences.
-- `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time.
+- `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time;
+  `gru_reference` and `gru_grad_reference` the GRU and its own.
 - `assert_close` and `relative_error` compare arrays of any namespace.
 """
 
@@ -19,11 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
+from xpgrad.gru import GRUForward, GRUGrads
 from xpgrad.lstm import LSTMForward, LSTMGrads
 
 __all__ = [
     "assert_close",
     "check_vjp",
+    "gru_grad_reference",
+    "gru_reference",
     "lstm_grad_reference",
     "lstm_reference",
     "numerical_jacobian",
@@ -490,24 +494,31 @@ _DEFAULT_ALPHA = {
 _DEFAULT_BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
 
 
+_ACTIVATIONS = {*_DEFAULT_ALPHA, "relu", "sigmoid", "softplus", "softsign", "tanh"}
+
+
 def _read_activations(
+    operator: str,
     names: Sequence[str] | None,
     alphas: Sequence[float] | None,
     betas: Sequence[float] | None,
     directions: int,
+    defaults: Sequence[str],
 ) -> list[list[_Activation]]:
-    """[[f, g, h] of each direction]; alphas and betas stand only for the activations that take them."""
-    names = ["Sigmoid", "Tanh", "Tanh"] * directions if names is None else names
+    """[[f, g, ...] of each direction]; alphas and betas stand only for the activations that take them."""
+    names = list(defaults) * directions if names is None else names
     left_alphas, left_betas = list(alphas or []), list(betas or [])
     read = []
     for name in (n.lower() for n in names):
+        if name not in _ACTIVATIONS:
+            raise ValueError(f"{operator}: activation {name!r} is none of ONNX's eleven")
         alpha, beta = _DEFAULT_ALPHA.get(name, math.nan), _DEFAULT_BETA.get(name, math.nan)
         if name in _DEFAULT_ALPHA and left_alphas:
             alpha = float(left_alphas.pop(0))
         if name in _DEFAULT_BETA and left_betas:
             beta = float(left_betas.pop(0))
         read.append(_Activation(name, alpha, beta))
-    return [read[3 * d : 3 * d + 3] for d in range(directions)]
+    return [read[len(defaults) * d : len(defaults) * (d + 1)] for d in range(directions)]
 
 
 def _activate(xp: Any, activation: _Activation, x: Array) -> Array:
@@ -535,9 +546,7 @@ def _activate(xp: Any, activation: _Activation, x: Array) -> Array:
         return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, zero, x)))
     if name == "softsign":
         return x / (1 + xp.abs(x))
-    if name == "softplus":
-        return xp.logaddexp(x, zero)
-    raise ValueError(f"lstm_reference: activation {name!r} is none of ONNX's eleven")
+    return xp.logaddexp(x, zero)  # softplus
 
 
 def _slope_at(activation: _Activation, x: np.ndarray) -> np.ndarray:
@@ -565,9 +574,7 @@ def _slope_at(activation: _Activation, x: np.ndarray) -> np.ndarray:
         return np.where(x > 0, 1.0, alpha * np.exp(np.minimum(x, 0)))
     if name == "softsign":
         return 1 / (1 + np.abs(x)) ** 2
-    if name == "softplus":
-        return 0.5 * (1 + np.tanh(0.5 * x))
-    raise ValueError(f"lstm_grad_reference: activation {name!r} is none of ONNX's eleven")
+    return 0.5 * (1 + np.tanh(0.5 * x))  # softplus
 
 
 def _slope_from_output(activation: _Activation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -593,9 +600,165 @@ def _slope_from_output(activation: _Activation, y: np.ndarray, x: np.ndarray) ->
         return np.where(x > 0 if alpha < 0 else y > 0, 1.0, y + alpha)
     if name == "softsign":
         return (1 - np.abs(y)) ** 2
-    if name == "softplus":
-        return -np.expm1(-y)
-    raise ValueError(f"lstm_grad_reference: activation {name!r} is none of ONNX's eleven")
+    return -np.expm1(-y)  # softplus
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Walking through a batch, one sample and one step at a time
+# ----------------------------------------------------------------------------------------------------------
+
+_BATCH_FIRST = {3: (1, 0, 2), 4: (2, 0, 1, 3)}
+"""By rank, the order of axes that makes layout 0 (sequences, states) layout 1."""
+_TIME_FIRST = {3: (1, 0, 2), 4: (1, 2, 0, 3)}
+"""The way back."""
+
+
+def _time_order(direction: str, d: int, length: int) -> range:
+    """Steps of one sample in the order in which direction d visits them."""
+    backwards = direction == "reverse" or d == 1
+    return range(length - 1, -1, -1) if backwards else range(length)
+
+
+def _lengths(sequence_lens: Array | None, steps: int, samples: int) -> list[int]:
+    return [steps] * samples if sequence_lens is None else [int(sequence_lens[n]) for n in range(samples)]
+
+
+def _walk(
+    step: Callable[..., tuple[tuple[Array, ...], Array]],
+    gates: int,
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None,
+    sequence_lens: Array | None,
+    initial: Sequence[Array | None],
+    direction: str,
+    layout: int,
+) -> tuple[list[Array], list[Array], Array]:
+    """States over time, states at the sequences' ends, gates over time, in the layout and dtype of X.
+
+    ``step(d, x, states, W, R, b)`` takes one sample's input and states, and the parameters of direction d, to
+    the next states and the gates. Half precision is computed in float32.
+    """
+    xp, dtype = array_namespace(X), X.dtype
+    work = dtype if dtype in (xp.float32, xp.float64) else xp.float32
+    X, W, R, B, *initial = (None if a is None else xp.astype(a, work) for a in (X, W, R, B, *initial))
+    if layout == 1:
+        X, *initial = (None if a is None else xp.permute_dims(a, _TIME_FIRST[3]) for a in (X, *initial))
+    T, N, D, H = X.shape[0], X.shape[1], W.shape[0], R.shape[2]
+    lengths = _lengths(sequence_lens, T, N)
+
+    def zeros(*shape: int) -> Array:
+        return xp.zeros(shape, dtype=work, device=device(X))
+
+    steps = {}  # (t, d, n) -> states, gates
+    ends = {}  # (d, n) -> states
+    for d, n in itertools.product(range(D), range(N)):
+        states = tuple(zeros(H) if state is None else state[d, n, :] for state in initial)
+        b = None if B is None else B[d, :]
+        for t in _time_order(direction, d, lengths[n]):
+            states, values = step(d, X[t, n, :], states, W[d, :, :], R[d, :, :], b)
+            steps[t, d, n] = *states, values
+        ends[d, n] = states
+
+    def stack(rows: list[Array], *shape: int) -> Array:
+        whole = xp.reshape(xp.stack(rows), shape) if rows and 0 not in shape else zeros(*shape)
+        return xp.astype(xp.permute_dims(whole, _BATCH_FIRST[whole.ndim]) if layout == 1 else whole, dtype)
+
+    padding = *(zeros(H) for _ in initial), zeros(gates * H)
+    cells = [steps.get(key, padding) for key in itertools.product(range(T), range(D), range(N))]
+    last = [ends[key] for key in itertools.product(range(D), range(N))]
+    every = range(len(initial))
+    return (
+        [stack([cell[k] for cell in cells], T, D, N, H) for k in every],
+        [stack([end[k] for end in last], D, N, H) for k in every],
+        stack([cell[-1] for cell in cells], T, D, N, gates * H),
+    )
+
+
+class _Track(NamedTuple):
+    """A state with its cotangents: over time, at the ends, in the beginning (None: zeros)."""
+
+    over_time: Array
+    grad_over_time: Array | None
+    grad_end: Array | None
+    initial: Array | None
+
+
+def _walk_back(
+    step: Callable[..., tuple[dict[str, np.ndarray], list[np.ndarray]]],
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None,
+    sequence_lens: Array | None,
+    tracks: Sequence[_Track],
+    gates: Array,
+    parameters: Mapping[str, int],
+    direction: str,
+    layout: int,
+    per_sample: bool,
+) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Gradients of X and the parameters by name, and of the initial states, in the layout and dtype of X.
+
+    ``step(d, x, before, after, gates, cotangents, W, R, b)`` takes one sample's step, with its states before
+    and after it and the cotangents of the latter, to what it adds to the gradients, by name, and to the
+    cotangents of the states before it. `parameters` holds the length of each vector of parameters; B is given
+    to the step as zeros where it is None.
+    """
+    D, H = R.shape[0], R.shape[2]
+
+    def prepare(array: Array | None, shape: tuple[int, ...] | None = None) -> np.ndarray:
+        if array is None:
+            return np.zeros(shape or ())
+        array = np.asarray(array, dtype=np.float64)
+        return np.transpose(array, _TIME_FIRST[array.ndim]) if layout == 1 else array
+
+    w, r = np.asarray(W, dtype=np.float64), np.asarray(R, dtype=np.float64)
+    b = np.zeros((D, parameters["B"])) if B is None else np.asarray(B, dtype=np.float64)
+    x, values = prepare(X), prepare(gates)
+    T, N = x.shape[:2]
+    over_time = [prepare(track.over_time) for track in tracks]
+    grads_over_time = [prepare(track.grad_over_time, (T, D, N, H)) for track in tracks]
+    grads_end = [prepare(track.grad_end, (D, N, H)) for track in tracks]
+    initial = [prepare(track.initial, (D, N, H)) for track in tracks]
+    lengths = _lengths(sequence_lens, T, N)
+
+    dX, d_initial = np.zeros(x.shape), [np.zeros((D, N, H)) for _ in tracks]
+    sums = {"W": np.zeros((N, *w.shape)), "R": np.zeros((N, *r.shape))}
+    sums |= {name: np.zeros((N, D, length)) for name, length in parameters.items()}
+    for d, n in itertools.product(range(D), range(N)):
+        cotangents = [end[d, n] for end in grads_end]
+        order = list(_time_order(direction, d, lengths[n]))
+        for k in reversed(range(len(order))):
+            t = order[k]
+            sources = [a[order[k - 1]] for a in over_time] if k else initial
+            before, after = [a[d, n] for a in sources], [a[t, d, n] for a in over_time]
+            cotangents = [c + g[t, d, n] for c, g in zip(cotangents, grads_over_time, strict=True)]
+            found, cotangents = step(d, x[t, n], before, after, values[t, d, n], cotangents, w[d], r[d], b[d])
+            dX[t, n] += found["X"]
+            for name, total in sums.items():
+                total[n, d] += found[name]
+        for total, cotangent in zip(d_initial, cotangents, strict=True):
+            total[d, n] = cotangent
+
+    if layout == 1:
+        dX, *d_initial = (np.transpose(a, _BATCH_FIRST[3]) for a in (dX, *d_initial))
+    grads = {"X": dX} | {name: a if per_sample else np.sum(a, axis=0) for name, a in sums.items()}
+    return {name: a.astype(X.dtype) for name, a in grads.items()}, [a.astype(X.dtype) for a in d_initial]
+
+
+def _bounded(xp: Any, x: Array, clip: float | None) -> Array:
+    if clip is None:
+        return x
+    top = xp.full_like(x, clip)
+    return xp.where(x > clip, top, xp.where(x < -clip, -top, x))
+
+
+def _gate_slope(activation: _Activation, y: np.ndarray, x: np.ndarray, clip: float | None) -> np.ndarray:
+    """Derivative of a clipped activation whose value is y, at x."""
+    slope = _slope_from_output(activation, y, x)
+    return slope if clip is None else slope * (np.abs(x) <= clip)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -672,58 +835,27 @@ def lstm_reference(
     (5, 1, 2, 4)
     """
     xp = array_namespace(X)
-    dtype = X.dtype
-    work = dtype if dtype in (xp.float32, xp.float64) else xp.float32
-    X, W, R, B, H0, C0, P = (
-        None if a is None else xp.astype(a, work) for a in (X, W, R, B, initial_h, initial_c, P)
-    )
-    if layout == 1:
-        X, H0, C0 = (None if a is None else xp.permute_dims(a, (1, 0, 2)) for a in (X, H0, C0))
-    T, N, D, H = X.shape[0], X.shape[1], W.shape[0], R.shape[2]
-    lengths = [T] * N if sequence_lens is None else [int(sequence_lens[n]) for n in range(N)]
-    acts = _read_activations(activations, activation_alpha, activation_beta, D)
-
-    zeros = xp.zeros((H,), dtype=work, device=device(X))
-    nothing = (zeros, zeros, xp.zeros((4 * H,), dtype=work, device=device(X)))
-    steps = {}  # (t, d, n) -> h, c, iofc
-    last = {}  # (d, n) -> h, c
-    for d, n in itertools.product(range(D), range(N)):
-        h = zeros if H0 is None else H0[d, n, :]
-        c = zeros if C0 is None else C0[d, n, :]
-        b = None if B is None else B[d, : 4 * H] + B[d, 4 * H :]
-        p = None if P is None else P[d, :]
-        for t in _time_order(direction, d, lengths[n]):
-            h, c, gates = _step(
-                xp, X[t, n, :], h, c, W[d, :, :], R[d, :, :], b, p, acts[d], clip, input_forget, detach
-            )
-            steps[t, d, n] = h, c, gates
-        last[d, n] = h, c
-
-    def stack(rows: list[Array], shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
-        if rows and 0 not in shape:
-            whole = xp.reshape(xp.stack(rows), shape)
-        else:
-            whole = xp.zeros(shape, dtype=work, device=device(X))
-        return xp.astype(xp.permute_dims(whole, order) if layout == 1 else whole, dtype)
-
-    cells = [steps.get(key, nothing) for key in itertools.product(range(T), range(D), range(N))]
-    ends = [last[key] for key in itertools.product(range(D), range(N))]
-    return LSTMForward(
-        H_all=stack([cell[0] for cell in cells], (T, D, N, H), (2, 0, 1, 3)),
-        H_t=stack([end[0] for end in ends], (D, N, H), (1, 0, 2)),
-        C_t=stack([end[1] for end in ends], (D, N, H), (1, 0, 2)),
-        C_all=stack([cell[1] for cell in cells], (T, D, N, H), (2, 0, 1, 3)),
-        iofc=stack([cell[2] for cell in cells], (T, D, N, 4 * H), (2, 0, 1, 3)),
+    acts = _read_activations(
+        "lstm_reference", activations, activation_alpha, activation_beta, W.shape[0], _LSTM_ACTIVATIONS
     )
 
+    def step(
+        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
+    ) -> tuple[tuple[Array, ...], Array]:
+        h, c = states
+        p = None if P is None else xp.astype(P[d, :], x.dtype)
+        h, c, gates = _lstm_step(xp, x, h, c, W, R, b, p, acts[d], clip, input_forget, detach)
+        return (h, c), gates
 
-def _time_order(direction: str, d: int, length: int) -> range:
-    """Steps of one sample in the order in which direction d visits them."""
-    backwards = direction == "reverse" or d == 1
-    return range(length - 1, -1, -1) if backwards else range(length)
+    initial = (initial_h, initial_c)
+    (H_all, C_all), (H_t, C_t), iofc = _walk(step, 4, X, W, R, B, sequence_lens, initial, direction, layout)
+    return LSTMForward(H_all=H_all, H_t=H_t, C_t=C_t, C_all=C_all, iofc=iofc)
 
 
-def _step(
+_LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
+
+
+def _lstm_step(
     xp: Any,
     x: Array,
     h: Array,
@@ -737,12 +869,12 @@ def _step(
     input_forget: bool,
     detach: Callable[[Array], Array] | None,
 ) -> tuple[Array, Array, Array]:
-    """One step of one sample: x (I,), h and c (H,), W (4H, I), R (4H, H), b (4H,), p (3H,)."""
+    """One step of one sample: x (I,), h and c (H,), W (4H, I), R (4H, H), b (8H,), p (3H,)."""
     H = h.shape[0]
     f_act, g_act, h_act = activations
     z = xp.matmul(W, x) + xp.matmul(R, h)
     if b is not None:
-        z = z + b
+        z = z + b[: 4 * H] + b[4 * H :]
     z_i, z_o, z_f, z_c = z[:H], z[H : 2 * H], z[2 * H : 3 * H], z[3 * H :]
 
     def peep(gate: int, state: Array) -> Array | float:
@@ -750,17 +882,11 @@ def _step(
             return 0.0
         return p[gate * H : (gate + 1) * H] * (state if detach is None else detach(state))
 
-    def bound(pre: Array) -> Array:
-        if clip is None:
-            return pre
-        top = xp.full_like(pre, clip)
-        return xp.where(pre > clip, top, xp.where(pre < -clip, -top, pre))
-
-    i = _activate(xp, f_act, bound(z_i + peep(0, c)))
-    f = 1 - i if input_forget else _activate(xp, f_act, bound(z_f + peep(2, c)))
-    g = _activate(xp, g_act, bound(z_c))
+    i = _activate(xp, f_act, _bounded(xp, z_i + peep(0, c), clip))
+    f = 1 - i if input_forget else _activate(xp, f_act, _bounded(xp, z_f + peep(2, c), clip))
+    g = _activate(xp, g_act, _bounded(xp, z_c, clip))
     c = f * c + i * g
-    o = _activate(xp, f_act, bound(z_o + peep(1, c)))
+    o = _activate(xp, f_act, _bounded(xp, z_o + peep(1, c), clip))
     return o * _activate(xp, h_act, c), c, xp.concat([i, o, f, g])
 
 
@@ -840,82 +966,307 @@ def lstm_grad_reference(
     >>> lstm_grad_reference(X, W, R, **saved, grad_H_t=rng.normal(size=(1, 2, 4))).dR.shape
     (1, 16, 4)
     """
-    dtype = X.dtype
-    D, H, I = W.shape[0], R.shape[2], W.shape[2]
-
-    def prepare(array: np.ndarray | None, order: tuple[int, ...] | None = None) -> np.ndarray | None:
-        if array is None:
-            return None
-        array = np.asarray(array, dtype=np.float64)
-        return np.transpose(array, order) if layout == 1 and order else array
-
-    def zeros_if_none(array: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
-        return np.zeros(shape) if array is None else array
-
-    x, w, r = np.asarray(prepare(X, (1, 0, 2))), np.asarray(prepare(W)), np.asarray(prepare(R))
-    T, N = x.shape[:2]
-    per_step = (1, 2, 0, 3)
-    hs, cs, gates = (np.asarray(prepare(a, per_step)) for a in (H_all, C_all, iofc))
-    dhs = zeros_if_none(prepare(grad_H_all, per_step), (T, D, N, H))
-    state, swap = (D, N, H), (1, 0, 2)
-    dh_end, dc_end, h0, c0 = (
-        zeros_if_none(prepare(a, swap), state) for a in (grad_H_t, grad_C_t, initial_h, initial_c)
-    )
-    b = zeros_if_none(prepare(B), (D, 8 * H))
-    p = zeros_if_none(prepare(P), (D, 3 * H))
-    p_i, p_o, p_f = p[:, :H], p[:, H : 2 * H], p[:, 2 * H :]
+    D, H = W.shape[0], R.shape[2]
+    peepholes = np.zeros((D, 3 * H)) if P is None else np.asarray(P, dtype=np.float64)
     into_state = 1.0 if peephole == "full" else 0.0
-    lengths = [T] * N if sequence_lens is None else [int(n) for n in sequence_lens]
-    acts = _read_activations(activations, activation_alpha, activation_beta, D)
+    acts = _read_activations(
+        "lstm_grad_reference", activations, activation_alpha, activation_beta, D, _LSTM_ACTIVATIONS
+    )
 
-    dX, dH0, dC0 = np.zeros((T, N, I)), np.zeros(state), np.zeros(state)
-    dW, dR = np.zeros((N, D, 4 * H, I)), np.zeros((N, D, 4 * H, H))
-    dB, dP = np.zeros((N, D, 8 * H)), np.zeros((N, D, 3 * H))
-
-    for d, n in itertools.product(range(D), range(N)):
+    def step(
+        d: int,
+        x: Array,
+        before: list,
+        after: list,
+        gates: Array,
+        cotangents: list,
+        w: Array,
+        r: Array,
+        b: Array,
+    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        (h_prev, c_prev), (_, c), (dh, dc) = before, after, cotangents
+        i, o, f, g = np.split(gates, 4)
         f_act, g_act, h_act = acts[d]
-        dh, dc = dh_end[d, n], dc_end[d, n]
-        order = list(_time_order(direction, d, lengths[n]))
-        for k in reversed(range(len(order))):
-            t = order[k]
-            h_prev = hs[order[k - 1], d, n] if k else h0[d, n]
-            c_prev = cs[order[k - 1], d, n] if k else c0[d, n]
-            c = cs[t, d, n]
-            i, o, f, g = np.split(gates[t, d, n], 4)
+        p_i, p_o, p_f = np.split(peepholes[d], 3)
 
-            # slopes of the four gates with respect to their arguments z
-            z = w[d] @ x[t, n] + r[d] @ h_prev + b[d, : 4 * H] + b[d, 4 * H :]
-            z = z + np.concatenate([p_i[d] * c_prev, p_o[d] * c, p_f[d] * c_prev, np.zeros(H)])
-            slopes = []
-            for activation, value, pre in zip(
+        # slopes of the four gates with respect to their arguments z
+        z = w @ x + r @ h_prev + b[: 4 * H] + b[4 * H :]
+        z = z + np.concatenate([p_i * c_prev, p_o * c, p_f * c_prev, np.zeros(H)])
+        s_i, s_o, s_f, s_g = (
+            _gate_slope(act, value, pre, clip)
+            for act, value, pre in zip(
                 (f_act, f_act, f_act, g_act), (i, o, f, g), np.split(z, 4), strict=True
-            ):
-                slope = _slope_from_output(activation, value, pre)
-                slopes.append(slope if clip is None else slope * (np.abs(pre) <= clip))
-            s_i, s_o, s_f, s_g = slopes
+            )
+        )
 
-            dh = dh + dhs[t, d, n]
-            dz_o = dh * _activate(np, h_act, c) * s_o
-            dc = dc + dh * o * _slope_at(h_act, c) + into_state * p_o[d] * dz_o
-            if input_forget:
-                dz_i, dz_f = dc * (g - c_prev) * s_i, np.zeros(H)
-            else:
-                dz_i, dz_f = dc * g * s_i, dc * c_prev * s_f
-            dz = np.concatenate([dz_i, dz_o, dz_f, dc * i * s_g])
+        dz_o = dh * _activate(np, h_act, c) * s_o
+        dc = dc + dh * o * _slope_at(h_act, c) + into_state * p_o * dz_o
+        if input_forget:
+            dz_i, dz_f = dc * (g - c_prev) * s_i, np.zeros(H)
+        else:
+            dz_i, dz_f = dc * g * s_i, dc * c_prev * s_f
+        dz = np.concatenate([dz_i, dz_o, dz_f, dc * i * s_g])
 
-            dX[t, n] += w[d].T @ dz
-            dW[n, d] += np.outer(dz, x[t, n])
-            dR[n, d] += np.outer(dz, h_prev)
-            dB[n, d] += np.concatenate([dz, dz])
-            dP[n, d] += np.concatenate([dz_i * c_prev, dz_o * c, dz_f * c_prev])
-            dh = r[d].T @ dz
-            dc = dc * f + into_state * (p_i[d] * dz_i + p_f[d] * dz_f)
-        dH0[d, n], dC0[d, n] = dh, dc
+        found = {
+            "X": w.T @ dz,
+            "W": np.outer(dz, x),
+            "R": np.outer(dz, h_prev),
+            "B": np.concatenate([dz, dz]),
+            "P": np.concatenate([dz_i * c_prev, dz_o * c, dz_f * c_prev]),
+        }
+        return found, [r.T @ dz, dc * f + into_state * (p_i * dz_i + p_f * dz_f)]
 
-    if layout == 1:
-        dX, dH0, dC0 = (np.transpose(a, swap) for a in (dX, dH0, dC0))
-    if not per_sample:
-        dW, dR, dB, dP = (np.sum(a, axis=0) for a in (dW, dR, dB, dP))
-    results = (a.astype(dtype) for a in (dX, dW, dR, dB, dH0, dC0, dP))
-    grads = LSTMGrads(*results)
-    return grads if P is not None else grads._replace(dP=None)
+    tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h), _Track(C_all, None, grad_C_t, initial_c))
+    vectors = {"B": 8 * H, "P": 3 * H}
+    grads, (dH0, dC0) = _walk_back(
+        step, X, W, R, B, sequence_lens, tracks, iofc, vectors, direction, layout, per_sample
+    )
+    dX, dW, dR, dB, dP = (grads[name] for name in ("X", "W", "R", "B", "P"))
+    return LSTMGrads(dX, dW, dR, dB, dH0, dC0, None if P is None else dP)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The GRU, one sample and one step at a time
+# ----------------------------------------------------------------------------------------------------------
+
+_GRU_ACTIVATIONS = ("Sigmoid", "Tanh")
+
+
+def gru_reference(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+) -> GRUForward:
+    r"""Naive GRU: `xpgrad.gru` by the definition, one sample and one step at a time.
+
+    .. math::
+
+        z_t &= f(W_z x_t + w_z + R_z h_{t-1} + v_z) \\
+        r_t &= f(W_r x_t + w_r + R_r h_{t-1} + v_r) \\
+        n_t &= g(W_h x_t + w_h + R_h (r_t \odot h_{t-1}) + v_h)
+            &\text{with linear_before_reset} = 0 \\
+        n_t &= g(W_h x_t + w_h + r_t \odot (R_h h_{t-1} + v_h))
+            &\text{with linear_before_reset} = 1 \\
+        h_t &= (1 - z_t) \odot n_t + z_t \odot h_{t-1}
+
+    w and v are B's halves, the input and the recurrence biases; with `clip` every argument of f and g is
+    bounded to [-clip, clip].
+
+    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
+    gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h : array
+        As for `xpgrad.gru`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+        As for `xpgrad.gru`.
+
+    Returns
+    -------
+    GRUForward
+        H_all, H_t, zrh, in the dtype of X; half precision is computed in float32.
+
+    See Also
+    --------
+    xpgrad.gru : the kernel.
+
+    References
+    ----------
+    ONNX operator specification, GRU (version 14).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import gru_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 12, 3)), rng.normal(size=(1, 12, 4))
+    >>> gru_reference(X, W, R, linear_before_reset=1).H_all.shape
+    (5, 1, 2, 4)
+    """
+    xp = array_namespace(X)
+    acts = _read_activations(
+        "gru_reference", activations, activation_alpha, activation_beta, W.shape[0], _GRU_ACTIVATIONS
+    )
+
+    def step(
+        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
+    ) -> tuple[tuple[Array, ...], Array]:
+        h, gates = _gru_step(xp, x, states[0], W, R, b, acts[d], clip, linear_before_reset)
+        return (h,), gates
+
+    [H_all], [H_t], zrh = _walk(step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout)
+    return GRUForward(H_all=H_all, H_t=H_t, zrh=zrh)
+
+
+def _gru_step(
+    xp: Any,
+    x: Array,
+    h: Array,
+    W: Array,
+    R: Array,
+    b: Array | None,
+    activations: Sequence[_Activation],
+    clip: float | None,
+    linear_before_reset: int,
+) -> tuple[Array, Array]:
+    """One step of one sample: x (I,), h (H,), W (3H, I), R (3H, H), b (6H,)."""
+    H = h.shape[0]
+    f_act, g_act = activations
+    w, v = (xp.zeros_like(h),) * 3, (xp.zeros_like(h),) * 3
+    if b is not None:
+        w, v = (tuple(half[k * H : (k + 1) * H] for k in range(3)) for half in (b[: 3 * H], b[3 * H :]))
+    W_z, W_r, W_h = (W[k * H : (k + 1) * H, :] for k in range(3))
+    R_z, R_r, R_h = (R[k * H : (k + 1) * H, :] for k in range(3))
+
+    z = _activate(xp, f_act, _bounded(xp, xp.matmul(W_z, x) + w[0] + xp.matmul(R_z, h) + v[0], clip))
+    r = _activate(xp, f_act, _bounded(xp, xp.matmul(W_r, x) + w[1] + xp.matmul(R_r, h) + v[1], clip))
+    after, before = r * (xp.matmul(R_h, h) + v[2]), xp.matmul(R_h, r * h) + v[2]
+    recurrent = after if linear_before_reset else before
+    n = _activate(xp, g_act, _bounded(xp, xp.matmul(W_h, x) + w[2] + recurrent, clip))
+    return (1 - z) * n + z * h, xp.concat([z, r, n])
+
+
+def gru_grad_reference(
+    X: np.ndarray,
+    W: np.ndarray,
+    R: np.ndarray,
+    *,
+    H_all: np.ndarray,
+    zrh: np.ndarray,
+    grad_H_all: np.ndarray | None = None,
+    grad_H_t: np.ndarray | None = None,
+    B: np.ndarray | None = None,
+    sequence_lens: np.ndarray | None = None,
+    initial_h: np.ndarray | None = None,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+    per_sample: bool = False,
+) -> GRUGrads:
+    r"""Naive GRU backward in NumPy: `xpgrad.gru_grad`, one sample and one step at a time.
+
+    A step takes :math:`\bar h_t` (what the later steps and the cotangents sent) to the cotangents of what z,
+    n and r took through their activations
+
+    .. math::
+
+        \bar a_z &= \bar h_t \odot (h_{t-1} - n_t) \odot f'(a_z), \quad
+            \bar a_n = \bar h_t \odot (1 - z_t) \odot g'(a_n) \\
+        \bar a_r &= \bar r_t \odot f'(a_r)
+
+    With ``linear_before_reset=1`` the recurrent product :math:`q = R_h h_{t-1} + v_h` has the cotangent
+    :math:`\bar q = \bar a_n \odot r_t`, and :math:`\bar r_t = \bar a_n \odot q`. With 0 it is :math:`q =
+    R_h s + v_h` of :math:`s = r_t \odot h_{t-1}`, with :math:`\bar q = \bar a_n, \bar s = R_h^T \bar q` and
+    :math:`\bar r_t = \bar s \odot h_{t-1}`. The state before the step gets
+
+    .. math::
+
+        \bar h_{t-1} = \bar h_t \odot z_t + R_z^T \bar a_z + R_r^T \bar a_r
+            + (R_h^T \bar q \quad\text{or}\quad \bar s \odot r_t)
+
+    and the parameters' gradients sum over steps.
+
+    The slopes of the gates are read off the saved values. What these do not tell, which arguments of f and g
+    were clipped and, for LeakyRelu, Elu and ThresholdedRelu with a negative alpha, their branch, comes from
+    the arguments themselves, rebuilt from X, the saved arrays and the parameters.
+
+    Parameters
+    ----------
+    X, W, R, H_all, zrh, grad_H_all, grad_H_t, B, sequence_lens, initial_h
+        NumPy arrays, as for `xpgrad.gru_grad`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+        As for `xpgrad.gru_grad`.
+    per_sample
+        As for `xpgrad.gru_grad`.
+
+    Returns
+    -------
+    GRUGrads
+        dX, dW, dR, dB, dH0, in the dtype of X; computed in float64.
+
+    See Also
+    --------
+    xpgrad.gru_grad : the kernel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import gru_grad_reference, gru_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 12, 3)), rng.normal(size=(1, 12, 4))
+    >>> y = gru_reference(X, W, R)
+    >>> cotangent = rng.normal(size=(1, 2, 4))
+    >>> gru_grad_reference(X, W, R, H_all=y.H_all, zrh=y.zrh, grad_H_t=cotangent).dR.shape
+    (1, 12, 4)
+    """
+    D, H = W.shape[0], R.shape[2]
+    acts = _read_activations(
+        "gru_grad_reference", activations, activation_alpha, activation_beta, D, _GRU_ACTIVATIONS
+    )
+
+    def step(
+        d: int,
+        x: Array,
+        before: list,
+        after: list,
+        gates: Array,
+        cotangents: list,
+        w: Array,
+        r: Array,
+        b: Array,
+    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        [h_prev], [dh] = before, cotangents
+        z, reset, n = np.split(gates, 3)
+        f_act, g_act = acts[d]
+        R_z, R_r, R_h = np.split(r, 3)
+        b_x, b_h = b[: 3 * H], b[3 * H :]
+
+        # what the gates' activations took
+        source = h_prev if linear_before_reset else reset * h_prev
+        q = R_h @ source + b_h[2 * H :]
+        inputs = w @ x + b_x
+        a_z, a_r = np.split(inputs[: 2 * H] + r[: 2 * H] @ h_prev + b_h[: 2 * H], 2)
+        a_n = inputs[2 * H :] + (reset * q if linear_before_reset else q)
+
+        da_z = dh * (h_prev - n) * _gate_slope(f_act, z, a_z, clip)
+        da_n = dh * (1 - z) * _gate_slope(g_act, n, a_n, clip)
+        if linear_before_reset:
+            dq = da_n * reset
+            d_reset, d_state = da_n * q, R_h.T @ dq
+        else:
+            dq = da_n
+            d_source = R_h.T @ dq
+            d_reset, d_state = d_source * h_prev, d_source * reset
+        da_r = d_reset * _gate_slope(f_act, reset, a_r, clip)
+
+        from_input = np.concatenate([da_z, da_r, da_n])
+        from_state = np.concatenate([da_z, da_r, dq])
+        found = {
+            "X": w.T @ from_input,
+            "W": np.outer(from_input, x),
+            "R": np.concatenate([np.outer(da_z, h_prev), np.outer(da_r, h_prev), np.outer(dq, source)]),
+            "B": np.concatenate([from_input, from_state]),
+        }
+        return found, [dh * z + R_z.T @ da_z + R_r.T @ da_r + d_state]
+
+    tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h),)
+    grads, [dH0] = _walk_back(
+        step, X, W, R, B, sequence_lens, tracks, zrh, {"B": 6 * H}, direction, layout, per_sample
+    )
+    return GRUGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)

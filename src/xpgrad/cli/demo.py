@@ -2,6 +2,8 @@
 
   text    a character LSTM learns to write like Python's manual. Where torch is installed, torch.nn.LSTM
           is trained from the same weights on the same batches, and the two loss curves have to agree.
+  series  a GRU forecasts the yearly sunspot numbers; sequences of uneven length, from one minimum of the
+          sun's activity to the next. Beside it torch.nn.GRU, as above.
 
 The exit status is 1 where the loss curves differ by 1e-4 or more.
 """
@@ -9,31 +11,59 @@ The exit status is 1 where the loss curves differ by 1e-4 or more.
 import argparse
 import importlib
 from pathlib import Path
+from typing import NamedTuple
+
+from .console import message
 
 __all__ = ["add_arguments", "run"]
 
-DEMOS = ("text",)  # modules of xpgrad.cli.demos
+
+class _Defaults(NamedTuple):
+    """The size of a demo where nothing else is asked for."""
+
+    steps: int
+    hidden: int
+
+
+DEMOS = {"text": _Defaults(600, 128), "series": _Defaults(2000, 32)}  # modules of xpgrad.cli.demos
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the demo's options."""
-    parser.add_argument("name", nargs="?", choices=DEMOS, default=DEMOS[0], help="which demo (default: text)")
-    parser.add_argument("--steps", type=_positive, default=600, help="training steps (default: 600)")
-    parser.add_argument("--hidden", type=_positive, default=128, help="size of the LSTM (default: 128)")
-    parser.add_argument("--seed", type=_natural, default=0, help="of the weights and the sample (default: 0)")
+    """Declare the demos' options."""
+    first, *_ = DEMOS
+
+    def defaults(option: str) -> str:
+        return ", ".join(f"{name} {getattr(sizes, option)}" for name, sizes in DEMOS.items())
+
+    parser.add_argument(
+        "name", nargs="?", choices=DEMOS, default=first, help=f"which demo (default: {first})"
+    )
+    parser.add_argument("--steps", type=_positive, help=f"training steps (default: {defaults('steps')})")
+    parser.add_argument(
+        "--hidden", type=_positive, help=f"size of the recurrent layer (default: {defaults('hidden')})"
+    )
+    parser.add_argument(
+        "--seed", type=_natural, default=0, help="of weights, batches and samples (default: 0)"
+    )
     parser.add_argument(
         "--plot",
         type=Path,
-        default=Path("xpgrad-demo.png"),
         metavar="PATH",
-        help="where the loss curve goes (default: xpgrad-demo.png); without matplotlib it is drawn in the "
+        help="where the plot goes (default: xpgrad-demo-NAME.png); without matplotlib it is drawn in the "
         "terminal instead",
     )
-    parser.add_argument("--no-torch", action="store_true", help="don't train torch.nn.LSTM beside it")
+    parser.add_argument("--no-torch", action="store_true", help="don't train torch's module beside it")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo that was asked for; its exit status."""
+    sizes = DEMOS[args.name]
+    args.steps = sizes.steps if args.steps is None else args.steps
+    args.hidden = sizes.hidden if args.hidden is None else args.hidden
+    args.plot = Path(f"xpgrad-demo-{args.name}.png") if args.plot is None else args.plot
+    if not args.plot.parent.is_dir():
+        message(f"demo: --plot is {args.plot}, expected a path in a folder that exists")
+        return 2
     return int(importlib.import_module(f".demos.{args.name}", __package__).run(args))
 
 

@@ -6,16 +6,29 @@ written out below. The torch side is `torch.nn.LSTM` with torch's own autograd a
 """
 
 import argparse
-import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import lstm, lstm_grad
-from ..console import curve, message, progress, table
+from ..console import curve, message
+from .training import (
+    Adam,
+    AdamSettings,
+    Parameters,
+    TorchAdam,
+    Training,
+    compare,
+    load_torch_weights,
+    plot_differences,
+    plot_losses,
+    save_plot,
+    show_training,
+    torch_imports,
+    train,
+)
 
 __all__ = ["Corpus", "read_corpus", "run", "train_numpy", "train_torch"]
 
@@ -23,22 +36,14 @@ BATCH = 32  # streams of text that are read side by side
 TIME = 64  # characters per training step: the window of the truncated backpropagation
 EMBEDDING = 64
 HELD_OUT = 20_000  # characters at the end of the text that training never sees
-LEARNING_RATE = 1e-2
-MAX_NORM = 0.2  # of all gradients together; longer ones are scaled down to it
-BETA1, BETA2 = 0.9, 0.999  # Adam
-# Adam divides by the gradients' usual size plus this. A small value would make steps of full length out of
-# gradients that are mostly rounding; then two correct programs soon part ways.
-EPSILON = 1e-3
+ADAM = AdamSettings(rate=1e-2, max_norm=0.2)
 DTYPE = np.float32
-TOLERANCE = 1e-4  # between the two loss curves, at any step
 SAMPLE, TEMPERATURE = 400, 0.6
 
 TYPOGRAPHIC = (
     "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
     "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}\N{EN DASH}\N{EM DASH}"
 )
-
-Parameters = dict[str, np.ndarray]
 
 
 # ------------------------------------------------------------------------------------------------ text
@@ -169,48 +174,21 @@ def loss_and_gradients(
     return loss, grads, (saved.H_t, saved.C_t)
 
 
-class Adam:
-    """Adam on a dict of arrays, after clipping the norm of all gradients together."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters = parameters
-        self.mean = {name: np.zeros_like(p) for name, p in parameters.items()}
-        self.square = {name: np.zeros_like(p) for name, p in parameters.items()}
-        self.steps = 0
-
-    def step(self, grads: Parameters) -> None:
-        """Move every parameter, in place."""
-        self.steps += 1
-        norm = np.sqrt(sum(float(np.vdot(g, g)) for g in grads.values()))
-        scale = min(1.0, MAX_NORM / (norm + 1e-6))
-        rate = LEARNING_RATE / (1 - BETA1**self.steps)
-        correction = np.sqrt(1 - BETA2**self.steps)
-        for name, p in self.parameters.items():
-            g, m, v = grads[name] * DTYPE(scale), self.mean[name], self.square[name]
-            m += (g - m) * (1 - BETA1)
-            v *= BETA2
-            v += (1 - BETA2) * g * g
-            p -= DTYPE(rate) * m / (np.sqrt(v) / DTYPE(correction) + EPSILON)
-
-
-def train_numpy(
-    p: Parameters, codes: np.ndarray, steps: int, *, description: str = "xpgrad (NumPy)"
-) -> tuple[list[float], list[float]]:
-    """Train p in place; the loss of every step and the seconds it took."""
-    losses, seconds = [], []
-    adam, hidden = Adam(p), p["V"].shape[1]
+def train_numpy(p: Parameters, codes: np.ndarray, steps: int) -> Training:
+    """Train p in place."""
+    adam, hidden = Adam(p, ADAM), p["V"].shape[1]
     state = zero_state(BATCH, hidden)
-    bar = progress(batches(codes, steps), description, steps)
-    for inputs, targets, fresh in bar:
-        start = time.perf_counter()
+
+    def step(batch: tuple[np.ndarray, np.ndarray, bool]) -> float:
+        nonlocal state
+        inputs, targets, fresh = batch
         if fresh:
             state = zero_state(BATCH, hidden)
         loss, grads, state = loss_and_gradients(p, inputs, targets, state)
         adam.step(grads)
-        seconds.append(time.perf_counter() - start)
-        losses.append(loss)
-        bar.note(f"loss {loss:.3f}")
-    return losses, seconds
+        return loss
+
+    return train("xpgrad (NumPy)", batches(codes, steps), steps, step)
 
 
 def evaluate(p: Parameters, codes: np.ndarray) -> float:
@@ -241,12 +219,6 @@ def write(p: Parameters, alphabet: str, length: int, seed: int) -> str:
 # --------------------------------------------------------------------------------------- the torch side
 
 
-def to_torch_gates(a: np.ndarray) -> np.ndarray:
-    """Reorder blocks of rows from ONNX's gates i, o, f, c to torch's i, f, g, o (g is ONNX's c)."""
-    i, o, f, c = np.split(a, 4)
-    return np.concatenate([i, f, c, o])
-
-
 def torch_model(p: Parameters) -> Any:
     """The same model in torch, from the same parameters."""
     import torch
@@ -259,72 +231,45 @@ def torch_model(p: Parameters) -> Any:
             "output": torch.nn.Linear(hidden, characters),
         }
     )
-    input_bias, recurrent_bias = np.split(p["B"][0], 2)
-    values = {
-        "embedding.weight": p["embedding"],
-        "lstm.weight_ih_l0": to_torch_gates(p["W"][0]),
-        "lstm.weight_hh_l0": to_torch_gates(p["R"][0]),
-        "lstm.bias_ih_l0": to_torch_gates(input_bias),
-        "lstm.bias_hh_l0": to_torch_gates(recurrent_bias),
-        "output.weight": p["V"],
-        "output.bias": p["b"],
-    }
-    model.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
+    load_torch_weights(model["lstm"], "lstm", p)
+    model["embedding"].load_state_dict({"weight": torch.tensor(p["embedding"])})
+    model["output"].load_state_dict({"weight": torch.tensor(p["V"]), "bias": torch.tensor(p["b"])})
     return model
 
 
-def train_torch(
-    p: Parameters, codes: np.ndarray, steps: int, *, description: str = "torch.nn.LSTM"
-) -> tuple[list[float], list[float]]:
+def train_torch(p: Parameters, codes: np.ndarray, steps: int) -> Training:
     """Train torch's own LSTM from p, which stays as it is, on the same batches."""
     import torch
 
-    model = torch_model(p)
-    optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, (BETA1, BETA2), EPSILON)
-    hidden = p["V"].shape[1]
-    losses, seconds = [], []
+    model, hidden = torch_model(p), p["V"].shape[1]
+    adam = TorchAdam(model, ADAM)
     state: Any = None
-    bar = progress(batches(codes, steps), description, steps)
-    for inputs, targets, fresh in bar:
-        start = time.perf_counter()
+
+    def step(batch: tuple[np.ndarray, np.ndarray, bool]) -> float:
+        nonlocal state
+        inputs, targets, fresh = batch
         if fresh:
             state = tuple(map(torch.from_numpy, zero_state(BATCH, hidden)))
         H, state = model["lstm"](model["embedding"](torch.from_numpy(inputs)), state)
         state = tuple(s.detach() for s in state)
         logits = model["output"](H).flatten(0, 1)
         loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets).flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-        optimizer.step()
-        losses.append(loss.item())
-        seconds.append(time.perf_counter() - start)
-        bar.note(f"loss {losses[-1]:.3f}")
-    return losses, seconds
+        adam.step(loss)
+        return loss.item()
+
+    return train("torch.nn.LSTM", batches(codes, steps), steps, step)
 
 
 # ------------------------------------------------------------------------------------------- the report
 
 
-class Training(NamedTuple):
-    """What one implementation did."""
-
-    name: str
-    losses: list[float]
-    seconds: list[float]
-
-
 def run(args: argparse.Namespace) -> int:
     """Train, plot, write, compare; 1 where the two implementations disagree."""
-    if not args.plot.parent.is_dir():
-        message(f"demo: --plot is {args.plot}, expected a path in a folder that exists")
-        return 2
     try:
         corpus = read_corpus()
     except ImportError:
         message("demo: this Python lacks pydoc_data, whose text the demo reads (Debian: libpython3-stdlib)")
         return 1
-    figure_class = _matplotlib_figure()
     print(
         f"Text: Python's manual, {len(corpus.train)} characters, {len(corpus.alphabet)} different ones.\n"
         f"Model: embedding {EMBEDDING}, LSTM {args.hidden}, softmax; {BATCH} x {TIME} characters a step.",
@@ -333,115 +278,46 @@ def run(args: argparse.Namespace) -> int:
 
     parameters = initial_parameters(len(corpus.alphabet), args.hidden, args.seed)
     start = {name: value.copy() for name, value in parameters.items()}
-    runs = [Training("xpgrad (NumPy)", *train_numpy(parameters, corpus.train, args.steps))]
+    runs = [train_numpy(parameters, corpus.train, args.steps)]
     # Only now, so that torch's threads are not there yet while NumPy's are timed.
-    if not args.no_torch and _torch_imports():
-        runs.append(Training("torch.nn.LSTM", *train_torch(start, corpus.train, args.steps)))
+    if not args.no_torch and torch_imports():
+        runs.append(train_torch(start, corpus.train, args.steps))
 
     held_out = evaluate(parameters, corpus.held_out)
     print("\nThe NumPy model writes:\n")
     print(_indent(write(parameters, corpus.alphabet, SAMPLE, args.seed)), end="\n\n")
-    _show_curves(runs, corpus.unigram_entropy, args.plot, figure_class)
-    _show_summary(runs, corpus.unigram_entropy, held_out)
-    return _compare(runs)
-
-
-def _torch_imports() -> bool:
-    try:
-        import torch  # noqa: F401
-    except (ImportError, OSError) as error:  # OSError: installed, but a library of its own is missing
-        if not (isinstance(error, ModuleNotFoundError) and error.name == "torch"):
-            message(f"demo: torch is installed but does not import ({error})")
-        else:
-            message(
-                "demo: torch is not installed, so there is nothing to compare with (xpgrad[torch] adds it)"
-            )
-        return False
-    return True
+    entropy = corpus.unigram_entropy
+    save_plot(
+        args.plot,
+        "Loss curve",
+        lambda figure: _plot(figure, runs, entropy),
+        lambda: curve(
+            runs[0].losses, label="Loss per step (dashes: letter frequencies alone)", reference=entropy
+        ),
+    )
+    footer = (
+        f"Loss in nats per character. Text it has not seen: {held_out:.4f}. "
+        f"By letter frequencies alone: {entropy:.4f}."
+    )
+    show_training(runs, footer)
+    return compare(runs)
 
 
 def _indent(text: str) -> str:
     return "\n".join("    " + line for line in text.strip().splitlines())
 
 
-def _show_summary(runs: list[Training], entropy: float, held_out: float) -> None:
-    rows = [
-        (
-            run.name,
-            f"{run.losses[0]:.4f}",
-            f"{run.losses[-1]:.4f}",
-            f"{1e3 * float(np.median(run.seconds)):.1f} ms",
-            f"{sum(run.seconds):.1f} s",
-        )
-        for run in runs
-    ]
-    table(
-        "Training",
-        ["", "first loss", "last loss", "median step", "all steps"],
-        rows,
-        footer=f"Loss in nats per character. Text it has not seen: {held_out:.4f}. "
-        f"By letter frequencies alone: {entropy:.4f}.",
-    )
-
-
-def _compare(runs: list[Training]) -> int:
-    if len(runs) < 2:
-        return 0
-    differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
-    step = int(np.argmax(differences))  # the first NaN where there is one: then nothing agrees
-    worst = float(differences[step])
-    found = f"Largest difference between the two loss curves: {worst:.1e}, at step {step + 1}"
-    if worst < TOLERANCE:
-        print(f"{found}; allowed: below {TOLERANCE:.0e}.")
-        return 0
-    print(f"{found}; allowed: below {TOLERANCE:.0e}. The two implementations DISAGREE.")
-    message(
-        "demo: the loss curves of xpgrad and torch differ. Where they part slowly, late in a long run, that "
-        "is float32 rounding that training amplifies; 'python -m xpgrad check' tests the gradients"
-    )
-    return 1
-
-
-def _matplotlib_figure() -> Any:
-    """Matplotlib's figure class, which needs no display, or None where matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    return Figure
-
-
-def _show_curves(runs: list[Training], entropy: float, path: Path, figure_class: Any) -> None:
-    if figure_class is not None:
-        try:
-            _plot(runs, entropy, path, figure_class)
-        except (OSError, ValueError) as error:  # a folder without write permission, an unknown file type
-            message(f"demo: cannot write the plot to {path} ({error}); here it is as text")
-        else:
-            print(f"Loss curve: {path.resolve()}\n")
-            return
-    print(curve(runs[0].losses, label="Loss per step (dashes: letter frequencies alone)", reference=entropy))
-    if figure_class is None:
-        print("(A PNG file instead: install matplotlib, or xpgrad[demo].)")
-    print()
-
-
-def _plot(runs: list[Training], entropy: float, path: Path, figure_class: Any) -> None:
-    figure = figure_class(figsize=(8, 6 if len(runs) > 1 else 4.5), layout="constrained")
+def _plot(figure: Any, runs: list[Training], entropy: float) -> None:
     if len(runs) > 1:
+        figure.set_size_inches(8, 6)
         axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
-        below.semilogy(np.arange(1, len(differences) + 1), np.maximum(differences, 1e-9), color="C3", lw=0.8)
-        below.axhline(TOLERANCE, color="0.4", ls="--", lw=1)
-        below.set(ylabel="difference", xlabel="step")
-        below.annotate("allowed", (0.99, TOLERANCE), xycoords=("axes fraction", "data"), ha="right", va="top")
+        plot_differences(below, runs)
+        below.set(xlabel="step")
     else:
+        figure.set_size_inches(8, 4.5)
         axes = figure.subplots()
         axes.set(xlabel="step")
-    wide, dotted = {"lw": 2.5, "color": "C0", "alpha": 0.5}, {"lw": 0.9, "color": "k", "ls": ":"}
-    for run, style in zip(runs, (wide, dotted)[: len(runs)], strict=True):
-        axes.plot(np.arange(1, len(run.losses) + 1), run.losses, label=run.name, **style)
+    plot_losses(axes, runs)
     axes.axhline(entropy, color="0.4", ls="--", lw=1, label="letter frequencies alone")
     axes.set(ylabel="loss, nats per character", title="Character LSTM on Python's manual")
     axes.legend()
-    figure.savefig(path, dpi=130)

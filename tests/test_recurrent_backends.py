@@ -11,25 +11,45 @@ import pytest
 
 import xpgrad
 from backends import BACKENDS, UNCOMPILED, Backend
-from lstm_cases import FIELDS, OPTIONS, SAVED, Case, make_case, run, run_forward, run_gradient, run_reference
+from recurrent_cases import (
+    GRU,
+    LSTM,
+    Case,
+    Operator,
+    each_operator,
+    each_option,
+    make_case,
+    option_case,
+    run,
+    run_forward,
+    run_gradient,
+    run_reference,
+    these_options,
+)
 from xpgrad.testing import assert_close, to_numpy
 
 # Largest error against float64 on the same rounded inputs, relative to each array's largest value.
 TOLERANCE = {"float64": 1e-12, "float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
 # In every variant and dtype; the other options are held against the oracles in one each.
-EVERYWHERE = (
-    "plain",
-    "nothing optional",
-    "lengths bidirectional",
-    "peepholes",
-    "clip with peepholes",
-    "layout 1 with everything",
-)
-
-
-def option_case(name: str, **more: Any) -> Case:
-    return make_case(np.random.default_rng(list(OPTIONS).index(name)), **{**OPTIONS[name], **more})
+EVERYWHERE = {
+    "lstm": (
+        "plain",
+        "nothing optional",
+        "lengths bidirectional",
+        "peepholes",
+        "clip with peepholes",
+        "layout 1 with everything",
+    ),
+    "gru": (
+        "plain",
+        "nothing optional, reset after",
+        "lengths bidirectional",
+        "lengths bidirectional, reset after",
+        "clip",
+        "layout 1 with everything, reset after",
+    ),
+}
 
 
 def dtypes() -> list[Any]:
@@ -37,13 +57,13 @@ def dtypes() -> list[Any]:
     return [pytest.param(b, d, id=f"{b.name}-{d}") for b, d in pairs]
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
+@these_options(**EVERYWHERE)
 @pytest.mark.parametrize(("variant", "dtype"), dtypes())
-def test_results_and_their_kind(variant: Backend, dtype: str, name: str) -> None:
+def test_results_and_their_kind(variant: Backend, dtype: str, operator: Operator, name: str) -> None:
     if reason := variant.missing():
         pytest.skip(f"{variant.name}: {reason}")
     pytest.importorskip("torch", reason="torch is not installed: it rounds to the half precisions")
-    case = option_case(name, scale=0.5).rounded(dtype)
+    case = option_case(operator, name, scale=0.5).rounded(dtype)
     expected_outputs, expected = run_reference(case)
     with variant.active():
         here = case.on(variant, dtype)
@@ -65,13 +85,13 @@ def test_results_and_their_kind(variant: Backend, dtype: str, name: str) -> None
             assert_close(getattr(grads, field), desired, like=like, rtol=TOLERANCE[dtype], label=label)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@each_option()
 @pytest.mark.parametrize("variant", UNCOMPILED, ids=lambda variant: variant.name)
-def test_every_option_without_compiled_formulas(name: str, variant: Backend) -> None:
+def test_every_option_without_compiled_formulas(operator: Operator, name: str, variant: Backend) -> None:
     """On every variant that compiles nothing; the compiled ones meet every option at the oracles."""
     if reason := variant.missing():
         pytest.skip(f"{variant.name}: {reason}")
-    case = option_case(name)
+    case = option_case(operator, name)
     expected_outputs, expected = run_reference(case)
     with variant.active():
         outputs, grads = run(case.on(variant))
@@ -84,14 +104,14 @@ def test_every_option_without_compiled_formulas(name: str, variant: Backend) -> 
 
 
 def everything_given(case: Case, outputs: Any) -> dict[str, Any]:
-    saved = {name: getattr(outputs, name) for name in SAVED}
+    saved = {name: getattr(outputs, name) for name in case.operator.saved}
     return {**case.arguments, **case.integers, **saved, **case.cotangents}
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
+@these_options(**EVERYWHERE)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_inputs_are_never_written_to(name: str, dtype: str, backend: Backend) -> None:
-    case = option_case(name).on(backend, dtype)
+def test_inputs_are_never_written_to(operator: Operator, name: str, dtype: str, backend: Backend) -> None:
+    case = option_case(operator, name).on(backend, dtype)
     arguments_before = {key: to_numpy(array).tobytes() for key, array in case.arguments.items()}
     outputs = run_forward(case)
     before = {key: to_numpy(array).tobytes() for key, array in everything_given(case, outputs).items()}
@@ -102,9 +122,14 @@ def test_inputs_are_never_written_to(name: str, dtype: str, backend: Backend) ->
     assert arguments_before.items() <= after.items()
 
 
-def test_results_share_no_memory_with_inputs_or_one_another(rng: np.random.Generator) -> None:
+@each_operator()
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("sizes", [{"T": 1, "N": 1}, {"T": 0}, {"T": 4, "N": 2}], ids=str)
+def test_results_share_no_memory_with_inputs_or_one_another(
+    operator: Operator, per_sample: bool, sizes: dict[str, int], rng: np.random.Generator
+) -> None:
     """Whoever writes to a result must not change an input, nor another result."""
-    case = make_case(rng, N=1, T=1)
+    case = make_case(operator, rng, **sizes, per_sample=per_sample)
     outputs, grads = run(case)
     inputs = list(everything_given(case, outputs).values())
     results = [*outputs, *[g for g in grads if g is not None]]
@@ -117,10 +142,13 @@ def test_results_share_no_memory_with_inputs_or_one_another(rng: np.random.Gener
         assert not any(np.shares_memory(output, array) for array in case.arguments.values())
 
 
+@each_operator()
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_calls_do_not_disturb_one_another(dtype: str, backend: Backend, rng: np.random.Generator) -> None:
+def test_calls_do_not_disturb_one_another(
+    operator: Operator, dtype: str, backend: Backend, rng: np.random.Generator
+) -> None:
     """Results keep their values when the kernels run again (workspaces are not handed out)."""
-    first, second = (make_case(rng).on(backend, dtype) for _ in range(2))
+    first, second = (make_case(operator, rng).on(backend, dtype) for _ in range(2))
     outputs, grads = run(first)
     kept = [to_numpy(array) for array in (*outputs, *grads) if array is not None]
     run(second)
@@ -150,20 +178,27 @@ WRT = [
 
 
 @pytest.mark.parametrize("wrt", WRT, ids=lambda wrt: "+".join(wrt) or "nothing")
-@pytest.mark.parametrize("name", ["peepholes", "layout 1 with everything"])
-def test_wrt_gives_the_same_and_nothing_else(wrt: tuple[str, ...], name: str, backend: Backend) -> None:
-    case = option_case(name).on(backend)
+@these_options(
+    lstm=["peepholes", "layout 1 with everything"],
+    gru=["plain", "plain, reset after", "layout 1 with everything"],
+)
+def test_wrt_gives_the_same_and_nothing_else(
+    wrt: tuple[str, ...], operator: Operator, name: str, backend: Backend
+) -> None:
+    wrt = tuple(argument for argument in wrt if argument in operator.fields)
+    case = option_case(operator, name).on(backend)
     outputs, whole = run(case)
     grads = run_gradient(case, outputs, wrt=wrt)
-    for argument, field in FIELDS.items():
+    for argument, field in operator.fields.items():
         if argument in wrt:
             assert_close(getattr(grads, field), getattr(whole, field), rtol=1e-13, label=field)
         else:
             assert getattr(grads, field) is None
 
 
-def test_wrt_takes_any_iterable(rng: np.random.Generator) -> None:
-    case = make_case(rng)
+@each_operator()
+def test_wrt_takes_any_iterable(operator: Operator, rng: np.random.Generator) -> None:
+    case = make_case(operator, rng)
     outputs, whole = run(case)
     for wrt in (["W", "X"], {"W", "X"}, (name for name in ("X", "W"))):
         grads = run_gradient(case, outputs, wrt=wrt)
@@ -191,13 +226,13 @@ def products(case: Case, monkeypatch: pytest.MonkeyPatch, wrt: tuple[str, ...]) 
     return seen
 
 
-def test_what_is_not_asked_for_costs_no_product(
+def test_what_is_not_asked_for_costs_no_product_in_the_lstm(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     T, N, I, H = 6, 3, 2, 4
-    case = make_case(rng, T=T, N=N, I=I, H=H)
+    case = make_case(LSTM, rng, T=T, N=N, I=I, H=H)
     steps = (T - 1) * [(N, H)]  # dh of the step before; the first has none
-    everything = products(case, monkeypatch, tuple(set(FIELDS) - {"P"}))
+    everything = products(case, monkeypatch, tuple(set(LSTM.fields) - {"P"}))
     assert sorted(everything) == sorted([*steps, (N, H), (T * N, I), (4 * H, I), (4 * H, H)])
     assert products(case, monkeypatch, ("X",)) == [*steps, (T * N, I)]
     assert products(case, monkeypatch, ("W",)) == [*steps, (4 * H, I)]
@@ -208,16 +243,42 @@ def test_what_is_not_asked_for_costs_no_product(
     assert products(case, monkeypatch, ()) == []
 
 
-def test_the_loop_holds_one_product_a_step(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reset", [0, 1])
+def test_what_is_not_asked_for_costs_no_product_in_the_gru(
+    reset: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    T, N, I, H = 6, 3, 2, 4
+    case = make_case(GRU, rng, T=T, N=N, I=I, H=H, linear_before_reset=reset)
+    # with reset after, R_h h' of all steps at once before the loop and one product a step; with reset before,
+    # through the candidate and through the gates
+    steps = [(T * N, H), *(T - 1) * [(N, H)]] if reset else (2 * T - 1) * [(N, H)]
+    of_r = [(3 * H, H)] if reset else [(2 * H, H), (H, H)]
+    everything = products(case, monkeypatch, tuple(GRU.fields))
+    assert sorted(everything) == sorted([*steps, (N, H), (T * N, I), (3 * H, I), *of_r])
+    assert products(case, monkeypatch, ("X",)) == [*steps, (T * N, I)]
+    assert products(case, monkeypatch, ("W",)) == [*steps, (3 * H, I)]
+    assert products(case, monkeypatch, ("R",)) == [*steps, *of_r]
+    assert products(case, monkeypatch, ("B",)) == steps
+    assert products(case, monkeypatch, ("initial_h",)) == [*steps, (N, H)]
+    assert products(case, monkeypatch, ()) == []
+
+
+@these_options(lstm=["plain"], gru=["plain, reset after"])
+def test_the_loop_holds_one_product_a_step(
+    operator: Operator, name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Padding costs nothing: a step has as many rows as sequences that are still running."""
     H = 4
-    case = make_case(rng, T=5, N=3, H=H, lengths=[1, 5, 2])
+    options = {**operator.options[name], "lengths": [1, 5, 2]}
+    case = make_case(operator, rng, T=5, N=3, H=H, **options)
     seen = products(case, monkeypatch, ("B",))
-    assert seen == [(1, H), (1, H), (1, H), (2, H)]
+    before_the_loop = [(8, H)] if operator is GRU else []
+    assert seen == [*before_the_loop, (1, H), (1, H), (1, H), (2, H)]
 
 
-def test_engines_can_be_forced(rng: np.random.Generator) -> None:
-    case = make_case(rng)
+@each_operator()
+def test_engines_can_be_forced(operator: Operator, rng: np.random.Generator) -> None:
+    case = make_case(operator, rng)
     _, automatic = run(case)
     with xpgrad.use_engine("standard"):
         _, standard = run(case)
@@ -227,19 +288,20 @@ def test_engines_can_be_forced(rng: np.random.Generator) -> None:
     assert_close(standard.dW, compiled.dW, rtol=1e-13)
 
 
-def test_gradient_of_arguments_that_were_left_out(rng: np.random.Generator) -> None:
+@these_options(lstm=["plain"], gru=["plain", "plain, reset after"])
+def test_gradient_of_arguments_that_were_left_out(
+    operator: Operator, name: str, rng: np.random.Generator
+) -> None:
     """They have one too: at a zero bias, at zero states."""
-    given = make_case(rng, bias=False, states=False)
+    given = make_case(operator, rng, bias=False, states=False, **operator.options[name])
     H, N = 4, 3
-    zeros = {
-        "B": np.zeros((1, 8 * H)),
-        "initial_h": np.zeros((1, N, H)),
-        "initial_c": np.zeros((1, N, H)),
-    }
+    zeros = {"B": np.zeros((1, 2 * operator.gates * H))}
+    zeros |= {state: np.zeros((1, N, H)) for state in operator.states}
     _, grads = run(given)
     _, expected = run(replace(given, arguments={**given.arguments, **zeros}))
-    for field in ("dX", "dW", "dR", "dB", "dH0", "dC0"):
-        assert_close(getattr(grads, field), getattr(expected, field), rtol=1e-14, label=field)
-    assert grads.dP is None
-    assert np.any(grads.dB)
-    assert np.any(grads.dC0)
+    for argument, field in operator.fields.items():
+        if argument == "P":
+            assert getattr(grads, field) is None
+        else:
+            assert_close(getattr(grads, field), getattr(expected, field), rtol=1e-13, label=field)
+            assert np.any(getattr(grads, field))

@@ -16,7 +16,9 @@ from xpgrad.testing import assert_close, relative_error, to_numpy
 
 DATA = Path(__file__).parent / "data"
 RTOL = 1e-5
-FORWARD = {"HAll": "H_all", "Ht": "H_t", "Ct": "C_t", "CAll": "C_all", "IOFC": "iofc"}
+FORWARD = {"HAll": "H_all", "Ht": "H_t", "Ct": "C_t", "CAll": "C_all", "IOFC": "iofc", "ZRH": "zrh"}
+INPUTS = {"X": "X", "W": "W", "R": "R", "B": "B", "H0": "initial_h", "C0": "initial_c", "P": "P"}
+COTANGENTS = {"grad_HAll": "grad_H_all", "grad_Ht": "grad_H_t", "grad_Ct": "grad_C_t"}
 INFERENCE = {"Y": "H_all", "Y_h": "H_t", "Y_c": "C_t"}
 OVERFLOWED = {"LSTM-reverse-20", "LSTM-bidirectional-32"}  # there ONNX Runtime's Softplus gave inf
 
@@ -33,60 +35,63 @@ def load(file: str) -> dict[str, dict[str, Any]]:
     return cases
 
 
-def names(file: str, operator: str) -> list[str]:
-    return [name for name, case in load(file).items() if case["op"] == operator]
+def names(file: str, *operators: str) -> list[str]:
+    return [name for name, case in load(file).items() if case["op"] in operators]
 
 
-def test_the_golden_lstm_cases_are_all_there() -> None:
+def kernel_of(case: dict[str, Any]) -> str:
+    """The name of our kernel."""
+    return "lstm" if case["op"].startswith("LSTM") else "gru"
+
+
+def attributes_of(case: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in case["attrs"].items() if key != "hidden_size"}
+
+
+def given(operands: dict[str, Any], renamed: dict[str, str]) -> dict[str, Any]:
+    """Those of the operands that are renamed, under our names."""
+    return {name: operands[operand] for operand, name in renamed.items() if operand in operands}
+
+
+@pytest.mark.parametrize(("operator", "inference"), [("LSTM", 18), ("GRU", 12)])
+def test_the_golden_cases_are_all_there(operator: str, inference: int) -> None:
     counts = [
-        len(names("ort_training.npz", "LSTMTraining")),
-        len(names("ort_training.npz", "LSTMGrad")),
-        len(names("ort_inference.npz", "LSTM")),
+        len(names("ort_training.npz", f"{operator}Training")),
+        len(names("ort_training.npz", f"{operator}Grad")),
+        len(names("ort_inference.npz", operator)),
     ]
     assert counts[0] == counts[1] > 10
-    assert counts[2] == 18
+    assert counts[2] == inference
 
 
-@pytest.mark.parametrize("name", names("ort_training.npz", "LSTMTraining"))
+def test_the_golden_gru_cases_have_both_conventions() -> None:
+    cases = load("ort_training.npz")
+    found = {cases[name]["attrs"]["linear_before_reset"] for name in names("ort_training.npz", "GRUGrad")}
+    assert found == {0, 1}
+
+
+@pytest.mark.parametrize("name", names("ort_training.npz", "LSTMTraining", "GRUTraining"))
 def test_training_forward(name: str, backend: Backend) -> None:
     case = load("ort_training.npz")[name]
     ins = backend.arrays(case["in"], "float32")
-    outputs = xpgrad.lstm(
-        ins["X"],
-        ins["W"],
-        ins["R"],
-        ins.get("B"),
-        initial_h=ins.get("H0"),
-        initial_c=ins.get("C0"),
-        P=ins.get("P"),
-    )
+    outputs = getattr(xpgrad, kernel_of(case))(**given(ins, INPUTS), **attributes_of(case))
     for operand, expected in case["out"].items():
-        assert_close(
-            getattr(outputs, FORWARD[operand]), expected, like=ins["X"], rtol=RTOL, label=f"{name} {operand}"
-        )
+        actual = getattr(outputs, FORWARD[operand])
+        assert_close(actual, expected, like=ins["X"], rtol=RTOL, label=f"{name} {operand}")
 
 
-@pytest.mark.parametrize("name", names("ort_training.npz", "LSTMGrad"))
+@pytest.mark.parametrize("name", names("ort_training.npz", "LSTMGrad", "GRUGrad"))
 def test_gradient(name: str, backend: Backend) -> None:
     case = load("ort_training.npz")[name]
     ins = backend.arrays(case["in"], "float32")
-    peepholes = load("ort_training.npz")[name.removesuffix("-grad") + "-fwd"]["in"].get("P")
-    grads = xpgrad.lstm_grad(
-        ins["X"],
-        ins["W"],
-        ins["R"],
-        H_all=ins["HAll"],
-        C_all=ins["CAll"],
-        iofc=ins["IOFC"],
-        grad_H_all=ins.get("grad_HAll"),
-        grad_H_t=ins.get("grad_Ht"),
-        grad_C_t=ins.get("grad_Ct"),
-        initial_h=ins.get("H0"),
-        initial_c=ins.get("C0"),
-        P=backend.array(peepholes, "float32"),
-        peephole="truncated",
-    )
-    assert ("dP" in case["out"]) == (peepholes is not None)
+    more = attributes_of(case)
+    if kernel_of(case) == "lstm":
+        peepholes = load("ort_training.npz")[name.removesuffix("-grad") + "-fwd"]["in"].get("P")
+        assert ("dP" in case["out"]) == (peepholes is not None)
+        more |= {"P": backend.array(peepholes, "float32"), "peephole": "truncated"}
+    saved = given(ins, {operand: FORWARD[operand] for operand in ("HAll", "CAll", "IOFC", "ZRH")})
+    gradient = getattr(xpgrad, f"{kernel_of(case)}_grad")
+    grads = gradient(**given(ins, INPUTS), **saved, **given(ins, COTANGENTS), **more)
     for operand, expected in case["out"].items():
         assert_close(getattr(grads, operand), expected, like=ins["X"], rtol=RTOL, label=f"{name} {operand}")
 
@@ -104,15 +109,14 @@ def test_the_true_peephole_gradient_is_another() -> None:
     assert relative_error(grads.dW, case["out"]["dW"]) > 0.01
 
 
-@pytest.mark.parametrize("name", names("ort_inference.npz", "LSTM"))
+@pytest.mark.parametrize("name", names("ort_inference.npz", "LSTM", "GRU"))
 def test_inference_with_every_attribute(name: str, backend: Backend) -> None:
     case = load("ort_inference.npz")[name]
     ins = backend.arrays(case["in"], "float32")
-    attributes = {key: value for key, value in case["attrs"].items() if key != "hidden_size"}
-    outputs = xpgrad.lstm(**ins, **attributes)
+    outputs = getattr(xpgrad, kernel_of(case))(**ins, **attributes_of(case))
     finite_everywhere = True
-    for operand, output in INFERENCE.items():
-        expected, actual = case["out"][operand], getattr(outputs, output)
+    for operand, expected in case["out"].items():
+        actual = getattr(outputs, INFERENCE[operand])
         assert np.isfinite(to_numpy(actual)).all()
         known = np.isfinite(expected)
         finite_everywhere &= bool(known.all())

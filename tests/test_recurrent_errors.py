@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lstm_cases import Case, make_case, run_forward, run_gradient
 
 import xpgrad
 from backends import BACKENDS
-from lstm_cases import Case, make_case, run_forward, run_gradient
 
 T, N, I, H = 5, 3, 2, 4
 

@@ -1,4 +1,4 @@
-"""Properties of the LSTM kernels over drawn shapes, attributes and lengths."""
+"""Properties of the recurrent kernels over drawn shapes, attributes and lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends import BACKENDS, UNCOMPILED
-from lstm_cases import FIELDS, Case, make_case, run, run_forward, run_gradient, run_reference
+from recurrent_cases import (
+    LSTM,
+    OPERATORS,
+    Case,
+    Operator,
+    make_case,
+    run,
+    run_forward,
+    run_gradient,
+    run_reference,
+)
 from xpgrad.testing import assert_close
 
 ALL = [
@@ -44,31 +54,38 @@ def lengths_of(draw: st.DrawFn, T: int, N: int) -> list[int] | None:
 @st.composite
 def cases(draw: st.DrawFn, *, attributes: bool = True) -> Case:
     """A problem of any shape; with `attributes` also with any attributes."""
+    operator = draw(st.sampled_from(OPERATORS))
     T, N, I, H = (draw(sizes) for _ in range(4))
     options: dict[str, Any] = {
         "direction": draw(st.sampled_from(["forward", "reverse", "bidirectional"])),
         "layout": draw(st.sampled_from([0, 1])),
         "lengths": draw(lengths_of(T, N)),
     }
+    if operator.name == "gru":
+        options["linear_before_reset"] = draw(st.sampled_from([0, 1]))
     if attributes:
         D = 2 if options["direction"] == "bidirectional" else 1
         options |= {
             "bias": draw(st.booleans()),
             "states": draw(st.booleans()),
-            "peepholes": draw(st.booleans()),
-            "peephole": draw(st.sampled_from(["full", "truncated"])),
             "per_sample": draw(st.booleans()),
             "clip": draw(st.none() | st.floats(0.2, 2.0)),
-            "input_forget": draw(st.booleans()),
         }
-        names = draw(st.none() | st.lists(st.sampled_from(ALL), min_size=3 * D, max_size=3 * D))
+        if operator is LSTM:
+            options |= {
+                "peepholes": draw(st.booleans()),
+                "peephole": draw(st.sampled_from(["full", "truncated"])),
+                "input_forget": draw(st.booleans()),
+            }
+        count = operator.activations * D
+        names = draw(st.none() | st.lists(st.sampled_from(ALL), min_size=count, max_size=count))
         if names is not None:
             options["activations"] = names
             for attribute, takers in [("activation_alpha", TAKES_ALPHA), ("activation_beta", TAKES_BETA)]:
                 most = sum(name in takers for name in names)
                 options[attribute] = draw(st.lists(st.floats(-0.9, 0.9), max_size=most))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return make_case(rng, T=T, N=N, I=I, H=H, scale=0.5, **options)
+    return make_case(operator, rng, T=T, N=N, I=I, H=H, scale=0.5, **options)
 
 
 def assert_same(outputs: Any, grads: Any, expected_outputs: Any, expected: Any, like: Any) -> None:
@@ -84,7 +101,7 @@ def assert_same(outputs: Any, grads: Any, expected_outputs: Any, expected: Any, 
 
 
 @given(case=cases(), backend=st.sampled_from(INSTALLED))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 def test_any_problem_matches_the_naive_references(case: Case, backend: Any) -> None:
     expected_outputs, expected = run_reference(case)
     with backend.active():
@@ -113,7 +130,7 @@ def test_gradients_are_linear_in_the_cotangents(case: Case, factor: float) -> No
         case, cotangents={k: v + factor * other.cotangents[k] for k, v in case.cotangents.items()}
     )
     one, two, both = (run_gradient(c, outputs) for c in (case, other, mixed))
-    for field in FIELDS.values():
+    for field in case.operator.fields.values():
         if getattr(one, field) is not None:
             expected = getattr(one, field) + factor * getattr(two, field)
             assert_close(getattr(both, field), expected, rtol=1e-9, atol=1e-12, label=field)
@@ -174,12 +191,12 @@ def test_per_sample_gradients_sum_to_the_gradient(case: Case) -> None:
         assert_close(summed, getattr(grads, field), rtol=1e-10, atol=1e-13, label=field)
 
 
-@given(T=sizes, N=sizes, H=sizes, data=st.data())
-def test_padding_reaches_nothing(T: int, N: int, H: int, data: st.DataObject) -> None:
+@given(operator=st.sampled_from(OPERATORS), T=sizes, N=sizes, H=sizes, data=st.data())
+def test_padding_reaches_nothing(operator: Operator, T: int, N: int, H: int, data: st.DataObject) -> None:
     """Whatever stands behind the ends of sequences, results are the same."""
     lengths = data.draw(st.lists(st.integers(0, T), min_size=N, max_size=N))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    case = make_case(rng, T=T, N=N, H=H, lengths=lengths, direction="bidirectional")
+    case = make_case(operator, rng, T=T, N=N, H=H, lengths=lengths, direction="bidirectional")
     padding = data.draw(st.sampled_from([0.0, 1e30, np.inf]))
     other = replace(
         case,

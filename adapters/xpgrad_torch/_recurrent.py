@@ -1,0 +1,342 @@
+"""What the recurrent modules share: options, layers and directions, packing, dropout, and the single step."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+import xpgrad
+from xpgrad_torch import functional
+
+States = tuple[Tensor, ...]
+
+
+class Recurrent(nn.Module):
+    """A recurrent module on one of xpgrad's kernels, with the kernel's attributes as options.
+
+    The class attributes named in `_OPTIONS` hold the values that make the module equal to PyTorch's; what
+    `swap` builds has no others.
+    """
+
+    _KERNEL: ClassVar[str]  # name in xpgrad and in functional
+    _NAME: ClassVar[str]  # for messages
+    _ROWS: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
+    _STATES: ClassVar[tuple[str, ...]]  # names of the states: one alone is a tensor, more are a tuple
+    _OPTIONS: ClassVar[tuple[str, ...]] = ("clip", "activations", "activation_alpha", "activation_beta")
+
+    hidden_size: int
+    input_size: int
+    clip: float | None = None
+    activations: list[str] | None = None
+    activation_alpha: list[float] | None = None
+    activation_beta: list[float] | None = None
+
+    def extra_repr(self) -> str:
+        """Return the constructor's arguments that are not the defaults."""
+        options = {name: getattr(self, name) for name in self._OPTIONS}
+        extras = [f"{name}={value!r}" for name, value in options.items() if value != self._default(name)]
+        return ", ".join([super().extra_repr(), *extras])
+
+    def _default(self, name: str) -> Any:
+        return getattr(type(self), name)
+
+    def _set_options(self, **options: Any) -> None:
+        """Keep the options, and raise now what the kernel would raise at the first batch."""
+        for name, value in options.items():
+            setattr(self, name, list(value) if name.startswith("activation") and value is not None else value)
+        if any(getattr(self, name) != self._default(name) for name in self._OPTIONS):
+            with xpgrad.use_engine("standard"):
+                getattr(xpgrad, self._KERNEL)(*self._smallest_operands(), **self._attributes())
+
+    def _smallest_operands(self) -> list[np.ndarray]:
+        """Return operands of size 1 that the kernel takes."""
+        raise NotImplementedError
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the kernel's attributes."""
+        return {
+            "activations": self.activations,
+            "activation_alpha": self.activation_alpha,
+            "activation_beta": self.activation_beta,
+            "clip": self.clip,
+        }
+
+    def _gradient_attributes(self) -> dict[str, Any]:
+        """Return the attributes that the gradient has and the kernel has not."""
+        return {}
+
+    def _run_kernel(self, **operands: Tensor | None) -> States:
+        attributes = self._attributes() | self._gradient_attributes()
+        outputs = getattr(functional, self._KERNEL)(**operands, **attributes)
+        return (outputs,) if isinstance(outputs, Tensor) else outputs
+
+    def _check_input(self, X: Tensor, weight: Tensor) -> None:
+        if X.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"{self._NAME}: input.size(-1) is {X.shape[-1]}, expected input_size = {self.input_size}"
+            )
+        if X.dtype != weight.dtype and not autocasts(X):
+            raise ValueError(
+                f"{self._NAME}: input has dtype {X.dtype}, expected that of the weights, {weight.dtype}; "
+                f"convert one: input.to({weight.dtype}) or model.to({X.dtype})"
+            )
+
+    def _split(self, hx: Any, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> States | None:
+        """Return hx as a tuple of states, where they have the shapes and the dtype; None for None."""
+        if hx is None:
+            return None
+        states = (hx,) if len(self._STATES) == 1 else hx
+        if not isinstance(states, tuple | list) or len(states) != len(self._STATES):
+            raise TypeError(f"{self._NAME}: hx is {_type_of(hx)}, expected ({', '.join(self._STATES)})")
+        for name, state, expected in zip(self._STATES, states, shapes, strict=True):
+            if not isinstance(state, Tensor):
+                raise TypeError(f"{self._NAME}: {name} is {_type_of(state)}, expected torch.Tensor")
+            if state.shape != expected:
+                raise RuntimeError(
+                    f"{self._NAME}: {name} has shape {tuple(state.shape)}, expected {tuple(expected)}"
+                )
+            if state.dtype != dtype and not autocasts(state):
+                raise RuntimeError(
+                    f"{self._NAME}: {name} has dtype {state.dtype}, expected that of input, {dtype}"
+                )
+        return tuple(states)
+
+    def _join(self, states: States) -> Any:
+        """Return states as PyTorch's module does: one alone as it is."""
+        return states if len(self._STATES) > 1 else states[0]
+
+    def _onnx_rows(self, parameters: Sequence[Tensor]) -> Tensor:
+        """Put the rows of each parameter into ONNX's order of gates, all below each other."""
+        blocks = [parameter.chunk(len(self._ROWS)) for parameter in parameters]
+        # One cat, because each further operator costs a copy here and another in the backward.
+        return torch.cat([chunks[k] for chunks in blocks for k in self._ROWS])
+
+
+class Layers(Recurrent, nn.RNNBase):
+    """Layers of one or two directions over sequences, in the place of a module over `torch.nn.RNNBase`."""
+
+    weight_ih_l0: Tensor
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,  # noqa: A002, PyTorch's name for it
+        hx: Any = None,
+        *,
+        lengths: Any = None,
+    ) -> tuple[Any, Any]:
+        """Run the layers over a batch of sequences.
+
+        Parameters
+        ----------
+        input : Tensor or PackedSequence
+            (T, N, I), (N, T, I) where `batch_first`, (T, I) for a single sequence, or a packed sequence.
+        hx : Tensor or tuple of two tensors, optional
+            Initial state, of an LSTM the pair (h_0, c_0); (num_layers·D, N, H), without N for a single
+            sequence; default zeros.
+        lengths : Tensor or sequence of int, optional
+            Length of each sequence in a padded `input`, (N,), from 0 to T. What stands behind the end has no
+            influence, the output is zero there, and the final states are those at the end.
+
+        Returns
+        -------
+        output, h_n or (h_n, c_n)
+            As PyTorch's module returns them; a packed `output` where `input` is packed.
+        """
+        if isinstance(input, PackedSequence):
+            if lengths is not None:
+                raise ValueError(
+                    f"{self._NAME}: lengths is given, but input is a PackedSequence, which has its own"
+                )
+            return self._forward_packed(input, hx)
+        if not isinstance(input, Tensor):
+            raise TypeError(
+                f"{self._NAME}: input is {_type_of(input)}, expected torch.Tensor or PackedSequence"
+            )
+        if input.dim() not in (2, 3):
+            raise ValueError(
+                f"{self._NAME}: input has {input.dim()} dimensions, expected 2 (one sequence) or 3 "
+                "(a batch of them)"
+            )
+        single = input.dim() == 2
+        X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
+        self._check_input(X, self.weight_ih_l0)
+        states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
+        if single and states is not None:
+            states = tuple(state.unsqueeze(1) for state in states)
+        output, finals = self._run_layers(X, self._lengths_tensor(lengths, X), states)
+        if single:
+            return output.squeeze(1), self._join(tuple(state.squeeze(1) for state in finals))
+        return output.transpose(0, 1) if self.batch_first else output, self._join(finals)
+
+    def flatten_parameters(self) -> None:
+        """Do nothing: only cuDNN needs its weights in one block of memory, xpgrad's kernels do not."""
+
+    def _attributes(self) -> dict[str, Any]:
+        direction = "bidirectional" if self.bidirectional else "forward"
+        return super()._attributes() | {"direction": direction}
+
+    def _smallest_operands(self) -> list[np.ndarray]:
+        weights = np.zeros((self._directions(), len(self._ROWS), 1))
+        return [np.zeros((1, 1, 1)), weights, weights]
+
+    def _state_shapes(self, *batch: int) -> list[tuple[int, ...]]:
+        return [(self.num_layers * self._directions(), *batch, size) for size in self._state_sizes()]
+
+    def _state_sizes(self) -> tuple[int, ...]:
+        return (self.hidden_size,) * len(self._STATES)
+
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _suffixes(self, layer: int) -> list[str]:
+        """Return what the names of a layer's parameters end with, one for each direction."""
+        return [f"l{layer}", f"l{layer}_reverse"][: self._directions()]
+
+    def _lengths_tensor(self, lengths: Any, X: Tensor) -> Tensor | None:
+        """Return lengths as a tensor beside X, (T, N, I); what is wrong in it, the kernel says."""
+        if lengths is None:
+            return None
+        lengths = torch.as_tensor(lengths, device=X.device)
+        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+            raise TypeError(f"{self._NAME}: lengths has dtype {lengths.dtype}, expected an integer dtype")
+        if lengths.shape != X.shape[1:2]:
+            raise ValueError(
+                f"{self._NAME}: lengths has shape {tuple(lengths.shape)}, expected (N,) = ({X.shape[1]},)"
+            )
+        return lengths
+
+    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+        """Run the layers over the padded form of a packed sequence, its sequences from long to short."""
+        data, batch_sizes, sorted_indices, unsorted_indices = packed
+        if data.dim() != 2:
+            raise RuntimeError(f"{self._NAME}: input.data has {data.dim()} dimensions, expected 2")
+        self._check_input(data, self.weight_ih_l0)
+        states = self._split(hx, self._state_shapes(int(batch_sizes[0])), data.dtype)
+        if states is not None and sorted_indices is not None:
+            states = tuple(state.index_select(1, sorted_indices) for state in states)
+        X, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
+        output, finals = self._run_layers(X, lengths.to(X.device), states, lengths)
+        if unsorted_indices is not None:
+            finals = tuple(state.index_select(1, unsorted_indices) for state in finals)
+        data = pack_padded_sequence(output, lengths).data
+        return PackedSequence(data, batch_sizes, sorted_indices, unsorted_indices), self._join(finals)
+
+    def _run_layers(
+        self, X: Tensor, lengths: Tensor | None, states: States | None, packed_lengths: Tensor | None = None
+    ) -> tuple[Tensor, States]:
+        """Run the layers one after the other on a (T, N, I) input; `packed_lengths` as given to a packing."""
+        finals = []
+        for layer in range(self.num_layers):
+            if layer and self.dropout and self.training:
+                X = _dropout(X, self.dropout, packed_lengths)
+            rows = slice(layer * self._directions(), (layer + 1) * self._directions())
+            X, final = self._run_layer(layer, X, lengths, [state[rows] for state in states or ()])
+            finals.append(final)
+        if len(finals) == 1:
+            return X, finals[0]
+        return X, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
+
+    def _run_layer(
+        self, layer: int, X: Tensor, lengths: Tensor | None, states: list[Tensor]
+    ) -> tuple[Tensor, States]:
+        """Run both directions of one layer."""
+        initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
+        operands = {"X": X, **self._onnx_weights(layer), **initial}
+        if autocasts(X):
+            operands = {name: _autocast(operand) for name, operand in operands.items()}
+        H_all, *finals = self._run_kernel(**operands, sequence_lens=lengths)
+        output = H_all.transpose(1, 2).flatten(2) if self.bidirectional else H_all.squeeze(1)
+        return output, tuple(finals)
+
+    def _onnx_weights(self, layer: int) -> dict[str, Tensor]:
+        """Return the parameters of a layer as ONNX lays them out, by ONNX's names."""
+        suffixes = self._suffixes(layer)
+        names = {"W": ["weight_ih"], "R": ["weight_hh"]}
+        if self.bias:
+            names["B"] = ["bias_ih", "bias_hh"]
+        return {
+            operand: self._onnx_rows(
+                [getattr(self, f"{part}_{suffix}") for suffix in suffixes for part in parts]
+            ).unflatten(0, (len(suffixes), -1))
+            for operand, parts in names.items()
+        }
+
+
+class Cell(Recurrent, nn.RNNCellBase):
+    """One step, in the place of a module over `torch.nn.RNNCellBase`."""
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:  # noqa: A002, PyTorch's name for it
+        """Run one step.
+
+        Parameters
+        ----------
+        input : Tensor
+            (N, I), or (I,) for a single sequence.
+        hx : Tensor or tuple of two tensors, optional
+            State before the step, of an LSTM the pair (h_0, c_0); (N, H), without N for a single sequence;
+            default zeros.
+
+        Returns
+        -------
+        Tensor or tuple of two tensors
+            State after the step, as `hx`.
+        """
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{self._NAME}: input is {_type_of(input)}, expected torch.Tensor")
+        if input.dim() not in (1, 2):
+            raise ValueError(
+                f"{self._NAME}: input has {input.dim()} dimensions, expected 1 (one sequence) or 2 "
+                "(a batch of them)"
+            )
+        self._check_input(input, self.weight_ih)
+        shape = (*input.shape[:-1], self.hidden_size)
+        states = self._split(hx, [shape] * len(self._STATES), input.dtype)
+        if states is None:
+            states = (input.new_zeros(shape),) * len(self._STATES)
+        single = input.dim() == 1
+        rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
+        operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **self._onnx_weights()}
+        if autocasts(input):
+            # As PyTorch's cells, whose results have the dtype of the states.
+            operands = {name: operand.to(states[-1].dtype) for name, operand in operands.items()}
+        results = self._run_kernel(**operands)
+        return self._join(tuple(x.squeeze(0) for x in results) if single else results)
+
+    def _onnx_weights(self) -> dict[str, Tensor]:
+        """Return the parameters as ONNX lays them out, by ONNX's names."""
+        weights = {"W": self._onnx_rows([self.weight_ih]), "R": self._onnx_rows([self.weight_hh])}
+        if self.bias:
+            weights["B"] = self._onnx_rows([self.bias_ih, self.bias_hh])
+        return weights
+
+    def _smallest_operands(self) -> list[np.ndarray]:
+        weights = np.zeros((len(self._ROWS), 1))
+        return [np.zeros((1, 1))] * (1 + len(self._STATES)) + [weights, weights]
+
+
+def autocasts(x: Tensor) -> bool:
+    """Tell whether autocast is on where x is."""
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def _autocast(x: Tensor) -> Tensor:
+    """Convert as PyTorch does for `torch.nn.LSTM` under autocast: all but float64."""
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
+
+
+def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:
+    """Drop outputs of a layer, with the random numbers that PyTorch would draw for the same input."""
+    if packed_lengths is None:
+        return nn.functional.dropout(X, p)
+    data, batch_sizes, _, _ = pack_padded_sequence(X, packed_lengths)
+    return pad_packed_sequence(PackedSequence(nn.functional.dropout(data, p), batch_sizes))[0]
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__

@@ -1,0 +1,224 @@
+"""What the demos share: Adam in NumPy and in torch, the training loop, the comparison, the report's parts."""
+
+import importlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ... import convert
+from ..console import message, progress, table
+
+__all__ = [
+    "TOLERANCE",
+    "Adam",
+    "AdamSettings",
+    "Parameters",
+    "TorchAdam",
+    "Training",
+    "compare",
+    "load_torch_weights",
+    "plot_differences",
+    "plot_losses",
+    "save_plot",
+    "show_training",
+    "torch_imports",
+    "train",
+]
+
+BETA1, BETA2 = 0.9, 0.999  # Adam
+TOLERANCE = 1e-4  # between the two loss curves, at any step
+
+Batch = TypeVar("Batch")
+Parameters = dict[str, np.ndarray]
+
+
+# ------------------------------------------------------------------------------------------- training
+
+
+class AdamSettings(NamedTuple):
+    """How Adam moves.
+
+    Parameters
+    ----------
+    rate : float
+        The learning rate.
+    max_norm : float
+        Of all gradients together; longer ones are scaled down to it.
+    epsilon : float
+        Adam divides by the gradients' usual size plus this. A small value would make steps of full length
+        out of gradients that are mostly rounding; then two correct programs soon part ways.
+    """
+
+    rate: float
+    max_norm: float
+    epsilon: float = 1e-3
+
+
+class Adam:
+    """Adam on a dict of arrays, after clipping the norm of all gradients together."""
+
+    def __init__(self, parameters: Parameters, settings: AdamSettings) -> None:
+        self.parameters, self.settings = parameters, settings
+        self.mean = {name: np.zeros_like(p) for name, p in parameters.items()}
+        self.square = {name: np.zeros_like(p) for name, p in parameters.items()}
+        self.steps = 0
+
+    def step(self, grads: Parameters) -> None:
+        """Move every parameter, in place."""
+        self.steps += 1
+        norm = np.sqrt(sum(float(np.vdot(g, g)) for g in grads.values()))
+        # Python's own numbers, so that they take the arrays' dtype.
+        scale = float(min(1.0, self.settings.max_norm / (norm + 1e-6)))
+        rate = self.settings.rate / (1 - BETA1**self.steps)
+        correction = float(np.sqrt(1 - BETA2**self.steps))
+        for name, p in self.parameters.items():
+            g, m, v = grads[name] * scale, self.mean[name], self.square[name]
+            m += (g - m) * (1 - BETA1)
+            v *= BETA2
+            v += (1 - BETA2) * g * g
+            p -= rate * m / (np.sqrt(v) / correction + self.settings.epsilon)
+
+
+class TorchAdam:
+    """The same by torch: its own gradients, clipping and optimizer."""
+
+    def __init__(self, model: Any, settings: AdamSettings) -> None:
+        import torch
+
+        self._torch, self._model, self._max_norm = torch, model, settings.max_norm
+        self._optimizer = torch.optim.Adam(
+            model.parameters(), settings.rate, (BETA1, BETA2), settings.epsilon
+        )
+
+    def step(self, loss: Any) -> None:
+        """Differentiate the loss and move every parameter."""
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
+        self._optimizer.step()
+
+
+class Training(NamedTuple):
+    """What one implementation did: the loss of every step and the seconds it took."""
+
+    name: str
+    losses: list[float]
+    seconds: list[float]
+
+
+def train(name: str, batches: Iterable[Batch], steps: int, step: Callable[[Batch], float]) -> Training:
+    """Take a step on every batch, with a progress bar; `step` returns the loss."""
+    losses: list[float] = []
+    seconds: list[float] = []
+    bar = progress(batches, name, steps)
+    for batch in bar:
+        start = time.perf_counter()
+        losses.append(step(batch))
+        seconds.append(time.perf_counter() - start)
+        bar.note(f"loss {losses[-1]:.3f}")
+    return Training(name, losses, seconds)
+
+
+# ----------------------------------------------------------------------------------------------- torch
+
+
+def torch_imports() -> bool:
+    """Whether torch is there; says why not."""
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:  # OSError: installed, but a library of its own is missing
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "torch"):
+            message(f"demo: torch is installed but does not import ({error})")
+        else:
+            message(
+                "demo: torch is not installed, so there is nothing to compare with (xpgrad[torch] adds it)"
+            )
+        return False
+    return True
+
+
+def load_torch_weights(module: Any, operator: str, p: Parameters) -> None:
+    """Copy W, R and B of an operator with one direction into torch's module of one layer."""
+    import torch
+
+    onnx = {name: p[name][0] for name in ("W", "R", "B")}
+    converted = convert(operator, onnx, "onnx", "torch", linear_before_reset=int(operator == "gru"))
+    module.load_state_dict({f"{name}_l0": torch.tensor(value) for name, value in converted.items()})
+
+
+def compare(runs: list[Training]) -> int:
+    """Print by how much two loss curves differ; 1 where that is too much."""
+    if len(runs) < 2:
+        return 0
+    differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
+    step = int(np.argmax(differences))  # the first NaN where there is one: then nothing agrees
+    worst = float(differences[step])
+    found = f"Largest difference between the two loss curves: {worst:.1e}, at step {step + 1}"
+    if worst < TOLERANCE:
+        print(f"{found}; allowed: below {TOLERANCE:.0e}.")
+        return 0
+    print(f"{found}; allowed: below {TOLERANCE:.0e}. The two implementations DISAGREE.")
+    message(
+        "demo: the loss curves of xpgrad and torch differ. Where they part slowly, late in a long run, that "
+        "is rounding that training amplifies; 'python -m xpgrad check' tests the gradients"
+    )
+    return 1
+
+
+# ------------------------------------------------------------------------------------------ the report
+
+
+def show_training(runs: list[Training], footer: str) -> None:
+    """Print losses and times as a table."""
+    rows = [
+        (
+            run.name,
+            f"{run.losses[0]:.4f}",
+            f"{run.losses[-1]:.4f}",
+            f"{1e3 * float(np.median(run.seconds)):.1f} ms",
+            f"{sum(run.seconds):.1f} s",
+        )
+        for run in runs
+    ]
+    table("Training", ["", "first loss", "last loss", "median step", "all steps"], rows, footer=footer)
+
+
+def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Callable[[], str]) -> None:
+    """Draw a figure into a file; in the terminal where matplotlib or the file can't."""
+    try:
+        # The figure class by itself needs no display.
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"{as_text()}\n(A PNG file instead: install matplotlib, or xpgrad[demo].)\n")
+        return
+    figure = Figure(layout="constrained")
+    draw(figure)
+    try:
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:  # a folder without write permission, an unknown file type
+        message(f"demo: cannot write the plot to {path} ({error}); here it is as text")
+        print(f"{as_text()}\n")
+    else:
+        print(f"{what}: {path.resolve()}\n")
+
+
+def plot_losses(axes: Any, runs: list[Training]) -> None:
+    """Draw one loss curve, or two on top of each other that can still be told apart."""
+    styles: tuple[dict[str, Any], ...] = (
+        {"lw": 2.5, "color": "C0", "alpha": 0.5},
+        {"lw": 0.9, "color": "k", "ls": ":"},
+    )
+    for run, style in zip(runs, styles[: len(runs)], strict=True):
+        axes.plot(np.arange(1, len(run.losses) + 1), run.losses, label=run.name, **style)
+
+
+def plot_differences(axes: Any, runs: list[Training]) -> None:
+    """Draw how far two loss curves are apart, and how far they may be."""
+    differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
+    axes.semilogy(np.arange(1, len(differences) + 1), np.maximum(differences, 1e-9), color="C3", lw=0.8)
+    axes.axhline(TOLERANCE, color="0.4", ls="--", lw=1)
+    axes.set(ylabel="difference")
+    axes.annotate("allowed", (0.99, TOLERANCE), xycoords=("axes fraction", "data"), ha="right", va="top")
