@@ -8,8 +8,8 @@ export XPGRAD_CACHE_DIR=${XPGRAD_CACHE_DIR:-$HOME/.cache/xpgrad}
 # asv asks about a machine that it does not know, and keeps the answer in the home folder: not in the user's
 home=$(mktemp -d)
 trap 'rm -rf "$home"' EXIT
-# one thread each: enough to see whether it works, and quick on a busy machine
-export HOME=$home OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# one thread each, libraries loaded once for all, one round per ratio: enough to see whether it works
+export HOME=$home OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 XPGRAD_BENCH_SMOKE=1
 
 "$python" -m asv machine --yes > /dev/null
 "$python" -m asv run --environment "existing:$python" --quick --show-stderr --dry-run --bench 50x32x64x64

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import xpgrad
+
 FOLDER = Path(__file__).parents[1] / "asv_bench"
 sys.path.insert(0, str(FOLDER))
 try:
@@ -34,7 +36,7 @@ def _cases():
                 continue
             for method in (m for m in dir(suite) if m.startswith(KINDS)):
                 for values in itertools.product(["small"], *suite.params[1:]):
-                    yield pytest.param(suite, method, values, id=f"{name}.{method}-{values[-1]}")
+                    yield pytest.param(suite, method, values, id="-".join([f"{name}.{method}", *values[1:]]))
 
 
 @pytest.fixture
@@ -64,6 +66,7 @@ def test_the_suites_cover_every_shape_kind_and_implementation():
     cases = [case.values for case in _cases()]
     assert {method.split("_")[0] + "_" for _, method, _ in cases} == set(KINDS)
     assert {values[-1] for _, _, values in cases} == set(common.IMPLEMENTATIONS)
+    assert {values[1] for _, _, values in cases} == set(common.CASES)
     shapes = {(50, 1, 64, 64), (50, 32, 64, 64), (50, 32, 256, 256)}
     shapes |= {(100, 64, 128, 512), (35, 20, 650, 650), (200, 128, 64, 128)}
     assert set(common.SHAPES.values()) == shapes
@@ -72,21 +75,55 @@ def test_the_suites_cover_every_shape_kind_and_implementation():
         assert "50x32x64x64" in suite.params[0]  # smoke.sh runs every suite at this shape
 
 
-@pytest.mark.parametrize("make", [common.make, common.make_lengths])
-def test_implementations_compute_the_same(make):
-    """A benchmark of unlike things would mislead: with one another's weights, all give one gradient."""
+def _numpy_gradients(grads, case):
+    """By torch's names, in the order of torch's modules' parameters."""
     torch = pytest.importorskip("torch")
-    shape = SMALL["small"]
-    found = {}
-    for impl in ("xpgrad-torch", "torch"):
-        run = make(impl, shape)
-        with torch.no_grad():
-            for k, p in enumerate(run._module.parameters()):
-                p.copy_(torch.linspace(-0.3, 0.4 + k / 10, p.numel()).reshape(p.shape))
-        found[impl] = run.step()
-    assert len(found["torch"]) == len(found["xpgrad-torch"]) == 7
-    for ours, peer in zip(found["xpgrad-torch"], found["torch"], strict=True):
-        torch.testing.assert_close(ours, peer, rtol=1e-4, atol=1e-5)
+    onnx = {name: getattr(grads, f"d{name}", None) for name in ("W", "R", "B", "P")}
+    onnx = {name: a[0] for name, a in onnx.items() if a is not None}
+    after = case.attributes.get("linear_before_reset", 0)
+    gates = xpgrad.convert(
+        case.operator.name, onnx, "onnx", "torch", linear_before_reset=after, gradients=True
+    )
+    states = [getattr(grads, name) for name in ("dH0", "dC0")[: len(case.operator.states)]]
+    return {
+        "X": torch.from_numpy(grads.dX),
+        **{f"state{k}": torch.from_numpy(a) for k, a in enumerate(states)},
+        **{f"{name}_l0": torch.from_numpy(a) for name, a in gates.items()},
+    }
+
+
+def _torch_gradients(run, case):
+    names = ["X", *(f"state{k}" for k in range(len(case.operator.states)))]
+    return dict(zip([*names, *(n for n, _ in run._module.named_parameters())], run.step(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "uneven"),
+    [
+        *itertools.product(["lstm", "gru"], [False, True]),
+        ("lstm-peephole", False),
+        ("gru-reset-before", False),
+    ],
+)
+def test_implementations_compute_the_same(name, uneven):
+    """A benchmark of unlike things would mislead: the same weights, every gradient equal."""
+    torch = pytest.importorskip("torch")
+    case, shape = common.CASES[name], SMALL["small"]
+    found = {
+        impl: _torch_gradients(common.make(impl, name, shape, uneven=uneven), case)
+        for impl in ("xpgrad-torch", "torch")
+    }
+    found["xpgrad-numpy"] = _numpy_gradients(
+        common.make("xpgrad-numpy", name, shape, uneven=uneven).step(), case
+    )
+    expected = found.pop("torch")
+    assert len(expected) == {"lstm": 7, "gru": 6, "lstm-peephole": 8, "gru-reset-before": 6}[name]
+    for impl, gradients in found.items():
+        assert set(gradients) == set(expected), impl
+        for parameter, gradient in gradients.items():
+            torch.testing.assert_close(
+                gradient, expected[parameter], rtol=1e-4, atol=1e-5, msg=lambda m, p=parameter: f"{p}: {m}"
+            )
 
 
 def test_ratio_is_ours_over_the_peers(monkeypatch):
@@ -105,5 +142,5 @@ def test_ratio_is_ours_over_the_peers(monkeypatch):
 def test_missing_implementations_are_skipped(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(NotImplementedError, match="torch is not installed"):
-        common.make("torch", SMALL["small"])
-    common.make("xpgrad-numpy", SMALL["small"]).step()
+        common.make("torch", "gru", SMALL["small"])
+    common.make("xpgrad-numpy", "gru", SMALL["small"]).step()

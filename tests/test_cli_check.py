@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,13 @@ from xpgrad.__main__ import main
 from xpgrad.cli import check
 
 FEW = ("--namespace", "numpy", "--option", "plain", "--option", "truncated")
+MODULES = {
+    "lstm": "plain",
+    "gru": "plain, reset after",
+    "lstm_cell": "plain",
+    "gru_cell": "plain, reset after",
+}
+"""The options that PyTorch's modules have."""
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -22,17 +30,19 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_everything_that_is_installed_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_that_is_installed_is_right(capsys: pytest.CaptureFixture[str], interpreted: None) -> None:
+    """Without compiling: compiled formulas are held against the references by the kernels' own tests."""
     status, report = run_json(capsys)
     assert [row for row in report["rows"] if not row["ok"]] == []
     assert status == 0
     assert report["ok"] is True
     assert report["xpgrad"] == xpgrad.__version__
-    combinations = {(row["option"], row["namespace"], row["dtype"]) for row in report["rows"]}
+    combinations = {(row["kernel"], row["option"], row["namespace"], row["dtype"]) for row in report["rows"]}
     assert len(combinations) == len(report["rows"])
     expected = {
-        (option, backend.name, dtype)
-        for option in check.KERNELS[0].options
+        (kernel.name, option, backend.name, dtype)
+        for kernel in check.KERNELS
+        for option in kernel.options
         for backend in check.BACKENDS
         if importlib.util.find_spec(backend.module)
         for dtype in backend.dtypes
@@ -47,7 +57,7 @@ def test_each_row_was_held_against_the_oracles_that_apply(capsys: pytest.Capture
         expected = {"reference"} | ({"autograd"} if torch else set())
         if "truncated" not in row["option"]:
             expected |= {"differences"}
-        if row["option"] == "plain" and torch:
+        if row["option"] == MODULES[row["kernel"]] and torch:
             expected |= {"torch.nn"}
         assert set(row["errors"]) == set(row["tolerances"]) == expected
         for oracle, error in row["errors"].items():
@@ -57,8 +67,8 @@ def test_each_row_was_held_against_the_oracles_that_apply(capsys: pytest.Capture
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *FEW]) == 0
     out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if line.startswith("lstm")]
-    options = ["plain", "peepholes, truncated"]
+    rows = [line for line in out.splitlines() if line.startswith(("lstm", "gru"))]
+    options = 2 * ["plain", "peepholes, truncated"] + 2 * ["plain, reset before", "plain, reset after"]
     assert len(rows) == len(options) * 2 * 3
     assert all(line.rstrip().endswith("ok") for line in rows)
     assert f"{len(rows)} of {len(rows)} within their tolerances." in out
@@ -67,19 +77,21 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 BREAKS = {
     "dW by 1 %": lambda grads: grads._replace(dW=grads.dW * 1.01),
-    "dX at t = 0": lambda grads: grads._replace(dX=np.concatenate([grads.dX[:1] * 0, grads.dX[1:]])),
-    "dR transposed": lambda grads: grads._replace(dR=grads.dR.swapaxes(1, 2)),
+    "dX at its first index": lambda grads: grads._replace(
+        dX=np.concatenate([0 * grads.dX[:1], grads.dX[1:]])
+    ),
+    "dR transposed": lambda grads: grads._replace(dR=grads.dR.swapaxes(-1, -2)),
     "dB None": lambda grads: grads._replace(dB=None),
-    "dC0 in another dtype": lambda grads: grads._replace(dC0=grads.dC0.astype(np.longdouble)),
-    "dH0 NaN": lambda grads: grads._replace(dH0=grads.dH0 * np.nan),
+    "dX in another dtype": lambda grads: grads._replace(dX=grads.dX.astype(np.longdouble)),
+    "dR NaN": lambda grads: grads._replace(dR=grads.dR * np.nan),
 }
 SAYS = {
     "dW by 1 %": "gradient of W is off by 0.01 from reference, allowed 1e-10",
-    "dX at t = 0": "gradient of X is off by",
+    "dX at its first index": "gradient of X is off by",
     "dR transposed": "gradient of R is off by inf from reference, allowed 1e-10",
     "dB None": "gradient of B is None",
-    "dC0 in another dtype": "gradient of initial_c has dtype longdouble, expected float64",
-    "dH0 NaN": "gradient of initial_h is off by inf",
+    "dX in another dtype": "gradient of X has dtype longdouble, expected float64",
+    "dR NaN": "gradient of R is off by inf",
 }
 
 
@@ -89,16 +101,18 @@ def test_a_wrong_kernel_is_named(
 ) -> None:
     def wrong_vjp(*args: Any, **kwargs: Any) -> Any:
         outputs, pullback = true_vjp(*args, **kwargs)
-        return outputs, lambda **cotangents: BREAKS[broken](pullback(**cotangents))
+        return outputs, lambda *by_position, **by_name: BREAKS[broken](pullback(*by_position, **by_name))
 
     true_vjp = xpgrad.vjp
     monkeypatch.setattr(xpgrad, "vjp", wrong_vjp)
     assert main(["check", "--namespace", "numpy", "--option", "plain"]) == 1
     out = capsys.readouterr().out
-    said = [line for line in out.splitlines() if line.startswith("WRONG: lstm, plain, numpy, float64: ")]
-    assert len(said) == 1
-    assert SAYS[broken].replace("longdouble", np.dtype(np.longdouble).name) in said[0]
-    assert "0 of 6 within their tolerances." in out
+    for kernel, option in MODULES.items():
+        start = f"WRONG: {kernel}, {option}, numpy, float64: "
+        said = [line for line in out.splitlines() if line.startswith(start)]
+        assert len(said) == 1
+        assert SAYS[broken].replace("longdouble", np.dtype(np.longdouble).name) in said[0]
+    assert "0 of 36 within their tolerances." in out
 
 
 def test_a_wrong_forward_is_named(
@@ -106,7 +120,8 @@ def test_a_wrong_forward_is_named(
 ) -> None:
     def wrong_vjp(*args: Any, **kwargs: Any) -> Any:
         outputs, pullback = true_vjp(*args, **kwargs)
-        return outputs._replace(C_t=outputs.C_t * 1.001), pullback
+        name = "H_t" if "H_t" in outputs._fields else "H_next"
+        return outputs._replace(**{name: getattr(outputs, name) * 1.001}), pullback
 
     true_vjp = xpgrad.vjp
     monkeypatch.setattr(xpgrad, "vjp", wrong_vjp)
@@ -115,7 +130,7 @@ def test_a_wrong_forward_is_named(
     assert report["ok"] is False
     float64 = [row for row in report["rows"] if row["dtype"] == "float64"]
     assert float64
-    assert all("C_t is off by 0.001" in row["problem"] for row in float64)
+    assert all(re.search(r"H_(t|next) is off by 0\.001", row["problem"]) for row in float64)
 
 
 def test_a_kernel_that_raises_is_a_finding(
@@ -128,10 +143,11 @@ def test_a_kernel_that_raises_is_a_finding(
     status, report = run_json(capsys, *FEW)
     assert status == 1
     assert {row["problem"] for row in report["rows"]} == {"RuntimeError: out of order"}
-    monkeypatch.setattr(xpgrad, "lstm", failing)
+    monkeypatch.setattr(xpgrad, "gru_cell", failing)
     status, report = run_json(capsys, "--namespace", "numpy", "--option", "plain")
     assert status == 1
-    assert "differences failed: RuntimeError: out of order" in {row["problem"] for row in report["rows"]}
+    failed = {row["kernel"] for row in report["rows"] if row["problem"].startswith("differences failed: ")}
+    assert failed == {"gru_cell"}
 
 
 def test_what_is_not_installed_is_said(
@@ -145,7 +161,7 @@ def test_what_is_not_installed_is_said(
     monkeypatch.setattr(importlib.util, "find_spec", numpy_only)
     assert main(["check", "--option", "plain"]) == 0
     out = capsys.readouterr().out
-    assert sum(line.startswith("lstm") for line in out.splitlines()) == 6
+    assert sum(line.startswith(("lstm", "gru")) for line in out.splitlines()) == 36
     assert sum(line.rstrip().endswith("not installed") for line in out.splitlines()) == 3
     assert "Not installed, so not checked: array_api_strict, torch." in out
     assert "No column without torch: autograd, torch.nn." in out
@@ -167,16 +183,22 @@ def test_progress_does_not_reach_standard_output(capsys: pytest.CaptureFixture[s
     assert "checking" in captured.err
 
 
-def test_the_options_cover_the_contract() -> None:
+@pytest.mark.parametrize("kernel", check.KERNELS, ids=lambda kernel: kernel.name)
+def test_the_options_cover_the_contract(kernel: check.Kernel) -> None:
     """Each attribute that the kernels take is set by an option."""
     from inspect import signature
 
+    forward = set(signature(getattr(xpgrad, kernel.name)).parameters)
+    gradient = set(signature(getattr(xpgrad, f"{kernel.name}_grad")).parameters)
     used: set[str] = set()
-    for make in check.KERNELS[0].options.values():
+    for make in kernel.options.values():
         case = make()
         used |= {*case.attributes, *case.gradient_attributes, *case.integers, *case.arguments}
-    own = {"H_all", "C_all", "iofc", "grad_H_all", "grad_H_t", "grad_C_t", "wrt"}
-    assert set(signature(xpgrad.lstm_grad).parameters) - own <= used
+        assert {f"grad_{name.removesuffix('_next')}" for name in case.cotangents} <= gradient
+    saved = {"H_all", "C_all", "iofc", "zrh", "C_next"}
+    own = {name for name in gradient - forward if name.startswith("grad_") or name in saved} | {"wrt"}
+    assert (forward | gradient) - own - {"activation_beta"} <= used
+    assert "activation_beta" in used or kernel.name.endswith("_cell")
 
 
 def test_arguments_parse() -> None:

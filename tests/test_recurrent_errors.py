@@ -9,17 +9,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lstm_cases import Case, make_case, run_forward, run_gradient
 
 import xpgrad
 from backends import BACKENDS
+from recurrent_cases import (
+    GRU,
+    LSTM,
+    OPERATORS,
+    Case,
+    Operator,
+    each_operator,
+    make_case,
+    run_forward,
+    run_gradient,
+)
 
 T, N, I, H = 5, 3, 2, 4
 
 
+def case_of(operator: Operator) -> Case:
+    more = {"peepholes": True} if operator is LSTM else {}
+    return make_case(operator, np.random.default_rng(0), lengths=[5, 0, 3], **more)
+
+
 @pytest.fixture
 def case() -> Case:
-    return make_case(np.random.default_rng(0), peepholes=True, lengths=[5, 0, 3])
+    return case_of(LSTM)
 
 
 def other(**arguments: Any) -> Callable[[Case], Case]:
@@ -39,54 +54,72 @@ ACTIVATIONS = (
     "Affine Elu HardSigmoid LeakyRelu Relu ScaledTanh Sigmoid Softplus Softsign Tanh ThresholdedRelu"
 )
 
-BAD: dict[str, tuple[Callable[[Case], Case], type[Exception], str]] = {
-    "X rank": (
-        other(X=np.zeros((T, I))),
-        ValueError,
-        "X has 2 dimensions with shape (5, 2), expected 3, (T, N, I)",
-    ),
-    "W rank": (
-        other(W=np.zeros((16, 2))),
-        ValueError,
-        "W has 2 dimensions with shape (16, 2), expected 3, (D, 4H, I)",
-    ),
-    "R rank": (
-        other(R=np.zeros(4)),
-        ValueError,
-        "R has 1 dimensions with shape (4,), expected 3, (D, 4H, H)",
-    ),
-    "W input size": (
-        other(W=np.zeros((1, 16, 3))),
-        ValueError,
-        "W has shape (1, 16, 3), expected (D, 4H, I) = (1, 16, 2)",
-    ),
-    "W gates": (
-        other(W=np.zeros((1, 12, 2))),
-        ValueError,
-        "W has shape (1, 12, 2), expected (D, 4H, I) = (1, 16, 2)",
-    ),
-    "R gates": (
-        other(R=np.zeros((1, 12, 4))),
-        ValueError,
-        "R has shape (1, 12, 4), expected (D, 4H, H) = (1, 16, 4)",
-    ),
-    "R directions": (
-        other(R=np.zeros((2, 16, 4))),
-        ValueError,
-        "R has shape (2, 16, 4), expected (D, 4H, H) = (1, 16, 4)",
-    ),
-    "B": (other(B=np.zeros((1, 16))), ValueError, "B has shape (1, 16), expected (D, 8H) = (1, 32)"),
-    "P": (other(P=np.zeros((1, 16))), ValueError, "P has shape (1, 16), expected (D, 3H) = (1, 12)"),
-    "initial_h": (
-        other(initial_h=np.zeros((3, 4))),
-        ValueError,
-        "initial_h has shape (3, 4), expected (D, N, H) = (1, 3, 4)",
-    ),
-    "initial_c": (
-        other(initial_c=np.zeros((1, 1, 4))),
-        ValueError,
-        "initial_c has shape (1, 1, 4), expected (D, N, H) = (1, 3, 4)",
-    ),
+Bad = dict[str, tuple[Callable[[Case], Case], type[Exception], str]]
+
+
+def bad_shapes(gates: int) -> Bad:
+    G, wrong = f"{gates}H", (gates - 1) * H
+    rows = gates * H
+    return {
+        "X rank": (
+            other(X=np.zeros((T, I))),
+            ValueError,
+            "X has 2 dimensions with shape (5, 2), expected 3, (T, N, I)",
+        ),
+        "W rank": (
+            other(W=np.zeros((rows, 2))),
+            ValueError,
+            f"W has 2 dimensions with shape ({rows}, 2), expected 3, (D, {G}, I)",
+        ),
+        "R rank": (
+            other(R=np.zeros(4)),
+            ValueError,
+            f"R has 1 dimensions with shape (4,), expected 3, (D, {G}, H)",
+        ),
+        "W input size": (
+            other(W=np.zeros((1, rows, 3))),
+            ValueError,
+            f"W has shape (1, {rows}, 3), expected (D, {G}, I) = (1, {rows}, 2)",
+        ),
+        "W gates": (
+            other(W=np.zeros((1, wrong, 2))),
+            ValueError,
+            f"W has shape (1, {wrong}, 2), expected (D, {G}, I) = (1, {rows}, 2)",
+        ),
+        "R gates": (
+            other(R=np.zeros((1, wrong, 4))),
+            ValueError,
+            f"R has shape (1, {wrong}, 4), expected (D, {G}, H) = (1, {rows}, 4)",
+        ),
+        "R directions": (
+            other(R=np.zeros((2, rows, 4))),
+            ValueError,
+            f"R has shape (2, {rows}, 4), expected (D, {G}, H) = (1, {rows}, 4)",
+        ),
+        "B": (
+            other(B=np.zeros((1, rows))),
+            ValueError,
+            f"B has shape (1, {rows}), expected (D, {2 * gates}H) = (1, {2 * rows})",
+        ),
+        "initial_h": (
+            other(initial_h=np.zeros((3, 4))),
+            ValueError,
+            "initial_h has shape (3, 4), expected (D, N, H) = (1, 3, 4)",
+        ),
+        "D for two directions": (
+            attributes(direction="bidirectional"),
+            ValueError,
+            f"W has shape (1, {rows}, 2), expected (D, {G}, I) = (2, {rows}, 2)",
+        ),
+        "mixed dtypes": (
+            other(R=np.zeros((1, rows, 4), dtype=np.float32)),
+            TypeError,
+            "R has dtype float32, expected float64, the dtype of X",
+        ),
+    }
+
+
+BAD: Bad = {
     "number of lengths": (
         lengths(1, 2),
         ValueError,
@@ -107,11 +140,6 @@ BAD: dict[str, tuple[Callable[[Case], Case], type[Exception], str]] = {
     "list": (other(W=[[[1.0]]]), TypeError, "W is a list, expected an array"),
     "no X": (other(X=None), TypeError, "X is None, expected an array"),
     "no R": (other(R=None), TypeError, "R is None, expected an array"),
-    "mixed dtypes": (
-        other(R=np.zeros((1, 16, 4), dtype=np.float32)),
-        TypeError,
-        "R has dtype float32, expected float64, the dtype of X",
-    ),
     "whole numbers": (
         other(X=np.zeros((T, N, I), dtype=np.int64)),
         TypeError,
@@ -127,17 +155,7 @@ BAD: dict[str, tuple[Callable[[Case], Case], type[Exception], str]] = {
         ValueError,
         "direction is 'Forward', expected one of 'forward', 'reverse', 'bidirectional'",
     ),
-    "D for two directions": (
-        attributes(direction="bidirectional"),
-        ValueError,
-        "W has shape (1, 16, 2), expected (D, 4H, I) = (2, 16, 2)",
-    ),
     "layout": (attributes(layout=2), ValueError, "layout is 2, expected one of 0, 1"),
-    "input_forget": (
-        attributes(input_forget="no"),
-        ValueError,
-        "input_forget is 'no', expected one of False, True, 0, 1",
-    ),
     "clip of zero": (attributes(clip=0.0), ValueError, "clip is 0.0, expected None or a number > 0"),
     "negative clip": (attributes(clip=-1), ValueError, "clip is -1.0, expected None or a number > 0"),
     "clip of NaN": (
@@ -150,61 +168,114 @@ BAD: dict[str, tuple[Callable[[Case], Case], type[Exception], str]] = {
         TypeError,
         "clip is '1' of type str, expected a number",
     ),
-    "too few activations": (
-        attributes(activations=["Sigmoid", "Tanh"]),
-        ValueError,
-        "activations has 2 names, expected 3 for each of 1 directions = 3",
-    ),
-    "too many activations": (
-        attributes(activations=["Sigmoid", "Tanh", "Tanh"] * 2),
-        ValueError,
-        "activations has 6 names, expected 3 for each of 1 directions = 3",
-    ),
-    "unknown activation": (
-        attributes(activations=["Sigmoid", "Gelu", "Tanh"]),
-        ValueError,
-        f"activations has 'Gelu', expected one of {', '.join(ACTIVATIONS.split())}",
-    ),
     "activations as one string": (
         attributes(activations="Tanh"),
         TypeError,
         "activations is 'Tanh', expected a list of names",
-    ),
-    "too many alphas": (
-        attributes(activations=["Sigmoid", "Elu", "Tanh"], activation_alpha=[1.0, 2.0]),
-        ValueError,
-        "activation_alpha has 2 values, expected at most 1, one for each activation that takes it",
-    ),
-    "a beta that nothing takes": (
-        attributes(activations=["Sigmoid", "Elu", "Tanh"], activation_beta=[0.5]),
-        ValueError,
-        "activation_beta has 1 values, expected at most 0, one for each activation that takes it",
     ),
     "an alpha for the defaults": (
         attributes(activation_alpha=[0.5]),
         ValueError,
         "activation_alpha has 1 values, expected at most 0, one for each activation that takes it",
     ),
-    "alpha's type": (
-        attributes(activations=["Elu"] * 3, activation_alpha=[0.5, "1"]),
-        TypeError,
-        "activation_alpha is '1' of type str, expected a number",
-    ),
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_forward(kind: str, case: Case) -> None:
-    change, error, message = BAD[kind]
-    with pytest.raises(error, match="^" + re.escape(f"lstm: {message}") + "$"):
-        run_forward(change(case))
+def bad_activations(places: int) -> Bad:
+    few, elu = ["Sigmoid", "Tanh", "Tanh"][: places - 1], ["Sigmoid", "Elu", "Tanh"][:places]
+    return {
+        "too few activations": (
+            attributes(activations=few),
+            ValueError,
+            f"activations has {places - 1} names, expected {places} for each of 1 directions = {places}",
+        ),
+        "too many activations": (
+            attributes(activations=["Sigmoid"] * 2 * places),
+            ValueError,
+            f"activations has {2 * places} names, expected {places} for each of 1 directions = {places}",
+        ),
+        "unknown activation": (
+            attributes(activations=["Sigmoid", "Gelu", "Tanh"][:places]),
+            ValueError,
+            f"activations has 'Gelu', expected one of {', '.join(ACTIVATIONS.split())}",
+        ),
+        "too many alphas": (
+            attributes(activations=elu, activation_alpha=[1.0, 2.0]),
+            ValueError,
+            "activation_alpha has 2 values, expected at most 1, one for each activation that takes it",
+        ),
+        "a beta that nothing takes": (
+            attributes(activations=elu, activation_beta=[0.5]),
+            ValueError,
+            "activation_beta has 1 values, expected at most 0, one for each activation that takes it",
+        ),
+        "alpha's type": (
+            attributes(activations=["Elu"] * places, activation_alpha=[0.5, "1"]),
+            TypeError,
+            "activation_alpha is '1' of type str, expected a number",
+        ),
+    }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_gradient(kind: str, case: Case) -> None:
+ONLY: dict[Operator, Bad] = {
+    LSTM: {
+        "P": (other(P=np.zeros((1, 16))), ValueError, "P has shape (1, 16), expected (D, 3H) = (1, 12)"),
+        "initial_c": (
+            other(initial_c=np.zeros((1, 1, 4))),
+            ValueError,
+            "initial_c has shape (1, 1, 4), expected (D, N, H) = (1, 3, 4)",
+        ),
+        "input_forget": (
+            attributes(input_forget="no"),
+            ValueError,
+            "input_forget is 'no', expected one of False, True, 0, 1",
+        ),
+    },
+    GRU: {
+        "linear_before_reset": (
+            attributes(linear_before_reset=2),
+            ValueError,
+            "linear_before_reset is 2, expected one of 0, 1, False, True",
+        ),
+        "linear_before_reset's type": (
+            attributes(linear_before_reset="after"),
+            ValueError,
+            "linear_before_reset is 'after', expected one of 0, 1, False, True",
+        ),
+    },
+}
+
+
+def each_kind() -> Any:
+    """A test for each kind of bad input to every operator."""
+    return pytest.mark.parametrize(
+        ("operator", "bad"),
+        [
+            pytest.param(operator, bad, id=f"{operator.name}-{kind}")
+            for operator in OPERATORS
+            for kind, bad in {
+                **bad_shapes(operator.gates),
+                **BAD,
+                **bad_activations(operator.activations),
+                **ONLY[operator],
+            }.items()
+        ],
+    )
+
+
+@each_kind()
+def test_forward(operator: Operator, bad: Any) -> None:
+    change, error, message = bad
+    with pytest.raises(error, match="^" + re.escape(f"{operator.name}: {message}") + "$"):
+        run_forward(change(case_of(operator)))
+
+
+@each_kind()
+def test_gradient(operator: Operator, bad: Any) -> None:
+    case = case_of(operator)
     outputs = run_forward(case)
-    change, error, message = BAD[kind]
-    with pytest.raises(error, match="^" + re.escape(f"lstm_grad: {message}") + "$"):
+    change, error, message = bad
+    with pytest.raises(error, match="^" + re.escape(f"{operator.name}_grad: {message}") + "$"):
         run_gradient(change(case), outputs)
 
 
@@ -215,27 +286,13 @@ def test_layout_is_part_of_the_rule(case: Case) -> None:
         run_forward(replace(case, arguments={**case.arguments, "X": np.zeros(5)}, attributes={"layout": 1}))
 
 
-GRADIENT_ONLY: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+BadGradient = dict[str, tuple[dict[str, Any], type[Exception], str]]
+
+GRADIENT_ONLY: BadGradient = {
     "saved H_all": (
         {"H_all": np.zeros((5, 3, 4))},
         ValueError,
         "H_all has shape (5, 3, 4), expected (T, D, N, H) = (5, 1, 3, 4)",
-    ),
-    "saved C_all": (
-        {"C_all": np.zeros((4, 1, 3, 4))},
-        ValueError,
-        "C_all has shape (4, 1, 3, 4), expected (T, D, N, H) = (5, 1, 3, 4)",
-    ),
-    "saved iofc": (
-        {"iofc": np.zeros((5, 1, 3, 4))},
-        ValueError,
-        "iofc has shape (5, 1, 3, 4), expected (T, D, N, 4H) = (5, 1, 3, 16)",
-    ),
-    "no iofc": ({"iofc": None}, TypeError, "iofc is None, expected an array"),
-    "saved array's dtype": (
-        {"C_all": np.zeros((5, 1, 3, 4), dtype=np.float32)},
-        TypeError,
-        "C_all has dtype float32, expected float64, the dtype of X",
     ),
     "cotangent of H_all": (
         {"grad_H_all": np.zeros((5, 1, 3, 5))},
@@ -247,51 +304,96 @@ GRADIENT_ONLY: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "grad_H_t has shape (3, 4), expected (D, N, H) = (1, 3, 4)",
     ),
-    "cotangent of C_t": (
-        {"grad_C_t": np.zeros((1, 4, 3))},
-        ValueError,
-        "grad_C_t has shape (1, 4, 3), expected (D, N, H) = (1, 3, 4)",
+    "cotangent's type": ({"grad_H_t": 0.0}, TypeError, "grad_H_t is a float, expected an array"),
+    "saved array's dtype": (
+        {"H_all": np.zeros((5, 1, 3, 4), dtype=np.float32)},
+        TypeError,
+        "H_all has dtype float32, expected float64, the dtype of X",
     ),
-    "cotangent's type": ({"grad_C_t": 0.0}, TypeError, "grad_C_t is a float, expected an array"),
-    "peephole": (
-        {"peephole": "exact"},
-        ValueError,
-        "peephole is 'exact', expected one of 'full', 'truncated'",
-    ),
+    "no H_all": ({"H_all": None}, TypeError, "H_all is None, expected an array"),
     "per_sample": ({"per_sample": 2}, ValueError, "per_sample is 2, expected one of False, True"),
-    "wrt": (
-        {"wrt": ("X", "H0")},
-        ValueError,
-        "wrt has 'H0', expected names of 'X', 'W', 'R', 'B', 'initial_h', 'initial_c', 'P'",
-    ),
 }
 
 
-@pytest.mark.parametrize("kind", GRADIENT_ONLY)
-def test_what_only_the_gradient_takes(kind: str, case: Case) -> None:
-    change, error, message = GRADIENT_ONLY[kind]
+GRADIENT_OF_ONE: dict[Operator, BadGradient] = {
+    LSTM: {
+        "saved C_all": (
+            {"C_all": np.zeros((4, 1, 3, 4))},
+            ValueError,
+            "C_all has shape (4, 1, 3, 4), expected (T, D, N, H) = (5, 1, 3, 4)",
+        ),
+        "saved iofc": (
+            {"iofc": np.zeros((5, 1, 3, 4))},
+            ValueError,
+            "iofc has shape (5, 1, 3, 4), expected (T, D, N, 4H) = (5, 1, 3, 16)",
+        ),
+        "no iofc": ({"iofc": None}, TypeError, "iofc is None, expected an array"),
+        "cotangent of C_t": (
+            {"grad_C_t": np.zeros((1, 4, 3))},
+            ValueError,
+            "grad_C_t has shape (1, 4, 3), expected (D, N, H) = (1, 3, 4)",
+        ),
+        "peephole": (
+            {"peephole": "exact"},
+            ValueError,
+            "peephole is 'exact', expected one of 'full', 'truncated'",
+        ),
+        "wrt": (
+            {"wrt": ("X", "H0")},
+            ValueError,
+            "wrt has 'H0', expected names of 'X', 'W', 'R', 'B', 'initial_h', 'initial_c', 'P'",
+        ),
+    },
+    GRU: {
+        "saved zrh": (
+            {"zrh": np.zeros((5, 1, 3, 16))},
+            ValueError,
+            "zrh has shape (5, 1, 3, 16), expected (T, D, N, 3H) = (5, 1, 3, 12)",
+        ),
+        "no zrh": ({"zrh": None}, TypeError, "zrh is None, expected an array"),
+        "wrt": (
+            {"wrt": ("X", "P")},
+            ValueError,
+            "wrt has 'P', expected names of 'X', 'W', 'R', 'B', 'initial_h'",
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "bad"),
+    [
+        pytest.param(operator, bad, id=f"{operator.name}-{kind}")
+        for operator in OPERATORS
+        for kind, bad in {**GRADIENT_ONLY, **GRADIENT_OF_ONE[operator]}.items()
+    ],
+)
+def test_what_only_the_gradient_takes(operator: Operator, bad: Any) -> None:
+    change, error, message = bad
+    case = case_of(operator)
     outputs = run_forward(case)
     inputs = {**case.arguments, **case.integers}
-    saved = {"H_all": outputs.H_all, "C_all": outputs.C_all, "iofc": outputs.iofc}
-    with pytest.raises(error, match="^" + re.escape(f"lstm_grad: {message}") + "$"):
-        xpgrad.lstm_grad(**{**inputs, **saved, **change})
+    saved = {name: getattr(outputs, name) for name in operator.saved}
+    with pytest.raises(error, match="^" + re.escape(f"{operator.name}_grad: {message}") + "$"):
+        operator.gradient(**{**inputs, **saved, **change})
 
 
 def test_gradient_of_peepholes_that_are_not_there(rng: np.random.Generator) -> None:
-    case = make_case(rng)
+    case = make_case(LSTM, rng)
     with pytest.raises(ValueError, match=r"^lstm_grad: wrt has 'P', expected P to be given, it is None$"):
         run_gradient(case, run_forward(case), wrt=("P",))
 
 
-def test_whole_numbers_throughout() -> None:
+@each_operator()
+def test_whole_numbers_throughout(operator: Operator) -> None:
     integers = {
         "X": np.ones((2, 1, 1), dtype=np.int64),
-        "W": np.ones((1, 4, 1), dtype=np.int64),
-        "R": np.ones((1, 4, 1), dtype=np.int64),
+        "W": np.ones((1, operator.gates, 1), dtype=np.int64),
+        "R": np.ones((1, operator.gates, 1), dtype=np.int64),
     }
-    message = r"^lstm: X has dtype int64, expected one of float16, float32, float64$"
+    message = rf"^{operator.name}: X has dtype int64, expected one of float16, float32, float64$"
     with pytest.raises(TypeError, match=message):
-        xpgrad.lstm(**integers)
+        operator.forward(**integers)
 
 
 def test_mixed_namespaces(case: Case) -> None:

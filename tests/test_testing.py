@@ -14,24 +14,35 @@ import pytest
 import xpgrad
 import xpgrad.testing
 from backends import Backend
-from lstm_cases import OUTPUTS, Case, gradient_reference, make_case, named_gradients
+from recurrent_cases import (
+    LSTM,
+    Case,
+    Operator,
+    each_operator,
+    gradient_reference,
+    make_case,
+    named_gradients,
+    run_reference,
+)
 from xpgrad.testing import (
     assert_close,
     check_vjp,
     dtype_name,
-    lstm_grad_reference,
+    gru_reference,
     lstm_reference,
     numerical_jacobian,
     relative_error,
     to_numpy,
 )
 
+OUTPUTS = LSTM.outputs
+
 # --- check_vjp on an LSTM gradient with one thing wrong --------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def case() -> Case:
-    return make_case(np.random.default_rng(6), T=3, N=2, I=3, H=2, peepholes=True)
+    return make_case(LSTM, np.random.default_rng(6), T=3, N=2, I=3, H=2, peepholes=True)
 
 
 def forward_of(case: Case) -> Callable[..., tuple[Any, ...]]:
@@ -45,7 +56,7 @@ def forward_of(case: Case) -> Callable[..., tuple[Any, ...]]:
 def right_rule(case: Case, *cotangents: Any, **arguments: Any) -> dict[str, Any]:
     """The naive backward."""
     given = {n: c for n, c in zip(OUTPUTS, cotangents, strict=True) if c is not None}
-    here = Case(arguments, case.integers, case.attributes, given)
+    here = Case(LSTM, arguments, case.integers, case.attributes, given)
     outputs = lstm_reference(**arguments, **case.attributes)
     return dict(named_gradients(here, gradient_reference(here, outputs)))
 
@@ -266,19 +277,21 @@ def test_cotangents_are_never_ones_and_differ_by_seed() -> None:
     assert not np.array_equal(seen[0], seen[1])
 
 
-def test_on_every_backend(backend: Backend, rng: np.random.Generator) -> None:
-    case = make_case(rng, T=2, N=2, I=1, H=2)
+@each_operator()
+def test_on_every_backend(operator: Operator, backend: Backend, rng: np.random.Generator) -> None:
+    case = make_case(operator, rng, T=2, N=2, I=1, H=2)
     for dtype in backend.dtypes:
         here = case.on(backend, dtype)
 
         def forward(**arguments: Any) -> tuple[Any, ...]:
-            return tuple(getattr(xpgrad.lstm(**arguments), name) for name in OUTPUTS)
+            outputs = operator.forward(**arguments)
+            return tuple(getattr(outputs, name) for name in operator.outputs)
 
         def gradient(*cotangents: Any, here: Case = here, **arguments: Any) -> Any:
-            _, pullback = xpgrad.vjp(xpgrad.lstm, **arguments)
+            _, pullback = operator.vjp(**arguments)
             return named_gradients(here, pullback(*cotangents))
 
-        check_vjp(forward, gradient, here.arguments, operator="lstm", outputs=OUTPUTS)
+        check_vjp(forward, gradient, here.arguments, operator=operator.name, outputs=operator.outputs)
 
 
 def test_empty_arguments() -> None:
@@ -366,33 +379,68 @@ def test_lstm_reference_by_hand() -> None:
     assert y.H_t[0, 0, 0] == pytest.approx((6 + 0.01 * c) * c)
 
 
+def test_gru_reference_by_hand() -> None:
+    """Two steps of width 1 with numbers that can be followed on paper: every activation is the identity."""
+    X, W = np.asarray([[[2.0]], [[3.0]]]), np.asarray([[[1.0], [2.0], [-1.0]]])
+    R, B = np.asarray([[[0.5], [0.25], [4.0]]]), np.asarray([[0.0, 0.0, 1.0, 0.5, 1.0, 3.0]])
+    more = {"activations": ["Affine"] * 2, "initial_h": np.asarray([[[8.0]]])}
+    # t = 0: z = 2 + 4 + 0.5, r = 4 + 2 + 1
+    after, before = (gru_reference(X, W, R, B, linear_before_reset=k, **more) for k in (1, 0))
+    n = -2 + 1 + 7 * (4 * 8 + 3)
+    assert after.zrh[0, 0, 0].tolist() == [6.5, 7.0, n]
+    assert after.H_all[0, 0, 0, 0] == -5.5 * n + 6.5 * 8
+    n = -2 + 1 + 4 * (7 * 8) + 3
+    assert before.zrh[0, 0, 0].tolist() == [6.5, 7.0, n]
+    h = -5.5 * n + 6.5 * 8
+    assert before.H_all[0, 0, 0, 0] == h
+    z, r = 3 + 0.5 * h + 0.5, 6 + 0.25 * h + 1
+    assert before.H_t[0, 0, 0] == (1 - z) * (-3 + 1 + 4 * r * h + 3) + z * h
+
+
+@each_operator()
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_references_keep_the_dtype(dtype: str, backend: Backend) -> None:
+def test_references_keep_the_dtype(operator: Operator, dtype: str, backend: Backend) -> None:
     if dtype not in backend.dtypes:
         return
-    case = make_case(np.random.default_rng(0), lengths=[1, 0, 3]).on(backend, dtype)
-    for output in lstm_reference(**case.arguments, **case.integers):
+    case = make_case(operator, np.random.default_rng(0), lengths=[1, 0, 3]).on(backend, dtype)
+    for output in operator.forward_reference(**case.arguments, **case.integers):
         assert dtype_name(output.dtype) == dtype
 
 
-def test_references_refuse_unknown_activations() -> None:
-    case = make_case(np.random.default_rng(0), activations=["Sigmoid", "Gelu", "Tanh"])
-    with pytest.raises(ValueError, match=r"^lstm_reference: activation 'gelu' is none of ONNX's eleven$"):
-        lstm_reference(**case.arguments, **case.attributes)
-    outputs = lstm_reference(**case.arguments)
-    saved = {"H_all": outputs.H_all, "C_all": outputs.C_all, "iofc": outputs.iofc}
-    with pytest.raises(
-        ValueError, match=r"^lstm_grad_reference: activation 'gelu' is none of ONNX's eleven$"
-    ):
-        lstm_grad_reference(**case.arguments, **case.attributes, **saved)
+@each_operator()
+def test_references_write_to_nothing(operator: Operator, rng: np.random.Generator) -> None:
+    case = make_case(operator, rng, lengths=[1, 0, 3], layout=1)
+    arrays = [*case.arguments.values(), *case.cotangents.values(), *case.integers.values()]
+    before = [array.tobytes() for array in arrays]
+    run_reference(case)
+    assert [array.tobytes() for array in arrays] == before
 
 
-def test_reference_signatures_follow_the_kernels() -> None:
+@each_operator()
+def test_references_refuse_unknown_activations(operator: Operator) -> None:
+    names = ["Sigmoid", "Gelu", "Tanh"][: operator.activations]
+    case = make_case(operator, np.random.default_rng(0))
+    saying = "activation 'gelu' is none of ONNX's eleven$"
+    with pytest.raises(ValueError, match=f"^{operator.name}_reference: {saying}"):
+        operator.forward_reference(**case.arguments, activations=names)
+    outputs = operator.forward_reference(**case.arguments)
+    saved = {name: getattr(outputs, name) for name in operator.saved}
+    with pytest.raises(ValueError, match=f"^{operator.name}_grad_reference: {saying}"):
+        operator.gradient_reference(**case.arguments, **saved, activations=names)
+
+
+@each_operator()
+def test_reference_signatures_follow_the_kernels(operator: Operator) -> None:
     from inspect import signature
 
-    kernel, reference = (list(signature(f).parameters) for f in (xpgrad.lstm, lstm_reference))
-    assert reference == [*kernel, "detach"]
-    kernel, reference = (list(signature(f).parameters) for f in (xpgrad.lstm_grad, lstm_grad_reference))
+    kernel, reference = (
+        list(signature(f).parameters) for f in (getattr(xpgrad, operator.name), operator.forward_reference)
+    )
+    assert reference == [*kernel, *(["detach"] if operator is LSTM else [])]
+    kernel, reference = (
+        list(signature(f).parameters)
+        for f in (getattr(xpgrad, f"{operator.name}_grad"), operator.gradient_reference)
+    )
     assert [*reference, "wrt"] == kernel
 
 

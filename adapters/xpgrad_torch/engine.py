@@ -46,18 +46,21 @@ class TorchEngine(NumpyEngine):
             return np.matmul(a, b)
         return torch.matmul(_tensor(a), _tensor(b)).numpy()
 
-    def multiply_rows(
-        self, source: np.ndarray, first: int, count: int, weight: np.ndarray, target: np.ndarray
-    ) -> None:
-        """One product, straight into the target's rows."""
-        if count * weight.size < _SMALL_PRODUCT:
-            np.matmul(source[first : first + count], weight, out=target[:count])
+    def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
+        """Matrix product, straight into the target's rows."""
+        rows = target[first : first + a.shape[0]]
+        if a.size * b.shape[1] < _SMALL_PRODUCT:
+            np.matmul(a, b, out=rows)
         else:
-            torch.mm(
-                torch.from_numpy(source[first : first + count]),
-                torch.from_numpy(weight),
-                out=torch.from_numpy(target[:count]),
-            )
+            torch.mm(_tensor(a), _tensor(b), out=torch.from_numpy(rows))
+
+    def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Matrix product, added to the total by BLAS itself."""
+        if total is None:
+            return self.matmul(a, b)
+        tensor = torch.from_numpy(total)
+        torch.addmm(tensor, _tensor(a), _tensor(b), out=tensor)
+        return total
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
         """The sum over the rows, by torch: NumPy's product would wake the threads of its own BLAS."""

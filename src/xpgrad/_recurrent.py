@@ -7,7 +7,7 @@ is wired to what around the loop belong to the operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._arguments import (
@@ -19,7 +19,7 @@ from xpgrad._arguments import (
     check_shape,
 )
 from xpgrad._computation import Computation
-from xpgrad._timeline import Timeline
+from xpgrad._timeline import Chunk, Timeline
 from xpgrad.activations import ONNX_ACTIVATIONS, Activation
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -370,29 +370,77 @@ def one_step(*arrays: Any) -> list[Any]:
     return [None if array is None else array[None, ...] for array in arrays]
 
 
-# --- what needs no recurrence, and so stands after the loop -----------------------------------------
+# --- what needs no recurrence, and so stands behind the loop ------------------------------------------
 
 
-def weight_gradient(call: RecurrentCall, direction: Direction, d: Any, x: Any, *, per_sample: bool) -> Any:
-    """The gradient (out, in) of a weight from its product's cotangent rows and input rows.
+class GradientSums:
+    """The wanted gradients of one direction, added up over chunks of rows.
 
-    Per sample (N, out, in): a batched product over time, where padding is zero on both sides.
+    A chunk's products follow its part of the loop, while the cotangents that it wrote are in the cache; the
+    memory that holds them then serves the next chunk. Per-sample gradients take all rows at once.
+
+    Parameters
+    ----------
+    call : RecurrentCall
+        The call.
+    direction : Direction
+        Which direction of it.
+    wanted : frozenset of str
+        Names of the arguments whose gradients are wanted.
+    per_sample : bool
+        Whether parameters' gradients keep the batch axis.
     """
-    if not per_sample:
-        return call.engine.matmul(d.T, x)
-    d, x = direction.timeline.unpack(d), direction.timeline.unpack(x)
-    xp = call.xp
-    return call.engine.matmul(xp.permute_dims(d, (1, 2, 0)), xp.permute_dims(x, (1, 0, 2)))
 
+    def __init__(
+        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+    ) -> None:
+        self._call, self._direction, self._per_sample = call, direction, per_sample
+        self.wanted = wanted
+        self._sums: dict[str, Any] = {}
+        self._dX: Any = None
 
-def row_sums(call: RecurrentCall, direction: Direction, d: Any, *, per_sample: bool) -> Any:
-    """The sum over all rows (width,), or over each sample's (N, width)."""
-    if not per_sample:
-        return call.engine.column_sums(d)
-    return call.xp.sum(direction.timeline.unpack(d), axis=0)
+    def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
+        """Chunks from last to first, each with rows for its cotangents, `width` columns wide."""
+        engine, timeline = self._call.engine, self._direction.timeline
+        limit = None if self._per_sample else engine.chunk(width, like)
+        rows = None
+        for chunk in timeline.chunks(limit):
+            if rows is None or limit is None:
+                rows = engine.rows(timeline.rows if limit is None else max(limit, chunk.rows), width, like)
+            yield chunk, rows
 
+    def add_input(self, chunk: Chunk, d: Any, W: Any) -> None:
+        """Set the chunk's rows of dX: the cotangents' rows times W."""
+        engine = self._call.engine
+        if self._dX is None:
+            self._dX = engine.rows(self._direction.timeline.rows, W.shape[1], like=W)
+        if chunk.rows:
+            engine.write_product(d, W, self._dX, chunk.start)
 
-def bias_gradient(call: RecurrentCall, direction: Direction, d: Any, *, per_sample: bool) -> Any:
-    """The gradients of input and recurrence biases, which are equal, side by side."""
-    half = row_sums(call, direction, d, per_sample=per_sample)
-    return call.xp.concat([half, half], axis=half.ndim - 1)
+    def add_weight(self, name: str, d: Any, x: Any) -> None:
+        """The gradient (out, in) of a weight: its product's cotangent rows by its input rows.
+
+        Per sample (N, out, in): a batched product over time, where padding is zero on both sides.
+        """
+        engine, xp = self._call.engine, self._call.xp
+        if self._per_sample:
+            d, x = self._direction.timeline.unpack(d), self._direction.timeline.unpack(x)
+            self._sums[name] = engine.matmul(xp.permute_dims(d, (1, 2, 0)), xp.permute_dims(x, (1, 0, 2)))
+        else:
+            self._sums[name] = engine.add_product(self._sums.get(name), d.T, x)
+
+    def add_rows(self, name: str, d: Any) -> None:
+        """The sum over all rows (width,), or over each sample's (N, width)."""
+        if self._per_sample:
+            self._sums[name] = self._call.xp.sum(self._direction.timeline.unpack(d), axis=0)
+        else:
+            sums = self._call.engine.column_sums(d)
+            self._sums[name] = self._sums[name] + sums if name in self._sums else sums
+
+    def __getitem__(self, name: str) -> Any:
+        """A sum, once all chunks are through."""
+        return self._sums[name]
+
+    def input_rows(self) -> Any:
+        """Rows of dX, once all chunks are through."""
+        return self._call.engine.array(self._dX)

@@ -12,11 +12,27 @@ Where all sequences last to T the rows are those of the array itself, and nothin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.standard import device_of
+
+
+class Step(NamedTuple):
+    """One step: how many rows, the first of them, and the first of the step before (None at the first)."""
+
+    rows: int
+    now: int
+    before: int | None
+
+
+class Chunk(NamedTuple):
+    """Consecutive steps, from last to first, whose rows follow one another from `start` on."""
+
+    start: int
+    rows: int
+    steps: list[Step]
 
 
 class Timeline:
@@ -62,16 +78,24 @@ class Timeline:
         self._row_step = np.repeat(np.arange(len(counts)), counts)
         self._row_place = np.arange(self.rows) - self._starts[self._row_step]
 
-    def forward(self) -> Iterator[tuple[int, int, int | None]]:
-        """(rows of the step, its first row, the first row of the step before or None) from first to last."""
+    def forward(self) -> Iterator[Step]:
+        """All steps from first to last."""
         before: int | None = None
         for count, now in self._spans:
-            yield count, now, before
+            yield Step(count, now, before)
             before = now
 
-    def backward(self) -> Iterator[tuple[int, int, int | None]]:
-        """The same from last to first."""
-        return reversed(list(self.forward()))
+    def chunks(self, limit: int | None) -> Iterator[Chunk]:
+        """All steps from last to first, in chunks of at most `limit` rows or of one step; None: one chunk."""
+        steps: list[Step] = []
+        rows = 0
+        for step in reversed(list(self.forward())):
+            if steps and limit is not None and rows + step.rows > limit:
+                yield Chunk(min(s.now for s in steps), rows, steps)
+                steps, rows = [], 0
+            steps.append(step)
+            rows += step.rows
+        yield Chunk(min((s.now for s in steps), default=0), rows, steps)
 
     # --- between arrays over time and batch, and rows
 
@@ -112,17 +136,25 @@ class Timeline:
             states = self.xp.where(empty, initial, states)
         return self.unsort(states)
 
-    def previous(self, rows: Any, initial: Any) -> Any:
-        """Rows (S, width): for each the row of the step before, the sorted initial state at the first."""
-        if self.rows == 0:
+    def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
+        """For each row of a chunk the row of the step before, the sorted initial state at the first step."""
+        start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
+        if chunk.rows == 0:
             return rows
+        first = chunk.steps[-1].before is None
         if not self.dense:
-            step, place = self._row_step, self._row_place
-            row = np.where(step > 0, self._starts[np.maximum(step - 1, 0)] + place, self.rows + place)
-            return self._take(self.xp.concat([rows, initial], axis=0), row)
+            step, place = self._row_step[start:stop], self._row_place[start:stop]
+            if not first:
+                return self._take(rows, self._starts[step - 1] + place)
+            # the first step's rows are the initial state's, and stand in front of all others
+            count = chunk.steps[-1].rows
+            later = self._take(rows, self._starts[step[count:] - 1] + place[count:])
+            return self.xp.concat([initial[:count, :], later], axis=0)
         if self.reverse:
-            return self.xp.concat([rows[self.batch :, :], initial], axis=0)
-        return self.xp.concat([initial, rows[: self.rows - self.batch, :]], axis=0)
+            shifted = rows[start + N : min(stop + N, self.rows), :]
+            return self.xp.concat([shifted, initial], axis=0) if first else shifted
+        shifted = rows[max(start - N, 0) : stop - N, :]
+        return self.xp.concat([initial, shifted], axis=0) if first else shifted
 
     def zeros(self, width: int) -> Any:
         """Zero states (N, width)."""

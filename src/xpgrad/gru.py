@@ -35,12 +35,12 @@ from typing import Any, NamedTuple
 from xpgrad._arguments import check_choice, check_wrt
 from xpgrad._recurrent import (
     Direction,
+    GradientSums,
     RecurrentCall,
     check_cell,
     one_step,
-    row_sums,
-    weight_gradient,
 )
+from xpgrad._timeline import Chunk
 from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Formula, Operand
 
@@ -505,85 +505,124 @@ def _backward(
 
 
 class _Backward:
-    """What both conventions begin their loop with: row buffers, and what is rebuilt in front of it.
+    """What both conventions have around their loop over the steps of a chunk.
 
     Parameters
     ----------
-    call, direction
-        The call, and which direction of it.
-    candidate_source : callable
-        From rows of h' and the gates to rows of what the candidate's recurrent product takes.
-    product_always : bool
-        Whether that product is needed in any case, and not only to rebuild what the activations took.
+    call, direction, wanted, per_sample
+        The call, which direction of it, and what is wanted.
+    after : bool
+        Whether the reset is after the product.
     """
 
     def __init__(
-        self, call: RecurrentCall, direction: Direction, candidate_source: Any, product_always: bool
+        self,
+        call: RecurrentCall,
+        direction: Direction,
+        wanted: frozenset[str],
+        per_sample: bool,
+        after: bool,
     ) -> None:
-        engine, timeline, H = call.engine, direction.timeline, call.H
-        zrh = call.rows("zrh", direction)
-        self.h_prev = timeline.previous(call.rows("H_all", direction), call.initial("initial_h", direction))
-        self.candidate_source = candidate_source(self.h_prev, zrh)
+        engine, timeline = call.engine, direction.timeline
+        self.call, self.direction, self.after = call, direction, after
         f, g = direction.activations
-        rebuild = call.clip is not None or any(c.activation.needs_input(c.alpha) for c in (f, g))
-        self.products, recurrent = None, None
-        R_T = call.part("R", direction).T
-        if rebuild or product_always:
-            recurrent = engine.matmul(self.candidate_source, R_T[:, 2 * H :])
-        if rebuild:
-            inputs = engine.matmul(call.rows("X", direction), call.part("W", direction).T)
-            gates = inputs[:, : 2 * H] + engine.matmul(self.h_prev, R_T[:, : 2 * H])
-            self.products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
+        self.rebuild = call.clip is not None or any(c.activation.needs_input(c.alpha) for c in (f, g))
+        self.constants = f.constants("f", "pullback") | g.constants("g", "pullback") | {"clip": call.clip}
+        self.sums = GradientSums(call, direction, wanted, per_sample)
+        self.x, self.h_rows = call.rows("X", direction), call.rows("H_all", direction)
+        self.h0, self.zrh = call.initial("initial_h", direction), call.rows("zrh", direction)
         dy = call.rows("grad_H_all", direction)
         self.direct = engine.carry(call.initial("grad_H_t", direction))
-        self.product = engine.carry(timeline.zeros(H))
-        self.gates, self.h_rows = engine.wrap(zrh), engine.wrap(self.h_prev)
+        self.product = engine.carry(timeline.zeros(call.H))
+        self.dy = Operand(None if dy is None else engine.wrap(dy))
+        self.gates = Operand(engine.wrap(self.zrh), 3)
         self.bias = _bias(call, direction)
-        self.inputs = [
-            Operand(None if dy is None else engine.wrap(dy)),
-            Operand(self.direct, 1, "first"),
-            Operand(self.product, 1, "first"),
-            Operand(self.gates, 3),
-            Operand(self.h_rows),
-            Operand(None if recurrent is None else engine.wrap(recurrent)),
-            Operand(self.products, 3),
+
+    def prepare(self, chunk: Chunk) -> list[Operand]:
+        """The operands z r n h' rn, x's products and biases, for the steps of a chunk.
+
+        `h_prev` and `candidate_input`, what the recurrent products take, are kept for the sums.
+        """
+        call, engine, H = self.call, self.call.engine, self.call.H
+        self.part = slice(chunk.start, chunk.start + chunk.rows)
+        self.h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
+        self.candidate_input = self.h_prev
+        if not self.after:
+            self.candidate_input = self.zrh[self.part, H : 2 * H] * self.h_prev
+        recurrent = products = None
+        R_T = call.part("R", self.direction).T
+        if self.after or self.rebuild:
+            recurrent = engine.wrap(engine.matmul(self.candidate_input, R_T[:, 2 * H :]))
+        if self.rebuild:
+            inputs = engine.matmul(self.x[self.part, :], call.part("W", self.direction).T)
+            gates = inputs[:, : 2 * H] + engine.matmul(self.h_prev, R_T[:, : 2 * H])
+            products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
+        return [
+            self.gates,
+            Operand(engine.wrap(self.h_prev), 1, "local"),
+            Operand(recurrent, 1, "local"),
+            Operand(products, 3, "local"),
             self.bias,
         ]
-        self.constants = f.constants("f", "pullback") | g.constants("g", "pullback") | {"clip": call.clip}
+
+    def gradients(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """All wanted gradients: the given ones of parameters, and those that both conventions share."""
+        wanted, grads = self.sums.wanted, dict(parameters)
+        if "X" in wanted:
+            grads["X"] = self.sums.input_rows()
+        if "initial_h" in wanted:
+            total = self.call.engine.array(self.direct) + self.call.engine.array(self.product)
+            grads["initial_h"] = self.direction.timeline.unsort(total)
+        return grads
 
 
 def _backward_after(
     call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, with the reset after the product."""
-    engine, timeline, H = call.engine, direction.timeline, call.H
-    back = _Backward(call, direction, lambda h_prev, zrh: h_prev, True)
-    d = engine.rows(timeline.rows, 4 * H, like=back.h_prev)  # c, a, b, c r
-    step = engine.bind(
-        Formula(_gru_pullback_after, back.constants),
-        back.inputs,
-        [Operand(d, 4), Operand(back.direct, 1, "first")],
-    )
-    R, recurrent_side = engine.pack(call.part("R", direction)), engine.columns(d, H, 4 * H)
-    for count, now, before in timeline.backward():
-        step(count, now, 0)
-        if before is not None or "initial_h" in wanted:
-            engine.multiply_rows(recurrent_side, now, count, R, back.product)
-    rows = engine.array(d)
-    xp, axis = call.xp, 1 if per_sample else 0  # of the gates; rolled by H, c a b is a b c
+    engine, xp, H = call.engine, call.xp, call.H
+    back = _Backward(call, direction, wanted, per_sample, after=True)
+    formula = Formula(_gru_pullback_after, back.constants)
+    sums, R = back.sums, engine.pack(call.part("R", direction))
+    # The cotangents' columns are c a b (c r): the first three are the input side's, the last three the
+    # recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
+    W = engine.pack(xp.roll(call.part("W", direction), H, axis=0)) if "X" in wanted else None
+    for chunk, d in sums.chunks(4 * H, like=back.h0):
+        step = engine.bind(
+            formula,
+            [
+                back.dy,
+                Operand(back.direct, 1, "first"),
+                Operand(back.product, 1, "first"),
+                *back.prepare(chunk),
+            ],
+            [Operand(d, 4, "local"), Operand(back.direct, 1, "first")],
+        )
+        recurrent_side = engine.columns(d, H, 4 * H)
+        for count, now, before in chunk.steps:
+            local = now - chunk.start
+            step(count, now, local=local)
+            if before is not None or "initial_h" in wanted:
+                engine.multiply_rows(recurrent_side, local, count, R, back.product)
+        rows = engine.array(d)[: chunk.rows, :]
+        if "X" in wanted:
+            sums.add_input(chunk, rows[:, : 3 * H], W)
+        if "W" in wanted:
+            sums.add_weight("W", rows[:, : 3 * H], back.x[back.part, :])
+        if "R" in wanted:
+            sums.add_weight("R", rows[:, H:], back.h_prev)
+        if "B" in wanted:
+            sums.add_rows("B", rows)
+    axis = 1 if per_sample else 0  # of the gates
     grads: dict[str, Any] = {}
-    if "X" in wanted:
-        grads["X"] = engine.matmul(rows[:, : 3 * H], xp.roll(call.part("W", direction), H, axis=0))
     if "W" in wanted:
-        x = call.rows("X", direction)
-        by_input = weight_gradient(call, direction, rows[:, : 3 * H], x, per_sample=per_sample)
-        grads["W"] = xp.roll(by_input, -H, axis=axis)
+        grads["W"] = xp.roll(sums["W"], -H, axis=axis)
     if "R" in wanted:
-        grads["R"] = weight_gradient(call, direction, rows[:, H:], back.h_prev, per_sample=per_sample)
+        grads["R"] = sums["R"]
     if "B" in wanted:
-        sums = row_sums(call, direction, rows, per_sample=per_sample)
-        grads["B"] = xp.concat([xp.roll(sums[..., : 3 * H], -H, axis=axis), sums[..., H:]], axis=axis)
-    return grads | _initial_gradient(call, direction, wanted, back)
+        b = sums["B"]
+        grads["B"] = xp.concat([xp.roll(b[..., : 3 * H], -H, axis=axis), b[..., H:]], axis=axis)
+    return back.gradients(grads)
 
 
 def _backward_before(
@@ -591,62 +630,54 @@ def _backward_before(
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, with the reset before the product."""
     engine, timeline, xp, H = call.engine, direction.timeline, call.xp, call.H
-    back = _Backward(call, direction, lambda h_prev, zrh: zrh[:, H : 2 * H] * h_prev, False)
-    d = engine.rows(timeline.rows, 3 * H, like=back.h_prev)  # a, b, c
-    through_reset = engine.carry(timeline.zeros(H))
-    candidate_step = engine.bind(
-        Formula(_gru_candidate_pullback_before, back.constants),
-        back.inputs,
-        [Operand(d, 3), Operand(back.direct, 1, "first")],
-    )
+    back = _Backward(call, direction, wanted, per_sample, after=False)
+    candidate_formula = Formula(_gru_candidate_pullback_before, back.constants)
     f = direction.activations[0]
-    reset_step = engine.bind(
-        Formula(_gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip}),
-        [
-            Operand(d, 3),
-            Operand(through_reset, 1, "first"),
-            Operand(back.direct, 1, "first"),
-            Operand(back.gates, 3),
-            Operand(back.h_rows),
-            Operand(back.products, 3),
-            back.bias,
-        ],
-        [Operand(d, 3), Operand(back.direct, 1, "first")],
-    )
-    R = call.part("R", direction)
+    reset_formula = Formula(_gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip})
+    sums, R = back.sums, call.part("R", direction)
     R_gates, R_candidate = engine.pack(R[: 2 * H, :]), engine.pack(R[2 * H :, :])
-    gates_side, candidate_side = engine.columns(d, 0, 2 * H), engine.columns(d, 2 * H, 3 * H)
-    for count, now, before in timeline.backward():
-        candidate_step(count, now, 0)
-        engine.multiply_rows(candidate_side, now, count, R_candidate, through_reset)
-        reset_step(count, now, 0)
-        if before is not None or "initial_h" in wanted:
-            engine.multiply_rows(gates_side, now, count, R_gates, back.product)
-    rows = engine.array(d)
-    grads: dict[str, Any] = {}
-    if "X" in wanted:
-        grads["X"] = engine.matmul(rows, call.part("W", direction))
-    if "W" in wanted:
-        grads["W"] = weight_gradient(call, direction, rows, call.rows("X", direction), per_sample=per_sample)
-    if "R" in wanted:
-        by_gates = weight_gradient(call, direction, rows[:, : 2 * H], back.h_prev, per_sample=per_sample)
-        by_candidate = weight_gradient(
-            call, direction, rows[:, 2 * H :], back.candidate_source, per_sample=per_sample
+    W = engine.pack(call.part("W", direction))
+    through_reset = engine.carry(timeline.zeros(H))
+    direct = Operand(back.direct, 1, "first")
+    for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c
+        saved, columns = back.prepare(chunk), Operand(d, 3, "local")
+        candidate_step = engine.bind(
+            candidate_formula,
+            [back.dy, direct, Operand(back.product, 1, "first"), *saved],
+            [columns, direct],
         )
-        grads["R"] = xp.concat([by_gates, by_candidate], axis=by_gates.ndim - 2)
+        gates, h_prev, _, products, bias = saved
+        reset_step = engine.bind(
+            reset_formula,
+            [columns, Operand(through_reset, 1, "first"), direct, gates, h_prev, products, bias],
+            [columns, direct],
+        )
+        gates_side, candidate_side = engine.columns(d, 0, 2 * H), engine.columns(d, 2 * H, 3 * H)
+        for count, now, before in chunk.steps:
+            local = now - chunk.start
+            candidate_step(count, now, local=local)
+            engine.multiply_rows(candidate_side, local, count, R_candidate, through_reset)
+            reset_step(count, now, local=local)
+            if before is not None or "initial_h" in wanted:
+                engine.multiply_rows(gates_side, local, count, R_gates, back.product)
+        rows = engine.array(d)[: chunk.rows, :]
+        if "X" in wanted:
+            sums.add_input(chunk, rows, W)
+        if "W" in wanted:
+            sums.add_weight("W", rows, back.x[back.part, :])
+        if "R" in wanted:
+            sums.add_weight("R of gates", rows[:, : 2 * H], back.h_prev)
+            sums.add_weight("R of candidate", rows[:, 2 * H :], back.candidate_input)
+        if "B" in wanted:
+            sums.add_rows("B", rows)
+    grads: dict[str, Any] = {}
+    if "W" in wanted:
+        grads["W"] = sums["W"]
+    if "R" in wanted:
+        grads["R"] = xp.concat([sums["R of gates"], sums["R of candidate"]], axis=1 if per_sample else 0)
     if "B" in wanted:
-        sums = row_sums(call, direction, rows, per_sample=per_sample)
-        grads["B"] = xp.concat([sums, sums], axis=sums.ndim - 1)
-    return grads | _initial_gradient(call, direction, wanted, back)
-
-
-def _initial_gradient(
-    call: RecurrentCall, direction: Direction, wanted: frozenset[str], back: _Backward
-) -> dict[str, Any]:
-    if "initial_h" not in wanted:
-        return {}
-    total = call.engine.array(back.direct) + call.engine.array(back.product)
-    return {"initial_h": direction.timeline.unsort(total)}
+        grads["B"] = xp.concat([sums["B"], sums["B"]], axis=1 if per_sample else 0)
+    return back.gradients(grads)
 
 
 # --- one step ----------------------------------------------------------------------------------------

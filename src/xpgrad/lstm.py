@@ -35,12 +35,10 @@ from typing import Any, NamedTuple
 from xpgrad._arguments import check_choice, check_wrt
 from xpgrad._recurrent import (
     Direction,
+    GradientSums,
     RecurrentCall,
-    bias_gradient,
     check_cell,
     one_step,
-    row_sums,
-    weight_gradient,
 )
 from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Formula, Operand
@@ -480,90 +478,80 @@ def _backward_direction(
     per_sample: bool,
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, by argument name."""
-    engine, timeline = call.engine, direction.timeline
     if not wanted:
         return {}
-    c_rows = call.rows("C_all", direction)
-    c_prev = timeline.previous(c_rows, call.initial("initial_c", direction))
-    h_prev = None
-    if "R" in wanted or _needs_pre_activations(call, direction):
-        h_prev = timeline.previous(call.rows("H_all", direction), call.initial("initial_h", direction))
-    dz, dh0, dc0 = _backward_loop(
-        call, direction, c_rows, c_prev, h_prev, input_forget, full, "initial_h" in wanted
-    )
-    grads: dict[str, Any] = {}
+    engine, timeline, H = call.engine, direction.timeline, call.H
+    formula = _pullback_formula(call, direction, input_forget, full)
+    rebuild = _needs_pre_activations(call, direction)
+    x, h_rows = call.rows("X", direction), call.rows("H_all", direction)
+    h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
+    c_rows, c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(c0)
+    dy = call.rows("grad_H_all", direction)
+    dh = engine.carry(call.initial("grad_H_t", direction))
+    dc = engine.carry(call.initial("grad_C_t", direction))
+    W, R = engine.pack(call.part("W", direction)), engine.pack(call.part("R", direction))
+    before_loop = [
+        Operand(None if dy is None else engine.wrap(dy)),
+        Operand(dh, 1, "first"),
+        Operand(dc, 1, "first"),
+        Operand(engine.wrap(call.rows("iofc", direction)), 4),
+        Operand(c_rows),
+    ]
+    rows_of_all = [
+        Operand(call.wrap_row(call.bias(direction)) if rebuild else None, 4, "every"),
+        Operand(call.wrap_row(_peephole_row(call, direction)) if rebuild or full else None, 3, "every"),
+    ]
+    sums = GradientSums(call, direction, wanted, per_sample)
+    for chunk, dz in sums.chunks(4 * H, like=c0):
+        part = slice(chunk.start, chunk.start + chunk.rows)
+        h_prev = timeline.previous(h_rows, h0, chunk) if rebuild or "R" in wanted else None
+        products = engine.wrap(_products(call, direction, x[part, :], h_prev)) if rebuild else None
+        rest = [Operand(products, 4, "local"), *rows_of_all]
+        outputs = [Operand(dz, 4, "local"), Operand(dc, 1, "first")]
+        later_step = engine.bind(formula, [*before_loop, Operand(c_rows, 1, "before"), *rest], outputs)
+        for count, now, before in chunk.steps:
+            local = now - chunk.start
+            if before is None:
+                c_prev = Operand(c_start, 1, "before")
+                engine.bind(formula, [*before_loop, c_prev, *rest], outputs)(count, now, 0, local)
+            else:
+                later_step(count, now, before, local)
+            if before is not None or "initial_h" in wanted:
+                engine.multiply_rows(dz, local, count, R, dh)
+        d = engine.array(dz)[: chunk.rows, :]
+        if "X" in wanted:
+            sums.add_input(chunk, d, W)
+        if "W" in wanted:
+            sums.add_weight("W", d, x[part, :])
+        if "R" in wanted:
+            sums.add_weight("R", d, h_prev)
+        if "B" in wanted:
+            sums.add_rows("B", d)
+        if "P" in wanted:
+            C = engine.array(c_rows)
+            c_prev_rows = timeline.previous(C, c0, chunk)
+            seen = call.xp.concat([c_prev_rows, C[part, :], c_prev_rows], axis=1)  # by the gates i o f
+            sums.add_rows("P", d[:, : 3 * H] * seen)
+    grads: dict[str, Any] = {name: sums[name] for name in ("W", "R", "P") if name in wanted}
     if "X" in wanted:
-        grads["X"] = engine.matmul(dz, call.part("W", direction))
-    if "W" in wanted:
-        grads["W"] = weight_gradient(call, direction, dz, call.rows("X", direction), per_sample=per_sample)
-    if "R" in wanted:
-        grads["R"] = weight_gradient(call, direction, dz, h_prev, per_sample=per_sample)
-    if "B" in wanted:
-        grads["B"] = bias_gradient(call, direction, dz, per_sample=per_sample)
-    if "P" in wanted:
-        seen = call.xp.concat([c_prev, c_rows, c_prev], axis=1)  # by the gates i o f
-        grads["P"] = row_sums(call, direction, dz[:, : 3 * call.H] * seen, per_sample=per_sample)
+        grads["X"] = sums.input_rows()
+    if "B" in wanted:  # of input and recurrence biases, which are added: the same for both
+        grads["B"] = call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
     if "initial_h" in wanted:
-        grads["initial_h"] = timeline.unsort(dh0)
+        grads["initial_h"] = timeline.unsort(engine.array(dh))
     if "initial_c" in wanted:
-        grads["initial_c"] = timeline.unsort(dc0)
+        grads["initial_c"] = timeline.unsort(engine.array(dc))
     return grads
 
 
-def _backward_loop(
-    call: RecurrentCall,
-    direction: Direction,
-    c_rows: Any,
-    c_prev: Any,
-    h_prev: Any,
-    input_forget: bool,
-    full: bool,
-    to_the_start: bool,
-) -> tuple[Any, Any, Any]:
-    """Rows of the pre-activations' cotangents, and the sorted cotangents of the initial states.
-
-    `to_the_start` tells whether the initial output's cotangent is wanted: its product is one more.
-    """
-    engine, timeline = call.engine, direction.timeline
+def _pullback_formula(call: RecurrentCall, direction: Direction, input_forget: bool, full: bool) -> Formula:
     f, g, h = direction.activations
-    formula = Formula(
+    return Formula(
         _lstm_step_pullback,
         f.constants("f", "pullback") | g.constants("g", "pullback")
         | h.constants("h", "value", "pullback")
         | {"clip": call.clip, "input_forget": input_forget, "full": full},
     )  # fmt: skip
-    products, bias, peepholes = None, None, None
-    if _needs_pre_activations(call, direction):
-        products = engine.wrap(_products(call, direction, h_prev))
-        bias = call.bias(direction)
-        peepholes = _peephole_row(call, direction)
-    elif full:
-        peepholes = _peephole_row(call, direction)
-    grad_h_all = call.rows("grad_H_all", direction)
-    dh = engine.carry(call.initial("grad_H_t", direction))
-    dc = engine.carry(call.initial("grad_C_t", direction))
-    dz = engine.rows(timeline.rows, 4 * call.H, like=c_rows)
-    step = engine.bind(
-        formula,
-        [
-            Operand(None if grad_h_all is None else engine.wrap(grad_h_all)),
-            Operand(dh, 1, "first"),
-            Operand(dc, 1, "first"),
-            Operand(engine.wrap(call.rows("iofc", direction)), 4),
-            Operand(engine.wrap(c_rows)),
-            Operand(engine.wrap(c_prev)),
-            Operand(products, 4),
-            Operand(call.wrap_row(bias), 4, "every"),
-            Operand(call.wrap_row(peepholes), 3, "every"),
-        ],
-        [Operand(dz, 4), Operand(dc, 1, "first")],
-    )
-    R = engine.pack(call.part("R", direction))
-    for count, now, before in timeline.backward():
-        step(count, now, 0)
-        if before is not None or to_the_start:
-            engine.multiply_rows(dz, now, count, R, dh)
-    return engine.array(dz), engine.array(dh), engine.array(dc)
 
 
 def _needs_pre_activations(call: RecurrentCall, direction: Direction) -> bool:
@@ -571,11 +559,10 @@ def _needs_pre_activations(call: RecurrentCall, direction: Direction) -> bool:
     return call.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
 
 
-def _products(call: RecurrentCall, direction: Direction, h_prev: Any) -> Any:
-    """Rows of W x + R h', for all steps at once."""
-    engine = call.engine
-    inputs = engine.matmul(call.rows("X", direction), call.part("W", direction).T)
-    return inputs + engine.matmul(h_prev, call.part("R", direction).T)
+def _products(call: RecurrentCall, direction: Direction, x: Any, h_prev: Any) -> Any:
+    """Rows of W x + R h', for all steps of a chunk at once."""
+    inputs = call.engine.matmul(x, call.part("W", direction).T)
+    return inputs + call.engine.matmul(h_prev, call.part("R", direction).T)
 
 
 # --- one step ----------------------------------------------------------------------------------------

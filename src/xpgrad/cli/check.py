@@ -1,7 +1,7 @@
 """Check every kernel's results on everything that is installed here.
 
 Runs each kernel in each array namespace, dtype and option and prints the worst relative error against
-independent oracles: naive references, central differences in float64, PyTorch's autograd, torch.nn.LSTM.
+independent oracles: naive references, central differences in float64, PyTorch's autograd and modules.
 The exit status is 1 where an error is over its tolerance.
 """
 
@@ -24,6 +24,8 @@ import xpgrad
 
 from ..testing import (
     dtype_name,
+    gru_grad_reference,
+    gru_reference,
     lstm_grad_reference,
     lstm_reference,
     numerical_jacobian,
@@ -124,25 +126,78 @@ def _draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return np.clip(np.round(24 * rng.standard_normal(shape)), -127, 127) / 32
 
 
-# The LSTM --------------------------------------------------------------------------------------------------
+# The recurrent operators -----------------------------------------------------------------------------------
 
-_LSTM_GRADIENTS = {
-    "X": "dX",
-    "W": "dW",
-    "R": "dR",
-    "B": "dB",
-    "initial_h": "dH0",
-    "initial_c": "dC0",
-    "P": "dP",
-}
-_LSTM_OUTPUTS = ("H_all", "H_t", "C_t")
-_LSTM_SAMPLE_AXIS = {0: {"H_all": 2, "H_t": 1, "C_t": 1}, 1: {"H_all": 0, "H_t": 0, "C_t": 0}}
+
+class Recurrence(NamedTuple):
+    """What tells one recurrent operator from another."""
+
+    name: str
+    gates: int
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """Those that have a cotangent."""
+    saved: tuple[str, ...]
+    gradients: Mapping[str, str]
+    """The names of the gradients by argument."""
+    reference: Callable[..., Any]
+    gradient_reference: Callable[..., Any]
+    module: str
+    """The one of torch.nn; its cell is that name and Cell."""
+    places: tuple[int, ...]
+    """For each of the module's gates the place among ours."""
+    native: Mapping[str, Any]
+    """The attributes with which the operator is the module's."""
+
+
+_LSTM = Recurrence(
+    name="lstm",
+    gates=4,
+    states=("initial_h", "initial_c"),
+    outputs=("H_all", "H_t", "C_t"),
+    saved=("H_all", "C_all", "iofc"),
+    gradients={
+        "X": "dX",
+        "W": "dW",
+        "R": "dR",
+        "B": "dB",
+        "initial_h": "dH0",
+        "initial_c": "dC0",
+        "P": "dP",
+    },
+    reference=lstm_reference,
+    gradient_reference=lstm_grad_reference,
+    module="LSTM",
+    places=(0, 2, 3, 1),  # i f g o among i o f c
+    native={},
+)
+_GRU = Recurrence(
+    name="gru",
+    gates=3,
+    states=("initial_h",),
+    outputs=("H_all", "H_t"),
+    saved=("H_all", "zrh"),
+    gradients={"X": "dX", "W": "dW", "R": "dR", "B": "dB", "initial_h": "dH0"},
+    reference=gru_reference,
+    gradient_reference=gru_grad_reference,
+    module="GRU",
+    places=(1, 0, 2),  # r z n among z r h
+    native={"linear_before_reset": 1},
+)
+
+_PARAMETERS = ("W", "R", "B", "P")
 _PEEPHOLES = {"peepholes": True}
 
 
-def _lstm_case(
+def _sample_axis(name: str, layout: int) -> int:
+    return 0 if layout else 2 if name == "H_all" else 1
+
+
+def _sequence_case(
+    op: Recurrence,
     *,
     seed: int,
+    steps: int = 5,
     peepholes: bool = False,
     bias: bool = True,
     states: bool = True,
@@ -150,26 +205,22 @@ def _lstm_case(
     gradient: Mapping[str, Any] | None = None,
     **attributes: Any,
 ) -> Case:
-    """A small LSTM in which no two sizes are equal."""
-    T, N, I, H = 5, 3, 2, 4
+    """A small problem in which no two sizes are equal."""
+    T, N, I, H, G = steps, 3, 2, 4, op.gates
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rng = np.random.default_rng(seed)
     arguments: dict[str, Any] = {
         "X": _draw(rng, T, N, I),
-        "W": _draw(rng, D, 4 * H, I),
-        "R": _draw(rng, D, 4 * H, H) / 2,
+        "W": _draw(rng, D, G * H, I),
+        "R": _draw(rng, D, G * H, H) / 2,
     }
     if bias:
-        arguments["B"] = _draw(rng, D, 8 * H)
+        arguments["B"] = _draw(rng, D, 2 * G * H)
     if states:
-        arguments |= {"initial_h": _draw(rng, D, N, H), "initial_c": _draw(rng, D, N, H)}
+        arguments |= {name: _draw(rng, D, N, H) for name in op.states}
     if peepholes:
         arguments["P"] = _draw(rng, D, 3 * H)
-    cotangents = {
-        "H_all": _draw(rng, T, D, N, H),
-        "H_t": _draw(rng, D, N, H),
-        "C_t": _draw(rng, D, N, H),
-    }
+    cotangents = {name: _draw(rng, *((T, D) if name == "H_all" else (D,)), N, H) for name in op.outputs}
     integers = {}
     if lengths:
         integers["sequence_lens"] = np.asarray([3, 0, 5], dtype=np.int64)
@@ -177,13 +228,13 @@ def _lstm_case(
             arguments["X"][length:, n] = np.nan
             cotangents["H_all"][length:, :, n] = np.nan
     if attributes.get("layout") == 1:
-        for name in {"X", "initial_h", "initial_c"} & set(arguments):
+        for name in {"X", *op.states} & set(arguments):
             arguments[name] = arguments[name].swapaxes(0, 1)
-        cotangents = {k: np.moveaxis(v, _LSTM_SAMPLE_AXIS[0][k], 0) for k, v in cotangents.items()}
+        cotangents = {k: np.moveaxis(v, _sample_axis(k, 0), 0) for k, v in cotangents.items()}
     return Case(arguments, integers, attributes, cotangents, gradient or {})
 
 
-_LSTM_OPTIONS: dict[str, dict[str, Any]] = {
+_ANY_OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "no bias": {"bias": False},
     "no initial state": {"states": False},
@@ -191,6 +242,10 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
     "bidirectional": {"direction": "bidirectional"},
     "lengths, NaN padding": {"lengths": True},
     "lengths, bidirectional": {"lengths": True, "direction": "bidirectional"},
+    "layout 1": {"layout": 1},
+}
+_LSTM_OPTIONS: dict[str, dict[str, Any]] = {
+    **_ANY_OPTIONS,
     "peepholes, full": {**_PEEPHOLES, "gradient": {"peephole": "full"}},
     "peepholes, truncated": {**_PEEPHOLES, "gradient": {"peephole": "truncated"}},
     "clip": {**_PEEPHOLES, "clip": 0.7013},
@@ -205,7 +260,6 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
         "activations": ["Sigmoid", "Elu", "LeakyRelu"],
         "activation_alpha": [-0.5, -0.2],
     },
-    "layout 1": {"layout": 1},
     "per_sample": {**_PEEPHOLES, "gradient": {"per_sample": True}},
     "everything": {
         **_PEEPHOLES,
@@ -220,37 +274,76 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
         "gradient": {"per_sample": True},
     },
 }
+_GRU_CHOICES: dict[str, dict[str, Any]] = {
+    "clip": {"clip": 0.8013},
+    "activations": {
+        "direction": "bidirectional",
+        "activations": ["HardSigmoid", "LeakyRelu", "Softsign", "ScaledTanh"],
+        "activation_alpha": [0.3, 0.1, 0.8],
+        "activation_beta": [0.45, 0.6],
+    },
+    "activations, alpha < 0": {
+        "activations": ["Sigmoid", "LeakyRelu"],
+        "activation_alpha": [-0.2],
+    },
+    "per_sample": {"gradient": {"per_sample": True}},
+    "everything": {
+        "lengths": True,
+        "direction": "bidirectional",
+        "clip": 1.3007,
+        "layout": 1,
+        "activations": ["Sigmoid", "Elu", "HardSigmoid", "Affine"],
+        "activation_alpha": [0.7, 0.25, 0.8],
+        "activation_beta": [0.55, -0.1],
+        "gradient": {"per_sample": True},
+    },
+}
 
 
-def _lstm_run(case: Case) -> dict[str, Array]:
-    """Forward and gradient of `xpgrad.lstm`, with every cotangent."""
+def _both_resets(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    resets = {"reset before": {"linear_before_reset": 0}, "reset after": {"linear_before_reset": 1}}
+    return {
+        f"{name}, {r}": {**option, **reset} for name, option in options.items() for r, reset in resets.items()
+    }
+
+
+_GRU_OPTIONS = _both_resets({**_ANY_OPTIONS, **_GRU_CHOICES})
+
+
+def _run_sequence(op: Recurrence, case: Case) -> dict[str, Array]:
+    """Forward and gradient of a sequence kernel, with every cotangent."""
     forward, pullback = xpgrad.vjp(
-        xpgrad.lstm, **case.arguments, **case.integers, **case.attributes, **case.gradient_attributes
+        getattr(xpgrad, op.name),
+        **case.arguments,
+        **case.integers,
+        **case.attributes,
+        **case.gradient_attributes,
     )
     grads = pullback(**{f"grad_{name}": cotangent for name, cotangent in case.cotangents.items()})
-    return {**forward._asdict(), **_lstm_gradients(case, grads)}
+    return {**forward._asdict(), **_named(op, case, grads)}
 
 
-def _lstm_gradients(case: Case, grads: Any) -> dict[str, Array]:
-    return {f"gradient of {name}": getattr(grads, _LSTM_GRADIENTS[name]) for name in case.arguments}
+def _named(op: Recurrence, case: Case, grads: Any) -> dict[str, Array]:
+    return {f"gradient of {name}": getattr(grads, op.gradients[name]) for name in case.arguments}
 
 
-def _lstm_from_reference(case: Case) -> Arrays:
-    forward = lstm_reference(**case.arguments, **case.integers, **case.attributes)
-    saved = {"H_all": forward.H_all, "C_all": forward.C_all, "iofc": forward.iofc}
+def _from_reference(op: Recurrence, case: Case) -> Arrays:
+    forward = op.reference(**case.arguments, **case.integers, **case.attributes)
+    saved = {name: getattr(forward, name) for name in op.saved}
     cotangents = {f"grad_{name}": value for name, value in case.cotangents.items()}
     inputs = {**case.arguments, **case.integers, **case.attributes, **case.gradient_attributes}
-    grads = lstm_grad_reference(**inputs, **saved, **cotangents)
-    return {**forward._asdict(), **_lstm_gradients(case, grads)}
+    grads = op.gradient_reference(**inputs, **saved, **cotangents)
+    return {**forward._asdict(), **_named(op, case, grads)}
 
 
-def _lstm_from_differences(case: Case) -> Arrays | None:
+def _from_differences(kernel: str, case: Case) -> Arrays | None:
+    """Central differences of a kernel's own forward."""
     if case.gradient_attributes.get("peephole") == "truncated":
         return None  # no function has this gradient
 
     def outputs(**arguments: Any) -> tuple[np.ndarray, ...]:
-        forward = xpgrad.lstm(**arguments, **case.integers, **case.attributes)
-        return tuple(getattr(forward, name) for name in _LSTM_OUTPUTS)
+        forward = getattr(xpgrad, kernel)(**arguments, **case.integers, **case.attributes)
+        return tuple(getattr(forward, name) for name in case.cotangents)
 
     jacobians = {name: numerical_jacobian(outputs, case.arguments, name) for name in case.arguments}
 
@@ -258,41 +351,40 @@ def _lstm_from_differences(case: Case) -> Arrays | None:
         return {
             name: sum(
                 (
-                    np.tensordot(cotangents[output], jacobian, axes=cotangents[output].ndim)
-                    for output, jacobian in zip(_LSTM_OUTPUTS, jacobians[name], strict=True)
+                    np.tensordot(cotangent, jacobian, axes=cotangent.ndim)
+                    for cotangent, jacobian in zip(cotangents.values(), jacobians[name], strict=True)
                 ),
-                start=np.zeros(case.arguments[name].shape),
+                start=np.zeros(argument.shape),
             )
-            for name in case.arguments
+            for name, argument in case.arguments.items()
         }
 
-    return _lstm_sum_or_stack(case, pullback)
+    return _sum_or_stack(case, pullback)
 
 
-def _lstm_from_autograd(case: Case) -> Arrays:
+def _from_autograd(op: Recurrence, case: Case) -> Arrays:
     import torch
 
     arguments: dict[str, Any] = {
         name: torch.tensor(a, requires_grad=True) for name, a in case.arguments.items()
     }
     truncated = case.gradient_attributes.get("peephole") == "truncated"
-    forward = lstm_reference(
-        **arguments, **case.integers, **case.attributes, detach=torch.Tensor.detach if truncated else None
-    )
+    detach = {"detach": torch.Tensor.detach} if truncated else {}
+    forward = op.reference(**arguments, **case.integers, **case.attributes, **detach)
 
     def pullback(cotangents: Arrays) -> dict[str, np.ndarray]:
         found = torch.autograd.grad(
-            [getattr(forward, name) for name in _LSTM_OUTPUTS],
+            [getattr(forward, name) for name in op.outputs],
             list(arguments.values()),
-            [torch.tensor(cotangents[name]) for name in _LSTM_OUTPUTS],
+            [torch.tensor(cotangents[name]) for name in op.outputs],
             retain_graph=True,
         )
         return {name: to_numpy(gradient) for name, gradient in zip(arguments, found, strict=True)}
 
-    return _lstm_sum_or_stack(case, pullback)
+    return _sum_or_stack(case, pullback)
 
 
-def _lstm_sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, np.ndarray]:
+def _sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, np.ndarray]:
     """Gradients of the batch or, for per_sample, those of the parameters one sample at a time."""
     layout = case.attributes.get("layout", 0)
     cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # NaN stands in padding only
@@ -302,83 +394,172 @@ def _lstm_sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict
         for n in range(case.arguments["X"].shape[0 if layout else 1]):
             alone = {}
             for name, cotangent in cotangents.items():
-                axis = _LSTM_SAMPLE_AXIS[layout][name]
+                axis = _sample_axis(name, layout)
                 others = np.arange(cotangent.shape[axis]) != n
                 alone[name] = cotangent.copy()
                 np.moveaxis(alone[name], axis, 0)[others] = 0
             samples.append(pullback(alone))
-        for name in ("W", "R", "B", "P"):
-            if name in grads:
-                grads[name] = np.stack([sample[name] for sample in samples])
+        for name in set(_PARAMETERS) & set(grads):
+            grads[name] = np.stack([sample[name] for sample in samples])
     return {f"gradient of {name}": gradient for name, gradient in grads.items()}
 
 
-def _lstm_from_torch_nn(case: Case) -> Arrays | None:
-    """`torch.nn.LSTM` in float64, for the options that it has."""
-    has = {"X", "W", "R", "B", "initial_h", "initial_c"}
-    direction = case.attributes.get("direction", "forward")
-    if set(case.arguments) != has or case.integers or direction == "reverse" or case.gradient_attributes:
+def _from_torch_nn(op: Recurrence, case: Case, *, cell: bool = False) -> Arrays | None:
+    """PyTorch's module or cell in float64, for the options that it has."""
+    attributes = {k: v for k, v in case.attributes.items() if k not in ("direction", "layout")}
+    if set(case.arguments) != {"X", "W", "R", "B", *op.states} or attributes != op.native:
         return None
-    if set(case.attributes) - {"direction", "layout"}:
+    if case.integers or case.attributes.get("direction") == "reverse" or case.gradient_attributes:
         return None
     import torch
 
     W, R = case.arguments["W"], case.arguments["R"]
-    D, H, I = W.shape[0], R.shape[2], W.shape[2]
+    D, H, I, G = W.shape[0], R.shape[2], W.shape[2], op.gates
     batch_first = case.attributes.get("layout", 0) == 1
-    module = torch.nn.LSTM(I, H, bidirectional=D == 2, batch_first=batch_first, dtype=torch.float64)
-    order = [0, 2, 3, 1]  # from ONNX's gates i o f c to PyTorch's i f g o
+    options = {} if cell else {"bidirectional": D == 2, "batch_first": batch_first}
+    module = getattr(torch.nn, op.module + "Cell" * cell)(I, H, dtype=torch.float64, **options)
     parts: dict[str, tuple[str, int, slice]] = {}
-    for d, suffix in enumerate(["", "_reverse"][:D]):
-        parts[f"weight_ih_l0{suffix}"] = "W", d, slice(None)
-        parts[f"weight_hh_l0{suffix}"] = "R", d, slice(None)
-        parts[f"bias_ih_l0{suffix}"] = "B", d, slice(0, 4 * H)
-        parts[f"bias_hh_l0{suffix}"] = "B", d, slice(4 * H, 8 * H)
+    for d in range(D):
+        suffix = "" if cell else "_l0" + "_reverse" * d
+        parts[f"weight_ih{suffix}"] = "W", d, slice(None)
+        parts[f"weight_hh{suffix}"] = "R", d, slice(None)
+        parts[f"bias_ih{suffix}"] = "B", d, slice(0, G * H)
+        parts[f"bias_hh{suffix}"] = "B", d, slice(G * H, 2 * G * H)
 
     def reorder(rows: np.ndarray, gates: Any) -> np.ndarray:
-        return rows.reshape(4, H, *rows.shape[1:])[list(gates)].reshape(rows.shape)
+        return rows.reshape(G, H, *rows.shape[1:])[list(gates)].reshape(rows.shape)
 
     with torch.no_grad():
         for name, (source, d, rows) in parts.items():
-            getattr(module, name).copy_(torch.tensor(reorder(case.arguments[source][d, rows], order)))
-    states = [case.arguments[name] for name in ("initial_h", "initial_c")]
-    if batch_first:
-        states = [state.swapaxes(0, 1) for state in states]
-    x, h0, c0 = (torch.tensor(a, requires_grad=True) for a in (case.arguments["X"], *states))
-    y, (h, c) = module(x, (h0, c0))
-
-    y = y.unflatten(-1, (D, H))  # (T, N, D, H), or (N, T, D, H)
-    if batch_first:
-        h, c = h.swapaxes(0, 1), c.swapaxes(0, 1)
+            getattr(module, name).copy_(torch.tensor(reorder(case.arguments[source][d, rows], op.places)))
+    x, *states = (torch.tensor(case.arguments[name], requires_grad=True) for name in ("X", *op.states))
+    # the module's states are (D, N, H) in either layout, the cell's (N, H) and its input (N, I)
+    given = [s[0] if cell else s.swapaxes(0, 1) if batch_first else s for s in states]
+    results = module(x[0] if cell else x, tuple(given) if len(given) > 1 else given[0])
+    ends = results if cell else results[1]
+    ends = list(ends) if len(given) > 1 else [ends]
+    if cell:
+        found = [ends[0][None, None], *(end[None] for end in ends)]
     else:
-        y = y.swapaxes(1, 2)
-    cotangents = [torch.tensor(case.cotangents[name]) for name in _LSTM_OUTPUTS]
-    torch.autograd.backward([y, h, c], cotangents)
+        y = results[0].unflatten(-1, (D, H))  # (T, N, D, H), or (N, T, D, H)
+        found = [y, *(end.swapaxes(0, 1) for end in ends)] if batch_first else [y.swapaxes(1, 2), *ends]
+    torch.autograd.backward(found, [torch.tensor(case.cotangents[name]) for name in op.outputs])
 
     grads = {name: np.zeros_like(case.arguments[name]) for name in ("W", "R", "B")}
     for name, (source, d, rows) in parts.items():
-        grads[source][d, rows] = reorder(to_numpy(getattr(module, name).grad), np.argsort(order))
-    dh0, dc0 = (to_numpy(s.grad).swapaxes(0, 1) if batch_first else to_numpy(s.grad) for s in (h0, c0))
-    grads |= {"X": to_numpy(x.grad), "initial_h": dh0, "initial_c": dc0}
-    outputs = {"H_all": to_numpy(y), "H_t": to_numpy(h), "C_t": to_numpy(c)}
+        grads[source][d, rows] = reorder(to_numpy(getattr(module, name).grad), np.argsort(op.places))
+    grads |= {name: to_numpy(a.grad) for name, a in zip(("X", *op.states), (x, *states), strict=True)}
+    outputs = {name: to_numpy(a) for name, a in zip(op.outputs, found, strict=True)}
     return outputs | {f"gradient of {name}": gradient for name, gradient in grads.items()}
 
 
-KERNELS: tuple[Kernel, ...] = (
-    Kernel(
-        "lstm",
+def _sequence_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
+    return Kernel(
+        op.name,
         {
-            name: functools.partial(_lstm_case, seed=seed, **option)
-            for seed, (name, option) in enumerate(_LSTM_OPTIONS.items())
+            name: functools.partial(_sequence_case, op, seed=seed, **option)
+            for seed, (name, option) in enumerate(options.items())
         },
-        _lstm_run,
+        functools.partial(_run_sequence, op),
         (
-            Oracle("reference", _lstm_from_reference),
-            Oracle("differences", _lstm_from_differences, floor=1e-7),
-            Oracle("autograd", _lstm_from_autograd, module="torch"),
-            Oracle("torch.nn", _lstm_from_torch_nn, module="torch"),
+            Oracle("reference", functools.partial(_from_reference, op)),
+            Oracle("differences", functools.partial(_from_differences, op.name), floor=1e-7),
+            Oracle("autograd", functools.partial(_from_autograd, op), module="torch"),
+            Oracle("torch.nn", functools.partial(_from_torch_nn, op), module="torch"),
         ),
-    ),
+    )
+
+
+# The single-step cells: a sequence of one step, without the axes of time and direction ----------------------
+
+_LSTM_CELL_OPTIONS: dict[str, dict[str, Any]] = {
+    name: {k: v for k, v in _LSTM_OPTIONS[name].items() if k != "direction"}
+    for name in (
+        "plain",
+        "no bias",
+        "peepholes, full",
+        "peepholes, truncated",
+        "clip",
+        "input_forget",
+        "activations, alpha < 0",
+    )
+}
+_GRU_CELL_OPTIONS: dict[str, dict[str, Any]] = {
+    f"{name}, {reset}": _GRU_OPTIONS[f"{name}, {reset}"]
+    for name in ("plain", "no bias", "clip", "activations, alpha < 0")
+    for reset in ("reset before", "reset after")
+}
+_CELL_NAMES = {"initial_h": "H", "initial_c": "C", "H_t": "H_next", "C_t": "C_next"}
+
+
+def _to_cell(op: Recurrence, name: str, array: Array) -> tuple[str, Array] | None:
+    """The cell's name and array for a sequence's; None where the cell has none."""
+    if name in ("H_all", "C_all"):
+        return None
+    _, prefix, bare = name.rpartition("gradient of ")
+    over_time = name == op.saved[-1]
+    return prefix + _CELL_NAMES.get(bare, bare), array[0, 0, ...] if over_time else array[0, ...]
+
+
+def _cell_results(op: Recurrence, results: Arrays | None) -> Arrays | None:
+    if results is None:
+        return None
+    return dict(filter(None, (_to_cell(op, name, array) for name, array in results.items())))
+
+
+def _cell_case(op: Recurrence, **options: Any) -> Case:
+    """The first step of a sequence."""
+    case = _sequence_case(op, steps=1, **options)
+    return case._replace(
+        arguments={_CELL_NAMES.get(name, name): array[0] for name, array in case.arguments.items()},
+        cotangents={_CELL_NAMES[name]: a[0] for name, a in case.cotangents.items() if name != "H_all"},
+    )
+
+
+def _as_sequence(op: Recurrence, case: Case) -> Case:
+    """A cell's problem as a sequence of one step."""
+    names = {cell: sequence for sequence, cell in _CELL_NAMES.items()}
+    cotangents = {names[name]: array[None] for name, array in case.cotangents.items()}
+    cotangents["H_all"] = np.zeros((1, *cotangents["H_t"].shape))
+    arguments = {names.get(name, name): array[None] for name, array in case.arguments.items()}
+    return case._replace(arguments=arguments, cotangents=cotangents)
+
+
+def _run_cell(op: Recurrence, case: Case) -> dict[str, Array]:
+    forward, pullback = xpgrad.vjp(
+        getattr(xpgrad, f"{op.name}_cell"), **case.arguments, **case.attributes, **case.gradient_attributes
+    )
+    grads = pullback(*case.cotangents.values())
+    gradients = {f"gradient of {name}": getattr(grads, f"d{name}") for name in case.arguments}
+    return {**forward._asdict(), **gradients}
+
+
+def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
+    def through(oracle: Callable[..., Arrays | None], **more: Any) -> Callable[[Case], Arrays | None]:
+        return lambda case: _cell_results(op, oracle(op, _as_sequence(op, case), **more))
+
+    name = f"{op.name}_cell"
+    return Kernel(
+        name,
+        {
+            option: functools.partial(_cell_case, op, seed=seed, **options[option])
+            for seed, option in enumerate(options)
+        },
+        functools.partial(_run_cell, op),
+        (
+            Oracle("reference", through(_from_reference)),
+            Oracle("differences", functools.partial(_from_differences, name), floor=1e-7),
+            Oracle("autograd", through(_from_autograd), module="torch"),
+            Oracle("torch.nn", through(_from_torch_nn, cell=True), module="torch"),
+        ),
+    )
+
+
+KERNELS: tuple[Kernel, ...] = (
+    _sequence_kernel(_LSTM, _LSTM_OPTIONS),
+    _sequence_kernel(_GRU, _GRU_OPTIONS),
+    _cell_kernel(_LSTM, _LSTM_CELL_OPTIONS),
+    _cell_kernel(_GRU, _GRU_CELL_OPTIONS),
 )
 
 

@@ -52,7 +52,7 @@ def layouts(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> tuple[Layo
 
 
 def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> Callable[..., None]:
-    """Return ``loop(count, width, now, before, first, *arrays)`` that evaluates the formula on rows.
+    """Return ``loop(count, width, now, before, local, first, *arrays)`` that evaluates the formula on rows.
 
     Parameters
     ----------
@@ -66,8 +66,7 @@ def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> C
     Returns
     -------
     callable
-        A numba dispatcher. ``now``, ``before`` and ``first`` are the first rows to touch of the operands
-        so marked.
+        A numba dispatcher. The rows are the first ones to touch of the operands so marked.
     """
     return _compiled(formula.function, formula.key[1], inputs, outputs, dtype)
 
@@ -216,7 +215,7 @@ def _loop(name: str, inputs: Layout, outputs: Layout) -> str:
 
     Every operand gets a view of its row first: the inner loop then runs over plain vectors.
     """
-    parameters = ["count", "width", "now", "before", "first"]
+    parameters = ["count", "width", "now", "before", "local", "first"]
     views: list[str] = []
     arguments: list[str] = []
     targets: list[str] = []

@@ -50,8 +50,8 @@ class Operand(NamedTuple):
     blocks : int
         Into how many equal blocks the columns fall, each an operand of the formula.
     at : str
-        Which of the rows a step touches: ``"now"`` and ``"before"``, from the row given under that name;
-        ``"first"``, from row 0; ``"every"``, the only row, for all rows of the step.
+        Which of the rows a step touches: ``"now"``, ``"before"`` and ``"local"``, from the row given under
+        that name; ``"first"``, from row 0; ``"every"``, the only row, for all rows of the step.
     """
 
     rows: Any

@@ -17,6 +17,9 @@ from xpgrad.engine.standard import StandardEngine
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
 # in a second-level cache of 1 MB.
 _BLOCK = 8192
+# Rows of a chunk of the backward loop: so many bytes of cotangents, but enough rows for a fast product.
+_CHUNK_BYTES = 1 << 20
+_CHUNK_ROWS = 512
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 17
 _COMPILED_DTYPES = ("float32", "float64")
@@ -90,7 +93,22 @@ class NumpyEngine(StandardEngine):
         self, source: np.ndarray, first: int, count: int, weight: np.ndarray, target: np.ndarray
     ) -> None:
         """One product, straight into the target's rows."""
-        np.matmul(source[first : first + count], weight, out=target[:count])
+        self.write_product(source[first : first + count], weight, target, 0)
+
+    def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
+        """Matrix product, straight into the target's rows."""
+        np.matmul(a, b, out=target[first : first + a.shape[0]])
+
+    def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Matrix product, added to the total in place."""
+        if total is None:
+            return self.matmul(a, b)
+        total += self.matmul(a, b)
+        return total
+
+    def chunk(self, width: int, like: np.ndarray) -> int:
+        """As many rows as stay in a second-level cache between the loop and the products behind it."""
+        return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.itemsize))
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
         """The sum over the rows, as a product: in one pass, by BLAS."""
@@ -98,7 +116,7 @@ class NumpyEngine(StandardEngine):
 
     def bind(
         self, formula: Formula, inputs: Sequence[Operand], outputs: Sequence[Operand]
-    ) -> Callable[[int, int, int], None]:
+    ) -> Callable[..., None]:
         """See StandardEngine.bind."""
         width = outputs[0].rows.shape[1] // outputs[0].blocks
         dtype = outputs[0].rows.dtype.name
@@ -109,16 +127,16 @@ class NumpyEngine(StandardEngine):
             evaluate = _blockwise(formula, inputs, outputs)
         arrays = [operand.rows for operand in present]
 
-        def step(count: int, now: int, before: int) -> None:
+        def step(count: int, now: int = 0, before: int = 0, local: int = 0) -> None:
             if count * width < _PARALLEL:
-                evaluate(count, width, now, before, 0, *arrays)
+                evaluate(count, width, now, before, local, 0, *arrays)
                 return
             threads = thread_count()
             bounds = [count * number // threads for number in range(threads + 1)]
 
             def part(number: int) -> None:
                 start, stop = bounds[number], bounds[number + 1]
-                evaluate(stop - start, width, now + start, before + start, start, *arrays)
+                evaluate(stop - start, width, now + start, before + start, local + start, start, *arrays)
 
             self.map(part, range(threads))
 
@@ -149,14 +167,14 @@ def _blockwise(
 ) -> Callable[..., None]:
     """The same call as a compiled loop's, by NumPy on as many rows at a time as the cache holds."""
 
-    def evaluate(count: int, width: int, now: int, before: int, first: int, *arrays: np.ndarray) -> None:
+    def evaluate(
+        count: int, width: int, now: int, before: int, local: int, first: int, *arrays: np.ndarray
+    ) -> None:
+        places = {"now": now, "before": before, "local": local, "first": first}
         rows_at_once = max(1, _BLOCK // max(1, width))
         for start in range(0, count, rows_at_once):
             stop = min(count, start + rows_at_once)
-            rows = {
-                at: slice(row + start, row + stop)
-                for at, row in (("now", now), ("before", before), ("first", first))
-            }
+            rows = {at: slice(row + start, row + stop) for at, row in places.items()}
             rows["every"] = slice(0, 1)
             supply = iter(arrays)
             arguments = _views(inputs, supply, rows, width)

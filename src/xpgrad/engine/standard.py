@@ -75,7 +75,20 @@ class StandardEngine:
 
     def multiply_rows(self, source: Any, first: int, count: int, weight: Any, target: Any) -> None:
         """Rows first .. first + count of `source`, times a packed weight, into `target`'s first rows."""
-        target.write(0, self.xp.matmul(source.read(first, count), weight))
+        self.write_product(source.read(first, count), weight, target, 0)
+
+    def write_product(self, a: Any, b: Any, target: Any, first: int) -> None:
+        """Matrix product, into `target`'s rows from `first` on."""
+        target.write(first, self.xp.matmul(a, b))
+
+    def add_product(self, total: Any, a: Any, b: Any) -> Any:
+        """Matrix product, added to a total; None stands for none yet."""
+        product = self.xp.matmul(a, b)
+        return product if total is None else total + product
+
+    def chunk(self, width: int, like: Any) -> int | None:
+        """How many rows of this width a backward loop is to finish at a time; None for all."""
+        return None
 
     def column_sums(self, array: Any) -> Any:
         """The sum over the rows."""
@@ -83,14 +96,14 @@ class StandardEngine:
 
     def bind(
         self, formula: Formula, inputs: Sequence[Operand], outputs: Sequence[Operand]
-    ) -> Callable[[int, int, int], None]:
-        """Return ``step(count, now, before)``, which evaluates the formula on `count` rows of the operands.
+    ) -> Callable[..., None]:
+        """Return ``step(count, now=0, before=0, local=0)``, which evaluates the formula on `count` rows.
 
-        `now` and `before` are the numbers of the first rows that operands so marked touch.
+        `now`, `before` and `local` are the numbers of the first rows that operands so marked touch.
         """
 
-        def step(count: int, now: int, before: int) -> None:
-            first = {"now": now, "before": before, "first": 0}
+        def step(count: int, now: int = 0, before: int = 0, local: int = 0) -> None:
+            first = {"now": now, "before": before, "local": local, "first": 0}
             arguments: list[Any] = []
             for operand in inputs:
                 if operand.rows is None:

@@ -324,5 +324,5 @@ def _plot(
     axes.set(xlabel="year", ylabel="sunspot number", title="Forecast one year ahead, cycles held out")
     axes.legend(loc="upper right", fontsize="small")
     plot_losses(below, runs)
-    below.set(xlabel="training step", ylabel="mean squared error", yscale="log")
+    below.set(xlabel="training step", ylabel="mean squared error")
     below.legend()

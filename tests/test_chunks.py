@@ -1,0 +1,65 @@
+"""The backward loop in chunks of rows: where a chunk ends must not show in any gradient."""
+
+import numpy as np
+import pytest
+
+import xpgrad
+from xpgrad._timeline import Timeline
+from xpgrad.engine import numpy_engine
+
+T, N, I, H = 7, 4, 3, 5
+GATES = {"lstm": 4, "gru": 3}
+
+
+def problem(operator, direction, lengths):
+    D, G = (2 if direction == "bidirectional" else 1), GATES[operator]
+    rng = np.random.default_rng(0)
+    shapes = [(T, N, I), (D, G * H, I), (D, G * H, H), (D, 2 * G * H)]
+    arrays = [rng.normal(size=shape) / 2 for shape in shapes]
+    states = [rng.normal(size=(D, N, H)) for _ in range(2 if operator == "lstm" else 1)]
+    cotangents = [rng.normal(size=(T, D, N, H)), *(rng.normal(size=(D, N, H)) for _ in states)]
+    return (*arrays, None if lengths is None else np.asarray(lengths), *states), cotangents, rng
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9])
+@pytest.mark.parametrize("lengths", [None, [7, 3, 0, 5]])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("operator", "options"),
+    [
+        ("lstm", {}),
+        ("lstm", {"clip": 0.3, "P": True}),
+        ("gru", {"linear_before_reset": 0}),
+        ("gru", {"linear_before_reset": 1}),
+        ("gru", {"linear_before_reset": 0, "clip": 0.3}),
+        ("gru", {"linear_before_reset": 1, "clip": 0.3}),
+    ],
+)
+def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):
+    arrays, cotangents, rng = problem(operator, direction, lengths)
+    options = {"direction": direction, **options}
+    if options.get("P"):
+        options["P"] = rng.normal(size=(arrays[1].shape[0], 3 * H))
+    _, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, **options)
+    whole = pullback(*cotangents)
+    monkeypatch.setattr(numpy_engine, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(numpy_engine, "_CHUNK_ROWS", rows)
+    for name, expected, actual in zip(whole._fields, whole, pullback(*cotangents), strict=True):
+        if expected is not None:
+            np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("lengths", [None, [7, 3, 0, 5], [0, 0, 0, 0], [2, 2, 2, 2]])
+@pytest.mark.parametrize("limit", [None, 1, 5, 100])
+def test_chunks_cover_all_rows_once(lengths, reverse, limit):
+    timeline = Timeline(np, T, N, lengths, reverse, np.zeros((T, N, I)))
+    chunks = list(timeline.chunks(limit))
+    covered = np.concatenate([np.arange(c.start, c.start + c.rows) for c in chunks])
+    assert sorted(covered) == list(range(timeline.rows))
+    steps = [step for chunk in chunks for step in chunk.steps]
+    assert steps == list(timeline.forward())[::-1]
+    for chunk in chunks:
+        inside = [row for s in chunk.steps for row in range(s.now, s.now + s.rows)]
+        assert sorted(inside) == list(range(chunk.start, chunk.start + chunk.rows))
+        assert limit is None or chunk.rows <= limit or len(chunk.steps) == 1
