@@ -52,6 +52,23 @@ def test_single_module_is_replaced_and_left_alone():
     assert xpgrad_torch.swap(ours) is ours
 
 
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTMCell", "GRUCell"])
+def test_each_known_module_computes_the_same(name):
+    torch.manual_seed(3)
+    options = {} if name.endswith("Cell") else {"num_layers": 2, "bidirectional": True}
+    theirs = getattr(nn, name)(3, 4, bias=False, dtype=torch.float64, **options)
+    model = xpgrad_torch.swap(nn.ModuleDict({"rnn": theirs}))
+    ours = model["rnn"]
+    assert type(ours) is getattr(xpgrad_torch, name)
+    assert repr(ours) == repr(theirs)
+    assert all(a is b for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    X = torch.randn(5, *(() if name.endswith("Cell") else (2,)), 3, dtype=torch.float64)
+    expected, got = theirs(X), ours(X)
+    while not isinstance(expected, torch.Tensor):
+        expected, got = expected[0], got[0]
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-11)
+
+
 def test_shared_modules_stay_shared():
     shared = nn.LSTM(4, 4)
     model = nn.ModuleDict({"a": shared, "b": nn.ModuleList([shared, nn.LSTM(4, 4)]), "c": shared})
@@ -65,7 +82,7 @@ def test_subclasses_and_others_are_left_alone():
     class Mine(nn.LSTM):
         pass
 
-    model = nn.ModuleDict({"mine": Mine(2, 3), "gru": nn.GRU(2, 3), "rnn": nn.RNN(2, 3)})
+    model = nn.ModuleDict({"mine": Mine(2, 3), "rnn": nn.RNN(2, 3), "cell": nn.RNNCell(2, 3)})
     kept = dict(model.items())
     kept["parametrized"] = nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0")
     model["parametrized"] = kept["parametrized"]

@@ -55,9 +55,11 @@ class _GRUOptions(Recurrent):
     reset_after: bool = True
 
     def _set_options(self, **options: Any) -> None:
+        if not isinstance(options["reset_after"], bool):
+            raise TypeError(
+                f"{self._NAME}: reset_after is {options['reset_after']!r}, expected True or False"
+            )
         super()._set_options(**options)
-        if not isinstance(self.reset_after, bool):
-            raise TypeError(f"{self._NAME}: reset_after is {self.reset_after!r}, expected True or False")
 
     def _attributes(self) -> dict[str, Any]:
         return super()._attributes() | {"linear_before_reset": int(self.reset_after)}

@@ -403,10 +403,10 @@ class GradientSums:
         """Chunks from last to first, each with rows for its cotangents, `width` columns wide."""
         engine, timeline = self._call.engine, self._direction.timeline
         limit = None if self._per_sample else engine.chunk(width, like)
-        rows = None
-        for chunk in timeline.chunks(limit):
-            if rows is None or limit is None:
-                rows = engine.rows(timeline.rows if limit is None else max(limit, chunk.rows), width, like)
+        chunks = list(timeline.chunks(limit))
+        most = max(chunk.rows for chunk in chunks)  # a step alone may have more than the limit
+        rows = engine.rows(most, width, like)
+        for chunk in chunks:
             yield chunk, rows
 
     def add_input(self, chunk: Chunk, d: Any, W: Any) -> None:
