@@ -406,9 +406,12 @@ def test_slopes_at_kinks_of_the_lstm(
 @pytest.mark.parametrize("reset", [0, 1])
 @pytest.mark.parametrize(("activation", "point"), KINKS.items(), ids=lambda value: f"{value[0]} {value[1]}")
 def test_slopes_at_kinks_of_the_gru(
-    activation: tuple[str, Any, Any], point: tuple[float, float], reset: int, backend: Any
+    activation: tuple[str, Any, Any], point: tuple[float, float], reset: int, backend: Any, interpreted: None
 ) -> None:
-    """One step of width 1 whose candidate sits on the kink of g; z = r = 1/4."""
+    """One step of width 1 whose candidate sits on the kink of g; z = r = 1/4.
+
+    Without compiling: the activations' compiled formulas are those of the LSTM.
+    """
     name, alpha, beta = activation
     pre, slope = point
     arguments = {
@@ -432,7 +435,9 @@ def test_slopes_at_kinks_of_the_gru(
 @pytest.mark.parametrize("gate", [0, 1])
 @pytest.mark.parametrize("reset", [0, 1])
 @pytest.mark.parametrize("bias", [0.5, -0.5])
-def test_clip_bounds_each_gate_of_the_gru(bias: float, reset: int, gate: int, backend: Any) -> None:
+def test_clip_bounds_each_gate_of_the_gru(
+    bias: float, reset: int, gate: int, backend: Any, interpreted: None
+) -> None:
     """At the bound the cotangent passes, beyond it does not: f and g are the identity."""
     arguments = {
         "X": np.zeros((1, 1, 1)),

@@ -19,13 +19,14 @@ __all__ = ["abs", "exp", "expm1", "log1p", "maximum", "minimum", "real", "tanh",
 
 real = np.float32
 
-_EXP_MIN = real(-87.33654)  # exp is below the smallest normal number
+_EXP_MIN = real(-86.64339)  # 2**-125, whose half is the smallest normal number
 _EXP_MAX = real(88.72283)  # exp is above the largest number
 _LOG2_E = real(1.4426950408889634)
 _LN2_HIGH = real(0.693359375)
 _LN2_LOW = real(-2.12194440e-4)
 _ONE = real(1)
 _HALF = real(0.5)
+_TWO = real(2)
 _ZERO = real(0)
 _INF = real(np.inf)
 _TANH_MAX = real(7.90531110763549805)  # tanh rounds to 1
@@ -33,7 +34,7 @@ _TANH_MAX = real(7.90531110763549805)  # tanh rounds to 1
 
 @inline
 def exp(x):
-    """Exponential function; 0 where that is below the smallest normal number."""
+    """Exponential function; 0 where that is below 2**-125."""
     v = _EXP_MAX if x > _EXP_MAX else x
     v = _EXP_MIN if v < _EXP_MIN else v
     n = np.floor(v * _LOG2_E + _HALF)
@@ -47,12 +48,9 @@ def exp(x):
     p = p * r + real(1.6666665459e-1)
     p = p * r + real(5.0000001201e-1)
     p = p * r * r + r + _ONE
-    # 2**n in two factors, for n = 128 is out of the exponent's range
-    k = np.int32(n)
-    half = k >> 1
-    low = np.int32((half + 127) << 23).view(np.float32)
-    high = np.int32((k - half + 127) << 23).view(np.float32)
-    y = p * low * high
+    # 2**n as 2 times 2**(n - 1), for n = 128 is out of the exponent's range
+    power = np.int32((np.int32(n) + 126) << 23).view(np.float32)
+    y = p * power * _TWO
     y = _ZERO if x < _EXP_MIN else y
     return _INF if x > _EXP_MAX else y
 

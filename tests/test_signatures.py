@@ -1,0 +1,121 @@
+"""One signature grammar, without exceptions, held over everything that is public."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpgrad
+
+FUNCTIONS = [name for name in xpgrad.__all__ if inspect.isfunction(getattr(xpgrad, name))]
+CLASSES = [name for name in xpgrad.__all__ if inspect.isclass(getattr(xpgrad, name))]
+FORWARDS = [name for name in FUNCTIONS if f"{name}_grad" in xpgrad.__all__]
+GRADIENTS = [f"{name}_grad" for name in FORWARDS]
+OUTPUTS = {"lstm": "LSTM", "gru": "GRU", "lstm_cell": "LSTMCell", "gru_cell": "GRUCell"}
+"""What the names of the results' types begin with."""
+NO_KERNELS = {"convert", "vjp"}
+GRADIENT_ONLY = ["peephole", "per_sample", "wrt"]
+
+
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(getattr(xpgrad, name)).parameters)
+
+
+def keyword_only(name: str) -> list[str]:
+    return [p.name for p in parameters(name).values() if p.kind is p.KEYWORD_ONLY]
+
+
+def test_what_is_public() -> None:
+    assert xpgrad.__all__ == sorted(xpgrad.__all__)
+    assert len(set(xpgrad.__all__)) == len(xpgrad.__all__)
+    assert {"lstm", "gru", "lstm_cell", "gru_cell"} <= set(FORWARDS)
+    for name in xpgrad.__all__:
+        if name != "__version__":
+            assert getattr(xpgrad, name).__module__.startswith("xpgrad.")
+
+
+def test_every_kernel_is_a_pair() -> None:
+    assert sorted([*FORWARDS, *GRADIENTS, *NO_KERNELS]) == [n for n in FUNCTIONS if n != "use_engine"]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_gradient_takes_what_the_forward_takes(name: str) -> None:
+    forward, gradient = parameters(name), parameters(f"{name}_grad")
+    for argument, parameter in forward.items():
+        assert gradient[argument].default == parameter.default, argument
+    # what must be given comes first, by position, in one order; all else of the gradient goes by name
+    required = [n for n, p in forward.items() if p.default is p.empty]
+    positional = [n for n, p in gradient.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert positional == required
+    assert all(n.isupper() or "_" in n for n in required)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_options_go_by_name_in_the_same_order(name: str) -> None:
+    options, gradient = keyword_only(name), keyword_only(f"{name}_grad")
+    arrays = [n for n in parameters(name) if n not in options]
+    assert [n for n in gradient if n in options] == options
+    assert [n for n in gradient if n in arrays] == [n for n in arrays if n not in "XHCWR"]
+    own = [n for n in gradient if n not in options and n not in arrays]
+    saved = [n for n in own if not n.startswith("grad_") and n not in GRADIENT_ONLY]
+    cotangents = [n for n in own if n.startswith("grad_")]
+    only = [n for n in GRADIENT_ONLY if n in own]
+    assert saved
+    assert cotangents
+    # saved arrays, cotangents, arrays, the forward's options, the gradient's
+    assert gradient == [*saved, *cotangents, *[n for n in gradient if n in arrays], *options, *only]
+    for argument, parameter in parameters(f"{name}_grad").items():
+        assert (parameter.default is parameter.empty) == (argument in saved or argument in "XHCWR")
+        if argument in cotangents:
+            assert parameter.default is None
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_results_are_named_tuples_of_the_same_grammar(name: str) -> None:
+    forward = getattr(xpgrad, f"{OUTPUTS[name]}Forward")
+    gradients = getattr(xpgrad, f"{OUTPUTS[name]}Grads")
+    gradient = parameters(f"{name}_grad")
+    saved = [n for n, p in gradient.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    assert set(saved) <= set(forward._fields)
+    for cotangent in [n.removeprefix("grad_") for n in gradient if n.startswith("grad_")]:
+        assert {cotangent, f"{cotangent}_next"} & set(forward._fields)
+    states = {"initial_h": "dH0", "initial_c": "dC0"}
+    floats = [n for n in parameters(name) if n not in keyword_only(name) and n != "sequence_lens"]
+    expected = {states.get(n, f"d{n}") for n in floats}
+    assert set(gradients._fields) == expected
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstrings_have_their_sections(name: str) -> None:
+    text = inspect.getdoc(getattr(xpgrad, name)) or ""
+    sections = re.findall(r"^(\w[\w ]+)\n-+$", text, re.M)
+    assert {"Parameters", "Examples"} <= set(sections), f"{name} has {sections}"
+    if name in OUTPUTS or name.removesuffix("_grad") in OUTPUTS:
+        assert {"Returns", "Raises"} <= set(sections), f"{name} has {sections}"
+    described = text[text.index("Parameters\n") :]
+    for argument in parameters(name):
+        assert re.search(rf"(^|\W){argument}\W", described), f"{name}: {argument} is not described"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_are_described(name: str) -> None:
+    assert (inspect.getdoc(getattr(xpgrad, name)) or "").strip().endswith((".", ")", "'", '"', "`"))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_examples_run(name: str) -> None:
+    function: Any = getattr(xpgrad, name)
+    module = importlib.import_module(function.__module__)
+    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
+    tests = finder.find(function, name, module=module, globs=vars(module) | {"np": np})
+    for test in tests:
+        runner.run(test)
+    result = runner.summarize(verbose=False)
+    assert result.attempted > 0
+    assert result.failed == 0
