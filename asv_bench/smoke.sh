@@ -12,4 +12,5 @@ trap 'rm -rf "$home"' EXIT
 export HOME=$home OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 XPGRAD_BENCH_SMOKE=1
 
 "$python" -m asv machine --yes > /dev/null
-"$python" -m asv run --environment "existing:$python" --quick --show-stderr --dry-run --bench 50x32x64x64
+"$python" -m asv run --environment "existing:$python" --launch-method forkserver \
+    --quick --show-stderr --dry-run --bench 50x32x64x64

@@ -42,8 +42,10 @@ def concerns_cells(name: str) -> bool:
 
 
 def sequence_of_one_step(operator: Operator, name: str) -> Case:
-    case = option_case(operator, name, T=1)
-    return replace(case, cotangents={k: v for k, v in case.cotangents.items() if k != "H_all"})
+    case = option_case(operator, name, T=1, direction="forward", lengths=None)
+    step_only = {k: v for k, v in case.attributes.items() if k != "direction"}
+    cotangents = {k: v for k, v in case.cotangents.items() if k != "H_all"}
+    return replace(case, attributes=step_only, cotangents=cotangents)
 
 
 def cell_arguments(case: Case) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from xpgrad.__main__ import main
 from xpgrad.cli import console, demo
-from xpgrad.cli.demos import text
+from xpgrad.cli.demos import series, text, training
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,8 @@ def test_the_curves_part_where_one_gradient_is_slightly_wrong(corpus, small_batc
     monkeypatch.setattr(
         text, "lstm_grad", lambda *a, **k: (d := real(*a, **k))._replace(dR=d.dR * np.float32(1.01))
     )
-    ours, _ = text.train_numpy(p, corpus.train, 40)
-    torchs, _ = text.train_torch(start, corpus.train, 40)
+    ours = text.train_numpy(p, corpus.train, 40).losses
+    torchs = text.train_torch(start, corpus.train, 40).losses
     assert np.abs(np.subtract(ours, torchs)).max() > 3e-6
     assert ours[0] == pytest.approx(torchs[0], abs=1e-6)
 
@@ -94,8 +94,8 @@ def test_the_curves_agree_and_fall(corpus, small_batches):
     pytest.importorskip("torch")
     p = text.initial_parameters(len(corpus.alphabet), 24, seed=3)
     start = {name: value.copy() for name, value in p.items()}
-    ours, _ = text.train_numpy(p, corpus.train, 40)
-    torchs, _ = text.train_torch(start, corpus.train, 40)
+    ours = text.train_numpy(p, corpus.train, 40).losses
+    torchs = text.train_torch(start, corpus.train, 40).losses
     assert np.abs(np.subtract(ours, torchs)).max() < 3e-6
     assert ours[-1] < ours[0] - 0.5
 
@@ -108,53 +108,183 @@ def test_writing_is_reproducible(corpus):
     assert first != text.write(p, corpus.alphabet, 30, seed=5)
 
 
-# -------------------------------------------------------------------------------------------- the command
+# ------------------------------------------------------------------------------------------- the series
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return series.read_sunspots().numbers
+
+
+def test_the_sunspot_numbers(numbers):
+    years = series.read_sunspots().years
+    np.testing.assert_array_equal(years, np.arange(1700, 2009))
+    known = {1700: 5.0, 1778: 154.4, 1810: 0.0, 1957: 190.2, 2008: 2.9}
+    assert {year: numbers[year - 1700] for year in known} == known
+    assert numbers.max() == 190.2
+    assert numbers.min() == 0
+
+
+def test_cycles_run_from_minimum_to_minimum(numbers):
+    found = series.cycles(numbers)
+    lengths = [part.stop - part.start for part in found]
+    assert len(found) == 27
+    assert (min(lengths), max(lengths)) == (9, 14)
+    # years of minima as astronomers have them
+    minima = [1700 + part.start for part in found]
+    assert {1755, 1766, 1775, 1784, 1798, 1810, 1823, 1833, 1843, 1856, 1867, 1878, 1889, 1901} <= set(minima)
+    assert minima[-9:] == [1913, 1923, 1933, 1944, 1954, 1964, 1976, 1986, 1996]
+    assert all(a.stop == b.start for a, b in itertools.pairwise(found))
+
+
+def test_ties_are_the_first_years_minimum():
+    n = np.array([9, 8, 7, 6, 5, 2, 2, 8, 9, 9, 9, 9, 8, 7, 3, 8.0])
+    assert series.cycles(n) == [slice(5, 14)]
+
+
+def test_a_batch_holds_this_year_and_the_next(numbers):
+    chosen = series.cycles(numbers)[6:9]  # 9, 14 and 12 years
+    batch = series.batch_of(numbers, chosen)
+    assert batch.X.shape == (14, 3, 1)
+    np.testing.assert_array_equal(batch.lengths, [9, 14, 12])
+    np.testing.assert_array_equal(np.isfinite(batch.X[..., 0]), batch.valid)
+    np.testing.assert_array_equal(np.isfinite(batch.targets), batch.valid)
+    np.testing.assert_array_equal(batch.X[1:9, 0, 0], batch.targets[:8, 0])
+    assert batch.targets[8, 0] == numbers[chosen[1].start] / series.SCALE  # the next cycle's minimum
+
+
+def test_every_gradient_of_the_series_model_matches_differences(numbers):
+    rng = np.random.default_rng(7)
+    p = series.initial_parameters(5, seed=1)
+    p |= {name: rng.standard_normal(p[name].shape) for name in ("B", "b")}
+    batch = series.batch_of(numbers, series.cycles(numbers)[5:8])
+    _, grads = series.loss_and_gradients(p, batch)
+    assert set(grads) == set(p)
+    for name, value in p.items():
+        assert grads[name].shape == value.shape
+        direction = rng.standard_normal(value.shape)
+        losses = [
+            series.loss_and_gradients({**p, name: value + h * direction}, batch)[0] for h in (1e-5, -1e-5)
+        ]
+        numeric = (losses[0] - losses[1]) / 2e-5
+        assert np.vdot(grads[name], direction) == pytest.approx(numeric, rel=1e-6, abs=1e-9), name
+
+
+def _train_series(train, numbers, steps=30):
+    p = series.initial_parameters(12, seed=3)
+    stream = series.batches(numbers, series.cycles(numbers)[: -series.HELD_OUT], steps, 3)
+    return train(p, stream, steps).losses
+
+
+def test_the_series_curves_agree(numbers):
+    pytest.importorskip("torch")
+    ours, torchs = (_train_series(f, numbers) for f in (series.train_numpy, series.train_torch))
+    np.testing.assert_allclose(ours, torchs, rtol=0, atol=1e-12)
+    assert np.mean(ours[-5:]) < 0.8 * np.mean(ours[:5])
+
+
+def test_the_series_curves_part_where_one_gradient_is_slightly_wrong(numbers, monkeypatch):
+    pytest.importorskip("torch")
+    real = series.gru_grad
+    monkeypatch.setattr(series, "gru_grad", lambda *a, **k: (d := real(*a, **k))._replace(dR=d.dR * 1.01))
+    ours, torchs = (_train_series(f, numbers) for f in (series.train_numpy, series.train_torch))
+    assert np.abs(np.subtract(ours, torchs)).max() > 1e-9
+
+
+def test_a_trained_gru_beats_the_repeated_number(numbers):
+    known = series.cycles(numbers)
+    fitted, held_out = known[: -series.HELD_OUT], known[-series.HELD_OUT :]
+    p = series.initial_parameters(16, seed=0)
+    series.train_numpy(p, series.batches(numbers, fitted, 150, 0), 150)
+    at = np.concatenate([np.arange(part.start, part.stop) for part in held_out])
+    forecast = series.forecast_gru(p, numbers, held_out)
+    repeated = series.rmse(series.Forecast("", numbers[at]), numbers[at + 1])
+    assert forecast.values.shape == at.shape
+    assert series.rmse(forecast, numbers[at + 1]) < 0.8 * repeated
+
+
+def test_the_linear_model_finds_an_autoregression():
+    truth = np.random.default_rng(0).uniform(10, 90, series.LAGS + 60)
+    for k in range(series.LAGS, len(truth)):  # it looks back over all the years that the model does
+        truth[k] = 0.9 * truth[k - 1] - 0.8 * truth[k - series.LAGS] + 90
+    at = np.arange(55, 60)
+    np.testing.assert_allclose(series.forecast_linear(truth, 50, at).values, truth[at + 1], rtol=1e-8)
+    changed = np.where(np.arange(len(truth)) > 50, 0.0, truth)  # nothing after the end is fitted
+    at = np.array([50])
+    np.testing.assert_allclose(series.forecast_linear(changed, 50, at).values, truth[at + 1], rtol=1e-8)
+
+
+# ------------------------------------------------------------------------------------------- the command
 
 SHORT = ["demo", "--steps", "3", "--hidden", "16"]
+DEMOS = pytest.mark.parametrize("name", demo.DEMOS)
+AS_TEXT = {"text": "letter frequencies alone)", "series": "2008    2.9 |"}
 
 
-def test_with_torch_and_matplotlib(tmp_path, capsys):
+@DEMOS
+def test_with_torch_and_matplotlib(name, tmp_path, capsys):
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     plot = tmp_path / "curve.png"
-    assert main([*SHORT, "--plot", str(plot)]) == 0
+    assert main([*SHORT, name, "--plot", str(plot)]) == 0
     out = capsys.readouterr().out
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert str(plot) in out
-    assert "torch.nn.LSTM" in out
+    assert "torch.nn." in out
     assert "allowed: below 1e-04" in out
 
 
-def test_without_torch(monkeypatch, capsys):
+def test_the_plain_command_is_the_text_demo(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main([*SHORT, "--no-torch"]) == 0
+    assert "Python's manual" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["xpgrad-demo-text.png"]
+
+
+@DEMOS
+def test_without_torch(name, monkeypatch, capsys):
     without(monkeypatch, "torch")
-    assert main([*SHORT, "text"]) == 0
+    assert main([*SHORT, name]) == 0
     out, err = capsys.readouterr()
     assert "torch is not installed" in err
     assert "Largest difference" not in out
 
 
-def test_no_torch_says_nothing_about_torch(capsys):
-    assert main([*SHORT, "--no-torch"]) == 0
+@DEMOS
+def test_no_torch_says_nothing_about_torch(name, capsys):
+    assert main([*SHORT, name, "--no-torch"]) == 0
     out, err = capsys.readouterr()
     assert "torch.nn" not in out
     assert "torch is not" not in err
 
 
-def test_without_matplotlib_the_curve_is_text(monkeypatch, tmp_path, capsys):
+@DEMOS
+def test_without_matplotlib_the_plot_is_text(name, monkeypatch, tmp_path, capsys):
     without(monkeypatch, "matplotlib")
-    assert main([*SHORT, "--no-torch"]) == 0
+    assert main([*SHORT, name, "--no-torch"]) == 0
     out = capsys.readouterr().out
+    assert AS_TEXT[name] in out
     assert "*" in out
     assert "xpgrad[demo]" in out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plot_that_cannot_be_written_becomes_text(tmp_path, capsys):
+def test_forecast_and_truth_in_characters():
+    drawn = series._draw(np.array([1, 2, 3]), np.array([0.0, 50.0, 100.0]), np.array([50.0, 50.0, -5.0]), 11)
+    assert drawn.splitlines()[1:] == [
+        "1    0.0 |o    *",
+        "2   50.0 |     @",
+        "3  100.0 |*         o",
+    ]
+
+
+@DEMOS
+def test_a_plot_that_cannot_be_written_becomes_text(name, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    assert main([*SHORT, "--no-torch", "--plot", str(tmp_path / "curve.nonsense")]) == 0
+    assert main([*SHORT, name, "--no-torch", "--plot", str(tmp_path / "curve.nonsense")]) == 0
     out, err = capsys.readouterr()
     assert "cannot write the plot" in err
-    assert "letter frequencies" in out
+    assert AS_TEXT[name] in out
 
 
 def test_a_plot_in_no_folder_is_refused_before_training(tmp_path, capsys):
@@ -162,16 +292,17 @@ def test_a_plot_in_no_folder_is_refused_before_training(tmp_path, capsys):
     assert "expected a path in a folder that exists" in capsys.readouterr().err
 
 
-def test_different_curves_end_with_status_1(monkeypatch, capsys):
+@pytest.mark.parametrize("module", [text, series])
+def test_different_curves_end_with_status_1(module, monkeypatch, capsys):
     pytest.importorskip("torch")
-    real = text.train_torch
+    real = module.train_torch
 
-    def off(*args, **kwargs):
-        losses, seconds = real(*args, **kwargs)
-        return [*losses[:-1], losses[-1] + 2e-4], seconds
+    def off(*args):
+        run = real(*args)
+        return run._replace(losses=[*run.losses[:-1], run.losses[-1] + 2e-4])
 
-    monkeypatch.setattr(text, "train_torch", off)
-    assert main(SHORT) == 1
+    monkeypatch.setattr(module, "train_torch", off)
+    assert main([*SHORT, module.__name__.rpartition(".")[2]]) == 1
     out, err = capsys.readouterr()
     assert "DISAGREE" in out
     assert "at step 3" in out
@@ -179,8 +310,8 @@ def test_different_curves_end_with_status_1(monkeypatch, capsys):
 
 
 def test_a_nan_is_a_difference():
-    runs = [text.Training("a", [1.0, np.nan], [1, 1]), text.Training("b", [1.0, 1.0], [1, 1])]
-    assert text._compare(runs) == 1
+    runs = [training.Training("a", [1.0, np.nan], [1, 1]), training.Training("b", [1.0, 1.0], [1, 1])]
+    assert training.compare(runs) == 1
 
 
 def test_interrupted(monkeypatch, capsys):
@@ -227,7 +358,7 @@ def test_help_and_version(capsys):
             main(arguments)
         assert stopped.value.code == 0
     assert "--no-torch" in capsys.readouterr().out
-    assert demo.DEMOS == ("text",)
+    assert tuple(demo.DEMOS) == ("text", "series")
 
 
 # -------------------------------------------------------------------------------------------- the console

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import inspect
 import re
-from typing import Any
 
-import numpy as np
 import pytest
 
 import xpgrad
@@ -105,17 +101,7 @@ def test_docstrings_have_their_sections(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_are_described(name: str) -> None:
-    assert (inspect.getdoc(getattr(xpgrad, name)) or "").strip().endswith((".", ")", "'", '"', "`"))
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_examples_run(name: str) -> None:
-    function: Any = getattr(xpgrad, name)
-    module = importlib.import_module(function.__module__)
-    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
-    tests = finder.find(function, name, module=module, globs=vars(module) | {"np": np})
-    for test in tests:
-        runner.run(test)
-    result = runner.summarize(verbose=False)
-    assert result.attempted > 0
-    assert result.failed == 0
+    text = inspect.getdoc(getattr(xpgrad, name)) or ""
+    assert text.splitlines()[0].endswith("."), name
+    if hasattr(getattr(xpgrad, name), "_fields"):
+        assert "Parameters\n----------\n" in text, name

@@ -73,6 +73,10 @@ class Recurrent(nn.Module):
         outputs = getattr(functional, self._KERNEL)(**operands, **attributes)
         return (outputs,) if isinstance(outputs, Tensor) else outputs
 
+    def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Convert under autocast, to the states' dtype: PyTorch's results have it, but for its LSTM's."""
+        return {name: operand.to(dtype) for name, operand in operands.items()}
+
     def _check_input(self, X: Tensor, weight: Tensor) -> None:
         if X.shape[-1] != self.input_size:
             raise RuntimeError(
@@ -246,7 +250,7 @@ class Layers(Recurrent, nn.RNNBase):
         initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
         operands = {"X": X, **self._onnx_weights(layer), **initial}
         if autocasts(X):
-            operands = {name: _autocast(operand) for name, operand in operands.items()}
+            operands = self._autocast(operands, states[0].dtype if states else X.dtype)
         H_all, *finals = self._run_kernel(**operands, sequence_lens=lengths)
         output = H_all.transpose(1, 2).flatten(2) if self.bidirectional else H_all.squeeze(1)
         return output, tuple(finals)
@@ -300,8 +304,7 @@ class Cell(Recurrent, nn.RNNCellBase):
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
         operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **self._onnx_weights()}
         if autocasts(input):
-            # As PyTorch's cells, whose results have the dtype of the states.
-            operands = {name: operand.to(states[-1].dtype) for name, operand in operands.items()}
+            operands = self._autocast(operands, states[-1].dtype)
         results = self._run_kernel(**operands)
         return self._join(tuple(x.squeeze(0) for x in results) if single else results)
 
@@ -321,11 +324,6 @@ def autocasts(x: Tensor) -> bool:
     """Tell whether autocast is on where x is."""
     device = x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def _autocast(x: Tensor) -> Tensor:
-    """Convert as PyTorch does for `torch.nn.LSTM` under autocast: all but float64."""
-    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:

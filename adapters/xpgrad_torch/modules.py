@@ -183,6 +183,11 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
                 weights[operand] = torch.stack([getattr(self, f"{part}_{s}") for s in self._suffixes(layer)])
         return weights
 
+    def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Convert to autocast's dtype, as PyTorch does for this module: all but float64."""
+        target = torch.get_autocast_dtype(operands["X"].device.type)
+        return {name: x if x.dtype == torch.float64 else x.to(target) for name, x in operands.items()}
+
     def _run_kernel(self, **operands: Any) -> States:
         S = operands.pop("S", None)
         if S is None:
