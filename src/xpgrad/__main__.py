@@ -12,7 +12,7 @@ from .cli.console import message
 
 # Only the module of the command that was asked for is imported, so that each starts fast.
 _COMMANDS = {
-    "demo": "train a small LSTM on real text, in plain NumPy, and beside torch.nn.LSTM",
+    "demo": "train an LSTM on text, or a GRU on sunspot numbers, in plain NumPy and beside PyTorch",
     "check": "check every kernel's gradients on what is installed here",
     "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
 }
