@@ -34,24 +34,28 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     """
     given = {name: array for name, array in floats.items() if array is not None}
     numbers = {name: array for name, array in (integers or {}).items() if array is not None}
-    for name, array in (given | numbers).items():
-        if not array_api_compat.is_array_api_obj(array):
-            raise TypeError(f"{operator}: {name} is a {type(array).__name__}, expected an array")
     leader, first = next(iter(given.items()))
+    if not array_api_compat.is_array_api_obj(first):
+        raise TypeError(f"{operator}: {leader} is a {type(first).__name__}, expected an array")
     xp = array_api_compat.array_namespace(first)
     for name, array in (given | numbers).items():
+        if type(array) is type(first):  # one type has one namespace: the common case, and the quick one
+            continue
+        if not array_api_compat.is_array_api_obj(array):
+            raise TypeError(f"{operator}: {name} is a {type(array).__name__}, expected an array")
         other = array_api_compat.array_namespace(array)
         if other is not xp:
             raise TypeError(
                 f"{operator}: {name} is an array of {_short_name(other)}, expected {_short_name(xp)}, "
                 f"the namespace of {leader}"
             )
+    one_device = array_api_compat.is_numpy_namespace(xp)
     for name, array in given.items():
         if array.dtype != first.dtype:
             raise TypeError(
                 f"{operator}: {name} has dtype {array.dtype}, expected {first.dtype}, the dtype of {leader}"
             )
-        if device_of(array) != device_of(first):
+        if not one_device and device_of(array) != device_of(first):
             raise TypeError(
                 f"{operator}: {name} is on device {device_of(array)}, expected {device_of(first)}, "
                 f"the device of {leader}"

@@ -42,13 +42,13 @@ def layouts(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> tuple[Layo
     An output that replaces an input must be the same vector in the generated text: as two vectors they
     would overlap, and the loop that LLVM made for that case is not vectorized.
     """
-
-    def place(operand: Operand, replaced: Sequence[Operand]) -> Place:
-        same = [n for n, o in enumerate(replaced) if o.rows is operand.rows and o.at == operand.at]
-        absent = operand.rows is None
-        return Place(operand.blocks, operand.at, absent, same[0] if same and not absent else None)
-
-    return tuple(place(o, ()) for o in inputs), tuple(place(o, inputs) for o in outputs)
+    taken = [Place(o.blocks, o.at, o.rows is None, None) for o in inputs]
+    replaced = {(id(o.rows), o.at): number for number, o in reversed(list(enumerate(inputs)))}
+    made = [
+        Place(o.blocks, o.at, o.rows is None, None if o.rows is None else replaced.get((id(o.rows), o.at)))
+        for o in outputs
+    ]
+    return tuple(taken), tuple(made)
 
 
 def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> Callable[..., None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from array_api_compat import device
 
 from xpgrad.engine.formula import Formula, Operand
 
@@ -211,6 +212,4 @@ class _Carry:
 
 def device_of(array: Any) -> Any:
     """The device of an array, as array creation functions take it."""
-    from array_api_compat import device
-
     return device(array)
