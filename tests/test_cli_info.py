@@ -204,4 +204,5 @@ def test_a_torch_that_does_not_import_is_reported(monkeypatch, capsys):
 
     monkeypatch.setattr(info, "version", lambda name: "1.0")
     monkeypatch.setattr(info.importlib, "import_module", broken)
+    monkeypatch.setattr(info, "_pools_by_threadpoolctl", list)
     assert "does not import: libtorch is gone" in info.read_machine().versions["torch"]

@@ -333,7 +333,9 @@ def test_per_sample_equals_single_sample_calls(operator: Operator, name: str, ba
 
 
 @each_operator()
-def test_per_sample_matches_the_naive_backward(operator: Operator, rng: np.random.Generator) -> None:
+def test_per_sample_matches_the_naive_backward(
+    operator: Operator, rng: np.random.Generator, interpreted: None
+) -> None:
     for more in extras(operator):
         options = {"lengths": [4, 0, 2], "clip": 0.8, "per_sample": True, "direction": "reverse"}
         case = make_case(operator, rng, **options, **more)
