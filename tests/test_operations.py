@@ -93,7 +93,7 @@ def test_nothing_else_is_computed(kind, index, steps, monkeypatch):
         monkeypatch.setattr(engine.NumpyEngine, name, counted)
 
     spy("matmul", "products")
-    spy("multiply_rows", "products")
+    spy("write_product", "products")
     spy("column_sums", "sums")
     operation = make(kind, index)
     operation(*positional, **named)
