@@ -134,14 +134,14 @@ def _gru_output_before(
 
 
 def _known(xp: Any, rebuilt: Any, b: Any, y: Any) -> Any:
-    """What f took, where it was rebuilt; else f's output, which has its sign."""
+    """What f took, where it was rebuilt; else f's output, which tells as much."""
     return y if rebuilt is None else _biased(xp, rebuilt, b)
 
 
 def _known_candidate(
     xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after: Any, n: Any
 ) -> Any:  # fmt: skip
-    """What g took, where it was rebuilt; else n, which has its sign."""
+    """What g took, where it was rebuilt; else n, which tells as much."""
     return n if xn is None else _candidate_input(xp, xn, rn, r, bw, bv, after)
 
 
@@ -529,7 +529,8 @@ class _Backward:
         self.rebuild = call.clip is not None or any(c.activation.needs_input(c.alpha) for c in (f, g))
         self.constants = f.constants("f", "pullback") | g.constants("g", "pullback") | {"clip": call.clip}
         self.sums = GradientSums(call, direction, wanted, per_sample)
-        self.x, self.h_rows = call.rows("X", direction), call.rows("H_all", direction)
+        self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
+        self.h_rows = call.rows("H_all", direction)
         self.h0, self.zrh = call.initial("initial_h", direction), call.rows("zrh", direction)
         dy = call.rows("grad_H_all", direction)
         self.direct = engine.carry(call.initial("grad_H_t", direction))

@@ -40,6 +40,7 @@ from xpgrad._recurrent import (
     check_cell,
     one_step,
 )
+from xpgrad._timeline import Chunk
 from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Formula, Operand
 
@@ -106,7 +107,7 @@ def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
 def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
     """What a pullback takes as the activation's input.
 
-    The pre-activation where it was rebuilt, else the output, which has its sign.
+    The pre-activation where it was rebuilt, else the output, which tells as much.
     """
     if z is None:
         return y
@@ -480,68 +481,119 @@ def _backward_direction(
     """The wanted gradients of one direction, by argument name."""
     if not wanted:
         return {}
-    engine, timeline, H = call.engine, direction.timeline, call.H
     formula = _pullback_formula(call, direction, input_forget, full)
-    rebuild = _needs_pre_activations(call, direction)
-    x, h_rows = call.rows("X", direction), call.rows("H_all", direction)
-    h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
-    c_rows, c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(c0)
-    dy = call.rows("grad_H_all", direction)
-    dh = engine.carry(call.initial("grad_H_t", direction))
-    dc = engine.carry(call.initial("grad_C_t", direction))
-    W, R = engine.pack(call.part("W", direction)), engine.pack(call.part("R", direction))
-    before_loop = [
-        Operand(None if dy is None else engine.wrap(dy)),
-        Operand(dh, 1, "first"),
-        Operand(dc, 1, "first"),
-        Operand(engine.wrap(call.rows("iofc", direction)), 4),
-        Operand(c_rows),
-    ]
-    rows_of_all = [
-        Operand(call.wrap_row(call.bias(direction)) if rebuild else None, 4, "every"),
-        Operand(call.wrap_row(_peephole_row(call, direction)) if rebuild or full else None, 3, "every"),
-    ]
+    back = _Backward(call, direction, wanted, formula, full)
     sums = GradientSums(call, direction, wanted, per_sample)
-    for chunk, dz in sums.chunks(4 * H, like=c0):
-        part = slice(chunk.start, chunk.start + chunk.rows)
-        h_prev = timeline.previous(h_rows, h0, chunk) if rebuild or "R" in wanted else None
-        products = engine.wrap(_products(call, direction, x[part, :], h_prev)) if rebuild else None
-        rest = [Operand(products, 4, "local"), *rows_of_all]
-        outputs = [Operand(dz, 4, "local"), Operand(dc, 1, "first")]
-        later_step = engine.bind(formula, [*before_loop, Operand(c_rows, 1, "before"), *rest], outputs)
-        for count, now, before in chunk.steps:
-            local = now - chunk.start
-            if before is None:
-                c_prev = Operand(c_start, 1, "before")
-                engine.bind(formula, [*before_loop, c_prev, *rest], outputs)(count, now, 0, local)
-            else:
-                later_step(count, now, before, local)
-            if before is not None or "initial_h" in wanted:
-                engine.multiply_rows(dz, local, count, R, dh)
-        d = engine.array(dz)[: chunk.rows, :]
-        if "X" in wanted:
-            sums.add_input(chunk, d, W)
-        if "W" in wanted:
-            sums.add_weight("W", d, x[part, :])
-        if "R" in wanted:
-            sums.add_weight("R", d, h_prev)
-        if "B" in wanted:
-            sums.add_rows("B", d)
-        if "P" in wanted:
-            C = engine.array(c_rows)
-            c_prev_rows = timeline.previous(C, c0, chunk)
-            seen = call.xp.concat([c_prev_rows, C[part, :], c_prev_rows], axis=1)  # by the gates i o f
-            sums.add_rows("P", d[:, : 3 * H] * seen)
+    for chunk, dz in sums.chunks(4 * call.H, like=back.c0):
+        h_prev = back.outputs_before(chunk)
+        back.loop(chunk, dz, h_prev)
+        back.add(sums, chunk, call.engine.array(dz)[: chunk.rows, :], h_prev)
     grads: dict[str, Any] = {name: sums[name] for name in ("W", "R", "P") if name in wanted}
     if "X" in wanted:
         grads["X"] = sums.input_rows()
     if "B" in wanted:  # of input and recurrence biases, which are added: the same for both
         grads["B"] = call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
-    if "initial_h" in wanted:
-        grads["initial_h"] = timeline.unsort(engine.array(dh))
-    if "initial_c" in wanted:
-        grads["initial_c"] = timeline.unsort(engine.array(dc))
-    return grads
+    return grads | back.initial_gradients()
+
+
+class _Backward:
+    """The backward loop of one direction: what it reads, and the cotangents that it carries.
+
+    Parameters
+    ----------
+    call, direction, wanted
+        The call, which direction of it, and what is wanted.
+    formula : Formula
+        The pullback of a step.
+    full : bool
+        Whether the peepholes pass a cotangent to the cell state.
+    """
+
+    def __init__(
+        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], formula: Formula, full: bool
+    ) -> None:
+        engine = call.engine
+        self.call, self.direction, self.wanted, self.formula = call, direction, wanted, formula
+        self.rebuild = _needs_pre_activations(call, direction)
+        self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
+        self.h_rows: Any = call.rows("H_all", direction) if self.rebuild or "R" in wanted else None
+        self.h0, self.c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
+        self.c_rows, self.c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(self.c0)
+        self.dh = engine.carry(call.initial("grad_H_t", direction))
+        self.dc = engine.carry(call.initial("grad_C_t", direction))
+        self.R = engine.pack(call.part("R", direction))
+        dy = call.rows("grad_H_all", direction)
+        bias = call.bias(direction) if self.rebuild else None
+        peepholes = _peephole_row(call, direction) if self.rebuild or full else None
+        self.steps_rows = [
+            Operand(None if dy is None else engine.wrap(dy)),
+            Operand(self.dh, 1, "first"),
+            Operand(self.dc, 1, "first"),
+            Operand(engine.wrap(call.rows("iofc", direction)), 4),
+            Operand(self.c_rows),
+        ]
+        self.parameter_rows = [
+            Operand(call.wrap_row(bias), 4, "every"),
+            Operand(call.wrap_row(peepholes), 3, "every"),
+        ]
+
+    def outputs_before(self, chunk: Chunk) -> Any:
+        """For each row of a chunk the output of the step before; None where nothing asks for it."""
+        if self.h_rows is None:
+            return None
+        return self.direction.timeline.previous(self.h_rows, self.h0, chunk)
+
+    def loop(self, chunk: Chunk, dz: Any, h_prev: Any) -> None:
+        """Write the cotangents of the chunk's pre-activations to dz, and carry those of the states on."""
+        engine = self.call.engine
+        products = Operand(self._products(chunk, h_prev) if self.rebuild else None, 4, "local")
+
+        def bind(c_prev: Any) -> Any:
+            inputs = [*self.steps_rows, Operand(c_prev, 1, "before"), products, *self.parameter_rows]
+            return engine.bind(self.formula, inputs, [Operand(dz, 4, "local"), Operand(self.dc, 1, "first")])
+
+        later_step = bind(self.c_rows)
+        for count, now, before in chunk.steps:
+            local = now - chunk.start
+            if before is None:
+                bind(self.c_start)(count, now, 0, local)
+            else:
+                later_step(count, now, before, local)
+            if before is not None or "initial_h" in self.wanted:
+                engine.multiply_rows(dz, local, count, self.R, self.dh)
+
+    def _products(self, chunk: Chunk, h_prev: Any) -> Any:
+        """Rows of W x + R h', for all steps of a chunk at once."""
+        call, matmul = self.call, self.call.engine.matmul
+        x = self.x[chunk.start : chunk.start + chunk.rows, :]
+        inputs = matmul(x, call.part("W", self.direction).T)
+        return call.engine.wrap(inputs + matmul(h_prev, call.part("R", self.direction).T))
+
+    def add(self, sums: GradientSums, chunk: Chunk, d: Any, h_prev: Any) -> None:
+        """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
+        wanted, part = self.wanted, slice(chunk.start, chunk.start + chunk.rows)
+        if "X" in wanted:
+            sums.add_input(chunk, d, self.call.part("W", self.direction))
+        if "W" in wanted:
+            sums.add_weight("W", d, self.x[part, :])
+        if "R" in wanted:
+            sums.add_weight("R", d, h_prev)
+        if "B" in wanted:
+            sums.add_rows("B", d)
+        if "P" in wanted:
+            C = self.call.engine.array(self.c_rows)
+            c_prev = self.direction.timeline.previous(C, self.c0, chunk)
+            seen = self.call.xp.concat([c_prev, C[part, :], c_prev], axis=1)  # by the gates i o f
+            sums.add_rows("P", d[:, : 3 * self.call.H] * seen)
+
+    def initial_gradients(self) -> dict[str, Any]:
+        """The wanted gradients of the initial states, once all chunks are through."""
+        carried = {"initial_h": self.dh, "initial_c": self.dc}
+        return {
+            name: self.direction.timeline.unsort(self.call.engine.array(rows))
+            for name, rows in carried.items()
+            if name in self.wanted
+        }
 
 
 def _pullback_formula(call: RecurrentCall, direction: Direction, input_forget: bool, full: bool) -> Formula:
@@ -557,12 +609,6 @@ def _pullback_formula(call: RecurrentCall, direction: Direction, input_forget: b
 def _needs_pre_activations(call: RecurrentCall, direction: Direction) -> bool:
     gates = direction.activations[:2]
     return call.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
-
-
-def _products(call: RecurrentCall, direction: Direction, x: Any, h_prev: Any) -> Any:
-    """Rows of W x + R h', for all steps of a chunk at once."""
-    inputs = call.engine.matmul(x, call.part("W", direction).T)
-    return inputs + call.engine.matmul(h_prev, call.part("R", direction).T)
 
 
 # --- one step ----------------------------------------------------------------------------------------
