@@ -1,4 +1,4 @@
-"""Time loops in chunks of rows: where a chunk ends must not show in any output or gradient."""
+"""The backward loop in chunks of rows: where a chunk ends must not show in any gradient."""
 
 import numpy as np
 import pytest
@@ -40,14 +40,10 @@ def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):
     options = {"direction": direction, **options}
     if options.get("P"):
         options["P"] = rng.normal(size=(arrays[1].shape[0], 3 * H))
-    outputs, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, **options)
+    _, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, **options)
     whole = pullback(*cotangents)
     monkeypatch.setattr(numpy_engine, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(numpy_engine, "_CHUNK_ROWS", rows)
-    for name, expected, actual in zip(
-        outputs._fields, outputs, getattr(xpgrad, operator)(*arrays, **options), strict=True
-    ):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=name)
     for name, expected, actual in zip(whole._fields, whole, pullback(*cotangents), strict=True):
         if expected is not None:
             np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=name)
@@ -56,14 +52,13 @@ def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("lengths", [None, [7, 3, 0, 5], [0, 0, 0, 0], [2, 2, 2, 2]])
 @pytest.mark.parametrize("limit", [None, 1, 5, 100])
-@pytest.mark.parametrize("backward", [False, True])
-def test_chunks_cover_all_rows_once(backward, lengths, reverse, limit):
+def test_chunks_cover_all_rows_once(lengths, reverse, limit):
     timeline = Timeline(np, T, N, lengths, reverse, np.zeros((T, N, I)))
-    chunks = list(timeline.chunks(limit, backward=backward))
+    chunks = list(timeline.chunks(limit))
     covered = np.concatenate([np.arange(c.start, c.start + c.rows) for c in chunks])
     assert sorted(covered) == list(range(timeline.rows))
     steps = [step for chunk in chunks for step in chunk.steps]
-    assert steps == list(timeline.forward())[:: -1 if backward else 1]
+    assert steps == list(timeline.forward())[::-1]
     for chunk in chunks:
         inside = [row for s in chunk.steps for row in range(s.now, s.now + s.rows)]
         assert sorted(inside) == list(range(chunk.start, chunk.start + chunk.rows))

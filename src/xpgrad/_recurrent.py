@@ -19,7 +19,7 @@ from xpgrad._arguments import (
     check_shape,
 )
 from xpgrad._computation import Computation
-from xpgrad._timeline import Chunk, Step, Timeline
+from xpgrad._timeline import Chunk, Timeline
 from xpgrad.activations import ONNX_ACTIVATIONS, Activation
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -370,26 +370,7 @@ def one_step(*arrays: Any) -> list[Any]:
     return [None if array is None else array[None, ...] for array in arrays]
 
 
-# --- what needs no recurrence, and so stands around the loop ------------------------------------------
-
-
-def input_products(call: RecurrentCall, direction: Direction) -> tuple[Any, Iterator[Step]]:
-    """Rows of all gates, which hold W x for a step once the returned iterator has come to it.
-
-    The products are computed a chunk ahead of the steps, which find them in the cache.
-    """
-    engine, timeline = call.engine, direction.timeline
-    x, W_T = call.rows("X", direction), engine.pack(call.part("W", direction).T)
-    gates = engine.filled(timeline.rows, call.gates * call.H, like=x)
-
-    def steps() -> Iterator[Step]:
-        for chunk in timeline.chunks(engine.chunk(call.gates * call.H, x), backward=False):
-            if chunk.rows:
-                part = x[chunk.start : chunk.start + chunk.rows, :]
-                engine.fill_product(part, W_T, gates, chunk.start)
-            yield from chunk.steps
-
-    return gates, steps()
+# --- what needs no recurrence, and so stands behind the loop ------------------------------------------
 
 
 class GradientSums:
@@ -422,7 +403,7 @@ class GradientSums:
         """Chunks from last to first, each with rows for its cotangents, `width` columns wide."""
         engine, timeline = self._call.engine, self._direction.timeline
         limit = None if self._per_sample else engine.chunk(width, like)
-        chunks = list(timeline.chunks(limit, backward=True))
+        chunks = list(timeline.chunks(limit))
         most = max(chunk.rows for chunk in chunks)  # a step alone may have more than the limit
         rows = engine.rows(most, width, like)
         for chunk in chunks:

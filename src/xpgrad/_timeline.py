@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Consecutive steps, in the order of the loop, whose rows follow one another from `start` on."""
+    """Consecutive steps, from last to first, whose rows follow one another from `start` on."""
 
     start: int
     rows: int
@@ -85,18 +85,17 @@ class Timeline:
             yield Step(count, now, before)
             before = now
 
-    def chunks(self, limit: int | None, *, backward: bool) -> Iterator[Chunk]:
-        """All steps in chunks of at most `limit` rows or of one step; None for one chunk of all."""
-        chunk: list[Step] = []
+    def chunks(self, limit: int | None) -> Iterator[Chunk]:
+        """All steps from last to first, in chunks of at most `limit` rows or of one step; None: one chunk."""
+        steps: list[Step] = []
         rows = 0
-        order = list(self.forward())
-        for step in reversed(order) if backward else order:
-            if chunk and limit is not None and rows + step.rows > limit:
-                yield Chunk(min(s.now for s in chunk), rows, chunk)
-                chunk, rows = [], 0
-            chunk.append(step)
+        for step in reversed(list(self.forward())):
+            if steps and limit is not None and rows + step.rows > limit:
+                yield Chunk(min(s.now for s in steps), rows, steps)
+                steps, rows = [], 0
+            steps.append(step)
             rows += step.rows
-        yield Chunk(min((s.now for s in chunk), default=0), rows, chunk)
+        yield Chunk(min((s.now for s in steps), default=0), rows, steps)
 
     # --- between arrays over time and batch, and rows
 
@@ -142,7 +141,7 @@ class Timeline:
         start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
         if chunk.rows == 0:
             return rows
-        first = chunk.steps[-1].before is None  # the loop runs backwards
+        first = chunk.steps[-1].before is None
         if not self.dense:
             step, place = self._row_step[start:stop], self._row_place[start:stop]
             if not first:

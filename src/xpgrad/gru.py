@@ -29,7 +29,7 @@ for statistical machine translation" (2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._arguments import check_choice, check_wrt
@@ -38,10 +38,9 @@ from xpgrad._recurrent import (
     GradientSums,
     RecurrentCall,
     check_cell,
-    input_products,
     one_step,
 )
-from xpgrad._timeline import Chunk, Step
+from xpgrad._timeline import Chunk
 from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Formula, Operand
 
@@ -315,7 +314,7 @@ def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
     formula = Formula(
         _gru_step_after, f.constants("f", "value") | g.constants("g", "value") | {"clip": call.clip}
     )
-    h0, gates, steps, h_rows, bias = _start(call, direction)
+    h0, gates, h_rows, bias = _start(call, direction)
     R_T = engine.pack(call.part("R", direction).T)
     recurrent = engine.carry(timeline.zeros(3 * H))
     h_start = engine.wrap(h0)
@@ -325,7 +324,7 @@ def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
         return engine.bind(formula, inputs, [Operand(gates, 3), Operand(h_rows)])
 
     first_step, later_step = bind(h_start), bind(h_rows)
-    for count, now, before in steps:
+    for count, now, before in timeline.forward():
         source, row, step = (h_start, 0, first_step) if before is None else (h_rows, before, later_step)
         engine.multiply_rows(source, row, count, R_T, recurrent)
         step(count, now, row)
@@ -339,7 +338,7 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     f, g = direction.activations
     gates_formula = Formula(_gru_gates_before, f.constants("f", "value") | {"clip": call.clip})
     output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
-    h0, gates, steps, h_rows, bias = _start(call, direction)
+    h0, gates, h_rows, bias = _start(call, direction)
     R_T = call.part("R", direction).T
     R_gates_T, R_candidate_T = engine.pack(R_T[:, : 2 * H]), engine.pack(R_T[:, 2 * H :])
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
@@ -360,22 +359,22 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
         return gates_step, output_step
 
     first_steps, later_steps = bind(h_start), bind(h_rows)
-    for count, now, before in steps:
-        source, row, pair = (h_start, 0, first_steps) if before is None else (h_rows, before, later_steps)
+    for count, now, before in timeline.forward():
+        source, row, steps = (h_start, 0, first_steps) if before is None else (h_rows, before, later_steps)
         engine.multiply_rows(source, row, count, R_gates_T, recurrent)
-        pair[0](count, now, row)
+        steps[0](count, now, row)
         engine.multiply_rows(reset, 0, count, R_candidate_T, product)
-        pair[1](count, now, row)
+        steps[1](count, now, row)
     H_rows = engine.array(h_rows)
     return H_rows, timeline.last(H_rows, h0), engine.array(gates)
 
 
-def _start(call: RecurrentCall, direction: Direction) -> tuple[Any, Any, Iterator[Step], Any, Operand]:
-    """What both conventions begin with: the state, gates and the steps that fill them, rows, the bias."""
+def _start(call: RecurrentCall, direction: Direction) -> tuple[Any, Any, Any, Operand]:
+    """What both conventions begin with: the state, rows for gates and output, the bias."""
     h0 = call.initial("initial_h", direction)
-    gates, steps = input_products(call, direction)
+    products = call.engine.matmul(call.rows("X", direction), call.part("W", direction).T)
     rows = call.engine.rows(direction.timeline.rows, call.H, like=h0)
-    return h0, gates, steps, rows, _bias(call, direction)
+    return h0, call.engine.replace(products), rows, _bias(call, direction)
 
 
 def _bias(call: RecurrentCall, direction: Direction) -> Operand:

@@ -38,7 +38,6 @@ from xpgrad._recurrent import (
     GradientSums,
     RecurrentCall,
     check_cell,
-    input_products,
     one_step,
 )
 from xpgrad._timeline import Chunk
@@ -306,7 +305,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
         | {"clip": call.clip, "input_forget": input_forget},
     )  # fmt: skip
     h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
-    gates, steps = input_products(call, direction)
+    gates = engine.replace(engine.matmul(call.rows("X", direction), call.part("W", direction).T))
     R_T = engine.pack(call.part("R", direction).T)
     recurrent = engine.carry(timeline.zeros(4 * H))
     h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))
@@ -320,7 +319,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     h_start = engine.wrap(h0)
     first_step = engine.bind(formula, [*fixed, Operand(engine.wrap(c0), 1, "before")], outputs)
     later_step = engine.bind(formula, [*fixed, Operand(c_rows, 1, "before")], outputs)
-    for count, now, before in steps:
+    for count, now, before in timeline.forward():
         if before is None:
             engine.multiply_rows(h_start, 0, count, R_T, recurrent)
             first_step(count, now, 0)

@@ -17,7 +17,7 @@ from xpgrad.engine.standard import StandardEngine
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
 # in a second-level cache of 1 MB.
 _BLOCK = 8192
-# Rows of a chunk of the time loop: so many bytes of gates, but enough rows for a fast product.
+# Rows of a chunk of the backward loop: so many bytes of cotangents, but enough rows for a fast product.
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 512
 # Below this many elements handing work to a thread costs more than the thread saves.
@@ -69,13 +69,9 @@ class NumpyEngine(StandardEngine):
         """Fresh memory, not cleared."""
         return np.empty((count, width), dtype=like.dtype)
 
-    def filled(self, count: int, width: int, like: np.ndarray) -> np.ndarray:
-        """The same as `rows`."""
-        return self.rows(count, width, like)
-
-    def fill_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
-        """The same as `write_product`."""
-        self.write_product(a, b, target, first)
+    def replace(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
 
     def carry(self, array: np.ndarray) -> np.ndarray:
         """A copy of the array, to be written to."""
@@ -111,7 +107,7 @@ class NumpyEngine(StandardEngine):
         return total
 
     def chunk(self, width: int, like: np.ndarray) -> int:
-        """As many rows as stay in a second-level cache between the loop and the products around it."""
+        """As many rows as stay in a second-level cache between the loop and the products behind it."""
         return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.itemsize))
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:

@@ -48,9 +48,9 @@ class StandardEngine:
         """Rows to be written once each, a step's at a time, before they are read."""
         return _Written(self.xp, width, like)
 
-    def filled(self, count: int, width: int, like: Any) -> Any:
-        """Rows that products fill, chunk by chunk, and steps then read and replace."""
-        return _Filled(self.xp, width, like)
+    def replace(self, array: Any) -> Any:
+        """The rows of an array that is needed no more, which steps read and replace."""
+        return _Replaced(self.xp, array)
 
     def carry(self, array: Any) -> Any:
         """Rows whose first ones every step may read and replace, starting as those of the array."""
@@ -82,17 +82,13 @@ class StandardEngine:
         """Matrix product, into `target`'s rows from `first` on."""
         target.write(first, self.xp.matmul(a, b))
 
-    def fill_product(self, a: Any, b: Any, target: Any, first: int) -> None:
-        """Matrix product, into rows made by `filled`, from `first` on."""
-        target.fill(first, self.xp.matmul(a, b))
-
     def add_product(self, total: Any, a: Any, b: Any) -> Any:
         """Matrix product, added to a total; None stands for none yet."""
         product = self.xp.matmul(a, b)
         return product if total is None else total + product
 
     def chunk(self, width: int, like: Any) -> int | None:
-        """How many rows of this width a time loop is to finish at a time; None for all."""
+        """How many rows of this width a backward loop is to finish at a time; None for all."""
         return None
 
     def column_sums(self, array: Any) -> Any:
@@ -174,17 +170,17 @@ class _Written:
         return self._xp.concat([self._pieces[first] for first in sorted(self._pieces)], axis=0)
 
 
-class _Filled(_Written):
-    """Rows that are filled a chunk at a time, and then read and written by steps."""
+class _Replaced(_Written):
+    """Rows of an array that steps read, and then write."""
 
-    def fill(self, first: int, array: Any) -> None:
-        self._first, self._array = first, array
+    def __init__(self, xp: Any, array: Any) -> None:
+        super().__init__(xp, array.shape[1], array)
+        self._array = array
 
     def read(self, first: int, count: int) -> Any:
         if first in self._pieces:
             return super().read(first, count)
-        start = first - self._first
-        return self._array[start : start + count, :]
+        return self._array[first : first + count, :]
 
 
 class _Columns:
