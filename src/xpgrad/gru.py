@@ -372,9 +372,9 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
 def _start(call: RecurrentCall, direction: Direction) -> tuple[Any, Any, Any, Operand]:
     """What both conventions begin with: the state, rows for gates and output, the bias."""
     h0 = call.initial("initial_h", direction)
-    products = call.engine.matmul(call.rows("X", direction), call.part("W", direction).T)
+    gates = call.engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     rows = call.engine.rows(direction.timeline.rows, call.H, like=h0)
-    return h0, call.engine.replace(products), rows, _bias(call, direction)
+    return h0, gates, rows, _bias(call, direction)
 
 
 def _bias(call: RecurrentCall, direction: Direction) -> Operand:

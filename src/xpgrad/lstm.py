@@ -305,7 +305,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
         | {"clip": call.clip, "input_forget": input_forget},
     )  # fmt: skip
     h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
-    gates = engine.replace(engine.matmul(call.rows("X", direction), call.part("W", direction).T))
+    gates = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     R_T = engine.pack(call.part("R", direction).T)
     recurrent = engine.carry(timeline.zeros(4 * H))
     h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))

@@ -48,9 +48,9 @@ class StandardEngine:
         """Rows to be written once each, a step's at a time, before they are read."""
         return _Written(self.xp, width, like)
 
-    def replace(self, array: Any) -> Any:
-        """The rows of an array that is needed no more, which steps read and replace."""
-        return _Replaced(self.xp, array)
+    def product_rows(self, a: Any, b: Any) -> Any:
+        """The rows of a matrix product, which steps read and replace."""
+        return _Replaced(self.xp, self.xp.matmul(a, b))
 
     def carry(self, array: Any) -> Any:
         """Rows whose first ones every step may read and replace, starting as those of the array."""
