@@ -1,5 +1,6 @@
 """What the recurrent modules share: options, layers and directions, packing, dropout, and the single step."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -51,9 +52,9 @@ class Recurrent(nn.Module):
             with xpgrad.use_engine("standard"):
                 getattr(xpgrad, self._KERNEL)(*self._smallest_operands(), **self._attributes())
 
+    @abstractmethod
     def _smallest_operands(self) -> list[np.ndarray]:
         """Return operands of size 1 that the kernel takes."""
-        raise NotImplementedError
 
     def _attributes(self) -> dict[str, Any]:
         """Return the kernel's attributes."""

@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             return 2
         args = parser.parse_args(arguments)
-        assert module is not None  # parse_args has refused everything else
+        if module is None:  # parse_args has refused everything else
+            parser.error("a command is needed")
         return int(module.run(args))
     except KeyboardInterrupt:
         print(file=sys.stderr)  # leave the line that the terminal's ^C stands in
