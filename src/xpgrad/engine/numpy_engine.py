@@ -88,7 +88,7 @@ class NumpyEngine(StandardEngine):
         return rows
 
     def pack(self, weight: np.ndarray) -> np.ndarray:
-        """The matrix in row-major order: products take that up to a third faster than its transpose."""
+        """The matrix in row-major order: products take that faster than its transpose."""
         return np.ascontiguousarray(weight)
 
     def multiply_rows(
