@@ -13,7 +13,6 @@ from xpgrad.engine import NumpyEngine
 
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class TorchEngine(NumpyEngine):

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import array_api_compat
-
-from xpgrad.engine.standard import device_of
+from array_api_compat import device
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -55,9 +54,9 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             raise TypeError(
                 f"{operator}: {name} has dtype {array.dtype}, expected {first.dtype}, the dtype of {leader}"
             )
-        if not one_device and device_of(array) != device_of(first):
+        if not one_device and device(array) != device(first):
             raise TypeError(
-                f"{operator}: {name} is on device {device_of(array)}, expected {device_of(first)}, "
+                f"{operator}: {name} is on device {device(array)}, expected {device(first)}, "
                 f"the device of {leader}"
             )
     known = [name for name in _FLOATS if hasattr(xp, name)]

@@ -230,6 +230,10 @@ class RecurrentCall:
         """A row buffer of the one row, None for None."""
         return None if row is None else self.engine.wrap(row)
 
+    def needs_pre_activations(self, gates: Sequence[ActivationChoice]) -> bool:
+        """Whether the gates' saved outputs do not tell their slopes, so that their inputs must be rebuilt."""
+        return self.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
+
     # --- results
 
     def over_time(self, parts: list[Any]) -> Any:

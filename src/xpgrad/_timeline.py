@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from xpgrad.engine.standard import device_of
+from array_api_compat import device
 
 
 class Step(NamedTuple):
@@ -33,6 +32,11 @@ class Chunk(NamedTuple):
     start: int
     rows: int
     steps: list[Step]
+
+    @property
+    def part(self) -> slice:
+        """Where its rows are among all."""
+        return slice(self.start, self.start + self.rows)
 
 
 class Timeline:
@@ -132,7 +136,7 @@ class Timeline:
         row = self._starts[np.maximum(lengths - 1, 0)] + np.arange(self.batch)
         states = self._take(rows, np.minimum(row, self.rows - 1))
         if not lengths.all():
-            empty = self.xp.asarray((lengths == 0)[:, None], device=device_of(self._like))
+            empty = self.xp.asarray((lengths == 0)[:, None], device=device(self._like))
             states = self.xp.where(empty, initial, states)
         return self.unsort(states)
 
@@ -161,7 +165,7 @@ class Timeline:
         return self._zeros(self.batch, width)
 
     def _zeros(self, count: int, width: int) -> Any:
-        return self.xp.zeros((count, width), dtype=self._like.dtype, device=device_of(self._like))
+        return self.xp.zeros((count, width), dtype=self._like.dtype, device=device(self._like))
 
     def _flat_index(self) -> np.ndarray:
         """Of every row, its place in (T * N)."""
@@ -170,5 +174,5 @@ class Timeline:
         return time * self.batch + sequence
 
     def _take(self, array: Any, index: np.ndarray) -> Any:
-        indices = self.xp.asarray(index.astype(np.int64), device=device_of(self._like))
+        indices = self.xp.asarray(index.astype(np.int64), device=device(self._like))
         return self.xp.take(array, indices, axis=0)

@@ -526,7 +526,7 @@ class _Backward:
         engine, timeline = call.engine, direction.timeline
         self.call, self.direction, self.after = call, direction, after
         f, g = direction.activations
-        self.rebuild = call.clip is not None or any(c.activation.needs_input(c.alpha) for c in (f, g))
+        self.rebuild = call.needs_pre_activations((f, g))
         self.constants = f.constants("f", "pullback") | g.constants("g", "pullback") | {"clip": call.clip}
         self.sums = GradientSums(call, direction, wanted, per_sample)
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
@@ -545,17 +545,16 @@ class _Backward:
         `h_prev` and `candidate_input`, what the recurrent products take, are kept for the sums.
         """
         call, engine, H = self.call, self.call.engine, self.call.H
-        self.part = slice(chunk.start, chunk.start + chunk.rows)
         self.h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
         self.candidate_input = self.h_prev
         if not self.after:
-            self.candidate_input = self.zrh[self.part, H : 2 * H] * self.h_prev
+            self.candidate_input = self.zrh[chunk.part, H : 2 * H] * self.h_prev
         recurrent = products = None
         R_T = call.part("R", self.direction).T
         if self.after or self.rebuild:
             recurrent = engine.wrap(engine.matmul(self.candidate_input, R_T[:, 2 * H :]))
         if self.rebuild:
-            inputs = engine.matmul(self.x[self.part, :], call.part("W", self.direction).T)
+            inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
             gates = inputs[:, : 2 * H] + engine.matmul(self.h_prev, R_T[:, : 2 * H])
             products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
         return [
@@ -609,7 +608,7 @@ def _backward_after(
         if "X" in wanted:
             sums.add_input(chunk, rows[:, : 3 * H], W)
         if "W" in wanted:
-            sums.add_weight("W", rows[:, : 3 * H], back.x[back.part, :])
+            sums.add_weight("W", rows[:, : 3 * H], back.x[chunk.part, :])
         if "R" in wanted:
             sums.add_weight("R", rows[:, H:], back.h_prev)
         if "B" in wanted:
@@ -637,7 +636,6 @@ def _backward_before(
     reset_formula = Formula(_gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip})
     sums, R = back.sums, call.part("R", direction)
     R_gates, R_candidate = engine.pack(R[: 2 * H, :]), engine.pack(R[2 * H :, :])
-    W = engine.pack(call.part("W", direction))
     through_reset = engine.carry(timeline.zeros(H))
     direct = Operand(back.direct, 1, "first")
     for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c
@@ -663,9 +661,9 @@ def _backward_before(
                 engine.multiply_rows(gates_side, local, count, R_gates, back.product)
         rows = engine.array(d)[: chunk.rows, :]
         if "X" in wanted:
-            sums.add_input(chunk, rows, W)
+            sums.add_input(chunk, rows, call.part("W", direction))
         if "W" in wanted:
-            sums.add_weight("W", rows, back.x[back.part, :])
+            sums.add_weight("W", rows, back.x[chunk.part, :])
         if "R" in wanted:
             sums.add_weight("R of gates", rows[:, : 2 * H], back.h_prev)
             sums.add_weight("R of candidate", rows[:, 2 * H :], back.candidate_input)

@@ -514,7 +514,7 @@ class _Backward:
     ) -> None:
         engine = call.engine
         self.call, self.direction, self.wanted, self.formula = call, direction, wanted, formula
-        self.rebuild = _needs_pre_activations(call, direction)
+        self.rebuild = call.needs_pre_activations(direction.activations[:2])  # f and g; h has its input, C
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
         self.h_rows: Any = call.rows("H_all", direction) if self.rebuild or "R" in wanted else None
         self.h0, self.c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
@@ -565,17 +565,16 @@ class _Backward:
     def _products(self, chunk: Chunk, h_prev: Any) -> Any:
         """Rows of W x + R h', for all steps of a chunk at once."""
         call, matmul = self.call, self.call.engine.matmul
-        x = self.x[chunk.start : chunk.start + chunk.rows, :]
-        inputs = matmul(x, call.part("W", self.direction).T)
+        inputs = matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
         return call.engine.wrap(inputs + matmul(h_prev, call.part("R", self.direction).T))
 
     def add(self, sums: GradientSums, chunk: Chunk, d: Any, h_prev: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
-        wanted, part = self.wanted, slice(chunk.start, chunk.start + chunk.rows)
+        wanted = self.wanted
         if "X" in wanted:
             sums.add_input(chunk, d, self.call.part("W", self.direction))
         if "W" in wanted:
-            sums.add_weight("W", d, self.x[part, :])
+            sums.add_weight("W", d, self.x[chunk.part, :])
         if "R" in wanted:
             sums.add_weight("R", d, h_prev)
         if "B" in wanted:
@@ -583,7 +582,7 @@ class _Backward:
         if "P" in wanted:
             C = self.call.engine.array(self.c_rows)
             c_prev = self.direction.timeline.previous(C, self.c0, chunk)
-            seen = self.call.xp.concat([c_prev, C[part, :], c_prev], axis=1)  # by the gates i o f
+            seen = self.call.xp.concat([c_prev, C[chunk.part, :], c_prev], axis=1)  # by the gates i o f
             sums.add_rows("P", d[:, : 3 * self.call.H] * seen)
 
     def initial_gradients(self) -> dict[str, Any]:
@@ -604,11 +603,6 @@ def _pullback_formula(call: RecurrentCall, direction: Direction, input_forget: b
         | h.constants("h", "value", "pullback")
         | {"clip": call.clip, "input_forget": input_forget, "full": full},
     )  # fmt: skip
-
-
-def _needs_pre_activations(call: RecurrentCall, direction: Direction) -> bool:
-    gates = direction.activations[:2]
-    return call.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
 
 
 # --- one step ----------------------------------------------------------------------------------------

@@ -15,15 +15,3 @@ def abs(x):  # noqa: A001 - the standard's name
 def where(condition, x, y):
     """`x` where the condition holds, else `y`."""
     return x if condition else y
-
-
-@inline
-def minimum(x, y):
-    """The smaller one; NaN in `x` flows through."""
-    return y if y < x else x
-
-
-@inline
-def maximum(x, y):
-    """The larger one; NaN in `x` flows through."""
-    return y if y > x else x

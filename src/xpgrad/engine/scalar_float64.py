@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from xpgrad.engine.scalar_common import abs, inline, maximum, minimum, where  # noqa: A004
+from xpgrad.engine.scalar_common import abs, inline, where  # noqa: A004
 
-__all__ = ["abs", "exp", "expm1", "log1p", "maximum", "minimum", "real", "tanh", "where", "zeros_like"]
+__all__ = ["abs", "exp", "expm1", "log1p", "real", "tanh", "where", "zeros_like"]
 
 real = np.float64
 

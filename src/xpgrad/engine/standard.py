@@ -166,7 +166,7 @@ class _Written:
 
     def array(self) -> Any:
         if not self._pieces:
-            return self._xp.zeros((0, self._width), dtype=self._like.dtype, device=device_of(self._like))
+            return self._xp.zeros((0, self._width), dtype=self._like.dtype, device=device(self._like))
         return self._xp.concat([self._pieces[first] for first in sorted(self._pieces)], axis=0)
 
 
@@ -208,8 +208,3 @@ class _Carry:
 
     def array(self) -> Any:
         return self._array
-
-
-def device_of(array: Any) -> Any:
-    """The device of an array, as array creation functions take it."""
-    return device(array)
