@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 
 from xpgrad.engine import NumpyEngine
+from xpgrad.engine.blas import Blas, find_blas
+from xpgrad.engine.team import OpenMPTeam, PoolTeam, find_openmp
 
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
@@ -23,6 +26,16 @@ class TorchEngine(NumpyEngine):
     """
 
     name = "torch"
+
+    @functools.cached_property
+    def team(self) -> Any:
+        """Torch's own threads, where they are OpenMP's."""
+        return find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
+
+    @functools.cached_property
+    def blas(self) -> Blas | None:
+        """The BLAS that torch was built with; without torch's threads NumPy's, which has a limit of its own."""
+        return find_blas(torch._C.__file__) if isinstance(self.team, OpenMPTeam) else super().blas
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
         """Whether the arrays are plain CPU tensors that no transformation of torch is watching."""

@@ -17,21 +17,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-
-class Step(NamedTuple):
-    """One step: how many rows, the first of them, and the first of the step before (None at the first)."""
-
-    rows: int
-    now: int
-    before: int | None
+from xpgrad.engine import Span
 
 
 class Chunk(NamedTuple):
-    """Consecutive steps, from last to first, whose rows follow one another from `start` on."""
+    """Consecutive steps whose rows follow one another from `start` on, in the order of a backward loop.
+
+    The very first step, whose state before is no row but the initial one, stands alone; the spans' `local`
+    counts rows from `start`.
+    """
 
     start: int
     rows: int
-    steps: list[Step]
+    later: list[Span]
+    first: list[Span]
 
     @property
     def part(self) -> slice:
@@ -82,24 +81,31 @@ class Timeline:
         self._row_step = np.repeat(np.arange(len(counts)), counts)
         self._row_place = np.arange(self.rows) - self._starts[self._row_step]
 
-    def forward(self) -> Iterator[Step]:
-        """All steps from first to last."""
-        before: int | None = None
-        for count, now in self._spans:
-            yield Step(count, now, before)
-            before = now
+    def forward(self) -> tuple[list[Span], list[Span]]:
+        """The first step, whose state before is the initial one, and the later ones."""
+        steps = [Span(count, now) for count, now in self._spans]
+        later = [Span(*span, before) for span, (_, before) in zip(self._spans[1:], self._spans, strict=False)]
+        return steps[:1], later
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
         """All steps from last to first, in chunks of at most `limit` rows or of one step; None: one chunk."""
-        steps: list[Step] = []
+        first, later = self.forward()
+        steps: list[Span] = []
         rows = 0
-        for step in reversed(list(self.forward())):
-            if steps and limit is not None and rows + step.rows > limit:
-                yield Chunk(min(s.now for s in steps), rows, steps)
+        for span in [*reversed(later), *first]:
+            if steps and limit is not None and rows + span.count > limit:
+                yield self._chunk(steps)
                 steps, rows = [], 0
-            steps.append(step)
-            rows += step.rows
-        yield Chunk(min((s.now for s in steps), default=0), rows, steps)
+            steps.append(span)
+            rows += span.count
+        yield self._chunk(steps)
+
+    def _chunk(self, steps: list[Span]) -> Chunk:
+        start = min((span.now for span in steps), default=0)
+        steps = [span._replace(local=span.now - start) for span in steps]
+        rows = sum(span.count for span in steps)
+        has_first = bool(steps) and steps[-1].now == self._spans[0][1]
+        return Chunk(start, rows, *((steps[:-1], steps[-1:]) if has_first else (steps, [])))
 
     # --- between arrays over time and batch, and rows
 
@@ -145,20 +151,19 @@ class Timeline:
         start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
         if chunk.rows == 0:
             return rows
-        first = chunk.steps[-1].before is None
         if not self.dense:
             step, place = self._row_step[start:stop], self._row_place[start:stop]
-            if not first:
+            if not chunk.first:
                 return self._take(rows, self._starts[step - 1] + place)
             # the first step's rows are the initial state's, and stand in front of all others
-            count = chunk.steps[-1].rows
+            count = chunk.first[0].count
             later = self._take(rows, self._starts[step[count:] - 1] + place[count:])
             return self.xp.concat([initial[:count, :], later], axis=0)
         if self.reverse:
             shifted = rows[start + N : min(stop + N, self.rows), :]
-            return self.xp.concat([shifted, initial], axis=0) if first else shifted
+            return self.xp.concat([shifted, initial], axis=0) if chunk.first else shifted
         shifted = rows[max(start - N, 0) : stop - N, :]
-        return self.xp.concat([initial, shifted], axis=0) if first else shifted
+        return self.xp.concat([initial, shifted], axis=0) if chunk.first else shifted
 
     def zeros(self, width: int) -> Any:
         """Zero states (N, width)."""

@@ -42,7 +42,7 @@ from xpgrad._recurrent import (
 )
 from xpgrad._timeline import Chunk
 from xpgrad.activations import clip_pullback, clip_value
-from xpgrad.engine import Formula, Operand
+from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh")
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
@@ -315,19 +315,20 @@ def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
         _gru_step_after, f.constants("f", "value") | g.constants("g", "value") | {"clip": call.clip}
     )
     h0, gates, h_rows, bias = _start(call, direction)
-    R_T = engine.pack(call.part("R", direction).T)
+    R_T = engine.pack(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(3 * H))
-    h_start = engine.wrap(h0)
 
-    def bind(source: Any) -> Any:
-        inputs = [Operand(gates, 3), Operand(recurrent, 3, "first"), bias, Operand(source, 1, "before")]
-        return engine.bind(formula, inputs, [Operand(gates, 3), Operand(h_rows)])
+    def stages(source: Any) -> list:
+        h_prev = Operand(source, 1, "before")
+        inputs = [Operand(gates, 3), Operand(recurrent, 3, "first"), bias, h_prev]
+        return [
+            Product(h_prev, R_T, recurrent),
+            Elementwise(formula, inputs, [Operand(gates, 3), Operand(h_rows)]),
+        ]
 
-    first_step, later_step = bind(h_start), bind(h_rows)
-    for count, now, before in timeline.forward():
-        source, row, step = (h_start, 0, first_step) if before is None else (h_rows, before, later_step)
-        engine.multiply_rows(source, row, count, R_T, recurrent)
-        step(count, now, row)
+    first, later = timeline.forward()
+    engine.scan(stages(engine.wrap(h0)), first)
+    engine.scan(stages(h_rows), later)
     H_rows = engine.array(h_rows)
     return H_rows, timeline.last(H_rows, h0), engine.array(gates)
 
@@ -340,31 +341,30 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
     h0, gates, h_rows, bias = _start(call, direction)
     R_T = call.part("R", direction).T
-    R_gates_T, R_candidate_T = engine.pack(R_T[:, : 2 * H]), engine.pack(R_T[:, 2 * H :])
+    R_gates_T, R_candidate_T = (engine.pack(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :]))
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
-    h_start = engine.wrap(h0)
 
-    def bind(source: Any) -> tuple:
-        h_prev = Operand(source, 1, "before")
-        gates_step = engine.bind(
-            gates_formula,
-            [Operand(gates, 3), Operand(recurrent, 2, "first"), bias, h_prev],
-            [Operand(gates, 3), Operand(reset, 1, "first")],
-        )
-        output_step = engine.bind(
-            output_formula,
-            [Operand(gates, 3), Operand(product, 1, "first"), bias, h_prev],
-            [Operand(gates, 3), Operand(h_rows)],
-        )
-        return gates_step, output_step
+    def stages(source: Any) -> list:
+        h_prev, all_gates = Operand(source, 1, "before"), Operand(gates, 3)
+        through_reset = Operand(reset, 1, "first")
+        return [
+            Product(h_prev, R_gates_T, recurrent),
+            Elementwise(
+                gates_formula,
+                [all_gates, Operand(recurrent, 2, "first"), bias, h_prev],
+                [all_gates, through_reset],
+            ),
+            Product(through_reset, R_candidate_T, product),
+            Elementwise(
+                output_formula,
+                [all_gates, Operand(product, 1, "first"), bias, h_prev],
+                [all_gates, Operand(h_rows)],
+            ),
+        ]
 
-    first_steps, later_steps = bind(h_start), bind(h_rows)
-    for count, now, before in timeline.forward():
-        source, row, steps = (h_start, 0, first_steps) if before is None else (h_rows, before, later_steps)
-        engine.multiply_rows(source, row, count, R_gates_T, recurrent)
-        steps[0](count, now, row)
-        engine.multiply_rows(reset, 0, count, R_candidate_T, product)
-        steps[1](count, now, row)
+    first, later = timeline.forward()
+    engine.scan(stages(engine.wrap(h0)), first)
+    engine.scan(stages(h_rows), later)
     H_rows = engine.array(h_rows)
     return H_rows, timeline.last(H_rows, h0), engine.array(gates)
 
@@ -565,6 +565,12 @@ class _Backward:
             self.bias,
         ]
 
+    def loop(self, chunk: Chunk, stages: list, to_state: Product) -> None:
+        """Run the chunk's steps; the product that ends a step is needed at the first one for dH0 alone."""
+        engine = self.call.engine
+        engine.scan([*stages, to_state], chunk.later)
+        engine.scan([*stages, to_state] if "initial_h" in self.sums.wanted else stages, chunk.first)
+
     def gradients(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """All wanted gradients: the given ones of parameters, and those that both conventions share."""
         wanted, grads = self.sums.wanted, dict(parameters)
@@ -583,12 +589,12 @@ def _backward_after(
     engine, xp, H = call.engine, call.xp, call.H
     back = _Backward(call, direction, wanted, per_sample, after=True)
     formula = Formula(_gru_pullback_after, back.constants)
-    sums, R = back.sums, engine.pack(call.part("R", direction))
+    sums, R = back.sums, engine.pack(call.part("R", direction), call.T)
     # The cotangents' columns are c a b (c r): the first three are the input side's, the last three the
     # recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
-    W = engine.pack(xp.roll(call.part("W", direction), H, axis=0)) if "X" in wanted else None
+    W = xp.roll(call.part("W", direction), H, axis=0) if "X" in wanted else None
     for chunk, d in sums.chunks(4 * H, like=back.h0):
-        step = engine.bind(
+        step = Elementwise(
             formula,
             [
                 back.dy,
@@ -598,12 +604,8 @@ def _backward_after(
             ],
             [Operand(d, 4, "local"), Operand(back.direct, 1, "first")],
         )
-        recurrent_side = engine.columns(d, H, 4 * H)
-        for count, now, before in chunk.steps:
-            local = now - chunk.start
-            step(count, now, local=local)
-            if before is not None or "initial_h" in wanted:
-                engine.multiply_rows(recurrent_side, local, count, R, back.product)
+        recurrent_side = Operand(engine.columns(d, H, 4 * H), 1, "local")
+        back.loop(chunk, [step], Product(recurrent_side, R, back.product))
         rows = engine.array(d)[: chunk.rows, :]
         if "X" in wanted:
             sums.add_input(chunk, rows[:, : 3 * H], W)
@@ -635,30 +637,27 @@ def _backward_before(
     f = direction.activations[0]
     reset_formula = Formula(_gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip})
     sums, R = back.sums, call.part("R", direction)
-    R_gates, R_candidate = engine.pack(R[: 2 * H, :]), engine.pack(R[2 * H :, :])
+    R_gates, R_candidate = (engine.pack(part, call.T) for part in (R[: 2 * H, :], R[2 * H :, :]))
     through_reset = engine.carry(timeline.zeros(H))
     direct = Operand(back.direct, 1, "first")
     for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c
         saved, columns = back.prepare(chunk), Operand(d, 3, "local")
-        candidate_step = engine.bind(
+        candidate_step = Elementwise(
             candidate_formula,
             [back.dy, direct, Operand(back.product, 1, "first"), *saved],
             [columns, direct],
         )
         gates, h_prev, _, products, bias = saved
-        reset_step = engine.bind(
+        reset_step = Elementwise(
             reset_formula,
             [columns, Operand(through_reset, 1, "first"), direct, gates, h_prev, products, bias],
             [columns, direct],
         )
-        gates_side, candidate_side = engine.columns(d, 0, 2 * H), engine.columns(d, 2 * H, 3 * H)
-        for count, now, before in chunk.steps:
-            local = now - chunk.start
-            candidate_step(count, now, local=local)
-            engine.multiply_rows(candidate_side, local, count, R_candidate, through_reset)
-            reset_step(count, now, local=local)
-            if before is not None or "initial_h" in wanted:
-                engine.multiply_rows(gates_side, local, count, R_gates, back.product)
+        gates_side, candidate_side = (
+            Operand(engine.columns(d, start * H, stop * H), 1, "local") for start, stop in ((0, 2), (2, 3))
+        )
+        stages = [candidate_step, Product(candidate_side, R_candidate, through_reset), reset_step]
+        back.loop(chunk, stages, Product(gates_side, R_gates, back.product))
         rows = engine.array(d)[: chunk.rows, :]
         if "X" in wanted:
             sums.add_input(chunk, rows, call.part("W", direction))

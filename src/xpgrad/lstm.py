@@ -42,7 +42,7 @@ from xpgrad._recurrent import (
 )
 from xpgrad._timeline import Chunk
 from xpgrad.activations import clip_pullback, clip_value
-from xpgrad.engine import Formula, Operand
+from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
@@ -306,7 +306,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     )  # fmt: skip
     h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
     gates = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
-    R_T = engine.pack(call.part("R", direction).T)
+    R_T = engine.pack(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(4 * H))
     h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))
     fixed = [
@@ -316,16 +316,16 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
         Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every"),
     ]
     outputs = [Operand(gates, 4), Operand(c_rows), Operand(h_rows)]
-    h_start = engine.wrap(h0)
-    first_step = engine.bind(formula, [*fixed, Operand(engine.wrap(c0), 1, "before")], outputs)
-    later_step = engine.bind(formula, [*fixed, Operand(c_rows, 1, "before")], outputs)
-    for count, now, before in timeline.forward():
-        if before is None:
-            engine.multiply_rows(h_start, 0, count, R_T, recurrent)
-            first_step(count, now, 0)
-        else:
-            engine.multiply_rows(h_rows, before, count, R_T, recurrent)
-            later_step(count, now, before)
+
+    def stages(h_prev: Any, c_prev: Any) -> list:
+        return [
+            Product(Operand(h_prev, 1, "before"), R_T, recurrent),
+            Elementwise(formula, [*fixed, Operand(c_prev, 1, "before")], outputs),
+        ]
+
+    first, later = timeline.forward()
+    engine.scan(stages(engine.wrap(h0), engine.wrap(c0)), first)
+    engine.scan(stages(h_rows, c_rows), later)
     H_rows, C_rows = engine.array(h_rows), engine.array(c_rows)
     return H_rows, timeline.last(H_rows, h0), timeline.last(C_rows, c0), C_rows, engine.array(gates)
 
@@ -521,7 +521,7 @@ class _Backward:
         self.c_rows, self.c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(self.c0)
         self.dh = engine.carry(call.initial("grad_H_t", direction))
         self.dc = engine.carry(call.initial("grad_C_t", direction))
-        self.R = engine.pack(call.part("R", direction))
+        self.R = engine.pack(call.part("R", direction), call.T)
         dy = call.rows("grad_H_all", direction)
         bias = call.bias(direction) if self.rebuild else None
         peepholes = _peephole_row(call, direction) if self.rebuild or full else None
@@ -548,19 +548,15 @@ class _Backward:
         engine = self.call.engine
         products = Operand(self._products(chunk, h_prev) if self.rebuild else None, 4, "local")
 
-        def bind(c_prev: Any) -> Any:
+        def pullback(c_prev: Any) -> Elementwise:
             inputs = [*self.steps_rows, Operand(c_prev, 1, "before"), products, *self.parameter_rows]
-            return engine.bind(self.formula, inputs, [Operand(dz, 4, "local"), Operand(self.dc, 1, "first")])
+            outputs = [Operand(dz, 4, "local"), Operand(self.dc, 1, "first")]
+            return Elementwise(self.formula, inputs, outputs)
 
-        later_step = bind(self.c_rows)
-        for count, now, before in chunk.steps:
-            local = now - chunk.start
-            if before is None:
-                bind(self.c_start)(count, now, 0, local)
-            else:
-                later_step(count, now, before, local)
-            if before is not None or "initial_h" in self.wanted:
-                engine.multiply_rows(dz, local, count, self.R, self.dh)
+        through_R = [Product(Operand(dz, 4, "local"), self.R, self.dh)]
+        engine.scan([pullback(self.c_rows), *through_R], chunk.later)
+        to_initial = through_R if "initial_h" in self.wanted else []
+        engine.scan([pullback(self.c_start), *to_initial], chunk.first)
 
     def _products(self, chunk: Chunk, h_prev: Any) -> Any:
         """Rows of W x + R h', for all steps of a chunk at once."""

@@ -14,14 +14,18 @@ from typing import Any
 
 import array_api_compat
 
-from xpgrad.engine.formula import Formula, Operand
-from xpgrad.engine.numpy_engine import NumpyEngine, jit_enabled, thread_count
+from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.numpy_engine import NumpyEngine, jit_enabled
 from xpgrad.engine.standard import StandardEngine
+from xpgrad.engine.team import thread_count
 
 __all__ = [
+    "Elementwise",
     "Formula",
     "NumpyEngine",
     "Operand",
+    "Product",
+    "Span",
     "StandardEngine",
     "choose",
     "describe_engines",

@@ -17,15 +17,17 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xpgrad.engine.formula import Formula, Operand
+import numpy as np
+
+from xpgrad.engine.formula import Elementwise, Product
 
 
 class Place(NamedTuple):
-    """What the generated text depends on of an operand."""
+    """What the generated text depends on of a formula's operand."""
 
     blocks: int
     at: str
@@ -33,48 +35,96 @@ class Place(NamedTuple):
     same_as: int | None  # number of the input whose very rows an output replaces
 
 
-Layout = tuple[Place, ...]
+class FormulaText(NamedTuple):
+    """What the generated text depends on of a formula's stage."""
+
+    function: Callable
+    constants: tuple
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
 
 
-def layouts(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> tuple[Layout, Layout]:
-    """The places of a formula's operands.
+class ProductText(NamedTuple):
+    """What the generated text depends on of a product's stage."""
 
-    An output that replaces an input must be the same vector in the generated text: as two vectors they
-    would overlap, and the loop that LLVM made for that case is not vectorized.
+    at: str
+    packed: bool
+
+
+def operands_of(stages: Sequence[Elementwise | Product]) -> list[Any]:
+    """The matrices that a compiled loop takes, in its order."""
+    taken = []
+    for stage in stages:
+        if isinstance(stage, Product):
+            taken += [stage.source.rows, stage.weight, stage.target]
+            continue
+        replaced = {(id(o.rows), o.at) for o in stage.inputs}
+        taken += [o.rows for o in stage.inputs if o.rows is not None]
+        taken += [o.rows for o in stage.outputs if o.rows is not None and (id(o.rows), o.at) not in replaced]
+    return taken
+
+
+def _stage_text(stage: Elementwise | Product) -> FormulaText | ProductText:
+    """An output that replaces an input must be the same vector in the generated text.
+
+    As two vectors they would overlap, and the loop that LLVM made for that case is not vectorized.
     """
-    taken = [Place(o.blocks, o.at, o.rows is None, None) for o in inputs]
-    replaced = {(id(o.rows), o.at): number for number, o in reversed(list(enumerate(inputs)))}
-    made = [
-        Place(o.blocks, o.at, o.rows is None, None if o.rows is None else replaced.get((id(o.rows), o.at)))
-        for o in outputs
-    ]
-    return tuple(taken), tuple(made)
+    if isinstance(stage, Product):
+        return ProductText(stage.source.at, stage.weight.buffer is not None)
+    replaced = {(id(o.rows), o.at): number for number, o in reversed(list(enumerate(stage.inputs)))}
+    return FormulaText(
+        *stage.formula.key,
+        tuple(Place(o.blocks, o.at, o.rows is None, None) for o in stage.inputs),
+        tuple(
+            Place(
+                o.blocks, o.at, o.rows is None, None if o.rows is None else replaced.get((id(o.rows), o.at))
+            )
+            for o in stage.outputs
+        ),
+    )
 
 
-def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> Callable[..., None]:
-    """Return ``loop(count, width, now, before, local, first, *arrays)`` that evaluates the formula on rows.
+def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
+    """The address of ``loop(data, part)``, which runs a time loop on one part of the rows.
 
     Parameters
     ----------
-    formula : Formula
-        What to evaluate.
-    inputs, outputs : Layout
-        The operands' places; absent ones, and outputs that are an input, have no place in the call.
+    stages : sequence of Elementwise or Product
+        What a step does.
     dtype : str
         ``"float32"`` or ``"float64"``.
 
     Returns
     -------
-    callable
-        A numba dispatcher. The rows are the first ones to touch of the operands so marked.
+    int
+        Of a C function. `data` points to 64-bit integers: how many steps there are, the address of their
+        spans (count, now, before, local), those of the parts' bounds, of BLAS's gemm and of the one with a
+        packed weight; and of each matrix of `operands_of` its address, rows, columns and the length of a whole row.
     """
-    return _compiled(formula.function, formula.key[1], inputs, outputs, dtype)
+    return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
 
 
 @functools.cache
-def _compiled(function: Callable, constants: tuple, inputs: Layout, outputs: Layout, dtype: str) -> Callable:
-    text = _source(function, dict(constants), inputs, outputs, dtype)
-    return _load(f"{function.__name__.strip('_')}_{dtype}", text).loop
+def _compiled_loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> int:
+    name = next(stage.function.__name__ for stage in stages if isinstance(stage, FormulaText))
+    return _load(f"{name.strip('_')}_{dtype}", _source(stages, dtype)).loop.address
+
+
+@functools.cache
+def compiled_share() -> int:
+    """The address of native.share_parts, with the integers that it takes behind a pointer."""
+    text = f"""# one thread's share of a team's work; generated, {_versions()}
+from numba import carray, cfunc
+import numpy as np
+
+from xpgrad.engine.native import share_parts
+
+
+@cfunc("void(voidptr)", cache=True)
+def share(work):
+    share_parts(carray(work, (5,), np.int64))
+"""
+    return _load("share", text).share.address
 
 
 def cache_folder() -> Path:
@@ -122,38 +172,46 @@ def _load(name: str, text: str) -> Any:
 # --- the source ---------------------------------------------------------------------------------
 
 
-def _source(function: Callable, constants: dict, inputs: Layout, outputs: Layout, dtype: str) -> str:
-    import numba
-
+def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
+    formulas = [stage for stage in stages if isinstance(stage, FormulaText)]
     functions: dict[str, Callable] = {}
-    _collect(function, functions)
-    settings = []
-    for name, value in constants.items():
+    settings: dict[str, str] = {}
+    for stage in formulas:
+        _collect(stage.function, functions)
+    for name, value in (item for stage in formulas for item in stage.constants):
         if callable(value):
             _collect(value, functions)
-            settings.append(f"{name} = {value.__name__}")
+            setting = value.__name__
         elif isinstance(value, (bool, type(None))):
-            settings.append(f"{name} = {value!r}")
+            setting = repr(value)
         else:
-            settings.append(f"{name} = xp.real({float(value)!r})")
+            setting = f"xp.real({float(value)!r})"
+        if settings.setdefault(name, setting) != setting:
+            raise ValueError(f"two formulas of one loop have a constant {name}")
+    main = {stage.function for stage in formulas}
     parts = [
-        f"# {function.__module__}.{function.__name__} for {dtype}; generated, numba {numba.__version__}, "
-        f"scalar functions {_scalar_functions_hash()}",
-        f"from numba import njit\n\nfrom xpgrad.engine import scalar_{dtype} as xp\n",
-        *(_scalar_function(f) for f in reversed(functions.values()) if f is not function),
-        *settings,
-        _scalar_function(function),
-        _loop(function.__name__, inputs, outputs),
+        f"# {', '.join(f'{s.function.__module__}.{s.function.__name__}' for s in formulas)} for {dtype}; "
+        f"generated, {_versions()}",
+        "import numpy as np\nfrom numba import carray, cfunc, njit\n",
+        f"from xpgrad.engine import scalar_{dtype} as xp",
+        "from xpgrad.engine.native import multiply_rows, multiply_rows_packed, numbers, pointer, wide_vectors\n",
+        "real = xp.real",
+        *(_scalar_function(f) for f in reversed(functions.values()) if f not in main),
+        *(f"{name} = {setting}" for name, setting in settings.items()),
+        *(_scalar_function(f) for f in dict.fromkeys(stage.function for stage in formulas)),
+        _loop(stages, dtype),
     ]
     return "\n".join(parts) + "\n"
 
 
 @functools.cache
-def _scalar_functions_hash() -> str:
-    """Hash of the scalar functions' sources: a compiled formula holds copies of them."""
+def _versions() -> str:
+    """What generated text holds copies of: numba's way to compile, and our own scalar and native functions."""
+    import numba
+
     here = Path(__file__).parent
-    text = b"".join(path.read_bytes() for path in sorted(here.glob("scalar_*.py")))
-    return hashlib.sha256(text).hexdigest()[:20]
+    sources = b"".join(path.read_bytes() for path in [*sorted(here.glob("scalar_*.py")), here / "native.py"])
+    return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"
 
 
 def _parse(function: Callable) -> ast.FunctionDef:
@@ -210,41 +268,88 @@ def _scalar_function(function: Callable) -> str:
     return f"@njit(forceinline=True, error_model='numpy')\n{ast.unparse(tree)}\n"
 
 
-def _loop(name: str, inputs: Layout, outputs: Layout) -> str:
-    """A loop over rows and columns that calls the scalar function `name`.
+_HEAD = 5  # integers in front of the matrices
+_MATRIX = 4  # integers of each
+
+
+def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
+    """A loop over steps; a step is one stage after the other, on the rows low .. high that are the part's."""
+    matrices = iter(range(_HEAD, 1 << 30, _MATRIX))
+    before: list[str] = []
+    body: list[str] = []
+    for number, stage in enumerate(stages):
+        if isinstance(stage, ProductText):
+            source, weight, target = (f"head[{m}:{m + _MATRIX}]" for m in (next(matrices) for _ in range(3)))
+            size = np.dtype(dtype).itemsize
+            call = f"real(1), {size}, count, {source}, {stage.at}, {weight}, {target}, first"
+            body.append(
+                f"multiply_rows_packed(head[4], {call})"
+                if stage.packed
+                else f"multiply_rows(head[3], {call})"
+            )
+        else:
+            made, loops = _rows_loop(stage, f"s{number}", matrices)
+            before += made
+            body += loops
+    indented = [f"        {line}" for line in body]
+    lines = [
+        "",
+        "@cfunc('void(voidptr, int64)', cache=True, error_model='numpy', fastmath={'contract'})",
+        "def loop(data, part):",
+        "    wide_vectors()",
+        f"    head = carray(data, ({next(matrices)},), np.int64)",
+        "    steps, bounds = numbers(head[1], head[0], 4), numbers(head[2], 1, part + 2)[0]",
+        "    low, high = bounds[part], bounds[part + 1]",
+        *(f"    {line}" for line in before),
+        "    for step in range(head[0]):",
+        "        count = min(steps[step, 0], high) - low",
+        "        if count <= 0:",
+        "            continue",
+        "        first, now, before = low, low + steps[step, 1], low + steps[step, 2]",
+        "        local = low + steps[step, 3]",
+        *indented,
+    ]
+    return "\n".join(lines)
+
+
+def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tuple[list[str], list[str]]:
+    """Its matrices by name; and the loop over rows and columns that calls a formula's scalar function.
 
     Every operand gets a view of its row first: the inner loop then runs over plain vectors.
     """
-    parameters = ["count", "width", "now", "before", "local", "first"]
+    made: list[str] = []
     views: list[str] = []
     arguments: list[str] = []
     targets: list[str] = []
-    for kind, layout, elements in (("x", inputs, arguments), ("y", outputs, targets)):
-        for number, (blocks, at, absent, same_as) in enumerate(layout):
+    width = f"{prefix}_width"
+    for kind, places, elements in (("x", stage.inputs, arguments), ("y", stage.outputs, targets)):
+        for number, (blocks, at, absent, same_as) in enumerate(places):
             if absent:
                 elements += ["None"] * blocks
                 continue
             if same_as is not None:
-                elements += [f"x{same_as}_{block}[j]" for block in range(blocks)]
+                elements += [f"{prefix}x{same_as}_{block}[j]" for block in range(blocks)]
                 continue
-            array, row = f"{kind}{number}", "0" if at == "every" else f"{at} + k"
-            parameters.append(array)
+            array, m = f"{prefix}{kind}{number}", next(matrices)
+            made.append(f"{array} = carray(pointer(head[{m}]), (head[{m + 1}], head[{m + 3}]), real)")
+            if not any(line.startswith(width) for line in made):
+                made.append(f"{width} = head[{m + 2}] // {blocks}")
+            row = "0" if at == "every" else f"{at} + k"
             for block in range(blocks):
                 view = f"{array}_{block}"
-                views.append(f"{view} = {array}[{row}, {block} * width:{block + 1} * width]")
+                views.append(f"{view} = {array}[{row}, {block} * {width}:{block + 1} * {width}]")
                 elements.append(f"{view}[j]")
     results = [f"r{number}" for number in range(len(targets))]
-    lines = [
-        "@njit(nogil=True, cache=True, error_model='numpy', fastmath={'contract'})",
-        f"def loop({', '.join(parameters)}):",
-        "    for k in range(count):",
-        *(f"        {view}" for view in views),
-        "        for j in range(width):",
-        f"            {', '.join(results)}, = {name}({', '.join(arguments)})",
+    call = f"{', '.join(results)}, = {stage.function.__name__}({', '.join(arguments)})"
+    loops = [
+        "for k in range(count):",
+        *(f"    {view}" for view in views),
+        f"    for j in range({width}):",
+        f"        {call}",
         *(
-            f"            {target} = {result}"
+            f"        {target} = {result}"
             for target, result in zip(targets, results, strict=True)
             if target != "None"
         ),
     ]
-    return "\n".join(lines)
+    return made, loops

@@ -1,8 +1,8 @@
-"""A formula: an elementwise computation written once, evaluated by every engine in its own way."""
+"""What a time loop does, written once and run by every engine in its own way: formulas and products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -57,3 +57,46 @@ class Operand(NamedTuple):
     rows: Any
     blocks: int = 1
     at: str = "now"
+
+
+class Elementwise(NamedTuple):
+    """A stage of a time loop: a formula on rows.
+
+    Parameters
+    ----------
+    formula : Formula
+        What to evaluate.
+    inputs, outputs : sequence of Operand
+        Where its operands are, and where its results go; an output may be an input.
+    """
+
+    formula: Formula
+    inputs: Sequence[Operand]
+    outputs: Sequence[Operand]
+
+
+class Product(NamedTuple):
+    """A stage of a time loop: rows times a weight.
+
+    Parameters
+    ----------
+    source : Operand
+        The rows.
+    weight : matrix
+        What the engine's ``pack`` gave.
+    target : buffer
+        Whose first rows become the product.
+    """
+
+    source: Operand
+    weight: Any
+    target: Any
+
+
+class Span(NamedTuple):
+    """The rows of one step of a time loop: how many, and the first of those that each kind of operand means."""
+
+    count: int
+    now: int = 0
+    before: int = 0
+    local: int = 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.formula import Formula, Operand
-from xpgrad.engine.standard import StandardEngine
+from xpgrad.engine.blas import Blas, PackedWeight, find_blas, pack
+from xpgrad.engine.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.standard import StandardEngine, first_row
+from xpgrad.engine.team import PoolTeam
 
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
 # in a second-level cache of 1 MB.
@@ -22,6 +24,13 @@ _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 512
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 17
+# The same for a time loop with products in it, all of its steps together.
+_PARALLEL_LOOP = 1 << 14
+# A weight smaller than this, or used less often, is not worth being packed.
+_PACKED = 1 << 15
+_PACKED_TIMES = 12
+# A product of fewer rows than this makes too little of each number of the weight that it reads.
+_PRODUCT_ROWS = 16
 _COMPILED_DTYPES = ("float32", "float64")
 
 
@@ -33,24 +42,6 @@ def jit_enabled() -> bool:
 @functools.cache
 def _numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
-
-
-def thread_count() -> int:
-    """How many threads independent blocks may use: ``XPGRAD_NUM_THREADS``, else one a core."""
-    chosen = os.environ.get("XPGRAD_NUM_THREADS")
-    if chosen:
-        return max(1, int(chosen))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def _thread_pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="xpgrad")
-
-
-if hasattr(os, "register_at_fork"):
-    # a forked child has none of its parent's threads: it makes its own pool
-    os.register_at_fork(after_in_child=_thread_pool.cache_clear)
 
 
 class NumpyEngine(StandardEngine):
@@ -87,15 +78,13 @@ class NumpyEngine(StandardEngine):
         """The buffer itself."""
         return rows
 
-    def pack(self, weight: np.ndarray) -> np.ndarray:
-        """The matrix in row-major order: products take that faster than its transpose."""
-        return np.ascontiguousarray(weight)
-
-    def multiply_rows(
-        self, source: np.ndarray, first: int, count: int, weight: np.ndarray, target: np.ndarray
-    ) -> None:
-        """One product, straight into the target's rows."""
-        self.write_product(source[first : first + count], weight, target, 0)
+    def pack(self, weight: np.ndarray, times: int) -> PackedWeight:
+        """Row-major, which products take faster than a transpose; by BLAS where that can and where it pays."""
+        weight = np.ascontiguousarray(weight)
+        functions = self.blas.packed.get(weight.dtype.name) if self.blas else None
+        if functions is None or not jit_enabled() or weight.size < _PACKED or times < _PACKED_TIMES:
+            return PackedWeight(weight)
+        return pack(weight, functions)
 
     def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
         """Matrix product, straight into the target's rows."""
@@ -116,87 +105,136 @@ class NumpyEngine(StandardEngine):
         """The sum over the rows, as a product: in one pass, by BLAS."""
         return np.matmul(np.ones(array.shape[0], dtype=array.dtype), array)
 
-    def bind(
-        self, formula: Formula, inputs: Sequence[Operand], outputs: Sequence[Operand]
-    ) -> Callable[..., None]:
-        """See StandardEngine.bind."""
-        width = outputs[0].rows.shape[1] // outputs[0].blocks
-        dtype = outputs[0].rows.dtype.name
-        present = [operand for operand in (*inputs, *outputs) if operand.rows is not None]
-        if jit_enabled() and dtype in _COMPILED_DTYPES:
-            evaluate, present = _compiled(formula, inputs, outputs, dtype)
+    # --- the time loop
+
+    @functools.cached_property
+    def team(self) -> Any:
+        """The threads for independent parts."""
+        return PoolTeam()
+
+    @functools.cached_property
+    def blas(self) -> Blas | None:
+        """The BLAS that compiled time loops call, None where it was not found."""
+        return find_blas(np.linalg._umath_linalg.__file__)
+
+    def scan(self, stages: Sequence[Elementwise | Product], spans: Sequence[Span]) -> None:
+        """See StandardEngine.scan. Steps may be cut into parts of their rows, which do not meet in a loop."""
+        if not spans:
+            return
+        dtype = _dtype(stages)
+        if not (jit_enabled() and dtype in _COMPILED_DTYPES):
+            self._scan_by_stages(stages, spans, [self._interpreted(stage) for stage in stages])
+        elif self.blas is not None:
+            self._scan_compiled(stages, spans, dtype, self.blas)
+        elif len(stages) > 1 or isinstance(stages[0], Product):
+            self._scan_by_stages(stages, spans, [self._alone(stage) for stage in stages])
         else:
-            evaluate = _blockwise(formula, inputs, outputs)
-        arrays = [operand.rows for operand in present]
+            self._scan_compiled(stages, spans, dtype, None)
 
-        def step(count: int, now: int = 0, before: int = 0, local: int = 0) -> None:
-            if count * width < _PARALLEL:
-                evaluate(count, width, now, before, local, 0, *arrays)
-                return
-            threads = thread_count()
-            bounds = [count * number // threads for number in range(threads + 1)]
+    def _scan_by_stages(
+        self, stages: Sequence[Elementwise | Product], spans: Sequence[Span], calls: Sequence[Callable]
+    ) -> None:
+        for span in spans:
+            for stage, call in zip(stages, calls, strict=True):
+                call(stage, span)
 
-            def part(number: int) -> None:
-                start, stop = bounds[number], bounds[number + 1]
-                evaluate(stop - start, width, now + start, before + start, local + start, start, *arrays)
+    def _interpreted(self, stage: Elementwise | Product) -> Callable[[Any, Span], None]:
+        return self._multiply if isinstance(stage, Product) else _evaluate_blockwise
 
-            self.map(part, range(threads))
+    def _alone(self, stage: Elementwise | Product) -> Callable[[Any, Span], None]:
+        if isinstance(stage, Product):
+            return self._multiply
+        return lambda stage, span: self.scan([stage], [span])
 
-        return step
+    def _multiply(self, stage: Product, span: Span) -> None:
+        first = first_row(stage.source, span)
+        self.write_product(stage.source.rows[first : first + span.count], stage.weight.array, stage.target, 0)
+
+    def _scan_compiled(
+        self, stages: Sequence[Elementwise | Product], spans: Sequence[Span], dtype: str, blas: Blas | None
+    ) -> None:
+        from xpgrad.engine.compiler import compiled_loop, operands_of
+
+        steps = np.asarray(spans, dtype=np.int64)
+        products = any(isinstance(stage, Product) for stage in stages)
+        bounds = _bounds(steps, _width(stages), self.team.size(), products)
+        packed = blas.packed.get(dtype) if blas else None
+        head = [len(steps), steps.ctypes.data, bounds.ctypes.data]
+        head += [blas.gemm[dtype] if blas else 0, packed.compute if packed else 0]
+        for rows in operands_of(stages):
+            head += _matrix(rows)
+        data, parts = np.asarray(head, dtype=np.int64), len(bounds) - 1
+        with blas.in_one_thread() if blas and products and parts > 1 else contextlib.nullcontext():
+            self.team.run(compiled_loop(stages, dtype), data, parts)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads."""
+        """The function of each item, in threads, each with one thread for its products."""
         todo = list(items)
-        if len(todo) < 2 or thread_count() < 2:
-            return [function(item) for item in todo]
-        return list(_thread_pool(thread_count()).map(function, todo))
+        with self.blas.in_one_thread() if self.blas and len(todo) > 1 else contextlib.nullcontext():
+            return self.team.map(function, todo)
 
 
-def _compiled(
-    formula: Formula, inputs: Sequence[Operand], outputs: Sequence[Operand], dtype: str
-) -> tuple[Callable[..., None], list[Operand]]:
-    """The compiled loop, and the operands that it takes."""
-    from xpgrad.engine.compiler import compiled, layouts
-
-    places = layouts(inputs, outputs)
-    operands = zip((*inputs, *outputs), (*places[0], *places[1]), strict=True)
-    taken = [operand for operand, place in operands if not place.absent and place.same_as is None]
-    return compiled(formula, *places, dtype), taken
+def _dtype(stages: Sequence[Elementwise | Product]) -> str:
+    stage = stages[0]
+    rows = stage.target if isinstance(stage, Product) else stage.outputs[0].rows
+    return rows.dtype.name
 
 
-def _blockwise(
-    formula: Formula, inputs: Sequence[Operand], outputs: Sequence[Operand]
-) -> Callable[..., None]:
-    """The same call as a compiled loop's, by NumPy on as many rows at a time as the cache holds."""
-
-    def evaluate(
-        count: int, width: int, now: int, before: int, local: int, first: int, *arrays: np.ndarray
-    ) -> None:
-        places = {"now": now, "before": before, "local": local, "first": first}
-        rows_at_once = max(1, _BLOCK // max(1, width))
-        for start in range(0, count, rows_at_once):
-            stop = min(count, start + rows_at_once)
-            rows = {at: slice(row + start, row + stop) for at, row in places.items()}
-            rows["every"] = slice(0, 1)
-            supply = iter(arrays)
-            arguments = _views(inputs, supply, rows, width)
-            targets = _views(outputs, supply, rows, width)
-            for target, result in zip(targets, formula(np, *arguments), strict=True):
-                if target is not None:
-                    target[...] = result
-
-    return evaluate
+def _width(stages: Sequence[Elementwise | Product]) -> int:
+    """Columns of a formula's operand, the largest."""
+    outputs = [stage.outputs[0] for stage in stages if isinstance(stage, Elementwise)]
+    return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
-def _views(
-    operands: Sequence[Operand], supply: Iterator[np.ndarray], rows: dict[str, slice], width: int
-) -> list[np.ndarray | None]:
+def _matrix(rows: np.ndarray | PackedWeight) -> list[int]:
+    """Address, rows, columns, and the length of a whole row."""
+    memory = rows
+    if isinstance(rows, PackedWeight):
+        rows, memory = rows.array, rows.array if rows.buffer is None else rows.buffer
+    count, columns = rows.shape
+    length = rows.strides[0] // rows.itemsize if count > 1 else columns
+    return [memory.__array_interface__["data"][0], count, columns, length]
+
+
+def _bounds(steps: np.ndarray, width: int, threads: int, products: bool) -> np.ndarray:
+    """Where to cut the rows of each step into parts of equal work, each for a thread.
+
+    Steps have different numbers of rows, and all start with the same ones.
+    """
+    counts = steps[:, 0]
+    most = int(counts.max())
+    few, small = (_PRODUCT_ROWS, _PARALLEL_LOOP) if products else (1, _PARALLEL)
+    parts = min(threads, most // few) if int(counts.sum()) * width >= small else 1
+    if parts < 2:
+        return np.asarray([0, most])
+    work = np.cumsum(len(counts) - np.searchsorted(np.sort(counts), np.arange(most), side="right"))
+    cuts = np.searchsorted(work, work[-1] * np.arange(1, parts) // parts) + 1
+    return np.concatenate([[0], cuts, [most]]).astype(np.int64)
+
+
+def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
+    """Evaluate a formula by NumPy on as many rows at a time as the cache holds."""
+    output = stage.outputs[0]
+    width = output.rows.shape[1] // output.blocks
+    rows_at_once = max(1, _BLOCK // max(1, width))
+    for start in range(0, span.count, rows_at_once):
+        count = min(rows_at_once, span.count - start)
+        arguments = _views(stage.inputs, span, start, count)
+        targets = _views(stage.outputs, span, start, count)
+        for target, result in zip(targets, stage.formula(np, *arguments), strict=True):
+            if target is not None:
+                target[...] = result
+
+
+def _views(operands: Sequence[Operand], span: Span, start: int, count: int) -> list[np.ndarray | None]:
     """The blocks of the rows that each operand stands for, None for absent ones."""
     views: list[np.ndarray | None] = []
     for operand in operands:
         if operand.rows is None:
             views += [None] * operand.blocks
-        else:
-            part = next(supply)[rows[operand.at]]
-            views += [part[:, b * width : (b + 1) * width] for b in range(operand.blocks)]
+            continue
+        first = 0 if operand.at == "every" else first_row(operand, span) + start
+        part = operand.rows[first : first + (1 if operand.at == "every" else count)]
+        width = part.shape[1] // operand.blocks
+        views += [part[:, b * width : (b + 1) * width] for b in range(operand.blocks)]
     return views

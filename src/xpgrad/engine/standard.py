@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine.formula import Formula, Operand
+from xpgrad.engine.formula import Elementwise, Operand, Product, Span
 
 
 class StandardEngine:
@@ -66,17 +66,13 @@ class StandardEngine:
 
     # --- what is computed
 
-    def pack(self, weight: Any) -> Any:
-        """A matrix in the form in which the products of a time loop take it fastest."""
+    def pack(self, weight: Any, times: int) -> Any:
+        """A matrix in the form in which the products of a time loop, so many times, take it fastest."""
         return weight
 
     def matmul(self, a: Any, b: Any) -> Any:
         """Matrix product."""
         return self.xp.matmul(a, b)
-
-    def multiply_rows(self, source: Any, first: int, count: int, weight: Any, target: Any) -> None:
-        """Rows first .. first + count of `source`, times a packed weight, into `target`'s first rows."""
-        self.write_product(source.read(first, count), weight, target, 0)
 
     def write_product(self, a: Any, b: Any, target: Any, first: int) -> None:
         """Matrix product, into `target`'s rows from `first` on."""
@@ -95,32 +91,28 @@ class StandardEngine:
         """The sum over the rows."""
         return self.xp.sum(array, axis=0)
 
-    def bind(
-        self, formula: Formula, inputs: Sequence[Operand], outputs: Sequence[Operand]
-    ) -> Callable[..., None]:
-        """Return ``step(count, now=0, before=0, local=0)``, which evaluates the formula on `count` rows.
-
-        `now`, `before` and `local` are the numbers of the first rows that operands so marked touch.
-        """
-
-        def step(count: int, now: int = 0, before: int = 0, local: int = 0) -> None:
-            first = {"now": now, "before": before, "local": local, "first": 0}
-            arguments: list[Any] = []
-            for operand in inputs:
-                if operand.rows is None:
-                    arguments += [None] * operand.blocks
-                elif operand.at == "every":
-                    arguments += _split(operand.rows.read(0, 1), operand.blocks)
+    def scan(self, stages: Sequence[Elementwise | Product], spans: Sequence[Span]) -> None:
+        """Run a time loop: at each step, one stage after the other on the step's rows."""
+        for span in spans:
+            for stage in stages:
+                if isinstance(stage, Product):
+                    stage.target.write(0, self.xp.matmul(_read(stage.source, span), stage.weight))
                 else:
-                    arguments += _split(operand.rows.read(first[operand.at], count), operand.blocks)
-            results = list(formula(self.xp, *arguments))
-            for operand in outputs:
-                blocks, results = results[: operand.blocks], results[operand.blocks :]
-                if operand.rows is not None:
-                    whole = blocks[0] if operand.blocks == 1 else self.xp.concat(blocks, axis=1)
-                    operand.rows.write(first[operand.at], whole)
+                    self._evaluate(stage, span)
 
-        return step
+    def _evaluate(self, stage: Elementwise, span: Span) -> None:
+        arguments: list[Any] = []
+        for operand in stage.inputs:
+            if operand.rows is None:
+                arguments += [None] * operand.blocks
+            else:
+                arguments += _split(_read(operand, span), operand.blocks)
+        results = list(stage.formula(self.xp, *arguments))
+        for operand in stage.outputs:
+            blocks, results = results[: operand.blocks], results[operand.blocks :]
+            if operand.rows is not None:
+                whole = blocks[0] if operand.blocks == 1 else self.xp.concat(blocks, axis=1)
+                operand.rows.write(first_row(operand, span), whole)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item; the items do not depend on one another."""
@@ -128,6 +120,15 @@ class StandardEngine:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self.xp, '__name__', self.xp)})"
+
+
+def first_row(operand: Operand, span: Span) -> int:
+    """The first of the rows that an operand stands for at a step."""
+    return 0 if operand.at in ("first", "every") else getattr(span, operand.at)
+
+
+def _read(operand: Operand, span: Span) -> Any:
+    return operand.rows.read(first_row(operand, span), 1 if operand.at == "every" else span.count)
 
 
 def _split(array: Any, blocks: int) -> list[Any]:

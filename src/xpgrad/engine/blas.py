@@ -1,0 +1,158 @@
+"""The process's BLAS, by address: what compiled time loops multiply with.
+
+Libraries export the Fortran interface under names that differ by build. Nothing is trusted to exist: what is
+found must multiply two matrices right, and where nothing is found the loops run in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_LETTERS = {"float32": "s", "float64": "d"}
+_REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+# {} is s for float32, d for float64
+_GEMM_NAMES = ("{}gemm_", "scipy_{}gemm_64_", "scipy_{}gemm_", "{}gemm_64_")
+_THREADS_NAMES = (
+    "scipy_openblas_{}_num_threads64_",
+    "scipy_openblas_{}_num_threads",
+    "openblas_{}_num_threads64_",
+    "openblas_{}_num_threads",
+)
+
+
+class PackedGemm(NamedTuple):
+    """MKL's product with a matrix that was packed before: addresses of its three functions."""
+
+    size: int
+    pack: int
+    compute: int
+
+
+class Blas(NamedTuple):
+    """Addresses of gemm, by dtype; of the packed one where there is one; a context of one thread a product."""
+
+    gemm: dict[str, int]
+    packed: dict[str, PackedGemm]
+    in_one_thread: Callable[[], contextlib.AbstractContextManager[None]]
+
+
+class PackedWeight(NamedTuple):
+    """A weight (k, n), and the same in the form in which MKL's product takes it, None without that."""
+
+    array: np.ndarray
+    buffer: np.ndarray | None = None
+
+
+def find_blas(extension: str) -> Blas | None:
+    """The BLAS that an extension module is linked with, None where none is found that works.
+
+    Parameters
+    ----------
+    extension : str
+        Path of a loaded extension module; its dependencies are searched as well.
+    """
+    if sys.byteorder != "little":  # see native._gemm
+        return None
+    try:
+        library = ctypes.CDLL(extension)
+    except OSError:
+        return None
+    for name in _GEMM_NAMES:
+        functions = {dtype: symbol(library, name.format(letter)) for dtype, letter in _LETTERS.items()}
+        if all(address and _multiplies(address, dtype) for dtype, address in functions.items()):
+            in_one_thread = functools.partial(_limited, _thread_functions(library))
+            return Blas(functions, _find_packed(library), in_one_thread)
+    return None
+
+
+def _find_packed(library: ctypes.CDLL) -> dict[str, PackedGemm]:
+    found = {}
+    for dtype, letter in _LETTERS.items():
+        names = (f"{letter}gemm_{name}_" for name in ("pack_get_size", "pack", "compute"))
+        functions = PackedGemm(*(symbol(library, name) for name in names))
+        if all(functions) and _multiplies(functions.compute, dtype, functions):
+            found[dtype] = functions
+    return found
+
+
+def pack(weight: np.ndarray, functions: PackedGemm) -> PackedWeight:
+    """Pack a contiguous weight (k, n) for products of some rows with it."""
+    n, k, rows = (ctypes.byref(ctypes.c_int64(size)) for size in (weight.shape[1], weight.shape[0], 64))
+    which, plain, one = (ctypes.byref(value) for value in (ctypes.c_char(b"A"), ctypes.c_char(b"N"),
+                                                            _REALS[weight.dtype.name](1)))  # fmt: skip
+    size = ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(functions.size)
+    buffer = np.empty(size(which, n, rows, k) + 64, dtype=np.uint8)
+    buffer = buffer[-buffer.ctypes.data % 64 :]
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 9)(functions.pack)
+    call(which, plain, n, rows, k, one, weight.ctypes.data, n, buffer.ctypes.data)
+    return PackedWeight(weight, buffer)
+
+
+def symbol(library: ctypes.CDLL, name: str) -> int:
+    """The address of a function in a library or what it depends on, 0 where there is none."""
+    function = getattr(library, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _multiplies(address: int, dtype: str, packed: PackedGemm | None = None) -> bool:
+    """Whether a product of whole numbers comes out right."""
+    rows, inner, columns = 2, 3, 4
+    a = np.arange(rows * inner, dtype=dtype).reshape(rows, inner)
+    b = np.arange(inner * columns, dtype=dtype).reshape(inner, columns) - 5
+    c = np.full((rows, columns), np.nan, dtype=dtype)
+    m, n, k = (ctypes.byref(ctypes.c_int64(size)) for size in (columns, rows, inner))
+    one, zero = (ctypes.byref(_REALS[dtype](value)) for value in (1, 0))
+    plain = ctypes.byref(ctypes.c_char(b"N"))
+    if packed is None:
+        weight, first, alpha = b, plain, [one]
+    else:
+        weight, first, alpha = pack(b, packed).buffer, ctypes.byref(ctypes.c_char(b"P")), []
+    arguments = [first, plain, m, n, k, *alpha, weight.ctypes.data, m, a.ctypes.data, k, zero]
+    arguments += [c.ctypes.data, m]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))(address)(*arguments)
+    return bool(np.array_equal(c, a @ b))
+
+
+def _thread_functions(library: ctypes.CDLL) -> tuple[Callable, Callable] | None:
+    """OpenBLAS's getter and setter of its number of threads."""
+    for name in _THREADS_NAMES:
+        get, put = (getattr(library, name.format(verb), None) for verb in ("get", "set"))
+        if get is not None and put is not None:
+            return get, put
+    return None
+
+
+_limits = threading.Lock()
+_limit_depth: dict[int, tuple[int, int]] = {}  # of each setter: how many are inside, threads before the first
+
+
+@contextlib.contextmanager
+def _limited(functions: tuple[Callable, Callable] | None) -> Iterator[None]:
+    """One thread a product. OpenBLAS knows one number for the process: the last one out restores it."""
+    if functions is None:
+        yield
+        return
+    get, put = functions
+    key = id(put)
+    with _limits:
+        depth, before = _limit_depth.get(key, (0, 0))
+        if depth == 0:
+            before = get()
+            put(1)
+        _limit_depth[key] = depth + 1, before
+    try:
+        yield
+    finally:
+        with _limits:
+            depth, before = _limit_depth[key]
+            _limit_depth[key] = depth - 1, before
+            if depth == 1:
+                put(before)

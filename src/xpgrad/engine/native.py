@@ -1,0 +1,143 @@
+"""What compiled code does besides arithmetic: memory, BLAS and other compiled code, each by its address.
+
+Addresses come in at run time, so that numba can keep the compiled code on disk. Needs numba.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["multiply_rows", "multiply_rows_packed", "numbers", "pointer", "share_parts", "wide_vectors"]
+
+_VOID, _BYTE = ir.VoidType(), ir.IntType(8)
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_POINTER = _BYTE.as_pointer()
+
+
+def _function(builder, address, result, arguments):
+    return builder.inttoptr(address, ir.FunctionType(result, arguments).as_pointer())
+
+
+@intrinsic
+def pointer(typingctx, address):
+    """The address as a pointer, for ``carray``."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], _POINTER)
+
+    return types.voidptr(types.int64), codegen
+
+
+@intrinsic
+def wide_vectors(typingctx):
+    """Let LLVM use vectors of 512 bits in the function that calls this, which it avoids by default."""
+
+    def codegen(context, builder, signature, args):
+        attributes = builder.function.attributes
+        set.add(attributes, '"prefer-vector-width"="512"')
+        attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def _stored(builder, value):
+    """A pointer to the value, as Fortran takes its arguments."""
+    slot = cgutils.alloca_once(builder, value.type)
+    builder.store(value, slot)
+    return builder.bitcast(slot, _POINTER)
+
+
+@njit(forceinline=True)
+def numbers(address, rows, columns):
+    """Integers (rows, columns) at an address."""
+    return carray(pointer(address), (rows, columns), np.int64)
+
+
+def _stored(builder, value):
+    """A pointer to the value, as Fortran takes its arguments."""
+    slot = cgutils.alloca_once(builder, value.type)
+    builder.store(value, slot)
+    return builder.bitcast(slot, _POINTER)
+
+
+def _gemm(packed):
+    """The Fortran interface of BLAS's gemm, nothing transposed: C (m, n) = A (m, k) B (k, n), column-major.
+
+    `packed` calls MKL's gemm_compute instead, whose A is packed. Integers are stored in 64 bits: a BLAS with
+    32-bit integers reads the lower half, which on a little-endian machine stands at the same address.
+    """
+
+    @intrinsic
+    def gemm(typingctx, address, one, m, n, k, a, lda, b, ldb, c, ldc):
+        def codegen(context, builder, signature, args):
+            address, one, m, n, k, a, lda, b, ldb, c, ldc = args
+
+            def letter(name):
+                return _stored(builder, ir.Constant(_BYTE, ord(name)))
+
+            def at(number):
+                return builder.inttoptr(number, _POINTER)
+
+            arguments = [letter("P" if packed else "N"), letter("N")]
+            arguments += [_stored(builder, size) for size in (m, n, k)]
+            arguments += [] if packed else [_stored(builder, one)]
+            arguments += [at(a), _stored(builder, lda), at(b), _stored(builder, ldb)]
+            arguments += [_stored(builder, ir.Constant(one.type, 0.0)), at(c), _stored(builder, ldc)]
+            builder.call(_function(builder, address, _VOID, [_POINTER] * len(arguments)), arguments)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, one, *[types.int64] * 9), codegen
+
+    return gemm
+
+
+def _rows_multiplier(gemm):
+    @njit(forceinline=True)
+    def multiply_rows(address, one, itemsize, count, source, first, weight, target, start):
+        gemm(
+            address, one, weight[2], count, weight[1], weight[0], weight[3],
+            source[0] + first * source[3] * itemsize, source[3],
+            target[0] + start * target[3] * itemsize, target[3],
+        )  # fmt: skip
+
+    return multiply_rows
+
+
+# `count` rows of the source from `first` on, times the weight, into the target's rows from `start` on. Each
+# matrix is row-major, as (address, rows, columns, length of a whole row); read column by column, as BLAS does,
+# it is its own transpose, and so the factors change places.
+multiply_rows = _rows_multiplier(_gemm(packed=False))
+multiply_rows_packed = _rows_multiplier(_gemm(packed=True))
+
+
+@intrinsic
+def _call_for_number(typingctx, address):
+    def codegen(context, builder, signature, args):
+        number = builder.call(_function(builder, args[0], _INT32, []), [])
+        return builder.sext(number, _INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _call_with_part(typingctx, address, data, part):
+    def codegen(context, builder, signature, args):
+        call = _function(builder, args[0], _VOID, [_POINTER, _INT64])
+        builder.call(call, [builder.inttoptr(args[1], _POINTER), args[2]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@njit(forceinline=True)
+def share_parts(work):
+    """What one thread of an OpenMP team does: its share of the parts.
+
+    `work` holds the addresses of a compiled ``function(data, part)`` and of its data, how many parts there
+    are, and the addresses of ``omp_get_thread_num`` and ``omp_get_num_threads``.
+    """
+    for part in range(_call_for_number(work[3]), work[2], _call_for_number(work[4])):
+        _call_with_part(work[0], work[1], part)

@@ -1,0 +1,130 @@
+"""Threads for independent parts: those that the process already has, where it has some.
+
+Idle threads of OpenMP go on looking for work for milliseconds and take a core from any other pool, so parts of
+a process with OpenMP in it (torch's) belong into OpenMP's own team.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.blas import symbol
+
+
+def thread_count() -> int:
+    """How many threads independent parts may use: ``XPGRAD_NUM_THREADS``, else one a core."""
+    chosen = os.environ.get("XPGRAD_NUM_THREADS")
+    if chosen:
+        return max(1, int(chosen))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _thread_pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="xpgrad")
+
+
+if hasattr(os, "register_at_fork"):
+    # a forked child has none of its parent's threads: it makes its own pool
+    os.register_at_fork(after_in_child=_thread_pool.cache_clear)
+
+
+class PoolTeam:
+    """Threads of our own."""
+
+    def size(self) -> int:
+        """How many threads."""
+        return thread_count()
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """The function of each item, in threads; context variables are the caller's."""
+        if len(items) < 2 or self.size() < 2:
+            return [function(item) for item in items]
+        contexts = [contextvars.copy_context() for _ in items]
+        run = _thread_pool(self.size()).map
+        return list(run(lambda context, item: context.run(function, item), contexts, items))
+
+    def run(self, function: int, data: np.ndarray, parts: int) -> None:
+        """Call the compiled ``function(data, part)`` for each part."""
+        call = _compiled_function(function)
+        address = data.ctypes.data
+        if parts == 1:
+            call(address, 0)
+        else:
+            self.map(lambda part: call(address, part), range(parts))
+
+
+class OpenMPTeam:
+    """The team of an OpenMP runtime in this process, by the entry point that GCC's programs use.
+
+    Parameters
+    ----------
+    parallel, thread_number, team_size : int
+        Addresses of ``GOMP_parallel``, ``omp_get_thread_num`` and ``omp_get_num_threads``.
+    threads : callable
+        Tells how many threads to use.
+    """
+
+    def __init__(self, parallel: int, thread_number: int, team_size: int, threads: Callable[[], int]) -> None:
+        self._parallel = ctypes.CFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
+        )(parallel)
+        self._thread_number = ctypes.CFUNCTYPE(ctypes.c_int)(thread_number)
+        self._addresses = thread_number, team_size
+        self.size = threads
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """The function of each item, in the team's threads; context variables are the caller's."""
+        if len(items) < 2 or self.size() < 2:
+            return [function(item) for item in items]
+        results: list[Any] = [None] * len(items)
+        errors: list[BaseException] = []
+        waiting = iter(range(len(items)))  # taking the next one is atomic
+        contexts = [contextvars.copy_context() for _ in items]
+
+        def work(_: Any) -> None:
+            for number in waiting:
+                try:
+                    results[number] = contexts[number].run(function, items[number])
+                except BaseException as error:
+                    errors.append(error)
+
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(work)
+        self._parallel(ctypes.cast(callback, ctypes.c_void_p), None, min(self.size(), len(items)), 0)
+        if errors:
+            raise errors[0]
+        return results
+
+    def run(self, function: int, data: np.ndarray, parts: int) -> None:
+        """Call the compiled ``function(data, part)`` for each part."""
+        if parts == 1:
+            _compiled_function(function)(data.ctypes.data, 0)
+            return
+        from xpgrad.engine.compiler import compiled_share
+
+        work = np.asarray([function, data.ctypes.data, parts, *self._addresses], dtype=np.int64)
+        self._parallel(compiled_share(), work.ctypes.data, parts, 0)
+
+
+def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None:
+    """The team of the OpenMP runtime that an extension module is linked with, None where there is none."""
+    try:
+        library = ctypes.CDLL(extension)
+    except OSError:
+        return None
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    addresses = [symbol(library, name) for name in names]
+    return OpenMPTeam(*addresses, threads) if all(addresses) else None
+
+
+@functools.lru_cache(maxsize=None)
+def _compiled_function(address: int) -> Callable[[int, int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
