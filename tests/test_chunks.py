@@ -57,9 +57,12 @@ def test_chunks_cover_all_rows_once(lengths, reverse, limit):
     chunks = list(timeline.chunks(limit))
     covered = np.concatenate([np.arange(c.start, c.start + c.rows) for c in chunks])
     assert sorted(covered) == list(range(timeline.rows))
-    steps = [step for chunk in chunks for step in chunk.steps]
-    assert steps == list(timeline.forward())[::-1]
+    steps = [step for chunk in chunks for part in (chunk.later, chunk.first) for step in part.tolist()]
+    first, later = timeline.forward()
+    assert [step[:3] for step in steps] == [step[:3] for step in [*first.tolist(), *later.tolist()]][::-1]
+    assert [len(chunk.first) for chunk in chunks] == [0] * (len(chunks) - 1) + [min(1, timeline.rows)]
     for chunk in chunks:
-        inside = [row for s in chunk.steps for row in range(s.now, s.now + s.rows)]
+        inside = [row for count, now, *_ in [*chunk.later, *chunk.first] for row in range(now, now + count)]
         assert sorted(inside) == list(range(chunk.start, chunk.start + chunk.rows))
-        assert limit is None or chunk.rows <= limit or len(chunk.steps) == 1
+        assert all(now == chunk.start + local for _, now, _, local in [*chunk.later, *chunk.first])
+        assert limit is None or chunk.rows <= limit or len(chunk.later) + len(chunk.first) == 1

@@ -11,7 +11,7 @@ import pytest
 
 import xpgrad
 from xpgrad import activations, engine
-from xpgrad.engine import Formula, NumpyEngine, Operand, StandardEngine, numpy_engine
+from xpgrad.engine import Elementwise, Formula, NumpyEngine, Operand, Span, StandardEngine, numpy_engine
 
 ENGINES = ["standard", "blocks", "compiled"]
 
@@ -62,7 +62,7 @@ def test_formula_over_rows(how, dtype, scale, twice, make_engine):
     first = evaluator.wrap(np.ascontiguousarray(a[:, 4:8]))
     carry = evaluator.carry(state)
     out = evaluator.rows(9, 8, like=a)
-    step = evaluator.bind(
+    stage = Elementwise(
         formula,
         [
             Operand(first),
@@ -73,9 +73,9 @@ def test_formula_over_rows(how, dtype, scale, twice, make_engine):
         ],
         [Operand(out, 2), Operand(carry, 1, "first")],
     )
-    step(5, 0, 3)  # rows 0 .. 5 of a and out, 3 .. 8 of b, all of the carry
+    evaluator.scan([stage], np.asarray([Span(5, 0, 3)]))  # rows 0 .. 5 of a and out, 3 .. 8 of b, all of the carry
     one = mixed_expected(a[:5, 4:8], b[3:8], row, state, scale, twice)
-    step(4, 5, 1)  # rows 5 .. 9 of a and out, 1 .. 5 of b, the first four of the carry
+    evaluator.scan([stage], np.asarray([Span(4, 5, 1)]))  # rows 5 .. 9 of a and out, 1 .. 5 of b, the first four of the carry
     two = mixed_expected(a[5:, 4:8], b[1:5], row, one[2][:4], scale, twice)
     tolerance = {"rtol": 2e-6, "atol": 1e-7} if dtype == "float32" else {"rtol": 1e-14}
     result = evaluator.array(out)
@@ -96,7 +96,7 @@ def test_many_rows_are_dealt_to_threads(how, make_engine, monkeypatch):
     formula = Formula(_double_plus, {})
     bias = rng.normal(size=(1, 41)).astype(np.float32)
     operands = [Operand(evaluator.wrap(x)), Operand(evaluator.wrap(bias), 1, "every")]
-    evaluator.bind(formula, operands, [Operand(out)])(x.shape[0], 0, 0)
+    evaluator.scan([Elementwise(formula, operands, [Operand(out)])], np.asarray([Span(x.shape[0])]))
     np.testing.assert_allclose(out, 2 * x + bias, rtol=1e-6, atol=1e-6)
 
 
@@ -112,7 +112,8 @@ class TestScalars:
         pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
         evaluator = NumpyEngine()
         out = evaluator.rows(1, x.size, like=x)
-        evaluator.bind(Formula(function, {}), [Operand(x[None])], [Operand(out)])(1, 0, 0)
+        stage = Elementwise(Formula(function, {}), [Operand(x[None])], [Operand(out)])
+        evaluator.scan([stage], np.asarray([Span(1)]))
         return out[0]
 
     def test_exp(self):
@@ -166,7 +167,7 @@ def test_activation_pullback_is_the_derivative(name, how, make_engine):
         formula = Formula(_pull, {"pullback": activation.pullback, "alpha": a, "beta": b})
         # by the output alone, as recurrent kernels have it
         operands = [Operand(evaluator.wrap(v)) for v in (d, y, y)]
-        evaluator.bind(formula, operands, [Operand(out)])(x.shape[0], 0, 0)
+        evaluator.scan([Elementwise(formula, operands, [Operand(out)])], np.asarray([Span(x.shape[0])]))
         np.testing.assert_allclose(evaluator.array(out), d * slope, rtol=1e-5, atol=1e-8)
 
 

@@ -74,10 +74,6 @@ class TorchEngine(NumpyEngine):
         torch.addmm(tensor, _tensor(a), _tensor(b), out=tensor)
         return total
 
-    def column_sums(self, array: np.ndarray) -> np.ndarray:
-        """The sum over the rows, by torch: NumPy's product would wake the threads of its own BLAS."""
-        return torch.sum(_tensor(array), dim=0).numpy()
-
     def describe(self) -> str:
         """In a line."""
         return (

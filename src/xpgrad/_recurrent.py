@@ -276,7 +276,10 @@ class RecurrentCall:
 
     def parameters(self, parts: list[Any], *, per_sample: bool = False) -> Any:
         """Each direction's parameter gradient as one result (D, ...), per sample (N, D, ...)."""
-        return self._computation.lower(self.xp.stack(parts, axis=1 if per_sample else 0))
+        axis = 1 if per_sample else 0
+        if len(parts) == 1:  # no copy: it is a fresh array, and large
+            return self._computation.lower(self.xp.expand_dims(parts[0], axis=axis))
+        return self._computation.lower(self.xp.stack(parts, axis=axis))
 
 
 def _choose_activations(

@@ -17,20 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine import Span
-
 
 class Chunk(NamedTuple):
     """Consecutive steps whose rows follow one another from `start` on, in the order of a backward loop.
 
-    The very first step, whose state before is no row but the initial one, stands alone; the spans' `local`
-    counts rows from `start`.
+    The very first step, whose state before is no row but the initial one, stands alone. Each step is a row of
+    integers as the engines' Span has them; `local` counts rows from `start`.
     """
 
     start: int
     rows: int
-    later: list[Span]
-    first: list[Span]
+    later: np.ndarray
+    first: np.ndarray
 
     @property
     def part(self) -> slice:
@@ -67,45 +65,45 @@ class Timeline:
         self.dense = lengths is None or all(length == steps for length in lengths)
         if self.dense:
             self.rows = steps * batch
-            times = range(steps)[::-1] if reverse else range(steps)
-            self._spans = [(batch, time * batch) for time in times] if batch else []
+            starts = np.arange(steps if batch else 0) * batch
+            self._set_steps(np.full(len(starts), batch), starts[::-1] if reverse else starts)
             return
         self._lengths = np.asarray(lengths, dtype=np.int64)
         self._order = np.argsort(-self._lengths, kind="stable")
         ordered = self._lengths[self._order]
-        counts = [int(np.count_nonzero(ordered > step)) for step in range(int(ordered.max(initial=0)))]
+        counts = np.searchsorted(-ordered, -np.arange(int(ordered.max(initial=0))), side="left")
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.rows = int(self._starts[-1])
-        self._spans = [(count, int(start)) for count, start in zip(counts, self._starts, strict=False)]
+        self._set_steps(counts, self._starts[:-1])
         # the step and the place in the sorted batch of every row
         self._row_step = np.repeat(np.arange(len(counts)), counts)
         self._row_place = np.arange(self.rows) - self._starts[self._row_step]
 
-    def forward(self) -> tuple[list[Span], list[Span]]:
+    def _set_steps(self, counts: np.ndarray, starts: np.ndarray) -> None:
+        """Keep the steps as rows of integers: how many rows, the first of them, that of the step before."""
+        self._steps = np.zeros((len(counts), 4), dtype=np.int64)
+        self._steps[:, 0], self._steps[:, 1], self._steps[1:, 2] = counts, starts, starts[:-1]
+
+    def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """The first step, whose state before is the initial one, and the later ones."""
-        steps = [Span(count, now) for count, now in self._spans]
-        later = [Span(*span, before) for span, (_, before) in zip(self._spans[1:], self._spans, strict=False)]
-        return steps[:1], later
+        return self._steps[:1], self._steps[1:]
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
         """All steps from last to first, in chunks of at most `limit` rows or of one step; None: one chunk."""
-        first, later = self.forward()
-        steps: list[Span] = []
-        rows = 0
-        for span in [*reversed(later), *first]:
-            if steps and limit is not None and rows + span.count > limit:
-                yield self._chunk(steps)
-                steps, rows = [], 0
-            steps.append(span)
-            rows += span.count
-        yield self._chunk(steps)
-
-    def _chunk(self, steps: list[Span]) -> Chunk:
-        start = min((span.now for span in steps), default=0)
-        steps = [span._replace(local=span.now - start) for span in steps]
-        rows = sum(span.count for span in steps)
-        has_first = bool(steps) and steps[-1].now == self._spans[0][1]
-        return Chunk(start, rows, *((steps[:-1], steps[-1:]) if has_first else (steps, [])))
+        stop = len(self._steps)
+        while True:
+            rows = np.cumsum(self._steps[:stop, 0][::-1])
+            taken = len(rows) if limit is None else max(1, int(np.searchsorted(rows, limit, side="right")))
+            first = max(stop - taken, 0)
+            steps = self._steps[first:stop][::-1].copy()
+            start = int(steps[:, 1].min(initial=self.rows)) if len(steps) else 0
+            steps[:, 3] = steps[:, 1] - start
+            alone = 1 if first == 0 else 0
+            later = steps[: len(steps) - alone]
+            yield Chunk(start, int(steps[:, 0].sum()), later, steps[len(later) :])
+            if first == 0:
+                return
+            stop = first
 
     # --- between arrays over time and batch, and rows
 
@@ -136,7 +134,7 @@ class Timeline:
         if self.rows == 0:
             return self.unsort(initial)
         if self.dense:
-            start = self._spans[-1][1]
+            start = int(self._steps[-1, 1])
             return rows[start : start + self.batch, :]
         lengths = self._lengths[self._order]
         row = self._starts[np.maximum(lengths - 1, 0)] + np.arange(self.batch)
@@ -153,17 +151,17 @@ class Timeline:
             return rows
         if not self.dense:
             step, place = self._row_step[start:stop], self._row_place[start:stop]
-            if not chunk.first:
+            if not len(chunk.first):
                 return self._take(rows, self._starts[step - 1] + place)
             # the first step's rows are the initial state's, and stand in front of all others
-            count = chunk.first[0].count
+            count = int(chunk.first[0, 0])
             later = self._take(rows, self._starts[step[count:] - 1] + place[count:])
             return self.xp.concat([initial[:count, :], later], axis=0)
         if self.reverse:
             shifted = rows[start + N : min(stop + N, self.rows), :]
-            return self.xp.concat([shifted, initial], axis=0) if chunk.first else shifted
+            return self.xp.concat([shifted, initial], axis=0) if len(chunk.first) else shifted
         shifted = rows[max(start - N, 0) : stop - N, :]
-        return self.xp.concat([initial, shifted], axis=0) if chunk.first else shifted
+        return self.xp.concat([initial, shifted], axis=0) if len(chunk.first) else shifted
 
     def zeros(self, width: int) -> Any:
         """Zero states (N, width)."""

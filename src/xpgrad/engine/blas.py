@@ -84,15 +84,17 @@ def _find_packed(library: ctypes.CDLL) -> dict[str, PackedGemm]:
 
 
 def pack(weight: np.ndarray, functions: PackedGemm) -> PackedWeight:
-    """Pack a contiguous weight (k, n) for products of some rows with it."""
-    n, k, rows = (ctypes.byref(ctypes.c_int64(size)) for size in (weight.shape[1], weight.shape[0], 64))
-    which, plain, one = (ctypes.byref(value) for value in (ctypes.c_char(b"A"), ctypes.c_char(b"N"),
-                                                            _REALS[weight.dtype.name](1)))  # fmt: skip
-    size = ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(functions.size)
-    buffer = np.empty(size(which, n, rows, k) + 64, dtype=np.uint8)
+    """Pack a weight (k, n), contiguous by rows or by columns, for products of some rows with it."""
+    by_rows = weight.flags.c_contiguous
+    (k, n), rows = weight.shape, 64  # it packs well for any number of rows
+    sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, rows, k)]
+    which, form = (ctypes.byref(ctypes.c_char(letter)) for letter in (b"A", b"N" if by_rows else b"T"))
+    ask = ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(functions.size)
+    buffer = np.empty(ask(which, *sizes) + 64, dtype=np.uint8)
     buffer = buffer[-buffer.ctypes.data % 64 :]
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 9)(functions.pack)
-    call(which, plain, n, rows, k, one, weight.ctypes.data, n, buffer.ctypes.data)
+    one, length = ctypes.byref(_REALS[weight.dtype.name](1)), sizes[0] if by_rows else sizes[2]
+    call(which, form, *sizes, one, weight.ctypes.data, length, buffer.ctypes.data)
     return PackedWeight(weight, buffer)
 
 
@@ -114,7 +116,7 @@ def _multiplies(address: int, dtype: str, packed: PackedGemm | None = None) -> b
     if packed is None:
         weight, first, alpha = b, plain, [one]
     else:
-        weight, first, alpha = pack(b, packed).buffer, ctypes.byref(ctypes.c_char(b"P")), []
+        weight, first, alpha = pack(np.asfortranarray(b), packed).buffer, ctypes.byref(ctypes.c_char(b"P")), []
     arguments = [first, plain, m, n, k, *alpha, weight.ctypes.data, m, a.ctypes.data, k, zero]
     arguments += [c.ctypes.data, m]
     ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))(address)(*arguments)

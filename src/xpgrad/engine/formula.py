@@ -94,7 +94,10 @@ class Product(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The rows of one step of a time loop: how many, and the first of those that each kind of operand means."""
+    """The rows of one step of a time loop: how many, and the first of those that each kind of operand means.
+
+    An engine takes the steps as an integer array, a row each.
+    """
 
     count: int
     now: int = 0

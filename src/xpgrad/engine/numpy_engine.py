@@ -19,9 +19,10 @@ from xpgrad.engine.team import PoolTeam
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
 # in a second-level cache of 1 MB.
 _BLOCK = 8192
-# Rows of a chunk of the backward loop: so many bytes of cotangents, but enough rows for a fast product.
-_CHUNK_BYTES = 1 << 20
-_CHUNK_ROWS = 512
+# Rows of a chunk of the backward loop: so many bytes of cotangents, but enough rows for a fast product and
+# a loop that is worth handing to threads.
+_CHUNK_BYTES = 1 << 22
+_CHUNK_ROWS = 1024
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 17
 # The same for a time loop with products in it, all of its steps together.
@@ -31,7 +32,8 @@ _PACKED = 1 << 15
 _PACKED_TIMES = 12
 # A product of fewer rows than this makes too little of each number of the weight that it reads.
 _PRODUCT_ROWS = 16
-_COMPILED_DTYPES = ("float32", "float64")
+# A dtype's own `name` is made anew at every call.
+_NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
 
 def jit_enabled() -> bool:
@@ -80,11 +82,10 @@ class NumpyEngine(StandardEngine):
 
     def pack(self, weight: np.ndarray, times: int) -> PackedWeight:
         """Row-major, which products take faster than a transpose; by BLAS where that can and where it pays."""
-        weight = np.ascontiguousarray(weight)
-        functions = self.blas.packed.get(weight.dtype.name) if self.blas else None
+        functions = self.blas.packed.get(_NAMES.get(weight.dtype, "")) if self.blas else None
         if functions is None or not jit_enabled() or weight.size < _PACKED or times < _PACKED_TIMES:
-            return PackedWeight(weight)
-        return pack(weight, functions)
+            return PackedWeight(np.ascontiguousarray(weight))
+        return pack(weight if weight.T.flags.c_contiguous else np.ascontiguousarray(weight), functions)
 
     def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
         """Matrix product, straight into the target's rows."""
@@ -103,7 +104,7 @@ class NumpyEngine(StandardEngine):
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
         """The sum over the rows, as a product: in one pass, by BLAS."""
-        return np.matmul(np.ones(array.shape[0], dtype=array.dtype), array)
+        return self.matmul(np.ones((1, array.shape[0]), dtype=array.dtype), array)[0]
 
     # --- the time loop
 
@@ -117,24 +118,24 @@ class NumpyEngine(StandardEngine):
         """The BLAS that compiled time loops call, None where it was not found."""
         return find_blas(np.linalg._umath_linalg.__file__)
 
-    def scan(self, stages: Sequence[Elementwise | Product], spans: Sequence[Span]) -> None:
+    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """See StandardEngine.scan. Steps may be cut into parts of their rows, which do not meet in a loop."""
-        if not spans:
+        if not len(steps):
             return
         dtype = _dtype(stages)
-        if not (jit_enabled() and dtype in _COMPILED_DTYPES):
-            self._scan_by_stages(stages, spans, [self._interpreted(stage) for stage in stages])
+        if not (dtype and jit_enabled()):
+            self._scan_by_stages(stages, steps, [self._interpreted(stage) for stage in stages])
         elif self.blas is not None:
-            self._scan_compiled(stages, spans, dtype, self.blas)
+            self._scan_compiled(stages, steps, dtype, self.blas)
         elif len(stages) > 1 or isinstance(stages[0], Product):
-            self._scan_by_stages(stages, spans, [self._alone(stage) for stage in stages])
+            self._scan_by_stages(stages, steps, [self._alone(stage) for stage in stages])
         else:
-            self._scan_compiled(stages, spans, dtype, None)
+            self._scan_compiled(stages, steps, dtype, None)
 
     def _scan_by_stages(
-        self, stages: Sequence[Elementwise | Product], spans: Sequence[Span], calls: Sequence[Callable]
+        self, stages: Sequence[Elementwise | Product], steps: np.ndarray, calls: Sequence[Callable]
     ) -> None:
-        for span in spans:
+        for span in map(Span._make, steps.tolist()):
             for stage, call in zip(stages, calls, strict=True):
                 call(stage, span)
 
@@ -144,18 +145,18 @@ class NumpyEngine(StandardEngine):
     def _alone(self, stage: Elementwise | Product) -> Callable[[Any, Span], None]:
         if isinstance(stage, Product):
             return self._multiply
-        return lambda stage, span: self.scan([stage], [span])
+        return lambda stage, span: self.scan([stage], np.asarray([span]))
 
     def _multiply(self, stage: Product, span: Span) -> None:
         first = first_row(stage.source, span)
         self.write_product(stage.source.rows[first : first + span.count], stage.weight.array, stage.target, 0)
 
     def _scan_compiled(
-        self, stages: Sequence[Elementwise | Product], spans: Sequence[Span], dtype: str, blas: Blas | None
+        self, stages: Sequence[Elementwise | Product], steps: np.ndarray, dtype: str, blas: Blas | None
     ) -> None:
         from xpgrad.engine.compiler import compiled_loop, operands_of
 
-        steps = np.asarray(spans, dtype=np.int64)
+        steps = np.ascontiguousarray(steps, dtype=np.int64)
         products = any(isinstance(stage, Product) for stage in stages)
         bounds = _bounds(steps, _width(stages), self.team.size(), products)
         packed = blas.packed.get(dtype) if blas else None
@@ -177,7 +178,7 @@ class NumpyEngine(StandardEngine):
 def _dtype(stages: Sequence[Elementwise | Product]) -> str:
     stage = stages[0]
     rows = stage.target if isinstance(stage, Product) else stage.outputs[0].rows
-    return rows.dtype.name
+    return _NAMES.get(rows.dtype, "")
 
 
 def _width(stages: Sequence[Elementwise | Product]) -> int:

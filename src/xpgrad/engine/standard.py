@@ -91,9 +91,9 @@ class StandardEngine:
         """The sum over the rows."""
         return self.xp.sum(array, axis=0)
 
-    def scan(self, stages: Sequence[Elementwise | Product], spans: Sequence[Span]) -> None:
-        """Run a time loop: at each step, one stage after the other on the step's rows."""
-        for span in spans:
+    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+        """Run a time loop: at each step, a Span as a row of integers, one stage after the other on its rows."""
+        for span in map(Span._make, steps.tolist()):
             for stage in stages:
                 if isinstance(stage, Product):
                     stage.target.write(0, self.xp.matmul(_read(stage.source, span), stage.weight))
