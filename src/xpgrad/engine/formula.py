@@ -99,7 +99,7 @@ class Span(NamedTuple):
     An engine takes the steps as an integer array, a row each.
     """
 
-    count: int
+    rows: int
     now: int = 0
     before: int = 0
     local: int = 0
