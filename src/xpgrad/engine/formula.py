@@ -83,7 +83,7 @@ class Product(NamedTuple):
     source : Operand
         The rows.
     weight : matrix
-        What the engine's ``pack`` gave.
+        What the engine's ``loop_weight`` gave.
     target : buffer
         Whose first rows become the product.
     """

@@ -80,7 +80,7 @@ class NumpyEngine(StandardEngine):
         """The buffer itself."""
         return rows
 
-    def pack(self, weight: np.ndarray, times: int) -> PackedWeight:
+    def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
         """Row-major, which products take faster than a transpose; in BLAS's own form where that pays."""
         functions = self.blas.packed.get(_NAMES.get(weight.dtype, "")) if self.blas else None
         if functions is None or not jit_enabled() or weight.size < _PACKED or times < _PACKED_TIMES:
