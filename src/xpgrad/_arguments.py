@@ -57,8 +57,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             )
         if not one_device and device(array) != place:
             raise TypeError(
-                f"{operator}: {name} is on device {device(array)}, expected {place}, "
-                f"the device of {leader}"
+                f"{operator}: {name} is on device {device(array)}, expected {place}, the device of {leader}"
             )
     known = [name for name in _FLOATS if hasattr(xp, name)]
     if not any(first.dtype == getattr(xp, name) for name in known):

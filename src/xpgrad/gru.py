@@ -341,7 +341,9 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
     h0, gates, h_rows, bias = _start(call, direction)
     R_T = call.part("R", direction).T
-    R_gates_T, R_candidate_T = (engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :]))
+    R_gates_T, R_candidate_T = (
+        engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :])
+    )
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
 
     def stages(source: Any) -> list:

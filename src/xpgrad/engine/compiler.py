@@ -283,9 +283,8 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     body: list[str] = []
     for number, stage in enumerate(stages):
         if isinstance(stage, ProductText):
-            source, weight, target = (f"head[{m}:{m + _MATRIX}]" for m in (next(matrices) for _ in range(3)))
-            size = np.dtype(dtype).itemsize
-            call = f"real(1), {size}, count, {source}, {stage.at}, {weight}, {target}, first"
+            source, *_ = (next(matrices) for _ in range(3))
+            call = f"real(1), {np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {source}"
             body.append(
                 f"multiply_rows_packed(head[4], {call})"
                 if stage.packed

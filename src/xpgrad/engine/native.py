@@ -89,19 +89,22 @@ def _gemm(packed):
 
 def _rows_multiplier(gemm):
     @njit(forceinline=True)
-    def multiply_rows(address, one, itemsize, count, source, first, weight, target, start):
+    def multiply_rows(address, one, itemsize, count, first, start, head, m):
+        source, source_row, weight, inner, columns, weight_row, target, target_row = (
+            head[m], head[m + 3], head[m + 4], head[m + 5], head[m + 6], head[m + 7], head[m + 8], head[m + 11]
+        )  # fmt: skip
         gemm(
-            address, one, weight[2], count, weight[1], weight[0], weight[3],
-            source[0] + first * source[3] * itemsize, source[3],
-            target[0] + start * target[3] * itemsize, target[3],
+            address, one, columns, count, inner, weight, weight_row,
+            source + first * source_row * itemsize, source_row,
+            target + start * target_row * itemsize, target_row,
         )  # fmt: skip
 
     return multiply_rows
 
 
-# `count` rows of the source from `first` on, times the weight, into the target's rows from `start` on. Each
-# matrix is row-major, as (address, rows, columns, length of a whole row); read column by column, as BLAS
-# does, it is its own transpose, and so the factors change places.
+# `count` rows of a source from `first` on, times a weight, into a target's rows from `start` on. These three
+# stand in head from m on, each as address, rows, columns and the length of a whole row. They are row-major; read
+# column by column, as BLAS does, a matrix is its own transpose, and so the factors change places.
 multiply_rows = _rows_multiplier(_gemm(packed=False))
 multiply_rows_packed = _rows_multiplier(_gemm(packed=True))
 
