@@ -90,9 +90,9 @@ def _gemm(packed):
 def _rows_multiplier(gemm):
     @njit(forceinline=True)
     def multiply_rows(address, one, itemsize, count, first, start, head, m):
-        source, source_row, weight, inner, columns, weight_row, target, target_row = (
-            head[m], head[m + 3], head[m + 4], head[m + 5], head[m + 6], head[m + 7], head[m + 8], head[m + 11]
-        )  # fmt: skip
+        source, source_row = head[m], head[m + 3]
+        weight, inner, columns, weight_row = head[m + 4], head[m + 5], head[m + 6], head[m + 7]
+        target, target_row = head[m + 8], head[m + 11]
         gemm(
             address, one, columns, count, inner, weight, weight_row,
             source + first * source_row * itemsize, source_row,
@@ -103,8 +103,8 @@ def _rows_multiplier(gemm):
 
 
 # `count` rows of a source from `first` on, times a weight, into a target's rows from `start` on. These three
-# stand in head from m on, each as address, rows, columns and the length of a whole row. They are row-major; read
-# column by column, as BLAS does, a matrix is its own transpose, and so the factors change places.
+# stand in head from m on, each as address, rows, columns and the length of a whole row. They are row-major;
+# read column by column, as BLAS does, a matrix is its own transpose, and so the factors change places.
 multiply_rows = _rows_multiplier(_gemm(packed=False))
 multiply_rows_packed = _rows_multiplier(_gemm(packed=True))
 
