@@ -154,7 +154,8 @@ class StandardEngine:
         with self.quiet():
             named = dict(zip(formula.parameters, numbers, strict=True))
             (result,) = formula(self.xp, *inputs, **named)
-            return written(self.xp.asarray(result), out)
+            # NumPy's operators make scalars of arrays without axes; reshape, unlike asarray, lets graphs pass
+            return written(self.xp.reshape(result, result.shape), out)
 
     def over_rows(
         self,
