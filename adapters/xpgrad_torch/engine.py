@@ -9,10 +9,11 @@ import array_api_compat
 import numpy as np
 import torch
 
-from xpgrad.engine import NumpyEngine
+from xpgrad.engine import Formula, NumpyEngine, RowFormula
 
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
+_COMPUTED = (torch.float32, torch.float64)
 
 
 class TorchEngine(NumpyEngine):
@@ -31,6 +32,29 @@ class TorchEngine(NumpyEngine):
             return False
         grad = torch.is_grad_enabled()
         return all(_plain(array) and not (grad and array.requires_grad) for array in arrays)
+
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """See StandardEngine.agrees."""
+        first = arrays[0]
+        dtype, shape = first.dtype, first.shape
+        if dtype not in _COMPUTED:
+            return False
+        grad = torch.is_grad_enabled()
+        return all(
+            _plain(a) and a.dtype is dtype and a.shape == shape and not (grad and a.requires_grad)
+            for a in arrays
+        )
+
+    def quick_elementwise(
+        self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]
+    ) -> torch.Tensor:
+        """The result for tensors that agree."""
+        return self.lower(self.elementwise(formula, [self.lift(array) for array in arrays], numbers))
+
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The one output along the last axis, for tensors that agree."""
+        result = super().quick_rows(formula, [self.lift(array) for array in arrays])
+        return None if result is None else self.lower(result)
 
     def lift(self, array: torch.Tensor) -> np.ndarray:
         """A view of the tensor's memory."""

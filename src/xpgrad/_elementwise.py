@@ -44,7 +44,7 @@ class Elementwise:
         if out is None:
             engine = engines.agreed(arrays)
             if engine is not None:
-                return engine.elementwise(self._formula, arrays, numbers)
+                return engine.quick_elementwise(self._formula, arrays, numbers)
         computation = self.check(arrays, out)
         lifted = [None if array is None else computation.lift(array) for array in arrays]
         return computation.deliver(

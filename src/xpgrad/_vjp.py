@@ -104,7 +104,9 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     arguments = signature.bind(*args, **kwargs).arguments
     out = arguments.get("out")
     if out is not None and any(out is value for name, value in arguments.items() if name != "out"):
-        raise ValueError("vjp: out is an input, expected another array: the gradient takes the input as it was")
+        raise ValueError(
+            "vjp: out is an input, expected another array: the gradient takes the input as it was"
+        )
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}

@@ -17,10 +17,11 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xpgrad.engine import special
 from xpgrad.engine.formula import Formula, Operand
 
 
@@ -74,7 +75,7 @@ def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> C
 @functools.cache
 def _compiled(function: Callable, constants: tuple, inputs: Layout, outputs: Layout, dtype: str) -> Callable:
     text = _source(function, dict(constants), inputs, outputs, dtype)
-    return _load(f"{function.__name__.strip('_')}_{dtype}", text).loop
+    return load(f"{function.__name__.strip('_')}_{dtype}", text).loop
 
 
 def cache_folder() -> Path:
@@ -102,7 +103,7 @@ def _writable_folder(folder: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix="xpgrad-"))
 
 
-def _load(name: str, text: str) -> Any:
+def load(name: str, text: str) -> Any:
     """Write the text to the cache folder, unless it is there, and import it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = _writable_folder(cache_folder()) / f"{name}_{digest}.py"
@@ -123,27 +124,43 @@ def _load(name: str, text: str) -> Any:
 
 
 def _source(function: Callable, constants: dict, inputs: Layout, outputs: Layout, dtype: str) -> str:
+    parts = [preamble([function], constants, dtype), _loop(function.__name__, inputs, outputs)]
+    return "\n".join(parts) + "\n"
+
+
+def preamble(
+    functions: Sequence[Callable],
+    constants: dict,
+    dtype: str,
+    parameters: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
+    """The scalar functions that a loop calls, and the constants as globals.
+
+    `parameters` tells by the name of a function which of its keywords are no constants but come with each call, behind its
+    operands.
+    """
     import numba
 
-    functions: dict[str, Callable] = {}
-    _collect(function, functions)
+    found: dict[str, Callable] = {}
+    for function in functions:
+        _collect(function, found)
     settings = []
     for name, value in constants.items():
         if callable(value):
-            _collect(value, functions)
+            _collect(value, found)
             settings.append(f"{name} = {value.__name__}")
         elif isinstance(value, (bool, type(None))):
             settings.append(f"{name} = {value!r}")
         else:
             settings.append(f"{name} = xp.real({float(value)!r})")
+    needed = [f for f in reversed(found.values()) if f not in functions]
     parts = [
-        f"# {function.__module__}.{function.__name__} for {dtype}; generated, numba {numba.__version__}, "
+        f"# {functions[-1].__module__}.{functions[-1].__name__} for {dtype}; generated, numba {numba.__version__}, "
         f"scalar functions {_scalar_functions_hash()}",
         f"from numba import njit\n\nfrom xpgrad.engine import scalar_{dtype} as xp\n",
-        *(_scalar_function(f) for f in reversed(functions.values()) if f is not function),
+        *(_scalar_function(f) for f in needed),
         *settings,
-        _scalar_function(function),
-        _loop(function.__name__, inputs, outputs),
+        *(_scalar_function(f, (parameters or {}).get(f.__name__, ())) for f in dict.fromkeys(functions)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -172,7 +189,7 @@ def _collect(function: Any, found: dict[str, Callable]) -> None:
     for node in ast.walk(_parse(function)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _passes_xp(node):
             callee = function.__globals__.get(node.func.id)
-            if callee is not None:  # else a constant of the formula
+            if callee is not None and not _is_special(callee):  # else a constant of the formula
                 _collect(callee, found)
 
 
@@ -180,11 +197,20 @@ def _passes_xp(call: ast.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "xp"
 
 
+def _is_special(function: Callable) -> bool:
+    """Whether the dtype's module of scalar functions has a version of its own of the function."""
+    return function.__module__ == special.__name__
+
+
 class _ToScalars(ast.NodeTransformer):
     """Drop xp from parameters and calls, and give every number the dtype."""
 
+    def __init__(self, parameters: Sequence[str] = ()) -> None:
+        self._parameters = parameters
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.args.args = [arg for arg in node.args.args if arg.arg != "xp"]
+        numbers = [arg for arg in node.args.kwonlyargs if arg.arg in self._parameters]
+        node.args.args = [*(arg for arg in node.args.args if arg.arg != "xp"), *numbers]
         node.args.kwonlyargs, node.args.kw_defaults = [], []
         for arg in node.args.args:
             arg.annotation = None
@@ -197,6 +223,8 @@ class _ToScalars(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if _passes_xp(node):
             node.args = node.args[1:]
+            if isinstance(node.func, ast.Name) and node.func.id in special.__all__:
+                node.func = ast.Attribute(ast.Name("xp", ast.Load()), node.func.id, ast.Load())
         return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
@@ -205,8 +233,8 @@ class _ToScalars(ast.NodeTransformer):
         return node
 
 
-def _scalar_function(function: Callable) -> str:
-    tree = ast.fix_missing_locations(_ToScalars().visit(_parse(function)))
+def _scalar_function(function: Callable, parameters: Sequence[str] = ()) -> str:
+    tree = ast.fix_missing_locations(_ToScalars(parameters).visit(_parse(function)))
     return f"@njit(forceinline=True, error_model='numpy')\n{ast.unparse(tree)}\n"
 
 

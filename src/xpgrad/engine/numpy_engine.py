@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad.engine import array_loops
 from xpgrad.engine.formula import Formula, Operand
+from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine
 
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
@@ -22,6 +24,7 @@ _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 512
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 17
+_COMPUTED = (np.dtype(np.float32), np.dtype(np.float64))
 _COMPILED_DTYPES = ("float32", "float64")
 
 
@@ -144,6 +147,61 @@ class NumpyEngine(StandardEngine):
             self.map(part, range(threads))
 
         return step
+
+    def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
+        """``part(start, stop)`` over 0 .. count, in threads if they have enough elements, `size` in all."""
+        threads = thread_count() if size >= _PARALLEL else 1
+        if threads == 1:
+            part(0, count)
+            return
+        bounds = [count * number // threads for number in range(threads + 1)]
+        self.map(lambda number: part(bounds[number], bounds[number + 1]), range(threads))
+
+    def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+        """A view of `out`, unless the shape asks for a copy."""
+        lifted = self.lift(out)
+        if lifted.shape == shape:
+            return lifted
+        return lifted.reshape(shape) if lifted.flags.c_contiguous else None
+
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """See StandardEngine.agrees."""
+        dtype, shape = arrays[0].dtype, arrays[0].shape
+        if dtype not in _COMPUTED:
+            return False
+        return all(type(a) is np.ndarray and a.dtype == dtype and a.shape == shape for a in arrays)
+
+    def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
+        """The result for arrays that agree."""
+        return self.elementwise(formula, arrays, numbers)
+
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
+        """The one output along the last axis, for arrays that agree and have no empty axis."""
+        shape = arrays[0].shape
+        if not shape or not arrays[0].size:
+            return None
+        rows = (-1, shape[-1], 1)
+        return self.over_rows(formula, [array.reshape(rows) for array in arrays])[0].reshape(shape)
+
+    def elementwise(
+        self,
+        formula: Formula,
+        inputs: Sequence[np.ndarray | None],
+        numbers: Sequence[float] = (),
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """See StandardEngine.elementwise; in one pass, and without temporaries of the result's size."""
+        return array_loops.elementwise(self.deal, formula, inputs, numbers, out, jit_enabled())
+
+    def over_rows(
+        self,
+        formula: RowFormula,
+        operands: Sequence[np.ndarray | None],
+        numbers: Sequence[float] = (),
+        out: np.ndarray | None = None,
+    ) -> tuple:
+        """See StandardEngine.over_rows; some rows at a time."""
+        return array_loops.over_rows(self.deal, formula, operands, numbers, out, jit_enabled())
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads."""

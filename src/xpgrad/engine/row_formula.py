@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-
-KINDS = ("max", "sum", "each", "row")
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,22 @@ class RowFormula:
         kept = {name for step in self.steps for name, kind in step.results.items() if kind == "each"}
         return next((name for name in self.outputs if name in kept), None)
 
-    def settings(self, step: Step, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """The constants and numbers that a step takes."""
-        known = self.constants | dict(numbers)
-        return {name: known[name] for name in step.constants}
+    @cached_property
+    def replaceable(self) -> frozenset[str]:
+        """The operands that no step reads after one has kept a result for each element in their place."""
+        kept = [number for number, step in enumerate(self.steps) if "each" in step.results.values()]
+        later = self.steps[kept[0] + 1 :] if kept else ()
+        return frozenset(self.each) - {name for step in later for name in step.operands}
+
+    def evaluate(self, xp: Any, operands: Sequence[Any], numbers: Sequence[float]) -> list[Any]:
+        """The outputs, for arrays whose axis 1 runs along the rows."""
+        values = dict(zip(self.operands, operands, strict=True))
+        known = self.constants | dict(zip(self.parameters, numbers, strict=True))
+        for step in self.steps:
+            settings = {name: known[name] for name in step.constants}
+            results = step.function(xp, *(values[name] for name in step.operands), **settings)
+            for (name, kind), result in zip(step.results.items(), results, strict=True):
+                if kind in ("max", "sum"):
+                    result = getattr(xp, kind)(result, axis=1, keepdims=True)
+                values[name] = result
+        return [values[name] for name in self.outputs]

@@ -15,3 +15,9 @@ def abs(x):  # noqa: A001 - the standard's name
 def where(condition, x, y):
     """`x` where the condition holds, else `y`."""
     return x if condition else y
+
+
+@njit(forceinline=True, fastmath={"reassoc", "nsz"})
+def add_up(total, x):
+    """One more summand, in any order: only then are sums made by vector instructions."""
+    return total + x

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+__all__ = ["erfcx"]
+
 
 class Polynomial(NamedTuple):
     """(1 + 2 z) erfcx(z) as a polynomial in (z - center) / (z + center), highest power first."""

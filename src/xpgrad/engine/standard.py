@@ -178,21 +178,12 @@ class StandardEngine:
         out : array, shape (A, n, B), optional
             Where to put the output that has this shape; it may be an operand.
         """
-        xp = self.xp
-        values = dict(zip(formula.operands, operands, strict=True))
-        named = dict(zip(formula.parameters, numbers, strict=True))
         with self.quiet():
-            for step in formula.steps:
-                results = step.function(
-                    xp, *(values[name] for name in step.operands), **formula.settings(step, named)
-                )
-                for (name, kind), result in zip(step.results.items(), results, strict=True):
-                    if kind in ("max", "sum"):
-                        result = getattr(xp, kind)(result, axis=1, keepdims=True)
-                    values[name] = result
+            results = formula.evaluate(self.xp, operands, numbers)
             if formula.each_output is not None:
-                values[formula.each_output] = written(values[formula.each_output], out)
-        return tuple(values[name] for name in formula.outputs)
+                number = formula.outputs.index(formula.each_output)
+                results[number] = written(results[number], out)
+        return tuple(results)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item; the items do not depend on one another."""
