@@ -777,5 +777,5 @@ def _prelu_slope_gradient(dY: Any, X: Any, slope: Any) -> Any:
     added = tuple(range(terms.ndim - s.ndim))
     alike = tuple(terms.ndim - s.ndim + axis for axis, size in enumerate(s.shape) if size == 1)
     with engine.quiet():
-        total = xp.sum(terms, axis=(*added, *alike)) if added or alike else terms
-    return computation.lower(xp.reshape(xp.asarray(total), tuple(s.shape)))
+        total = xp.sum(terms, axis=(*added, *alike), keepdims=True) if added or alike else terms
+    return computation.lower(xp.reshape(total, tuple(s.shape)))

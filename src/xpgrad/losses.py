@@ -383,10 +383,11 @@ def binary_cross_entropy_with_logits(
     losses = computation.engine.elementwise(_BINARY_FORMULA, lifted)
     xp = computation.xp
     with computation.engine.quiet():
-        loss = (xp.mean if reduction == "mean" else xp.sum)(losses)
+        total = xp.sum(xp.reshape(losses, (-1,)), axis=0, keepdims=True)  # with an axis: NumPy's has no scalars
+        loss = xp.reshape(total / math.prod(X.shape) if reduction == "mean" else total, ())
     check_arrays(operator, {"X": X, "out": out})
     check_out(operator, out, ())
-    return computation.put(operator, xp.asarray(loss), out)
+    return computation.put(operator, loss, out)
 
 
 def binary_cross_entropy_with_logits_grad(

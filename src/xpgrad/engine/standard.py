@@ -154,8 +154,9 @@ class StandardEngine:
         with self.quiet():
             named = dict(zip(formula.parameters, numbers, strict=True))
             (result,) = formula(self.xp, *inputs, **named)
-            # NumPy's operators make scalars of arrays without axes; reshape, unlike asarray, lets graphs pass
-            return written(self.xp.reshape(result, result.shape), out)
+            if not hasattr(result, "__setitem__"):  # NumPy's operators make scalars of arrays without axes
+                result = self.xp.asarray(result)
+            return written(result, out)
 
     def over_rows(
         self,
