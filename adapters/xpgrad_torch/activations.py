@@ -105,7 +105,7 @@ class _OneInput(torch.autograd.Function):
         return Y
 
     @staticmethod
-    def backward(ctx: Any, dY: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dY: Tensor) -> Any:
         # With create_graph=True these tensors are part of a graph, and the engine of the core's choice is the
         # standard one, whose operators are differentiable.
         (saved,) = ctx.saved_tensors
@@ -134,7 +134,7 @@ def _run_in_place(kernel: _Kernel, X: Tensor, attributes: Mapping[str, Any], gra
         if not X.is_inference():
             increment_version(X)  # so that a graph that has saved X notices
         return X
-    if (X._base if X._is_view() else X).is_leaf:
+    if (X if X._base is None else X._base).is_leaf:
         # PyTorch says so too, but not before the kernel has overwritten the values.
         raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
     return _OneInput.apply(X, None if kernel.from_output else X.clone(), kernel, attributes, True)

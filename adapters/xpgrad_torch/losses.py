@@ -38,7 +38,7 @@ class _Loss(torch.autograd.Function):
         return getattr(xpgrad, name)(X, **others)
 
     @staticmethod
-    def backward(ctx: Any, dY: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dY: Tensor) -> Any:
         X, *tensors = ctx.saved_tensors
         others = dict(zip(ctx.tensors, tensors, strict=True))
         return getattr(xpgrad, f"{ctx.name}_grad")(dY, X, **others, **ctx.attributes), None, None
