@@ -235,7 +235,7 @@ class _ToScalars(ast.NodeTransformer):
 
 def _scalar_function(function: Callable, parameters: Sequence[str] = ()) -> str:
     tree = ast.fix_missing_locations(_ToScalars(parameters).visit(_parse(function)))
-    return f"@njit(forceinline=True, error_model='numpy')\n{ast.unparse(tree)}\n"
+    return f"@njit(forceinline=True, error_model='numpy', fastmath={{'contract'}})\n{ast.unparse(tree)}\n"
 
 
 def _loop(name: str, inputs: Layout, outputs: Layout) -> str:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from xpgrad.engine.scalar_common import abs, add_up, inline, where  # noqa: A004
+from xpgrad.engine.scalar_common import abs, add_up, inline, where, wide_vectors  # noqa: A004
 from xpgrad.engine.special import ERFCX_DOUBLE
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "tanh",
     "to_ordered",
     "where",
+    "wide_vectors",
     "zeros_like",
 ]
 
