@@ -35,25 +35,25 @@ class TorchEngine(NumpyEngine):
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
         """See StandardEngine.agrees."""
-        first = arrays[0]
-        dtype, shape = first.dtype, first.shape
+        dtype, shape = arrays[0].dtype, arrays[0].shape
         if dtype not in _COMPUTED:
             return False
-        grad = torch.is_grad_enabled()
-        return all(
-            _plain(a) and a.dtype is dtype and a.shape == shape and not (grad and a.requires_grad)
-            for a in arrays
-        )
+        for array in arrays:
+            if array.dtype is not dtype or array.shape != shape or array.requires_grad or not _plain(array):
+                return False
+        return True
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]
     ) -> torch.Tensor:
         """The result for tensors that agree."""
-        return self.lower(self.elementwise(formula, [self.lift(array) for array in arrays], numbers))
+        return torch.from_numpy(
+            super().quick_elementwise(formula, [array.numpy() for array in arrays], numbers)
+        )
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """The one output along the last axis, for tensors that agree."""
-        result = super().quick_rows(formula, [self.lift(array) for array in arrays])
+        result = super().quick_rows(formula, [array.numpy() for array in arrays])
         return None if result is None else self.lower(result)
 
     def lift(self, array: torch.Tensor) -> np.ndarray:
@@ -101,7 +101,7 @@ class TorchEngine(NumpyEngine):
 def _plain(tensor: Any) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout == torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_neg()

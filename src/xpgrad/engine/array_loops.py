@@ -25,6 +25,10 @@ _loops: dict[tuple, tuple[Any, Callable[..., None]]] = {}
 """Compiled loops; each keeps its formula, which its key holds by identity."""
 
 
+_quick: dict[tuple[int, str], Callable[..., None]] = {}
+"""Of these the loops for plain arrays that are all given, by formula and dtype."""
+
+
 def _is_plain(array: Array) -> bool:
     flags = array.flags
     return flags.c_contiguous and flags.aligned
@@ -90,6 +94,30 @@ def elementwise(
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
         _in_blocks(deal, evaluate, inputs, kinds, out)
+    return out
+
+
+def quick_elementwise(
+    formula: Formula, arrays: Sequence[Array], numbers: Sequence[float]
+) -> Array | None:
+    """The result for a few elements, by the shortest way; None unless the arrays are plain.
+
+    All arrays are given, of one shape and dtype.
+    """
+    for array in arrays:
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+    first = arrays[0]
+    out = np.empty(first.shape, first.dtype)
+    loop = _quick.get((id(formula), first.dtype.char))
+    if loop is None:
+        loop = _element_loop(formula, ("each",) * len(arrays), None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = loop
+    if first.ndim == 1:
+        loop(0, out.size, *arrays, out, *numbers)
+    else:
+        loop(0, out.size, *[array.reshape(-1) for array in arrays], out.reshape(-1), *numbers)
     return out
 
 
@@ -196,6 +224,27 @@ def over_rows(
         arrays = _row_arguments(formula, operands, results, replaced)
         deal(A, A * n, lambda start, stop: loop(start, stop, n, *arrays, *numbers))
     return tuple(results[name] for name in formula.outputs)
+
+
+def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
+    """The one output along the last axis for a few elements; None unless the arrays are plain."""
+    for array in arrays:
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+    first = arrays[0]
+    out = np.empty(first.shape, first.dtype)
+    width = first.shape[-1]
+    loop = _quick.get((id(formula), first.dtype.char))
+    if loop is None:
+        loop = _row_loop(formula, arrays, None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = loop
+    if first.ndim == 2:
+        loop(0, first.shape[0], width, *arrays, out)
+    else:
+        views = [array.reshape(-1, width) for array in (*arrays, out)]
+        loop(0, out.size // width, width, *views)
+    return out
 
 
 def _row_loop(

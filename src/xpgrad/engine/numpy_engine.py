@@ -169,19 +169,30 @@ class NumpyEngine(StandardEngine):
         dtype, shape = arrays[0].dtype, arrays[0].shape
         if dtype not in _COMPUTED:
             return False
-        return all(type(a) is np.ndarray and a.dtype == dtype and a.shape == shape for a in arrays)
+        for array in arrays:
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                return False
+        return True
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result for arrays that agree."""
+        if jit_enabled() and arrays[0].size < _PARALLEL:
+            result = array_loops.quick_elementwise(formula, arrays, numbers)
+            if result is not None:
+                return result
         return self.elementwise(formula, arrays, numbers)
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
-        """The one output along the last axis, for arrays that agree and have no empty axis."""
-        shape = arrays[0].shape
-        if not shape or not arrays[0].size:
+        """The one output along the last axis, for arrays that agree; None if that cannot be had so simply."""
+        first = arrays[0]
+        if not first.size or not first.ndim:
             return None
-        rows = (-1, shape[-1], 1)
-        return self.over_rows(formula, [array.reshape(rows) for array in arrays])[0].reshape(shape)
+        if jit_enabled() and first.size < _PARALLEL:
+            result = array_loops.quick_rows(formula, arrays)
+            if result is not None:
+                return result
+        rows = (-1, first.shape[-1], 1)
+        return self.over_rows(formula, [array.reshape(rows) for array in arrays])[0].reshape(first.shape)
 
     def elementwise(
         self,
