@@ -383,7 +383,8 @@ def binary_cross_entropy_with_logits(
     losses = computation.engine.elementwise(_BINARY_FORMULA, lifted)
     xp = computation.xp
     with computation.engine.quiet():
-        total = xp.sum(xp.reshape(losses, (-1,)), axis=0, keepdims=True)  # with an axis: NumPy's has no scalars
+        # with an axis kept: NumPy would make a scalar
+        total = xp.sum(xp.reshape(losses, (-1,)), axis=0, keepdims=True)
         loss = xp.reshape(total / math.prod(X.shape) if reduction == "mean" else total, ())
     check_arrays(operator, {"X": X, "out": out})
     check_out(operator, out, ())
