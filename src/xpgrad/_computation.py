@@ -46,7 +46,8 @@ class Computation:
         """A result in the caller's namespace and dtype."""
         array = self.engine.lower(array)
         if array.dtype != self._dtype:
-            array = self._caller_xp.astype(array, self._dtype)
+            with self.engine.quiet():  # what is too large or small for half precision is inf or 0 there
+                array = self._caller_xp.astype(array, self._dtype)
         return array
 
     def lift_integers(self, array: Any) -> Any:

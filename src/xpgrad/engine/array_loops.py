@@ -175,7 +175,8 @@ def _in_blocks(
         block = list(views)
         iterator = np.nditer(
             [*(inputs[number] for number in each), out],
-            flags=["external_loop", "buffered", "ranged"],
+            # buffers are made when the range is known: those of a first range would be written back
+            flags=["external_loop", "buffered", "delay_bufalloc", "ranged"],
             op_flags=[*(read for _ in each), ["writeonly", *read[1:]]],
             buffersize=_BLOCK,
         )

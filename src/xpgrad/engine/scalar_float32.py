@@ -56,7 +56,8 @@ _INF = real(np.inf)
 _NAN = real(np.nan)
 _SHIFT = real(12582912)  # 1.5 * 2**23: of a sum with it the last bit is 1
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
-_TANH_MAX = real(7.90531110763549805)  # tanh rounds to 1
+_TANH_MAX = real(7.90531110763549805)  # as far as the approximation goes
+_TANH_ONE = real(9.0109)  # tanh rounds to 1
 
 
 @inline
@@ -144,7 +145,9 @@ def tanh(x):
     q = q * s + real(1.18534705686654e-04)
     q = q * s + real(2.26843463243900e-03)
     q = q * s + real(4.89352518554385e-03)
-    return v * p / q
+    y = v * p / q
+    y = _ONE if x > _TANH_ONE else y
+    return -_ONE if x < -_TANH_ONE else y
 
 
 @inline
