@@ -97,18 +97,22 @@ class _OneInput(torch.autograd.Function):
     def forward(
         ctx: Any, X: Tensor, before: Tensor | None, kernel: _Kernel, attributes: Mapping, inplace: bool
     ) -> Tensor:
-        Y = kernel.forward(X, **attributes, out=X if inplace else None)
         if inplace:
+            Y = kernel.forward(X, **attributes, out=X)
             ctx.mark_dirty(X)
+        else:
+            Y = kernel.forward(X.detach(), **attributes)  # for which the core has a shorter way
         ctx.save_for_backward(Y if kernel.from_output else X if before is None else before)
         ctx.kernel, ctx.attributes = kernel, attributes
         return Y
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor) -> Any:
-        # With create_graph=True these tensors are part of a graph, and the engine of the core's choice is the
+        # With create_graph=True these tensors stay part of a graph, and the engine of the core's choice is the
         # standard one, whose operators are differentiable.
         (saved,) = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            saved = saved.detach()
         return ctx.kernel.gradient(dY, saved, **ctx.attributes), None, None, None, None
 
 
