@@ -1,7 +1,63 @@
 """xpgrad in PyTorch: differentiable functions, drop-in modules, and `swap`, which puts them into a model."""
 
 from xpgrad_torch import functional
+from xpgrad_torch.activations import (
+    CELU,
+    ELU,
+    GELU,
+    SELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyReLU,
+    LogSigmoid,
+    LogSoftmax,
+    Mish,
+    PReLU,
+    QuickGELU,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Softsign,
+    Tanh,
+    Threshold,
+)
+from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from xpgrad_torch.modules import GRU, LSTM, GRUCell, LSTMCell
 from xpgrad_torch.swap import swap
 
-__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "functional", "swap"]
+__all__ = [
+    "BCEWithLogitsLoss",
+    "CELU",
+    "CrossEntropyLoss",
+    "ELU",
+    "GELU",
+    "GRU",
+    "GRUCell",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LSTM",
+    "LSTMCell",
+    "LeakyReLU",
+    "LogSigmoid",
+    "LogSoftmax",
+    "Mish",
+    "PReLU",
+    "QuickGELU",
+    "ReLU",
+    "ReLU6",
+    "SELU",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "Threshold",
+    "functional",
+    "swap",
+]

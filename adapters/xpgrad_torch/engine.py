@@ -10,12 +10,13 @@ import array_api_compat
 import numpy as np
 import torch
 
-from xpgrad.engine import NumpyEngine
+from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.blas import Blas, find_blas
 from xpgrad.engine.team import OpenMPTeam, PoolTeam, find_openmp
 
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
+_COMPUTED = (torch.float32, torch.float64)
 
 
 class TorchEngine(NumpyEngine):
@@ -26,6 +27,7 @@ class TorchEngine(NumpyEngine):
     """
 
     name = "torch"
+    array_types = (torch.Tensor, torch.nn.Parameter)
 
     @functools.cached_property
     def team(self) -> Any:
@@ -43,6 +45,29 @@ class TorchEngine(NumpyEngine):
             return False
         grad = torch.is_grad_enabled()
         return all(_plain(array) and not (grad and array.requires_grad) for array in arrays)
+
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """See StandardEngine.agrees."""
+        dtype, shape = arrays[0].dtype, arrays[0].shape
+        if dtype not in _COMPUTED:
+            return False
+        for array in arrays:
+            if array.dtype is not dtype or array.shape != shape or array.requires_grad or not _plain(array):
+                return False
+        return True
+
+    def quick_elementwise(
+        self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]
+    ) -> torch.Tensor:
+        """The result for tensors that agree."""
+        return torch.from_numpy(
+            super().quick_elementwise(formula, [array.numpy() for array in arrays], numbers)
+        )
+
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The one output along the last axis, for tensors that agree."""
+        result = super().quick_rows(formula, [array.numpy() for array in arrays])
+        return None if result is None else self.lower(result)
 
     def lift(self, array: torch.Tensor) -> np.ndarray:
         """A view of the tensor's memory."""
@@ -85,7 +110,7 @@ class TorchEngine(NumpyEngine):
 def _plain(tensor: Any) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout == torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_neg()

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from xpgrad_torch import modules
+from xpgrad_torch import activations as _activations
+from xpgrad_torch import losses, modules
 
 __all__ = ["swap"]
 
@@ -37,6 +38,16 @@ def _lstm(module: nn.Module) -> nn.Module:
     return _same_state(modules.LSTM)(module)
 
 
+def _threshold(module: nn.Module) -> nn.Module:
+    if module.value != 0:
+        warnings.warn(
+            f"swap: a Threshold with value = {module.value} stays torch.nn.Threshold, expected value = 0",
+            stacklevel=4,
+        )
+        return module
+    return _same_state(_activations.Threshold)(module)
+
+
 # What is replaced, by exact type: a subclass may have changed what the module computes.
 _BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
     nn.GRU: _same_state(modules.GRU),
@@ -44,9 +55,16 @@ _BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
     nn.LSTM: _lstm,
     nn.LSTMCell: _same_state(modules.LSTMCell),
 }
+# What is replaced where it is asked for.
+_ACTIVATION_BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
+    getattr(nn, name): _same_state(getattr(family, name))
+    for family in (_activations, losses)
+    for name in family.__all__
+    if hasattr(nn, name)
+} | {nn.Threshold: _threshold}
 
 
-def swap(model: nn.Module) -> nn.Module:
+def swap(model: nn.Module, *, activations: bool = False) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
     Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, LSTMCell or GRUCell; subclasses stay
@@ -58,6 +76,9 @@ def swap(model: nn.Module) -> nn.Module:
     ----------
     model : torch.nn.Module
         The model, which is changed, or a single module to replace, which is not.
+    activations : bool
+        Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
+        BCEWithLogitsLoss. A Threshold whose value is not 0 stays, with a warning.
 
     Returns
     -------
@@ -76,20 +97,23 @@ def swap(model: nn.Module) -> nn.Module:
     >>> model = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(3, 5), "out": torch.nn.Linear(5, 2)})
     >>> type(xpgrad_torch.swap(model)["rnn"]).__module__
     'xpgrad_torch.modules'
+    >>> type(xpgrad_torch.swap(torch.nn.GELU(), activations=True)).__module__
+    'xpgrad_torch.activations'
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
+    builders = _BUILDERS | _ACTIVATION_BUILDERS if activations else _BUILDERS
     replacements: dict[nn.Module, nn.Module] = {}
 
     def replacement(module: nn.Module) -> nn.Module:
         if module not in replacements:
-            replacements[module] = _BUILDERS[type(module)](module)
+            replacements[module] = builders[type(module)](module)
         return replacements[module]
 
-    if type(model) in _BUILDERS:
+    if type(model) in builders:
         return replacement(model)
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child is not None and type(child) in _BUILDERS:
+            if child is not None and type(child) in builders:
                 parent._modules[name] = replacement(child)
     return model

@@ -9,7 +9,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["multiply_rows", "multiply_rows_packed", "numbers", "pointer", "share_parts", "wide_vectors"]
+__all__ = ["multiply_rows", "multiply_rows_packed", "numbers", "pointer", "share_parts"]
 
 _VOID, _BYTE = ir.VoidType(), ir.IntType(8)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
@@ -28,19 +28,6 @@ def pointer(typingctx, address):
         return builder.inttoptr(args[0], _POINTER)
 
     return types.voidptr(types.int64), codegen
-
-
-@intrinsic
-def wide_vectors(typingctx):
-    """Let LLVM use vectors of 512 bits in the function that calls this, which it avoids by default."""
-
-    def codegen(context, builder, signature, args):
-        attributes = builder.function.attributes
-        set.add(attributes, '"prefer-vector-width"="512"')
-        attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
 
 
 def _stored(builder, value):

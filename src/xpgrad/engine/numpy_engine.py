@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad.engine import array_loops
 from xpgrad.engine.blas import Blas, PackedWeight, find_blas, pack
-from xpgrad.engine.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
 from xpgrad.engine.team import PoolTeam
 
@@ -32,7 +34,7 @@ _PACKED = 1 << 15
 _PACKED_TIMES = 12
 # A product of fewer rows than this makes too little of each number of the weight that it reads.
 _PRODUCT_ROWS = 16
-# A dtype's own `name` is made anew at every call.
+# What is computed in, by name: a dtype's own `name` is made anew at every call.
 _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
 
@@ -50,6 +52,7 @@ class NumpyEngine(StandardEngine):
     """Row buffers are NumPy arrays (rows, width) here, and every step writes into them."""
 
     name = "numpy"
+    array_types: tuple[type, ...] = (np.ndarray,)
 
     def __init__(self) -> None:
         super().__init__(np)
@@ -167,6 +170,72 @@ class NumpyEngine(StandardEngine):
         data, parts = np.asarray(head, dtype=np.int64), len(bounds) - 1
         with blas.in_one_thread() if blas and products and parts > 1 else contextlib.nullcontext():
             self.team.run(compiled_loop(stages, dtype), data, parts)
+
+    def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
+        """``part(start, stop)`` over 0 .. count, in threads if they have enough elements, `size` in all."""
+        threads = self.team.size() if size >= _PARALLEL else 1
+        if threads == 1:
+            part(0, count)
+            return
+        bounds = [count * number // threads for number in range(threads + 1)]
+        self.team.map(lambda number: part(bounds[number], bounds[number + 1]), range(threads))
+
+    def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+        """A view of `out`, unless the shape asks for a copy."""
+        lifted = self.lift(out)
+        if lifted.shape == shape:
+            return lifted
+        return lifted.reshape(shape) if lifted.flags.c_contiguous else None
+
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """See StandardEngine.agrees."""
+        dtype, shape = arrays[0].dtype, arrays[0].shape
+        if dtype not in _NAMES:
+            return False
+        for array in arrays:
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                return False
+        return True
+
+    def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
+        """The result for arrays that agree."""
+        if jit_enabled() and arrays[0].size < _PARALLEL:
+            result = array_loops.quick_elementwise(formula, arrays, numbers)
+            if result is not None:
+                return result
+        return self.elementwise(formula, arrays, numbers)
+
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
+        """The one output along the last axis, for arrays that agree; None if that cannot be had so simply."""
+        first = arrays[0]
+        if not first.size or not first.ndim:
+            return None
+        if jit_enabled() and first.size < _PARALLEL:
+            result = array_loops.quick_rows(formula, arrays)
+            if result is not None:
+                return result
+        rows = (-1, first.shape[-1], 1)
+        return self.over_rows(formula, [array.reshape(rows) for array in arrays])[0].reshape(first.shape)
+
+    def elementwise(
+        self,
+        formula: Formula,
+        inputs: Sequence[np.ndarray | None],
+        numbers: Sequence[float] = (),
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """See StandardEngine.elementwise; in one pass, and without temporaries of the result's size."""
+        return array_loops.elementwise(self.deal, formula, inputs, numbers, out, jit_enabled())
+
+    def over_rows(
+        self,
+        formula: RowFormula,
+        operands: Sequence[np.ndarray | None],
+        numbers: Sequence[float] = (),
+        out: np.ndarray | None = None,
+    ) -> tuple:
+        """See StandardEngine.over_rows; some rows at a time."""
+        return array_loops.over_rows(self.deal, formula, operands, numbers, out, jit_enabled())
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads, each with one thread for its products."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.row_formula import RowFormula
 
 
 class StandardEngine:
@@ -37,6 +38,10 @@ class StandardEngine:
     def lower(self, array: Any) -> Any:
         """The way back from ``lift``."""
         return array
+
+    def target(self, out: Any, shape: tuple[int, ...]) -> Any:
+        """The caller's `out`, lifted and in this shape, where results can go there at once; else None."""
+        return None
 
     # --- row buffers
 
@@ -114,6 +119,65 @@ class StandardEngine:
                 whole = blocks[0] if operand.blocks == 1 else self.xp.concat(blocks, axis=1)
                 operand.rows.write(first_row(operand, span), whole)
 
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """Whether the arrays obviously are this engine's, of one dtype in which it computes, and one shape."""
+        return False
+
+    def elementwise(
+        self,
+        formula: Formula,
+        inputs: Sequence[Any],
+        numbers: Sequence[float] = (),
+        out: Any = None,
+    ) -> Any:
+        """The one result of a formula, of the shape to which its inputs broadcast.
+
+        Parameters
+        ----------
+        formula : Formula
+            What to evaluate.
+        inputs : sequence of array or None
+            Its operands.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, optional
+            Where to put the result; it may be an input.
+        """
+        with self.quiet():
+            named = dict(zip(formula.parameters, numbers, strict=True))
+            (result,) = formula(self.xp, *inputs, **named)
+            if not hasattr(result, "__setitem__"):  # NumPy's operators make scalars of arrays without axes
+                result = self.xp.asarray(result)
+            return written(result, out)
+
+    def over_rows(
+        self,
+        formula: RowFormula,
+        operands: Sequence[Any],
+        numbers: Sequence[float] = (),
+        out: Any = None,
+    ) -> tuple:
+        """The outputs of a row formula.
+
+        Parameters
+        ----------
+        formula : RowFormula
+            What to evaluate. A row runs along the middle one of three axes.
+        operands : sequence of array or None
+            Its operands, in the order of ``formula.operands``: shapes (A, n, B) for an element of every row and
+            column, (A, 1, B) for numbers of rows, (1, n, 1) for numbers of columns. n is at least 1.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, shape (A, n, B), optional
+            Where to put the output that has this shape; it may be an operand.
+        """
+        with self.quiet():
+            results = formula.evaluate(self.xp, operands, numbers)
+            if formula.each_output is not None:
+                number = formula.outputs.index(formula.each_output)
+                results[number] = written(results[number], out)
+        return tuple(results)
+
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item; the items do not depend on one another."""
         return [function(item) for item in items]
@@ -134,6 +198,14 @@ def _read(operand: Operand, span: Span) -> Any:
 def _split(array: Any, blocks: int) -> list[Any]:
     width = array.shape[1] // blocks
     return [array[:, block * width : (block + 1) * width] for block in range(blocks)]
+
+
+def written(result: Any, out: Any) -> Any:
+    """The result; or `out`, holding it."""
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 class _Fixed:
