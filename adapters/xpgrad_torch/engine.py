@@ -29,10 +29,10 @@ class TorchEngine(NumpyEngine):
     name = "torch"
     array_types = (torch.Tensor, torch.nn.Parameter)
 
-    @functools.cached_property
-    def team(self) -> Any:
-        """Torch's own threads, where they are OpenMP's."""
-        return find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
+    def __init__(self) -> None:
+        # torch's own threads, where they are OpenMP's
+        team = find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
+        super().__init__(lambda: team)
 
     @functools.cached_property
     def blas(self) -> Blas | None:

@@ -54,8 +54,9 @@ class NumpyEngine(StandardEngine):
     name = "numpy"
     array_types: tuple[type, ...] = (np.ndarray,)
 
-    def __init__(self) -> None:
+    def __init__(self, find_team: Callable[[], Any] = PoolTeam) -> None:
         super().__init__(np)
+        self._find_team = find_team
 
     def wrap(self, array: np.ndarray) -> np.ndarray:
         """The array itself, its rows made contiguous."""
@@ -111,10 +112,10 @@ class NumpyEngine(StandardEngine):
 
     # --- the time loop
 
-    @functools.cached_property
+    @property
     def team(self) -> Any:
         """The threads for independent parts."""
-        return PoolTeam()
+        return self._find_team()
 
     @functools.cached_property
     def blas(self) -> Blas | None:
