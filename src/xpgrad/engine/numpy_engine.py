@@ -144,6 +144,10 @@ class NumpyEngine(StandardEngine):
 
         return step
 
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """In the memory of `a`."""
+        return np.add(a, b, out=a)
+
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads."""
         todo = list(items)
