@@ -23,6 +23,7 @@ class TorchEngine(NumpyEngine):
     """
 
     name = "torch"
+    array_types = (torch.Tensor, torch.nn.Parameter)
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
         """Whether the arrays are plain CPU tensors that no transformation of torch is watching."""

@@ -16,13 +16,17 @@ import array_api_compat
 
 from xpgrad.engine.formula import Formula, Operand
 from xpgrad.engine.numpy_engine import NumpyEngine, jit_enabled, thread_count
+from xpgrad.engine.row_formula import RowFormula, Step
 from xpgrad.engine.standard import StandardEngine
 
 __all__ = [
     "Formula",
     "NumpyEngine",
     "Operand",
+    "RowFormula",
     "StandardEngine",
+    "Step",
+    "agreed",
     "choose",
     "describe_engines",
     "use_engine",
@@ -30,6 +34,7 @@ __all__ = [
 
 _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
 _numpy_engine = NumpyEngine()
+_by_type: dict[type, Any] = dict.fromkeys(_numpy_engine.array_types, _numpy_engine)
 
 
 def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
@@ -52,6 +57,14 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
     return StandardEngine(xp)
 
 
+def agreed(arrays: Sequence[Any]) -> Any:
+    """The engine whose arrays these obviously are, of one dtype and shape; else None: then look closer."""
+    if _forced.get() is not None:
+        return None
+    engine = _by_type.get(type(arrays[0]))
+    return engine if engine is not None and engine.agrees(arrays) else None
+
+
 @functools.cache
 def _adapters() -> dict[str, Any]:
     """Engines that adapters bring, by name; made when the first arrays of a foreign namespace come."""
@@ -61,6 +74,7 @@ def _adapters() -> dict[str, Any]:
             found[entry.name] = entry.load()()
         except ImportError:  # its framework is not installed, so none of its arrays will come
             continue
+        _by_type.update(dict.fromkeys(found[entry.name].array_types, found[entry.name]))
     return found
 
 

@@ -57,6 +57,7 @@ class NumpyEngine(StandardEngine):
     """Row buffers are NumPy arrays (rows, width) here, and every step writes into them."""
 
     name = "numpy"
+    array_types: tuple[type, ...] = (np.ndarray,)
 
     def __init__(self) -> None:
         super().__init__(np)

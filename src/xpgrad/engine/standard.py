@@ -9,6 +9,7 @@ import numpy as np
 from array_api_compat import device
 
 from xpgrad.engine.formula import Formula, Operand
+from xpgrad.engine.row_formula import RowFormula
 
 
 class StandardEngine:
@@ -37,6 +38,10 @@ class StandardEngine:
     def lower(self, array: Any) -> Any:
         """The way back from ``lift``."""
         return array
+
+    def target(self, out: Any, shape: tuple[int, ...]) -> Any:
+        """The caller's `out`, lifted and in this shape, where results can go there at once; else None."""
+        return None
 
     # --- row buffers
 
@@ -126,6 +131,72 @@ class StandardEngine:
 
         return step
 
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """Whether the arrays obviously are this engine's, of one dtype in which it computes, and one shape."""
+        return False
+
+    def elementwise(
+        self,
+        formula: Formula,
+        inputs: Sequence[Any],
+        numbers: Sequence[float] = (),
+        out: Any = None,
+    ) -> Any:
+        """The one result of a formula, of the shape to which its inputs broadcast.
+
+        Parameters
+        ----------
+        formula : Formula
+            What to evaluate.
+        inputs : sequence of array or None
+            Its operands.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, optional
+            Where to put the result; it may be an input.
+        """
+        with self.quiet():
+            named = dict(zip(formula.parameters, numbers, strict=True))
+            (result,) = formula(self.xp, *inputs, **named)
+            return written(self.xp.asarray(result), out)
+
+    def over_rows(
+        self,
+        formula: RowFormula,
+        operands: Sequence[Any],
+        numbers: Sequence[float] = (),
+        out: Any = None,
+    ) -> tuple:
+        """The outputs of a row formula.
+
+        Parameters
+        ----------
+        formula : RowFormula
+            What to evaluate. A row runs along the middle one of three axes.
+        operands : sequence of array or None
+            Its operands, in the order of ``formula.operands``: shapes (A, n, B) for an element of every row and
+            column, (A, 1, B) for numbers of rows, (1, n, 1) for numbers of columns. n is at least 1.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, shape (A, n, B), optional
+            Where to put the output that has this shape; it may be an operand.
+        """
+        xp = self.xp
+        values = dict(zip(formula.operands, operands, strict=True))
+        named = dict(zip(formula.parameters, numbers, strict=True))
+        with self.quiet():
+            for step in formula.steps:
+                results = step.function(
+                    xp, *(values[name] for name in step.operands), **formula.settings(step, named)
+                )
+                for (name, kind), result in zip(step.results.items(), results, strict=True):
+                    if kind in ("max", "sum"):
+                        result = getattr(xp, kind)(result, axis=1, keepdims=True)
+                    values[name] = result
+            if formula.each_output is not None:
+                values[formula.each_output] = written(values[formula.each_output], out)
+        return tuple(values[name] for name in formula.outputs)
+
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item; the items do not depend on one another."""
         return [function(item) for item in items]
@@ -166,6 +237,14 @@ class StandardEngine:
 def _split(array: Any, blocks: int) -> list[Any]:
     width = array.shape[1] // blocks
     return [array[:, block * width : (block + 1) * width] for block in range(blocks)]
+
+
+def written(result: Any, out: Any) -> Any:
+    """The result; or `out`, holding it."""
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 class _Fixed:

@@ -1,0 +1,87 @@
+"""A row formula: elementwise parts and reductions over a row, written once for every engine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+KINDS = ("max", "sum", "each", "row")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass over a row.
+
+    Parameters
+    ----------
+    function : callable
+        A function like a `Formula`'s: ``function(xp, *operands, **constants)`` gives a tuple of results. Its
+        positional parameters name what it takes: operands of the row formula, and results of steps before.
+    results : mapping of str to str
+        Each result's name, and what becomes of it: ``"max"`` and ``"sum"`` reduce it over the row (a max
+        passes over NaN, a sum does not), ``"each"`` keeps it for every element of the row, ``"row"`` is a
+        number of the row already, made of such numbers alone.
+    """
+
+    function: Callable[..., tuple]
+    results: Mapping[str, str]
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The names of what the function takes, without ``xp``."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)[1:]
+
+    @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """The names of the constants that the function takes."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, eq=False)
+class RowFormula:
+    """Steps over rows, none of which asks for another row.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+        In order.
+    outputs : tuple of str
+        Which results are wanted: one ``"each"`` at most, made by the last step that has one, and numbers of
+        rows.
+    each, rows, columns : tuple of str
+        The operands by what they are: an element of every row and column, a number for each row, a number for
+        each column.
+    parameters : tuple of str
+        Names of numbers that come with each call.
+    constants : dict
+        As a `Formula`'s.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[str, ...]
+    each: tuple[str, ...]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of all operands, in the order in which engines take them."""
+        return (*self.each, *self.rows, *self.columns)
+
+    @cached_property
+    def each_output(self) -> str | None:
+        """The output that has an element for every row and column."""
+        kept = {name for step in self.steps for name, kind in step.results.items() if kind == "each"}
+        return next((name for name in self.outputs if name in kept), None)
+
+    def settings(self, step: Step, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """The constants and numbers that a step takes."""
+        known = self.constants | dict(numbers)
+        return {name: known[name] for name in step.constants}
