@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import xpgrad
 
@@ -120,6 +121,11 @@ def apply(
         raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
     outputs = _XpgradKernel.apply(kernel, *operands, attributes, asked)
     return tuple(outputs[: len(kernel.cotangents)])
+
+
+def is_watched() -> bool:
+    """Tell whether a transformation of torch or forward-mode differentiation looks at every operator."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def autocasts(x: Tensor) -> bool:
