@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 import array_api_compat
 import numpy as np
 import torch
 
-from xpgrad.engine import NumpyEngine
+from xpgrad.engine import NumpyEngine, thread_count
 
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
@@ -57,17 +58,60 @@ class TorchEngine(NumpyEngine):
     def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product, added to the total by BLAS itself."""
         if total is None:
-            return self.matmul(a, b)
-        if total.ndim > 2:
-            total += self.matmul(a, b)
-            return total
-        tensor = torch.from_numpy(total)
-        torch.addmm(tensor, _tensor(a), _tensor(b), out=tensor)
+            return self.product(a, b)
+        sums, left, right = (_one_batch(array, total.shape[:-2]) for array in (total, a, b))
+        (torch.addmm if sums.ndim == 2 else torch.baddbmm)(sums, left, right, out=sums)
         return total
+
+    def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+        """Matrix product by torch, straight into the target where that is given."""
+        if target is None:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            target = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype)
+        result, left, right = (_one_batch(array, target.shape[:-2]) for array in (target, a, b))
+        (torch.mm if result.ndim == 2 else torch.bmm)(left, right, out=result)
+        return target
+
+    def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
+        """By torch."""
+        return torch.sum(_tensor(array), dim=-1).numpy()
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The function of each item, in threads whose own products take one thread each."""
+        caller = torch.get_num_threads()
+
+        def alone(item: Any) -> Any:
+            if torch.get_num_threads() != 1:
+                torch.set_num_threads(1)
+            return function(item)
+
+        todo = list(items)
+        if len(todo) < 2 or thread_count() < 2:
+            return [function(item) for item in todo]
+        try:
+            return super().map(alone, todo)
+        finally:
+            torch.set_num_threads(caller)  # what a worker sets is what threads to come begin with
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
         """The sum over the rows, by torch: NumPy's product would wake the threads of its own BLAS."""
         return torch.sum(_tensor(array), dim=0).numpy()
+
+    def rfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.rfft(_tensor(array), n=n, dim=axis).numpy()
+
+    def irfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.irfft(_tensor(array), n=n, dim=axis).numpy()
+
+    def fft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.fft(_tensor(array), n=n, dim=axis).numpy()
+
+    def ifft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.ifft(_tensor(array), n=n, dim=axis).numpy()
 
     def describe(self) -> str:
         """In a line."""
@@ -85,6 +129,14 @@ def _plain(tensor: Any) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_neg()
     )
+
+
+def _one_batch(array: np.ndarray, batch: tuple[int, ...]) -> torch.Tensor:
+    """A stack of matrices as torch's products take it: one axis for the whole batch, none for a single one."""
+    rows, columns = array.shape[-2:]
+    if prod(batch) == 1:
+        return _tensor(array).reshape(rows, columns)
+    return _tensor(array).expand(*batch, rows, columns).reshape(-1, rows, columns)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -15,7 +15,8 @@ from typing import Any
 import array_api_compat
 
 from xpgrad.engine.formula import Formula, Operand
-from xpgrad.engine.numpy_engine import NumpyEngine, jit_enabled, thread_count
+from xpgrad.engine.machine import jit_enabled, thread_count
+from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.engine.row_formula import RowFormula, Step
 from xpgrad.engine.standard import StandardEngine
 
@@ -29,6 +30,7 @@ __all__ = [
     "agreed",
     "choose",
     "describe_engines",
+    "thread_count",
     "use_engine",
 ]
 

@@ -74,7 +74,7 @@ def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> C
 @functools.cache
 def _compiled(function: Callable, constants: tuple, inputs: Layout, outputs: Layout, dtype: str) -> Callable:
     text = _source(function, dict(constants), inputs, outputs, dtype)
-    return _load(f"{function.__name__.strip('_')}_{dtype}", text).loop
+    return load(f"{function.__name__.strip('_')}_{dtype}", text).loop
 
 
 def cache_folder() -> Path:
@@ -102,7 +102,7 @@ def _writable_folder(folder: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix="xpgrad-"))
 
 
-def _load(name: str, text: str) -> Any:
+def load(name: str, text: str) -> Any:
     """Write the text to the cache folder, unless it is there, and import it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = _writable_folder(cache_folder()) / f"{name}_{digest}.py"
@@ -123,12 +123,21 @@ def _load(name: str, text: str) -> Any:
 
 
 def _source(function: Callable, constants: dict, inputs: Layout, outputs: Layout, dtype: str) -> str:
+    return (
+        scalar_source(Formula(function, constants), dtype) + _loop(function.__name__, inputs, outputs) + "\n"
+    )
+
+
+def scalar_source(formula: Formula, dtype: str) -> str:
+    """A module's text with the formula as a function of scalars of the dtype, under its own name."""
     import numba
+
+    function = formula.function
 
     functions: dict[str, Callable] = {}
     _collect(function, functions)
     settings = []
-    for name, value in constants.items():
+    for name, value in formula.constants.items():
         if callable(value):
             _collect(value, functions)
             settings.append(f"{name} = {value.__name__}")
@@ -143,7 +152,6 @@ def _source(function: Callable, constants: dict, inputs: Layout, outputs: Layout
         *(_scalar_function(f) for f in reversed(functions.values()) if f is not function),
         *settings,
         _scalar_function(function),
-        _loop(function.__name__, inputs, outputs),
     ]
     return "\n".join(parts) + "\n"
 

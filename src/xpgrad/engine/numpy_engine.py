@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
 from xpgrad.engine.formula import Formula, Operand
+from xpgrad.engine.machine import jit_enabled, thread_count
+from xpgrad.engine.numpy_images import NumpyImages
 from xpgrad.engine.standard import StandardEngine
 
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
@@ -25,24 +26,6 @@ _PARALLEL = 1 << 17
 _COMPILED_DTYPES = ("float32", "float64")
 
 
-def jit_enabled() -> bool:
-    """Whether formulas are compiled: numba is installed and ``XPGRAD_JIT`` is not 0."""
-    return os.environ.get("XPGRAD_JIT", "1") != "0" and _numba_installed()
-
-
-@functools.cache
-def _numba_installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
-
-
-def thread_count() -> int:
-    """How many threads independent blocks may use: ``XPGRAD_NUM_THREADS``, else one a core."""
-    chosen = os.environ.get("XPGRAD_NUM_THREADS")
-    if chosen:
-        return max(1, int(chosen))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @functools.cache
 def _thread_pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="xpgrad")
@@ -53,7 +36,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_thread_pool.cache_clear)
 
 
-class NumpyEngine(StandardEngine):
+class NumpyEngine(NumpyImages, StandardEngine):
     """Row buffers are NumPy arrays (rows, width) here, and every step writes into them."""
 
     name = "numpy"
@@ -145,16 +128,28 @@ class NumpyEngine(StandardEngine):
 
         return step
 
-    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """In the memory of `a`."""
-        return np.add(a, b, out=a)
-
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads."""
         todo = list(items)
-        if len(todo) < 2 or thread_count() < 2:
+        threads = min(len(todo), thread_count())
+        if threads < 2:
             return [function(item) for item in todo]
-        return list(_thread_pool(thread_count()).map(function, todo))
+        results: list[Any] = [None] * len(todo)
+        numbers = iter(range(len(todo)))  # next() on it is atomic
+
+        def work() -> None:
+            for number in numbers:
+                results[number] = function(todo[number])
+
+        # the caller is one of the threads: it is awake and has a core
+        helpers = [_thread_pool(thread_count()).submit(work) for _ in range(threads - 1)]
+        try:
+            work()
+        finally:
+            wait(helpers)
+        for helper in helpers:
+            helper.result()
+        return results
 
 
 def _compiled(
