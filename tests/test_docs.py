@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/recurrent.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/convolution.md", "docs/recurrent.md"])
 def test_page(page):
     if page == "README.md":
         pytest.importorskip("torch", reason="torch is not installed: the README shows modules")
@@ -21,7 +21,9 @@ def test_page(page):
         exec(compile(block, page, "exec"), names)
 
 
-@pytest.mark.parametrize("module", ["lstm", "gru", "loops", "convert", "operations", "_vjp", "engine"])
+@pytest.mark.parametrize(
+    "module", ["lstm", "gru", "conv", "loops", "convert", "operations", "_vjp", "engine"]
+)
 def test_docstrings(module):
     result = doctest.testmod(importlib.import_module(f"xpgrad.{module}"))
     assert result.attempted > 0
