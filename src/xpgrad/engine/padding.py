@@ -15,7 +15,7 @@ def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) ->
         size = array.shape[axis]
         if b < 0 or e < 0:
             keep = slice(max(-b, 0), size - max(-e, 0))
-            array = array[(slice(None),) * axis + (keep,)]
+            array = array[(*(slice(None),) * axis, keep, ...)]
         parts = [_zeros(xp, array, axis, b)] if b > 0 else []
         parts.append(array)
         if e > 0:
