@@ -151,7 +151,7 @@ class Spectra:
         for axis in range(rank - 1):
             place = array.ndim - rank + axis
             array = self._engine.ifft(array, self._lengths[axis], place)
-            array = array[(slice(None),) * place + (slice(0, size[axis]),)]
+            array = array[(*(slice(None),) * place, slice(0, size[axis]), ...)]
         array = self._engine.irfft(array, self._lengths[-1], array.ndim - 1)
         return array[..., : size[-1]]
 
