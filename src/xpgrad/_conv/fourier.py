@@ -46,7 +46,7 @@ class Fourier(Method):
             groups, w = spectra.of_weights(W, part)
             y = engine.xp.matmul(x[:, groups, ...], engine.xp.conj(engine.xp.matrix_transpose(w)))
             Y = spectra.images(y, g.output_size)
-            return with_bias(engine, Y, None if B is None else B[part])
+            return with_bias(engine, Y, None if B is None else B[part], target)
 
         return engine.assemble(
             block, spectra.parts(g.outputs, g.channels), axis=1, shape=g.output_shape, like=X
@@ -67,7 +67,7 @@ class Fourier(Method):
             dX = spectra.images(engine.xp.matmul(dy[:, groups, ...], w), g.extent)
             behind = [size + b - e for size, b, e in zip(g.size, g.begin, g.extent, strict=True)]
             dX = engine.pad(dX, [-b for b in g.begin], behind)
-            return with_bias(engine, dX, None if B is None else B[part])
+            return with_bias(engine, dX, None if B is None else B[part], target)
 
         return engine.assemble(
             block, spectra.parts(g.channels, g.outputs), axis=1, shape=g.input_shape, like=dY

@@ -33,11 +33,11 @@ class Method:
         raise NotImplementedError
 
 
-def with_bias(engine: Any, Y: Any, B: Any) -> Any:
-    """Y (n, O, ...), which is not needed afterwards, plus B (O,) along its channels, where B is given."""
+def with_bias(engine: Any, Y: Any, B: Any, target: Any = None) -> Any:
+    """Y (n, O, ...) plus B (O,) along its channels, where B is given, perhaps in the memory of `target`."""
     if B is None:
         return Y
-    return engine.add(Y, engine.xp.reshape(B, (B.shape[0],) + (1,) * (Y.ndim - 2)), Y)
+    return engine.add(Y, engine.xp.reshape(B, (B.shape[0],) + (1,) * (Y.ndim - 2)), target)
 
 
 def image_size(geometry: ConvGeometry) -> int:

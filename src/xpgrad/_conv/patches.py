@@ -38,7 +38,7 @@ class Patches(Method):
             shape = (n, g.group, g.outputs // g.group, grid.output_length)
             bands = _bands(engine, g, n, grid.output_length)
             Y = engine.assemble(band, bands, axis=3, target=engine.room(shape, X))
-            return with_bias(engine, grid.gather(xp, Y), B)
+            return with_bias(engine, grid.gather(xp, Y), B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
 
@@ -48,7 +48,7 @@ class Patches(Method):
         weights = xp.matrix_transpose(_matrices(engine, g, W))
 
         def block(images: slice, target: Any) -> Any:
-            cotangents = grid.spread(engine, dY[images, ...])[..., grid.lead :]
+            cotangents = grid.spread(engine, dY[images, ...])
             n = cotangents.shape[0]
             totals = [
                 xp.zeros((n, g.group, g.channels // g.group, grid.room), dtype=dY.dtype, device=device(dY))
@@ -61,7 +61,8 @@ class Patches(Method):
                     totals[phase] = engine.add_shifted(
                         totals[phase], parts[:, :, :, tap, :], shift + columns.start
                     )
-            return with_bias(engine, grid.join(engine, [total[..., : grid.length] for total in totals]), B)
+            phases = [total[..., : grid.length] for total in totals]
+            return with_bias(engine, grid.join(engine, phases, target), B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
 
@@ -71,7 +72,7 @@ class Patches(Method):
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])
-            cotangents = grid.spread(engine, dY[images, ...])[..., grid.lead :]
+            cotangents = grid.spread(engine, dY[images, ...])
             for columns in _bands(engine, g, phases[0].shape[0], grid.output_length):
                 patches = columns_of_images(xp, _patches(engine, g, grid, phases, columns))
                 rows = columns_of_images(xp, cotangents[..., columns])

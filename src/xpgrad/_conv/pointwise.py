@@ -64,6 +64,6 @@ def _mix(engine: Any, g: ConvGeometry, images: Any, weights: Any, B: Any, shape:
     def block(block: slice, target: Any) -> Any:
         place = None if target is None else _columns(xp, g, target)
         Y = engine.product(weights, _columns(xp, g, images[block, ...]), place)
-        return with_bias(engine, xp.reshape(Y, (-1, *shape[1:])), B)
+        return with_bias(engine, xp.reshape(Y, (-1, *shape[1:])), B, target)
 
     return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=shape, like=images)

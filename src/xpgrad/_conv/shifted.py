@@ -54,61 +54,41 @@ class Grid:
     def split(self, engine: Any, X: Any) -> list[Any]:
         """Images (n, C, *size) as phases, each (n, group, C / group, room)."""
         g = self._geometry
-        sizes = zip(self._rows, g.strides, g.begin, g.size, strict=True)
-        behind = [r * s - b - size for r, s, b, size in sizes]
-        X = engine.pad(X, g.begin, behind)
-        xp, n = engine.xp, X.shape[0]
         parts = []
         for phase in self.phases:
-            steps = tuple(slice(r, None, s) for r, s in zip(phase, g.strides, strict=True))
-            part = X[(slice(None), slice(None), *steps)]
-            parts.append(xp.reshape(part, (n, g.group, g.channels // g.group, self.room)))
+            steps, before, behind = [], [], []
+            for r, s, b, size, rows in zip(phase, g.strides, g.begin, g.size, self._rows, strict=True):
+                first = max(0, -((r - b) // s))  # the phase's first element that is not padding
+                start = first * s + r - b
+                count = max(0, -((start - size) // s))
+                steps.append(slice(start, None, s))
+                before.append(first if count else 0)
+                behind.append(rows - count - before[-1])
+            part = engine.pad(X[(slice(None), slice(None), *steps)], before, behind)
+            shape = (X.shape[0], g.group, g.channels // g.group, self.room)
+            parts.append(engine.xp.reshape(part, shape))
         return parts
 
-    def join(self, engine: Any, parts: list[Any]) -> Any:
+    def join(self, engine: Any, parts: list[Any], target: Any = None) -> Any:
         """The way back of `split` for sums: phases, each (n, group, C / group, length), as (n, C, *size)."""
-        xp, g = engine.xp, self._geometry
-        n = parts[0].shape[0]
+        g = self._geometry
         images = {
-            phase: xp.reshape(part, (n, g.channels, *self.size))
+            phase: engine.xp.reshape(part, (part.shape[0], g.channels, *self.size))
             for phase, part in zip(self.phases, parts, strict=True)
         }
-        if prod(g.strides) > 1:
-            nothing = xp.zeros_like(parts[0])
-            nothing = xp.reshape(nothing, (n, g.channels, *self.size))
-            whole = _interleaved(xp, images, nothing, g.strides, ())
-        else:
-            whole = images[(0,) * g.rank]
-        behind = [size + b - m for size, b, m in zip(g.size, g.begin, whole.shape[2:], strict=True)]
-        return engine.pad(whole, [-b for b in g.begin], behind)
+        return engine.interleave(images, g.strides, g.begin, g.size, target)
 
-    def spread(self, engine: Any, dY: Any) -> Any:
+    def spread(self, engine: Any, dY: Any, lead: int = 0) -> Any:
         """Output cotangents (n, O, *output_size) on the grid, (n, group, O / group, lead + length)."""
         g = self._geometry
-        behind = [m - o for m, o in zip(self.size, g.output_size, strict=True)]
-        dY = engine.pad(dY, (0,) * g.rank, behind)
-        dY = engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, self.length))
-        return engine.pad(dY, (self.lead,), (0,))
+        dY = engine.spread(dY, self.size, lead)
+        return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, lead + self.length))
 
     def gather(self, xp: Any, Y: Any) -> Any:
         """Outputs (n, group, O / group, output_length) as (n, O, *output_size)."""
         g = self._geometry
         Y = xp.reshape(Y, (Y.shape[0], g.outputs, g.output_size[0], *self.size[1:]))
         return Y[(..., *(slice(0, o) for o in g.output_size))]
-
-
-def _interleaved(xp: Any, images: dict[Sizes, Any], nothing: Any, strides: Sizes, phase: Sizes) -> Any:
-    """Phases put between one another, dimension by dimension."""
-    axis = len(phase)
-    if axis == len(strides):
-        return images.get(phase, nothing)
-    parts = [_interleaved(xp, images, nothing, strides, (*phase, r)) for r in range(strides[axis])]
-    if len(parts) == 1:
-        return parts[0]
-    stacked = xp.stack(parts, axis=axis + 3)
-    shape = list(parts[0].shape)
-    shape[axis + 2] *= strides[axis]
-    return xp.reshape(stacked, tuple(shape))
 
 
 def tap_weights(engine: Any, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
@@ -134,7 +114,7 @@ class Shifted(Method):
             for tap, (phase, shift) in enumerate(grid.taps):
                 view = phases[phase][..., shift : shift + grid.output_length]
                 total = engine.add_product(total, weights[tap, ...], view)
-            return with_bias(engine, grid.gather(xp, total), B)
+            return with_bias(engine, grid.gather(xp, total), B, target)
 
         return engine.assemble(
             block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.output_shape, like=X
@@ -146,13 +126,13 @@ class Shifted(Method):
         weights = tap_weights(engine, geometry, W, transposed=True)
 
         def block(images: slice, target: Any) -> Any:
-            cotangents = grid.spread(engine, dY[images, ...])
+            cotangents = grid.spread(engine, dY[images, ...], grid.lead)
             totals: list[Any] = [None] * len(grid.phases)
             for tap, (phase, shift) in enumerate(grid.taps):
                 start = grid.lead - shift
                 view = cotangents[..., start : start + grid.length]
                 totals[phase] = engine.add_product(totals[phase], weights[tap, ...], view)
-            return with_bias(engine, grid.join(engine, totals), B)
+            return with_bias(engine, grid.join(engine, totals, target), B, target)
 
         return engine.assemble(
             block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.input_shape, like=dY
@@ -164,7 +144,7 @@ class Shifted(Method):
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])
-            cotangents = grid.spread(engine, dY[images, ...])[..., grid.lead : grid.lead + grid.output_length]
+            cotangents = grid.spread(engine, dY[images, ...])[..., : grid.output_length]
             # one product over images and positions, where an engine takes several images at a time
             rows = columns_of_images(xp, cotangents)
             totals = totals or [None] * len(grid.taps)

@@ -28,7 +28,7 @@ class Taps(Method):
         def block(images: slice, target: Any) -> Any:
             rows = _rows(xp, grid.split(engine, X[images, ...]))
             Y = engine.sum_of_shifts(rows, weights, terms, grid.output_length)
-            return with_bias(engine, grid.gather(xp, Y), B)
+            return with_bias(engine, grid.gather(xp, Y), B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
 
@@ -46,9 +46,9 @@ class Taps(Method):
             plans.append((xp.reshape(of_phase, (g.group, seen, made * len(meeting))), terms))
 
         def block(images: slice, target: Any) -> Any:
-            rows = grid.spread(engine, dY[images, ...])
+            rows = grid.spread(engine, dY[images, ...], grid.lead)
             totals = [engine.sum_of_shifts(rows, *plan, grid.length) for plan in plans]
-            return with_bias(engine, grid.join(engine, totals), B)
+            return with_bias(engine, grid.join(engine, totals, target), B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
 
@@ -59,7 +59,7 @@ class Taps(Method):
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             rows = _rows(xp, grid.split(engine, X[images, ...]))
-            cotangents = grid.spread(engine, dY[images, ...])[..., grid.lead : grid.lead + grid.output_length]
+            cotangents = grid.spread(engine, dY[images, ...])[..., : grid.output_length]
             products = engine.products_of_shifts(cotangents, rows, terms)
             return [products if totals is None else totals[0] + products]
 

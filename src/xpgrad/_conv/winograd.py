@@ -142,10 +142,16 @@ class Winograd(Method):
 
 
 def _kernels_at_points(engine: Any, W: Any) -> Any:
-    """W (O, C, 3, 3) as (36, O, C): its kernels are the windows of O images of one row of them."""
-    xp, (outputs, channels, *_) = engine.xp, W.shape
-    image = xp.reshape(xp.permute_dims(W, (0, 2, 1, 3)), (1, outputs, 3, 3 * channels))
-    return engine.from_windows(image, Windows(3, (0, 0), 1, channels), _KERNEL)
+    """W (O, C, 3, 3) as (36, O, C): its kernels are the windows of O rows of them."""
+    outputs, channels = W.shape[:2]
+
+    def block(part: slice, target: Any) -> Any:
+        image = engine.xp.permute_dims(W[part, ...], (0, 2, 1, 3))
+        image = engine.xp.reshape(image, (1, image.shape[0], 3, 3 * channels))
+        return engine.from_windows(image, Windows(3, (0, 0), 1, channels), _KERNEL, target)
+
+    blocks = engine.blocks(outputs, 36 * channels)
+    return engine.assemble(block, blocks, axis=1, shape=(36, outputs, channels), like=W)
 
 
 def _windows(g: ConvGeometry, rows: slice) -> Windows:

@@ -8,7 +8,7 @@ constants, so that LLVM sees that they do not overlap.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ def from_windows(X: np.ndarray, windows: Windows, transform: Transform, M: np.nd
     if X.strides[3] != X.itemsize:
         X = np.ascontiguousarray(X)
     step, begin, rows, columns = windows
-    _loop("from", transform, step, X.dtype)(*_flat(X, writeable=False), *begin, rows, columns, M)
+    loop = _loop("from", transform, step, X.dtype)
+    loop(_flat(X, False), *X.shape, *_distances(X), *begin, rows, columns, _flat(M, True), *_distances(M))
 
 
 def to_windows(
@@ -34,15 +35,19 @@ def to_windows(
     """The results of windows M (m * m, O, n * rows * columns), plus B, into Y (n, O, height, width)."""
     B = np.zeros(Y.shape[1], dtype=Y.dtype) if B is None else np.array(B)
     loop = _loop("to", transform, transform.made, M.dtype)
-    loop(M, windows.rows, windows.columns, B, *_flat(Y, writeable=True))
+    rows, columns = windows.rows, windows.columns
+    loop(_flat(M, False), *_distances(M), rows, columns, B, _flat(Y, True), *Y.shape, *_distances(Y))
 
 
-def _flat(images: np.ndarray, *, writeable: bool) -> tuple[Any, ...]:
-    """Memory from the first element to the last, the shape, and the distances along all axes but the last."""
-    distances = [stride // images.itemsize for stride in images.strides[:3]]
-    span = 1 + sum(d * (s - 1) for d, s in zip([*distances, 1], images.shape, strict=True))
-    flat = np.lib.stride_tricks.as_strided(images, (span,), (images.itemsize,), writeable=writeable)
-    return flat, *images.shape, *distances
+def _distances(array: np.ndarray) -> list[int]:
+    """In elements, along all axes but the last."""
+    return [stride // array.itemsize for stride in array.strides[:-1]]
+
+
+def _flat(array: np.ndarray, writeable: bool) -> np.ndarray:
+    """The memory from the first element to the last one; all are in place along the last axis."""
+    span = 1 + sum(d * (s - 1) for d, s in zip([*_distances(array), 1], array.shape, strict=True))
+    return np.lib.stride_tricks.as_strided(array, (span,), (array.itemsize,), writeable=writeable)
 
 
 def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Any:
@@ -54,54 +59,56 @@ def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Any:
 def _compiled(
     kind: str, function: Callable, constants: tuple, taken: int, made: int, step: int, dtype: str
 ) -> Any:
-    source = _FROM if kind == "from" else _TO
     formula = Formula(function, dict(constants))
     side = max(taken, made)  # vectors of a row of windows' elements, before and after
-    text = source.format(
-        vector=_AT_ONCE,
-        line=_AT_ONCE * step + taken,
-        taken=taken,
-        made=made,
-        step=step,
-        side=side,
-        along_columns=_assignment(function, taken, made, "lines", "{} * LINE + w")
-        if kind == "from"
-        else _assignment(function, taken, made, "cells", f"({{}} * {side} + j) * VECTOR + t"),
-        along_rows=_assignment(function, taken, made, "cells", f"(i * {side} + {{}}) * VECTOR + t"),
-        apart="\n".join(
-            f"                                cells[at + {j} * VECTOR + t] = lines[i * LINE + {step} * t + {j}]"
-            for j in range(taken)
-        ),
-        together="\n".join(
-            f"                                y[to + {step} * t + {j}] = cells[at + {j} * VECTOR + t] + b"
-            for j in range(made)
-        ),
-    )
-    return load(
-        f"{kind}_windows_{function.__name__.strip('_')}_{dtype}", scalar_source(formula, dtype) + text
-    ).loop
+    sizes = {"taken": taken, "made": made, "step": step, "side": side}
+    line = _AT_ONCE * step + taken
+
+    def assignment(targets: str, values: str) -> str:
+        """``a[...], a[...], = formula(b[...], ...)``: what is taken is read before anything is written."""
+        left = ", ".join(targets.format(k, **sizes) for k in range(made))
+        right = ", ".join(values.format(k, **sizes) for k in range(taken))
+        return f"{left}, = {function.__name__}({right})"
+
+    rows_of_cells = "cells[(i * {side} + {}) * VECTOR + t]"
+    if kind == "from":
+        body = _FROM.format(
+            **sizes,
+            padded_columns=assignment("lines[{} * LINE + w]", "lines[{} * LINE + w]"),
+            columns=assignment("lines[{} * LINE + w]", "x[source + {} * by_row + w]"),
+            apart=_lines(
+                32,
+                (f"cells[at + {j} * VECTOR + t] = lines[i * LINE + {step} * t + {j}]" for j in range(taken)),
+            ),
+            rows=assignment(rows_of_cells, rows_of_cells),
+        )
+    else:
+        body = _TO.format(
+            **sizes,
+            columns=assignment(
+                "cells[({} * {side} + j) * VECTOR + t]", "m[source + ({} * {taken} + j) * by_point + t]"
+            ),
+            rows=assignment(rows_of_cells, rows_of_cells),
+            together=_lines(
+                32, (f"y[to + {step} * t + {j}] = cells[at + {j} * VECTOR + t] + b" for j in range(made))
+            ),
+        )
+    head = f"\nimport numpy as np\n\nVECTOR = {_AT_ONCE}\nLINE = {line}\n"
+    name = f"{kind}_windows_{function.__name__.strip('_')}_{dtype}"
+    return load(name, scalar_source(formula, dtype) + head + body).loop
 
 
-def _assignment(function: Callable, taken: int, made: int, array: str, index: str) -> str:
-    """``a[...], a[...] = formula(a[...], ...)``; what is taken is read before anything is written."""
-    targets = ", ".join(f"{array}[{index.format(k)}]" for k in range(made))
-    values = ", ".join(f"{array}[{index.format(k)}]" for k in range(taken))
-    return f"{targets}, = {function.__name__}({values})"
+def _lines(indent: int, lines: Iterable[str]) -> str:
+    return f"\n{' ' * indent}".join(lines)
 
 
-_HEAD = """
-import numpy as np
-
-VECTOR = {vector}
-LINE = {line}
-
+_FROM = """
 
 @njit(nogil=True, cache=True, error_model='numpy', fastmath={{'contract'}})
-"""
-
-_FROM = (
-    _HEAD
-    + """def loop(x, images, channels, height, width, by_image, by_channel, by_row, top, left, rows, columns, m):
+def loop(
+    x, images, channels, height, width, by_image, by_channel, by_row, top, left, rows, columns,
+    m, by_point, by_line,
+):
     lines = np.empty({side} * LINE, x.dtype)
     cells = np.empty({side} * {side} * VECTOR, x.dtype)
     group = max(1, VECTOR // columns)
@@ -113,44 +120,51 @@ _FROM = (
                     reach = (across - 1) * {step} + {taken}
                     begin = first * {step} - left
                     low, high = min(reach, max(0, -begin)), max(0, min(reach, width - begin))
+                    for i in range({made}):
+                        for w in range(low):
+                            lines[i * LINE + w] = 0
+                        for w in range(high, reach):
+                            lines[i * LINE + w] = 0
                     count = 0
                     for r in range(first_row, min(rows, first_row + group)):
-                        for i in range({taken}):
-                            h = r * {step} + i - top
-                            if h < 0 or h >= height:
-                                for w in range(reach):
-                                    lines[i * LINE + w] = 0
-                            else:
-                                source = n * by_image + c * by_channel + h * by_row + begin
-                                for w in range(low):
-                                    lines[i * LINE + w] = 0
-                                for w in range(low, high):
-                                    lines[i * LINE + w] = x[source + w]
-                                for w in range(high, reach):
-                                    lines[i * LINE + w] = 0
-                        for w in range(reach):
-                            {along_columns}
+                        h = r * {step} - top
+                        source = n * by_image + c * by_channel + h * by_row + begin
+                        if h >= 0 and h + {taken} <= height:
+                            for w in range(low, high):
+                                {columns}
+                        else:
+                            for i in range({taken}):
+                                if h + i < 0 or h + i >= height:
+                                    for w in range(low, high):
+                                        lines[i * LINE + w] = 0
+                                else:
+                                    for w in range(low, high):
+                                        lines[i * LINE + w] = x[source + i * by_row + w]
+                            for w in range(low, high):
+                                {padded_columns}
                         for i in range({made}):
                             at = i * {side} * VECTOR + count
                             for t in range(across):
-{apart}
+                                {apart}
                         count += across
                     for i in range({made}):
                         for t in range(count):
-                            {along_rows}
-                    to = (n * rows + first_row) * columns + first
+                            {rows}
+                    to = c * by_line + (n * rows + first_row) * columns + first
                     for i in range({made}):
                         for j in range({made}):
-                            row = m[i * {made} + j, c, to:]
                             at = (i * {side} + j) * VECTOR
+                            place = to + (i * {made} + j) * by_point
                             for t in range(count):
-                                row[t] = cells[at + t]
+                                m[place + t] = cells[at + t]
 """
-)
 
-_TO = (
-    _HEAD
-    + """def loop(m, rows, columns, bias, y, images, channels, height, width, by_image, by_channel, by_row):
+_TO = """
+
+@njit(nogil=True, cache=True, error_model='numpy', fastmath={{'contract'}})
+def loop(
+    m, by_point, by_line, rows, columns, bias, y, images, channels, height, width, by_image, by_channel, by_row
+):
     cells = np.empty({side} * {side} * VECTOR, m.dtype)
     group = max(1, VECTOR // columns)
     for c in range(channels):
@@ -160,27 +174,21 @@ _TO = (
                 for first in range(0, columns, VECTOR):
                     across = min(VECTOR, columns - first)
                     count = across * min(group, rows - first_row)
-                    start = (n * rows + first_row) * columns + first
-                    for i in range({taken}):
-                        for j in range({taken}):
-                            row = m[i * {taken} + j, c, start:]
-                            at = (i * {side} + j) * VECTOR
-                            for t in range(count):
-                                cells[at + t] = row[t]
+                    source = c * by_line + (n * rows + first_row) * columns + first
                     for j in range({taken}):
                         for t in range(count):
-                            {along_columns}
+                            {columns}
                     for i in range({made}):
                         for t in range(count):
-                            {along_rows}
+                            {rows}
                     whole = max(0, min(across, width // {step} - first))
+                    end = min(across * {step}, width - first * {step})
                     for r in range(first_row, min(rows, first_row + group)):
                         for i in range(min({step}, height - r * {step})):
                             at = i * {side} * VECTOR + (r - first_row) * across
                             to = n * by_image + c * by_channel + (r * {step} + i) * by_row + first * {step}
                             for t in range(whole):
-{together}
-                            for w in range(whole * {step}, min(across * {step}, width - first * {step})):
+                                {together}
+                            for w in range(whole * {step}, end):
                                 y[to + w] = cells[at + (w % {step}) * VECTOR + w // {step}] + b
 """
-)

@@ -6,10 +6,11 @@ may put a result: who calls uses what is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
-from xpgrad.engine.padding import padded
+from xpgrad.engine.padding import interleaved, padded
 from xpgrad.engine.windows import Transform, Windows, from_windows, to_windows
 
 
@@ -71,6 +72,26 @@ class Images:
     def pad(self, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
         """Zeros before and behind the last axes; negative numbers take elements away."""
         return padded(self.xp, array, before, behind)
+
+    def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
+        """The last dimensions at the begin of larger ones of that size, flat, with `lead` zeros before all."""
+        behind = [large - small for large, small in zip(size, array.shape[-len(size) :], strict=True)]
+        whole = padded(self.xp, array, (0,) * len(size), behind)
+        whole = self.xp.reshape(whole, (*array.shape[: -len(size)], prod(size)))
+        return padded(self.xp, whole, (lead,), (0,))
+
+    def interleave(
+        self,
+        parts: Mapping[tuple[int, ...], Any],
+        steps: Sequence[int],
+        begin: Sequence[int],
+        size: Sequence[int],
+        target: Any = None,
+    ) -> Any:
+        """Some elements of the last dimensions of `padding.interleaved`: so many from there on, zeros behind."""
+        whole = interleaved(self.xp, parts, steps)
+        sizes = zip(size, begin, whole.shape[-len(size) :], strict=True)
+        return padded(self.xp, whole, [-b for b in begin], [s + b - large for s, b, large in sizes])
 
     def add(self, a: Any, b: Any, target: Any = None) -> Any:
         """The sum."""
@@ -135,7 +156,7 @@ class Images:
 
     # --- square windows of images, transformed along both axes
 
-    def from_windows(self, X: Any, windows: Windows, transform: Transform) -> Any:
+    def from_windows(self, X: Any, windows: Windows, transform: Transform, target: Any = None) -> Any:
         """The transformed windows of images; see `windows.from_windows`."""
         return from_windows(self.xp, X, windows, transform)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,46 @@ class NumpyImages(Images):
         whole[(..., *places)] = array
         return whole
 
+    def spread(self, array: np.ndarray, size: Sequence[int], lead: int) -> np.ndarray:
+        """In one go; a view where nothing is added."""
+        outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
+        if not lead and inner == tuple(size):
+            return array.reshape(*outer, -1)
+        whole = np.zeros((*outer, lead + prod(size)), dtype=array.dtype)
+        places = tuple(slice(0, small) for small in inner)
+        whole[..., lead:].reshape(*outer, *size)[(..., *places)] = array
+        return whole
+
+    def interleave(
+        self,
+        parts: Mapping[tuple[int, ...], np.ndarray],
+        steps: Sequence[int],
+        begin: Sequence[int],
+        size: Sequence[int],
+        target: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Each part straight into its places."""
+        some = next(iter(parts.values()))
+        if target is None:
+            target = np.empty((*some.shape[: -len(size)], *size), dtype=some.dtype)
+        if len(parts) < prod(steps) or any(
+            s + b > large * step
+            for s, b, large, step in zip(size, begin, some.shape[-len(size) :], steps, strict=True)
+        ):
+            target[...] = 0
+        for phase, part in parts.items():
+            places, kept = [], []
+            for r, b, step, count, large in zip(
+                phase, begin, steps, size, part.shape[-len(size) :], strict=True
+            ):
+                first = max(0, -((r - b) // step))  # the part's first element at or behind `begin`
+                place = first * step + r - b
+                number = max(0, min(large - first, -((place - count) // step)))
+                places.append(slice(place, place + number * step, step) if number else slice(0, 0))
+                kept.append(slice(first, first + number))
+            target[(..., *places)] = part[(..., *kept)]
+        return target
+
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
         """Matrix product, straight into the target where that is given."""
         return np.matmul(a, b, out=target)
@@ -106,7 +147,8 @@ class NumpyImages(Images):
 
     def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
         """As a product: in one pass, by BLAS."""
-        return np.matmul(array, np.ones(array.shape[-1], dtype=array.dtype))
+        rows = array.reshape(-1, array.shape[-1])
+        return np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype)).reshape(array.shape[:-1])
 
     def sum_of_shifts(
         self, rows: np.ndarray, weights: np.ndarray, terms: Sequence[tuple[int, int]], length: int
@@ -128,15 +170,18 @@ class NumpyImages(Images):
 
         return products_of_shifts(a, rows, terms)
 
-    def from_windows(self, X: np.ndarray, windows: Windows, transform: Transform) -> np.ndarray:
+    def from_windows(
+        self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None
+    ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
         if not compiles(X):
             return super().from_windows(X, windows, transform)
         from xpgrad.engine.compiled_windows import from_windows
 
-        M = np.empty(
-            (transform.made**2, X.shape[1], X.shape[0] * windows.rows * windows.columns), dtype=X.dtype
-        )
+        M = target
+        if M is None:
+            columns = X.shape[0] * windows.rows * windows.columns
+            M = np.empty((transform.made**2, X.shape[1], columns), dtype=X.dtype)
         from_windows(X, windows, transform, M)
         return M
 

@@ -1,8 +1,8 @@
-"""Zeros around the spatial dimensions, and their removal, without writing to any array."""
+"""Zeros around and between the elements of the last dimensions, and their removal, without writing to any array."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from array_api_compat import device
@@ -23,6 +23,29 @@ def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) ->
         if len(parts) > 1:
             array = xp.concat(parts, axis=axis)
     return array
+
+
+def interleaved(xp: Any, parts: Mapping[tuple[int, ...], Any], steps: Sequence[int]) -> Any:
+    """One array of several of one shape: element i of part r becomes element i * step + r, in each last dimension.
+
+    Parts that are not given are zero.
+    """
+    return _interleaved(xp, parts, xp.zeros_like(next(iter(parts.values()))), steps, ())
+
+
+def _interleaved(
+    xp: Any, parts: Mapping[tuple[int, ...], Any], nothing: Any, steps: Sequence[int], phase: tuple[int, ...]
+) -> Any:
+    done = len(phase)
+    if done == len(steps):
+        return parts.get(phase, nothing)
+    made = [_interleaved(xp, parts, nothing, steps, (*phase, r)) for r in range(steps[done])]
+    if len(made) == 1:
+        return made[0]
+    axis = made[0].ndim - len(steps) + done
+    shape = list(made[0].shape)
+    shape[axis] *= len(made)
+    return xp.reshape(xp.stack(made, axis=axis + 1), tuple(shape))
 
 
 def _zeros(xp: Any, like: Any, axis: int, count: int) -> Any:
