@@ -35,7 +35,7 @@ def _loops() -> Any:
 
 
 # Four terms at a time, so that a sum is read and written once for four multiplications. In the inner products the
-# order of additions is free ("reassoc"): each lane of a vector keeps a sum of its own.
+# order of additions is free ("reassoc", "nsz"): each lane of a vector keeps a sum of its own.
 _SOURCE = """# weighted sums of shifted rows, and their gradient; generated
 from numba import njit
 
@@ -70,7 +70,7 @@ def sum_of_shifts(rows, weights, terms, total):
                             y[t] += a * p[t]
 
 
-@njit(nogil=True, cache=True, error_model='numpy', fastmath={'contract', 'reassoc'})
+@njit(nogil=True, cache=True, error_model='numpy', fastmath={'contract', 'reassoc', 'nsz'})
 def products_of_shifts(a, rows, terms, products):
     images, groups, sums, length = a.shape
     for g in range(groups):

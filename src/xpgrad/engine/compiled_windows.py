@@ -62,7 +62,6 @@ def _compiled(
     formula = Formula(function, dict(constants))
     side = max(taken, made)  # vectors of a row of windows' elements, before and after
     sizes = {"taken": taken, "made": made, "step": step, "side": side}
-    line = _AT_ONCE * step + taken
 
     def assignment(targets: str, values: str) -> str:
         """``a[...], a[...], = formula(b[...], ...)``: what is taken is read before anything is written."""
@@ -70,30 +69,26 @@ def _compiled(
         right = ", ".join(values.format(k, **sizes) for k in range(taken))
         return f"{left}, = {function.__name__}({right})"
 
+    columns_of_cells = "cells[({} * {side} + j) * VECTOR + t]"
     rows_of_cells = "cells[(i * {side} + {}) * VECTOR + t]"
     if kind == "from":
         body = _FROM.format(
             **sizes,
-            padded_columns=assignment("lines[{} * LINE + w]", "lines[{} * LINE + w]"),
-            columns=assignment("lines[{} * LINE + w]", "x[source + {} * by_row + w]"),
-            apart=_lines(
-                32,
-                (f"cells[at + {j} * VECTOR + t] = lines[i * LINE + {step} * t + {j}]" for j in range(taken)),
-            ),
+            apart=_lines(32, (f"whole[{j} * VECTOR + t] = line[{step} * t + {j}]" for j in range(taken))),
+            columns=assignment(columns_of_cells, columns_of_cells),
             rows=assignment(rows_of_cells, rows_of_cells),
         )
     else:
         body = _TO.format(
             **sizes,
-            columns=assignment(
-                "cells[({} * {side} + j) * VECTOR + t]", "m[source + ({} * {taken} + j) * by_point + t]"
-            ),
+            points=_lines(24, (f"m{i} = m[source + ({i} * {taken} + j) * by_point:]" for i in range(taken))),
+            columns=assignment(columns_of_cells, "m{}[t]"),
             rows=assignment(rows_of_cells, rows_of_cells),
             together=_lines(
-                32, (f"y[to + {step} * t + {j}] = cells[at + {j} * VECTOR + t] + b" for j in range(made))
+                32, (f"line[{step} * t + {j}] = cells[at + {j} * VECTOR + t] + b" for j in range(made))
             ),
         )
-    head = f"\nimport numpy as np\n\nVECTOR = {_AT_ONCE}\nLINE = {line}\n"
+    head = f"\nimport numpy as np\n\nVECTOR = {_AT_ONCE}\n"
     name = f"{kind}_windows_{function.__name__.strip('_')}_{dtype}"
     return load(name, scalar_source(formula, dtype) + head + body).loop
 
@@ -109,7 +104,6 @@ def loop(
     x, images, channels, height, width, by_image, by_channel, by_row, top, left, rows, columns,
     m, by_point, by_line,
 ):
-    lines = np.empty({side} * LINE, x.dtype)
     cells = np.empty({side} * {side} * VECTOR, x.dtype)
     group = max(1, VECTOR // columns)
     for c in range(channels):
@@ -117,36 +111,35 @@ def loop(
             for first_row in range(0, rows, group):
                 for first in range(0, columns, VECTOR):
                     across = min(VECTOR, columns - first)
-                    reach = (across - 1) * {step} + {taken}
                     begin = first * {step} - left
-                    low, high = min(reach, max(0, -begin)), max(0, min(reach, width - begin))
-                    for i in range({made}):
-                        for w in range(low):
-                            lines[i * LINE + w] = 0
-                        for w in range(high, reach):
-                            lines[i * LINE + w] = 0
+                    # windows from low to high lie within the image's columns
+                    low = min(across, max(0, (-begin + {step} - 1) // {step}))
+                    high = max(low, min(across, (width - begin - {taken}) // {step} + 1))
                     count = 0
                     for r in range(first_row, min(rows, first_row + group)):
-                        h = r * {step} - top
-                        source = n * by_image + c * by_channel + h * by_row + begin
-                        if h >= 0 and h + {taken} <= height:
-                            for w in range(low, high):
-                                {columns}
-                        else:
-                            for i in range({taken}):
-                                if h + i < 0 or h + i >= height:
-                                    for w in range(low, high):
-                                        lines[i * LINE + w] = 0
-                                else:
-                                    for w in range(low, high):
-                                        lines[i * LINE + w] = x[source + i * by_row + w]
-                            for w in range(low, high):
-                                {padded_columns}
-                        for i in range({made}):
+                        for i in range({taken}):
+                            h = r * {step} + i - top
                             at = i * {side} * VECTOR + count
-                            for t in range(across):
+                            if h < 0 or h >= height:
+                                for j in range({taken}):
+                                    for t in range(across):
+                                        cells[at + j * VECTOR + t] = 0
+                                continue
+                            source = n * by_image + c * by_channel + h * by_row + begin
+                            line = x[source + {step} * low:]
+                            whole = cells[at + low:]
+                            for t in range(high - low):
                                 {apart}
+                            for edge in range(across - high + low):
+                                t = edge if edge < low else edge - low + high
+                                for j in range({taken}):
+                                    w = begin + {step} * t + j
+                                    inside = w >= 0 and w < width
+                                    cells[at + j * VECTOR + t] = x[source - begin + w] if inside else 0
                         count += across
+                    for j in range({taken}):
+                        for t in range(count):
+                            {columns}
                     for i in range({made}):
                         for t in range(count):
                             {rows}
@@ -154,9 +147,9 @@ def loop(
                     for i in range({made}):
                         for j in range({made}):
                             at = (i * {side} + j) * VECTOR
-                            place = to + (i * {made} + j) * by_point
+                            line = m[to + (i * {made} + j) * by_point:]
                             for t in range(count):
-                                m[place + t] = cells[at + t]
+                                line[t] = cells[at + t]
 """
 
 _TO = """
@@ -176,6 +169,7 @@ def loop(
                     count = across * min(group, rows - first_row)
                     source = c * by_line + (n * rows + first_row) * columns + first
                     for j in range({taken}):
+                        {points}
                         for t in range(count):
                             {columns}
                     for i in range({made}):
@@ -187,8 +181,9 @@ def loop(
                         for i in range(min({step}, height - r * {step})):
                             at = i * {side} * VECTOR + (r - first_row) * across
                             to = n * by_image + c * by_channel + (r * {step} + i) * by_row + first * {step}
+                            line = y[to:]
                             for t in range(whole):
                                 {together}
                             for w in range(whole * {step}, end):
-                                y[to + w] = cells[at + (w % {step}) * VECTOR + w // {step}] + b
+                                line[w] = cells[at + (w % {step}) * VECTOR + w // {step}] + b
 """
