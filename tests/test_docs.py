@@ -30,6 +30,15 @@ def test_docstrings(module):
     assert result.failed == 0
 
 
+def test_every_method_of_convolution_is_described():
+    methods = set(importlib.import_module("xpgrad._conv.choice").METHODS)
+    _, can, rule = re.split(
+        r"^## Methods|^### Which", (ROOT / "docs/convolution.md").read_text("utf-8"), flags=re.M
+    )
+    for table in (can, rule):
+        assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == methods
+
+
 def test_links():
     """Files that the pages point to exist."""
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
