@@ -48,7 +48,7 @@ class Patches(Method):
         weights = xp.matrix_transpose(_matrices(engine, g, W))
 
         def block(images: slice, target: Any) -> Any:
-            cotangents = grid.spread(engine, dY[images, ...])
+            cotangents = grid.spread_rows(engine, dY[images, ...])
             n = cotangents.shape[0]
             totals = [
                 xp.zeros((n, g.group, g.channels // g.group, grid.room), dtype=dY.dtype, device=device(dY))
@@ -72,7 +72,7 @@ class Patches(Method):
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])
-            cotangents = grid.spread(engine, dY[images, ...])
+            cotangents = grid.spread_rows(engine, dY[images, ...])
             for columns in _bands(engine, g, phases[0].shape[0], grid.output_length):
                 patches = columns_of_images(xp, _patches(engine, g, grid, phases, columns))
                 rows = columns_of_images(xp, cotangents[..., columns])

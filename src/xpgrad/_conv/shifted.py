@@ -78,11 +78,17 @@ class Grid:
         }
         return engine.interleave(images, g.strides, g.begin, g.size, target)
 
-    def spread(self, engine: Any, dY: Any, lead: int = 0) -> Any:
+    def spread(self, engine: Any, dY: Any) -> Any:
         """Output cotangents (n, O, *output_size) on the grid, (n, group, O / group, lead + length)."""
+        return self._flat(engine, engine.spread(dY, self.size, self.lead))
+
+    def spread_rows(self, engine: Any, dY: Any) -> Any:
+        """Output cotangents on the grid's rows of outputs, (n, group, O / group, output_length)."""
+        return self._flat(engine, engine.spread(dY, (self._geometry.output_size[0], *self.size[1:]), 0))
+
+    def _flat(self, engine: Any, dY: Any) -> Any:
         g = self._geometry
-        dY = engine.spread(dY, self.size, lead)
-        return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, lead + self.length))
+        return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, dY.shape[2]))
 
     def gather(self, xp: Any, Y: Any) -> Any:
         """Outputs (n, group, O / group, output_length) as (n, O, *output_size)."""
@@ -126,7 +132,7 @@ class Shifted(Method):
         weights = tap_weights(engine, geometry, W, transposed=True)
 
         def block(images: slice, target: Any) -> Any:
-            cotangents = grid.spread(engine, dY[images, ...], grid.lead)
+            cotangents = grid.spread(engine, dY[images, ...])
             totals: list[Any] = [None] * len(grid.phases)
             for tap, (phase, shift) in enumerate(grid.taps):
                 start = grid.lead - shift
@@ -144,7 +150,7 @@ class Shifted(Method):
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])
-            cotangents = grid.spread(engine, dY[images, ...])[..., : grid.output_length]
+            cotangents = grid.spread_rows(engine, dY[images, ...])
             # one product over images and positions, where an engine takes several images at a time
             rows = columns_of_images(xp, cotangents)
             totals = totals or [None] * len(grid.taps)

@@ -46,7 +46,7 @@ class Taps(Method):
             plans.append((xp.reshape(of_phase, (g.group, seen, made * len(meeting))), terms))
 
         def block(images: slice, target: Any) -> Any:
-            rows = grid.spread(engine, dY[images, ...], grid.lead)
+            rows = grid.spread(engine, dY[images, ...])
             totals = [engine.sum_of_shifts(rows, *plan, grid.length) for plan in plans]
             return with_bias(engine, grid.join(engine, totals, target), B, target)
 
@@ -59,7 +59,7 @@ class Taps(Method):
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             rows = _rows(xp, grid.split(engine, X[images, ...]))
-            cotangents = grid.spread(engine, dY[images, ...])[..., : grid.output_length]
+            cotangents = grid.spread_rows(engine, dY[images, ...])
             products = engine.products_of_shifts(cotangents, rows, terms)
             return [products if totals is None else totals[0] + products]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiler import load
+from xpgrad.engine.compiler import load, one_at_a_time
 
 
 def sum_of_shifts(
@@ -31,7 +31,8 @@ def products_of_shifts(a: np.ndarray, rows: np.ndarray, terms: Sequence[tuple[in
 
 @functools.cache
 def _loops() -> Any:
-    return load("shifts", _SOURCE)
+    with one_at_a_time:
+        return load("shifts", _SOURCE)
 
 
 # Four terms at a time, so that a sum is read and written once for four multiplications. In the inner products the

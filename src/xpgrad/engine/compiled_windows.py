@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiler import load, scalar_source
+from xpgrad.engine.compiler import load, one_at_a_time, scalar_source
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.windows import Transform, Windows
 
@@ -52,7 +52,8 @@ def _flat(array: np.ndarray, writeable: bool) -> np.ndarray:
 
 def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Any:
     formula, taken, made = transform
-    return _compiled(kind, formula.function, formula.key[1], taken, made, step, dtype.name)
+    with one_at_a_time:
+        return _compiled(kind, formula.function, formula.key[1], taken, made, step, dtype.name)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,9 @@ class Place(NamedTuple):
 
 
 Layout = tuple[Place, ...]
+
+# Threads may come to one formula at the same time, and Python's parser is not safe for that before 3.12.
+one_at_a_time = threading.RLock()
 
 
 def layouts(inputs: Sequence[Operand], outputs: Sequence[Operand]) -> tuple[Layout, Layout]:
@@ -68,7 +72,8 @@ def compiled(formula: Formula, inputs: Layout, outputs: Layout, dtype: str) -> C
     callable
         A numba dispatcher. The rows are the first ones to touch of the operands so marked.
     """
-    return _compiled(formula.function, formula.key[1], inputs, outputs, dtype)
+    with one_at_a_time:
+        return _compiled(formula.function, formula.key[1], inputs, outputs, dtype)
 
 
 @functools.cache
