@@ -123,12 +123,12 @@ def apply(
     return tuple(outputs[: len(kernel.cotangents)])
 
 
-def is_watched() -> bool:
-    """Tell whether a transformation of torch or forward-mode differentiation looks at every operator."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
 def autocasts(x: Tensor) -> bool:
     """Tell whether autocast is on where x is."""
     device = x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def is_watched() -> bool:
+    """Tell whether a transformation of torch or forward-mode differentiation looks at every operator."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
