@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/activations.md", "docs/recurrent.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/activations.md", "docs/convolution.md", "docs/recurrent.md"]
+)
 def test_page(page):
     if page == "README.md":
         pytest.importorskip("torch", reason="torch is not installed: the README shows modules")
@@ -22,7 +24,9 @@ def test_page(page):
         exec(compile(block, page, "exec"), names)
 
 
-@pytest.mark.parametrize("module", ["lstm", "gru", "loops", "convert", "operations", "_vjp", "engine"])
+@pytest.mark.parametrize(
+    "module", ["lstm", "gru", "conv", "loops", "convert", "operations", "_vjp", "engine"]
+)
 def test_docstrings(module):
     result = doctest.testmod(importlib.import_module(f"xpgrad.{module}"))
     assert result.attempted > 0
@@ -77,6 +81,15 @@ def test_plot(activations_script, tmp_path):
     activations_script.plot(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
     assert (ROOT / "docs" / "activations.png").exists()
+
+
+def test_every_method_of_convolution_is_described():
+    methods = set(importlib.import_module("xpgrad._conv.choice").METHODS)
+    _, can, rule = re.split(
+        r"^## Methods|^### Which", (ROOT / "docs/convolution.md").read_text("utf-8"), flags=re.M
+    )
+    for table in (can, rule):
+        assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == methods
 
 
 def test_links():

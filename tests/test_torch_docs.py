@@ -24,7 +24,10 @@ def test_page(capsys):
         assert printed == [words.split(": ")[0] for words in said]
 
 
-@pytest.mark.parametrize("name", ["activations", "functional", "losses", "modules", "swap"])
+NAMES = ["activations", "convolution", "functional", "losses", "modules", "swap"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(f"xpgrad_torch.{name}"))
     assert result.attempted > 0

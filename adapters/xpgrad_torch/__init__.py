@@ -25,6 +25,14 @@ from xpgrad_torch.activations import (
     Tanh,
     Threshold,
 )
+from xpgrad_torch.convolution import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
 from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from xpgrad_torch.modules import GRU, LSTM, GRUCell, LSTMCell
 from xpgrad_torch.swap import swap
@@ -32,6 +40,12 @@ from xpgrad_torch.swap import swap
 __all__ = [
     "BCEWithLogitsLoss",
     "CELU",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "ELU",
     "GELU",

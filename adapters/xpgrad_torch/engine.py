@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import array_api_compat
@@ -94,10 +95,39 @@ class TorchEngine(NumpyEngine):
     def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product, added to the total by BLAS itself."""
         if total is None:
-            return self.matmul(a, b)
-        tensor = torch.from_numpy(total)
-        torch.addmm(tensor, _tensor(a), _tensor(b), out=tensor)
+            return self.product(a, b)
+        sums, left, right = (_one_batch(array, total.shape[:-2]) for array in (total, a, b))
+        (torch.addmm if sums.ndim == 2 else torch.baddbmm)(sums, left, right, out=sums)
         return total
+
+    def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+        """Matrix product by torch, straight into the target where that is given."""
+        if target is None:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            target = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype)
+        result, left, right = (_one_batch(array, target.shape[:-2]) for array in (target, a, b))
+        (torch.mm if result.ndim == 2 else torch.bmm)(left, right, out=result)
+        return target
+
+    def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
+        """By torch."""
+        return torch.sum(_tensor(array), dim=-1).numpy()
+
+    def rfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.rfft(_tensor(array), n=n, dim=axis).numpy()
+
+    def irfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.irfft(_tensor(array), n=n, dim=axis).numpy()
+
+    def fft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.fft(_tensor(array), n=n, dim=axis).numpy()
+
+    def ifft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.ifft(_tensor(array), n=n, dim=axis).numpy()
 
     def describe(self) -> str:
         """In a line."""
@@ -115,6 +145,14 @@ def _plain(tensor: Any) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_neg()
     )
+
+
+def _one_batch(array: np.ndarray, batch: tuple[int, ...]) -> torch.Tensor:
+    """A stack of matrices as torch's products take it: one axis for the whole batch, none for a single one."""
+    rows, columns = array.shape[-2:]
+    if prod(batch) == 1:
+        return _tensor(array).reshape(rows, columns)
+    return _tensor(array).expand(*batch, rows, columns).reshape(-1, rows, columns)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

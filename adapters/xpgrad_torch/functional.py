@@ -37,11 +37,25 @@ from xpgrad_torch.activations import (
     threshold,
     thresholded_relu,
 )
+from xpgrad_torch.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from xpgrad_torch.losses import binary_cross_entropy_with_logits, cross_entropy
 
 __all__ = [
     "binary_cross_entropy_with_logits",
     "celu",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "elu",
     "gelu",

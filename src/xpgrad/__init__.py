@@ -45,6 +45,14 @@ from xpgrad.activations import (
     thresholded_relu,
     thresholded_relu_grad,
 )
+from xpgrad.conv import (
+    ConvGrads,
+    ConvTransposeGrads,
+    conv,
+    conv_grad,
+    conv_transpose,
+    conv_transpose_grad,
+)
 from xpgrad.convert import convert
 from xpgrad.engine import use_engine
 from xpgrad.gru import (
@@ -83,6 +91,8 @@ from xpgrad.softmax import (
 )
 
 __all__ = [
+    "ConvGrads",
+    "ConvTransposeGrads",
     "GRUCellForward",
     "GRUCellGrads",
     "GRUForward",
@@ -102,6 +112,10 @@ __all__ = [
     "binary_cross_entropy_with_logits_grad",
     "celu",
     "celu_grad",
+    "conv",
+    "conv_grad",
+    "conv_transpose",
+    "conv_transpose_grad",
     "convert",
     "elu",
     "elu_grad",

@@ -6,7 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from array_api_compat import array_namespace
+
 from xpgrad import activations, losses, softmax
+from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
 
@@ -33,6 +36,8 @@ def _rules_of(module: Any, *saving: str) -> dict[Callable, _Rule]:
 
 
 _RULES: dict[Callable, _Rule] = {
+    conv: _Rule(conv_grad),
+    conv_transpose: _Rule(conv_transpose_grad),
     gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     gru_cell: _Rule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
     lstm_cell: _Rule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
@@ -134,6 +139,10 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
                     f"{', '.join(differentiable)} at most once"
                 )
             by_name[name] = cotangent
+        if (
+            len(results) == 1 and by_name.get(only := differentiable[0]) is None
+        ):  # such a gradient takes no None
+            by_name[only] = array_namespace(outputs).zeros_like(outputs)
         return rule.gradient(**arguments, **saved, **by_name, **options)
 
     return outputs, pullback

@@ -33,6 +33,7 @@ from ..testing import (
 )
 from .check_activations import ACTIVATIONS
 from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+from .check_convolution import CONVOLUTIONS
 from .console import progress, table
 
 __all__ = ["add_arguments", "run"]
@@ -471,6 +472,7 @@ KERNELS: tuple[Kernel, ...] = (
     _cell_kernel(_LSTM, _LSTM_CELL_OPTIONS),
     _cell_kernel(_GRU, _GRU_CELL_OPTIONS),
     *ACTIVATIONS,
+    *CONVOLUTIONS,
 )
 
 

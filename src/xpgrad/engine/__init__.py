@@ -16,7 +16,8 @@ from typing import Any
 import array_api_compat
 
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
-from xpgrad.engine.numpy_engine import NumpyEngine, jit_enabled
+from xpgrad.engine.machine import jit_enabled, thread_count
+from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.engine.row_formula import RowFormula, Step
 from xpgrad.engine.standard import StandardEngine
 from xpgrad.engine.team import PoolTeam
@@ -34,6 +35,7 @@ __all__ = [
     "agreed",
     "choose",
     "describe_engines",
+    "thread_count",
     "use_engine",
 ]
 

@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,10 @@ class FormulaText(NamedTuple):
     constants: tuple
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
+
+
+# Threads may come to one formula at the same time, and Python's parser is not safe for that before 3.12.
+one_at_a_time = threading.RLock()
 
 
 class ProductText(NamedTuple):
@@ -105,7 +110,9 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
         packed weight; and of each matrix of `operands_of` its address, rows, columns and the length of a
         whole row.
     """
-    return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
+    texts = tuple(_stage_text(stage) for stage in stages)
+    with one_at_a_time:
+        return _compiled_loop(texts, dtype)
 
 
 @functools.cache

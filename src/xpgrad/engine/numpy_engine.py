@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,6 +13,8 @@ import numpy as np
 from xpgrad.engine import array_loops
 from xpgrad.engine.blas import Blas, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.machine import jit_enabled
+from xpgrad.engine.numpy_images import NumpyImages
 from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
 from xpgrad.engine.team import PoolTeam
@@ -38,17 +39,7 @@ _PRODUCT_ROWS = 16
 _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
 
-def jit_enabled() -> bool:
-    """Whether formulas are compiled: numba is installed and ``XPGRAD_JIT`` is not 0."""
-    return os.environ.get("XPGRAD_JIT", "1") != "0" and _numba_installed()
-
-
-@functools.cache
-def _numba_installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
-
-
-class NumpyEngine(StandardEngine):
+class NumpyEngine(NumpyImages, StandardEngine):
     """Row buffers are NumPy arrays (rows, width) here, and every step writes into them."""
 
     name = "numpy"
@@ -83,6 +74,10 @@ class NumpyEngine(StandardEngine):
     def array(self, rows: np.ndarray) -> np.ndarray:
         """The buffer itself."""
         return rows
+
+    def pack(self, weight: np.ndarray) -> np.ndarray:
+        """The array in row-major order: products take that faster than its transpose."""
+        return np.ascontiguousarray(weight)
 
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
         """Row-major, which products take faster than a transpose; in BLAS's own form where that pays."""

@@ -9,10 +9,11 @@ import numpy as np
 from array_api_compat import device
 
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.images import Images
 from xpgrad.engine.row_formula import RowFormula
 
 
-class StandardEngine:
+class StandardEngine(Images):
     """Evaluates what kernels ask for with the functions of the array API alone.
 
     It is the oracle for the other engines, and what differentiable tensors, other devices and compilers go
@@ -70,6 +71,10 @@ class StandardEngine:
         return rows.array()
 
     # --- what is computed
+
+    def pack(self, weight: Any) -> Any:
+        """An array in the form in which several products take it fastest."""
+        return weight
 
     def loop_weight(self, weight: Any, times: int) -> Any:
         """A matrix in the form in which the products of a time loop, so many times, take it fastest."""

@@ -1,0 +1,164 @@
+r"""Shifted flat views: a sum over the taps of the kernel, one matrix product each, without an im2col.
+
+An input is padded once and split into *phases*, the elements that one output after the other meets: with
+stride s and dilation d, tap k meets element ``o * s + k * d``, which is element ``o + q`` of phase r, where
+``k * d = q * s + r``. All phases have the same grid, larger than the output's by the largest shift q. Flattened,
+every tap is then a contiguous slice of one phase, a matrix (C, L) that BLAS takes as it is:
+
+.. math::
+
+    Y &= \sum_k W_k\,X_{r(k)}[:, q(k):q(k)+L] \\
+    dX_r &= \sum_{k: r(k) = r} W_k^T\,dY[:, -q(k):] \qquad dW_k = dY\,X_{r(k)}[:, q(k):q(k)+L]^T
+
+The outputs' rows are as long as the grid's, so that some columns of a product are of no use: they are dropped
+from Y, and are zeros in dY.
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+from typing import Any
+
+from xpgrad._conv.geometry import ConvGeometry, Sizes
+from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
+
+
+class Grid:
+    """The grid of the phases, and the place of every tap in it."""
+
+    def __init__(self, geometry: ConvGeometry) -> None:
+        self._geometry = geometry
+        shifts = [
+            [divmod(k * d, s) for k in range(size)]
+            for size, d, s in zip(geometry.kernel, geometry.dilations, geometry.strides, strict=True)
+        ]
+        self.size = tuple(o + s[-1][0] for o, s in zip(geometry.output_size, shifts, strict=True))
+        steps = [prod(self.size[axis + 1 :]) for axis in range(geometry.rank)]
+        places = list(itertools.product(*shifts))
+        phases = [tuple(r for _, r in place) for place in places]
+        # the phases that some tap meets; a pointwise kernel with a stride meets one
+        self.phases = sorted(set(phases))
+        self.taps = [
+            (self.phases.index(phase), sum(q * step for (q, _), step in zip(place, steps, strict=True)))
+            for place, phase in zip(places, phases, strict=True)
+        ]
+        self.length = prod(self.size)
+        self.lead = self.taps[-1][1]
+        self.output_length = prod((geometry.output_size[0], *self.size[1:]))
+        # a slice that begins in the last rows ends behind the grid, by less than a row
+        slack = geometry.rank > 1 and self.lead > 0
+        self._rows = (self.size[0] + slack, *self.size[1:])
+        self.room = prod(self._rows)
+
+    def split(self, engine: Any, X: Any) -> list[Any]:
+        """Images (n, C, *size) as phases, each (n, group, C / group, room)."""
+        g = self._geometry
+        parts = []
+        for phase in self.phases:
+            steps, before, behind = [], [], []
+            for r, s, b, size, rows in zip(phase, g.strides, g.begin, g.size, self._rows, strict=True):
+                first = max(0, -((r - b) // s))  # the phase's first element that is not padding
+                start = first * s + r - b
+                count = max(0, -((start - size) // s))
+                steps.append(slice(start, None, s))
+                before.append(first if count else 0)
+                behind.append(rows - count - before[-1])
+            part = engine.pad(X[(slice(None), slice(None), *steps)], before, behind)
+            shape = (X.shape[0], g.group, g.channels // g.group, self.room)
+            parts.append(engine.xp.reshape(part, shape))
+        return parts
+
+    def join(self, engine: Any, parts: list[Any], target: Any = None) -> Any:
+        """The way back of `split` for sums: phases, each (n, group, C / group, length), as (n, C, *size)."""
+        g = self._geometry
+        images = {
+            phase: engine.xp.reshape(part, (part.shape[0], g.channels, *self.size))
+            for phase, part in zip(self.phases, parts, strict=True)
+        }
+        return engine.interleave(images, g.strides, g.begin, g.size, target)
+
+    def spread(self, engine: Any, dY: Any) -> Any:
+        """Output cotangents (n, O, *output_size) on the grid, (n, group, O / group, lead + length)."""
+        return self._flat(engine, engine.spread(dY, self.size, self.lead))
+
+    def spread_rows(self, engine: Any, dY: Any) -> Any:
+        """Output cotangents on the grid's rows of outputs, (n, group, O / group, output_length)."""
+        return self._flat(engine, engine.spread(dY, (self._geometry.output_size[0], *self.size[1:]), 0))
+
+    def _flat(self, engine: Any, dY: Any) -> Any:
+        g = self._geometry
+        return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, dY.shape[2]))
+
+    def gather(self, xp: Any, Y: Any) -> Any:
+        """Outputs (n, group, O / group, output_length) as (n, O, *output_size)."""
+        g = self._geometry
+        Y = xp.reshape(Y, (Y.shape[0], g.outputs, g.output_size[0], *self.size[1:]))
+        return Y[(..., *(slice(0, o) for o in g.output_size))]
+
+
+def tap_weights(engine: Any, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
+    """W as (taps, group, O / group, C / group), or with the last two axes exchanged."""
+    g = geometry
+    W = engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group, len(g.taps)))
+    return engine.pack(engine.xp.permute_dims(W, (3, 0, 2, 1) if transposed else (3, 0, 1, 2)))
+
+
+class Shifted(Method):
+    """One product for each tap, on shifted flat views of the padded image."""
+
+    name = "shifted"
+
+    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+        """See `Method`."""
+        xp, grid = engine.xp, Grid(geometry)
+        weights = tap_weights(engine, geometry, W)
+
+        def block(images: slice, target: Any) -> Any:
+            phases = grid.split(engine, X[images, ...])
+            total = None
+            for tap, (phase, shift) in enumerate(grid.taps):
+                view = phases[phase][..., shift : shift + grid.output_length]
+                total = engine.add_product(total, weights[tap, ...], view)
+            return with_bias(engine, grid.gather(xp, total), B, target)
+
+        return engine.assemble(
+            block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.output_shape, like=X
+        )
+
+    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+        """See `Method`."""
+        xp, grid = engine.xp, Grid(geometry)
+        weights = tap_weights(engine, geometry, W, transposed=True)
+
+        def block(images: slice, target: Any) -> Any:
+            cotangents = grid.spread(engine, dY[images, ...])
+            totals: list[Any] = [None] * len(grid.phases)
+            for tap, (phase, shift) in enumerate(grid.taps):
+                start = grid.lead - shift
+                view = cotangents[..., start : start + grid.length]
+                totals[phase] = engine.add_product(totals[phase], weights[tap, ...], view)
+            return with_bias(engine, grid.join(engine, totals, target), B, target)
+
+        return engine.assemble(
+            block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.input_shape, like=dY
+        )
+
+    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+        """See `Method`."""
+        xp, grid, g = engine.xp, Grid(geometry), geometry
+
+        def block(images: slice, totals: list[Any] | None) -> list[Any]:
+            phases = grid.split(engine, X[images, ...])
+            cotangents = grid.spread_rows(engine, dY[images, ...])
+            # one product over images and positions, where an engine takes several images at a time
+            rows = columns_of_images(xp, cotangents)
+            totals = totals or [None] * len(grid.taps)
+            for tap, (phase, shift) in enumerate(grid.taps):
+                view = columns_of_images(xp, phases[phase][..., shift : shift + grid.output_length])
+                totals[tap] = engine.add_product(totals[tap], rows, xp.matrix_transpose(view))
+            return totals
+
+        totals = engine.accumulate(block, engine.blocks(geometry.batch, image_size(geometry)))
+        dW = xp.stack(totals, axis=-1)  # (group, O / group, C / group, taps)
+        return xp.reshape(dW, g.weight_shape)
