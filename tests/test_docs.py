@@ -22,7 +22,10 @@ def test_page(page):
         exec(compile(block, page, "exec"), names)
 
 
-@pytest.mark.parametrize("module", ["lstm", "gru", "loops", "convert", "operations", "_vjp", "engine"])
+@pytest.mark.parametrize(
+    "module",
+    ["lstm", "gru", "loops", "convert", "operations", "activations", "softmax", "losses", "_vjp", "engine"],
+)
 def test_docstrings(module):
     result = doctest.testmod(importlib.import_module(f"xpgrad.{module}"))
     assert result.attempted > 0

@@ -209,7 +209,7 @@ def gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) 
 
 
 def upper_tail(xp: Any, z: Any) -> Any:
-    """The normal distribution's probability beyond abs(z): 0.5 erfc(abs(z) / sqrt(2)), no difference of two."""
+    """The normal distribution's probability beyond abs(z), 0.5 erfc(abs(z) / sqrt(2))."""
     return 0.5 * xp.exp(-0.5 * z * z) * erfcx(xp, 0.7071067811865476 * xp.where(z < 0, -z, z))
 
 

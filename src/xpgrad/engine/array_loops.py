@@ -1,7 +1,7 @@
-"""How the NumPy engine evaluates formulas over whole arrays: compiled loops, or blocks that stay in the cache.
+"""How the NumPy engine evaluates formulas over whole arrays: compiled, or in blocks that stay in the cache.
 
-Contiguous arrays are taken as they are. What is strided, transposed or broadcast comes block by block: elements
-through the buffers of NumPy's iterator, rows through copies of some rows at a time.
+Contiguous arrays are taken as they are. What is strided, transposed or broadcast comes block by block:
+elements through the buffers of NumPy's iterator, rows through copies of some rows at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.row_formula import RowFormula
 
-# Elements of a block: some ten operands and temporaries of it in float32 stay in a second-level cache of 1 MB.
+# Elements of a block: some ten operands and temporaries in float32 stay in a second-level cache of 1 MB.
 _BLOCK = 16384
 
 Array = np.ndarray
@@ -82,9 +82,8 @@ def elementwise(
     kinds = tuple(
         [None if a is None else "one" if a.size == 1 and a.shape != shape else "each" for a in inputs]
     )
-    for array, kind in zip(inputs, kinds, strict=True):
-        if kind == "each" and not (array.shape == shape and _is_plain(array)):  # type: ignore[union-attr]
-            plain = False
+    each = [array for array, kind in zip(given, [k for k in kinds if k], strict=True) if kind == "each"]
+    plain = plain and all(array.shape == shape and _is_plain(array) for array in each)
     if plain:
         loop = _element_loop(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
@@ -97,9 +96,7 @@ def elementwise(
     return out
 
 
-def quick_elementwise(
-    formula: Formula, arrays: Sequence[Array], numbers: Sequence[float]
-) -> Array | None:
+def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequence[float]) -> Array | None:
     """The result for a few elements, by the shortest way; None unless the arrays are plain.
 
     All arrays are given, of one shape and dtype.
@@ -169,19 +166,20 @@ def _in_blocks(
     each = [number for number, kind in enumerate(kinds) if kind == "each"]
     views = [array if array is None else array.reshape(-1) if kind == "one" else None
              for array, kind in zip(inputs, kinds, strict=True)]  # fmt: skip
-    read = ["readonly", "contig", "aligned", "nbo"]
+    read: list[Any] = ["readonly", "contig", "aligned", "nbo"]
+    operands: list[Any] = [*(inputs[number] for number in each), out]
 
     def part(start: int, stop: int) -> None:
         block = list(views)
         iterator = np.nditer(
-            [*(inputs[number] for number in each), out],
+            operands,
             # buffers are made when the range is known: those of a first range would be written back
             flags=["external_loop", "buffered", "delay_bufalloc", "ranged"],
             op_flags=[*(read for _ in each), ["writeonly", *read[1:]]],
             buffersize=_BLOCK,
         )
         with iterator:
-            iterator.iterrange = (start, stop)
+            iterator.iterrange = (start, stop)  # type: ignore[misc]
             for parts in iterator:
                 for number, view in zip(each, parts, strict=False):
                     block[number] = view
@@ -218,7 +216,9 @@ def over_rows(
             replaced = _replaced(operands, out) if safe else None
             plain = plain and safe and _is_plain(out)
         results[formula.each_output] = out
-    if not plain:
+    if not A * B:
+        pass  # no rows
+    elif not plain:
         _row_blocks(deal, formula, operands, numbers, results, compiling)
     else:
         loop = _row_loop(formula, operands, replaced, dtype.name)
@@ -243,8 +243,7 @@ def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     if first.ndim == 2:
         loop(0, first.shape[0], width, *arrays, out)
     else:
-        views = [array.reshape(-1, width) for array in (*arrays, out)]
-        loop(0, out.size // width, width, *views)
+        loop(0, out.size // width, width, *[array.reshape(-1, width) for array in (*arrays, out)])
     return out
 
 
@@ -274,10 +273,12 @@ def _row_arguments(
     replaced: int | None,
 ) -> list[Array]:
     """The arrays of a compiled loop: two axes, or one for numbers of rows and columns."""
-    arrays = []
+    arrays: list[Array] = []
     for name, array in zip(formula.operands, operands, strict=True):
-        if array is not None:
-            arrays.append(array.reshape(array.shape[:2]) if name in formula.each else array.reshape(-1))
+        if array is not None and name in formula.each:
+            arrays.append(array.reshape(array.shape[:2]))
+        elif array is not None:
+            arrays.append(np.require(array.reshape(-1), requirements=("C", "A")))
     each_output = formula.each_output
     if each_output is not None and replaced is None:
         arrays.append(results[each_output].reshape(results[each_output].shape[:2]))

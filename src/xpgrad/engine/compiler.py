@@ -136,8 +136,8 @@ def preamble(
 ) -> str:
     """The scalar functions that a loop calls, and the constants as globals.
 
-    `parameters` tells by the name of a function which of its keywords are no constants but come with each call, behind its
-    operands.
+    `parameters` tells by the name of a function which of its keywords are no constants but come with each
+    call, behind its operands.
     """
     import numba
 
@@ -155,8 +155,8 @@ def preamble(
             settings.append(f"{name} = xp.real({float(value)!r})")
     needed = [f for f in reversed(found.values()) if f not in functions]
     parts = [
-        f"# {functions[-1].__module__}.{functions[-1].__name__} for {dtype}; generated, numba {numba.__version__}, "
-        f"scalar functions {_scalar_functions_hash()}",
+        f"# {functions[-1].__module__}.{functions[-1].__name__} for {dtype}; generated, "
+        f"numba {numba.__version__}, scalar functions {_scalar_functions_hash()}",
         f"from numba import njit\n\nfrom xpgrad.engine import scalar_{dtype} as xp\n",
         *(_scalar_function(f) for f in needed),
         *settings,

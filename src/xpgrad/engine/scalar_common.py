@@ -26,7 +26,7 @@ def add_up(total, x):
 
 @intrinsic
 def wide_vectors(context):
-    """Have the function that calls it compiled for vector registers of 512 bits, where the processor has them.
+    """Have the function that calls it compiled for vector registers of 512 bits, where there are any.
 
     LLVM takes those of 256 bits otherwise, half as fast in loops that compute more than they load.
     """
