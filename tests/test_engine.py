@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from xpgrad.engine import (
     Step,
     array_loops,
     numpy_engine,
+    openmp,
 )
 from xpgrad.engine.special import erfcx
 
@@ -373,6 +375,82 @@ def test_numbers_do_not_compile_again(tmp_path):
         XPGRAD_CACHE_DIR=str(tmp_path),
     )
     assert output == "1"
+
+
+class TestTeam:
+    """Work in the threads of a loaded OpenMP runtime."""
+
+    @pytest.fixture
+    def team(self):
+        pytest.importorskip("torch", reason="torch is not installed: it brings the runtime")
+        team = openmp.team()
+        if team is None:
+            pytest.skip("no GNU OpenMP runtime in this process")
+        return team
+
+    def test_map(self, team):
+        items = list(range(7))
+        for threads in (1, 2, 3, 8):
+            assert team.map(lambda n: n * n, items, threads) == [n * n for n in items]
+        assert team.map(str, [], 2) == []
+
+    def test_it_has_threads(self, team):
+        meeting = threading.Barrier(2, timeout=20)
+        places = team.map(lambda _: (meeting.wait(), threading.get_ident())[1], [0, 1], 2)
+        assert len(set(places)) == 2
+
+    def test_within_itself(self, team):
+        def inner(n):
+            return sum(team.map(lambda m: n * m, [1, 2, 3], 2))
+
+        assert team.map(inner, [1, 2, 3], 2) == [6, 12, 18]
+
+    def test_errors_come_back(self, team):
+        def fail(number):
+            if number == 2:
+                raise KeyError("third")
+            return number
+
+        with pytest.raises(KeyError, match="third"):
+            team.map(fail, [0, 1, 2, 3], 2)
+        assert team.map(abs, [-1, 1], 2) == [1, 1]
+
+    def test_engine_uses_it(self, team, monkeypatch):
+        monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+        used = []
+        original = openmp.Team.map
+        monkeypatch.setattr(openmp.Team, "map", lambda *args: used.append(1) or original(*args))
+        x = np.linspace(-3, 3, 300_000)
+        np.testing.assert_allclose(xpgrad.silu(x), x / (1 + np.exp(-x)), rtol=1e-13)
+        assert used
+
+    def test_not_after_a_fork(self, team):
+        """A child works with threads of its own."""
+        if not hasattr(os, "fork"):
+            pytest.skip("this system does not fork")
+        output = _run(
+            """
+            import warnings
+            import numpy as np, torch, os, sys, xpgrad
+            warnings.simplefilter("ignore")  # of forking with threads, which is the point
+            x = np.linspace(-3, 3, 300_000)
+            expected = xpgrad.silu(x)
+            child = os.fork()
+            if not child:
+                os._exit(0 if np.array_equal(xpgrad.silu(x), expected) else 1)
+            print(os.waitpid(child, 0)[1])
+            """,
+            XPGRAD_NUM_THREADS="2",
+        )
+        assert output == "0"
+
+    def test_without_a_runtime(self, monkeypatch):
+        monkeypatch.setattr(openmp, "_loaded_runtimes", lambda: ["/nowhere/libgomp.so"])
+        openmp._team.cache_clear()
+        assert openmp.team() is None
+        monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+        assert NumpyEngine().map(abs, [-1, -2]) == [1, 2]
+        openmp._team.cache_clear()
 
 
 class TestChoice:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine import array_loops
+from xpgrad.engine import array_loops, openmp
 from xpgrad.engine.formula import Formula, Operand
 from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine
@@ -219,6 +219,9 @@ class NumpyEngine(StandardEngine):
         todo = list(items)
         if len(todo) < 2 or thread_count() < 2:
             return [function(item) for item in todo]
+        team = openmp.team()
+        if team is not None:
+            return team.map(function, todo, thread_count())
         return list(_thread_pool(thread_count()).map(function, todo))
 
 
