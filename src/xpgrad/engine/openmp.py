@@ -1,8 +1,8 @@
 """Work in the threads of the OpenMP runtime that the process has loaded already, if it has.
 
 Such a runtime (of a framework, or of a library of scientific Python) keeps its threads spinning for a while
-after each of its parallel regions: threads of ours would have to share their cores. In its own threads our work
-starts at once. Nothing is loaded for this: without a GNU OpenMP runtime in the process there is no team.
+after each of its parallel regions: threads of ours would have to share their cores. In its own threads our
+work starts at once. Nothing is loaded for this: without a GNU OpenMP runtime in the process there is no team.
 """
 
 from __future__ import annotations
