@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad.engine import block_functions
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.row_formula import RowFormula
 
-# Elements of a block: some ten operands and temporaries in float32 stay in a second-level cache of 1 MB.
+# Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK = 16384
+# For NumPy: larger, since threads wait for one another between any two of its functions.
+_NUMPY_BLOCK = 131072
 
 Array = np.ndarray
 Deal = Callable[[int, int, Callable[[int, int], None]], None]
@@ -92,7 +95,7 @@ def elementwise(
         deal(out.size, out.size, lambda start, stop: loop(start, stop, *views, *numbers))
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(deal, evaluate, inputs, kinds, out)
+        _in_blocks(deal, evaluate, inputs, kinds, out, _BLOCK if compiling else _NUMPY_BLOCK)
     return out
 
 
@@ -150,7 +153,7 @@ def _by_numpy(
 
     def evaluate(views: list[Array | None], target: Array) -> None:
         with np.errstate(all="ignore"):  # of this thread
-            (target[...],) = formula(np, *views, **named)
+            (target[...],) = formula(block_functions, *views, **named)
 
     return evaluate
 
@@ -161,6 +164,7 @@ def _in_blocks(
     inputs: Sequence[Array | None],
     kinds: tuple[str | None, ...],
     out: Array,
+    block_size: int,
 ) -> None:
     """Evaluate on one contiguous block of every operand after the other."""
     each = [number for number, kind in enumerate(kinds) if kind == "each"]
@@ -176,7 +180,7 @@ def _in_blocks(
             # buffers are made when the range is known: those of a first range would be written back
             flags=["external_loop", "buffered", "delay_bufalloc", "ranged"],
             op_flags=[*(read for _ in each), ["writeonly", *read[1:]]],
-            buffersize=_BLOCK,
+            buffersize=block_size,
         )
         with iterator:
             iterator.iterrange = (start, stop)  # type: ignore[misc]
@@ -296,7 +300,7 @@ def _row_blocks(
 ) -> None:
     """Evaluate on some rows after the others, which are copied to where a row is contiguous."""
     A, n, B = next(array for array in operands if array is not None).shape
-    at_once = max(1, _BLOCK // n)
+    at_once = max(1, (_BLOCK if compiling else _NUMPY_BLOCK) // n)
     inner = min(B, max(16, at_once))  # so many that what is copied comes in whole cache lines
     outer = max(1, at_once // inner)
     starts = [(a, b) for a in range(0, A, outer) for b in range(0, B, inner)]
@@ -335,5 +339,7 @@ def _rows_by_numpy(formula: RowFormula, block: list[Array | None], numbers: Sequ
     """The outputs for a block of contiguous rows, by NumPy."""
     with np.errstate(all="ignore"):  # of this thread
         return formula.evaluate(
-            np, [None if array is None else array.reshape(array.shape[:2]) for array in block], numbers
+            block_functions,
+            [None if array is None else array.reshape(array.shape[:2]) for array in block],
+            numbers,
         )

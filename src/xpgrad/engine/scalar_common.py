@@ -13,6 +13,18 @@ def abs(x):  # noqa: A001 - the standard's name
 
 
 @inline
+def maximum(x, y):
+    """The larger of the two; NaN if `x` is."""
+    return y if x < y else x
+
+
+@inline
+def minimum(x, y):
+    """The smaller of the two; NaN if `x` is."""
+    return y if x > y else x
+
+
+@inline
 def where(condition, x, y):
     """`x` where the condition holds, else `y`."""
     return x if condition else y
