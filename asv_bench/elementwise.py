@@ -4,10 +4,10 @@
     python asv_bench/elementwise.py relu gelu softmax   # these
     python asv_bench/elementwise.py --seconds 0.3 --columns numpy torch
 
-The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward) where it has one, else what its autograd makes
-of the formula, in brackets. 4096 x 1024 float32 numbers; calls of both in turns, medians; above 1 ours is faster. A
-function and column at a time runs in a process of its own. The last columns are microseconds of a call of ours with
-1000 numbers.
+The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward) where it has one, else what its
+autograd makes of the formula, in brackets. 4096 x 1024 float32 numbers; calls of both in turns, medians;
+above 1 ours is faster. Each column runs in a process of its own. The last columns are microseconds of a
+call of ours with 1000 numbers.
 """
 
 import argparse

@@ -20,9 +20,9 @@ class Activation(NamedTuple):
     value: Callable[..., Any]
     slope: Callable[..., Any]
     takes: str = "X"
-    kinks: Mapping[float, float] = {}  # noqa: RUF012 - never written to
+    kinks: Mapping[float, float] = {}
     """Where there is no derivative, and what it is there by PyTorch's choice."""
-    attributes: Mapping[str, Any] = {}  # noqa: RUF012
+    attributes: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
         return "-".join([self.name, *(f"{name}={value}" for name, value in self.attributes.items())])

@@ -25,7 +25,20 @@ def test_page(page):
 
 
 @pytest.mark.parametrize(
-    "module", ["lstm", "gru", "conv", "loops", "convert", "operations", "_vjp", "engine"]
+    "module",
+    [
+        "lstm",
+        "gru",
+        "conv",
+        "loops",
+        "convert",
+        "operations",
+        "activations",
+        "softmax",
+        "losses",
+        "_vjp",
+        "engine",
+    ],
 )
 def test_docstrings(module):
     result = doctest.testmod(importlib.import_module(f"xpgrad.{module}"))

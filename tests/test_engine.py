@@ -1,6 +1,7 @@
 """The engines: each evaluates a formula alike, compiled scalars keep their accuracy, choices are obeyed."""
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -12,7 +13,20 @@ import pytest
 import xpgrad
 from xpgrad import _activation_formulas as activations
 from xpgrad import engine
-from xpgrad.engine import Elementwise, Formula, NumpyEngine, Operand, Span, StandardEngine, numpy_engine
+from xpgrad.engine import (
+    Elementwise,
+    Formula,
+    NumpyEngine,
+    Operand,
+    RowFormula,
+    Span,
+    StandardEngine,
+    Step,
+    array_loops,
+    block_functions,
+    numpy_engine,
+)
+from xpgrad.engine.special import erfcx
 
 ENGINES = ["standard", "blocks", "compiled"]
 
@@ -130,6 +144,41 @@ class TestScalars:
         error = np.abs(self.evaluate(_tanh, x) - expected) / np.maximum(np.abs(expected), 1e-37)
         assert np.max(error) < 3e-7
 
+    def test_tanh_saturates(self):
+        x = np.asarray([9.1, 20, 1e30, -9.1, -20, -1e30], dtype=np.float32)
+        np.testing.assert_array_equal(self.evaluate(_tanh, x), [1, 1, 1, -1, -1, -1])
+
+    def test_expm1(self):
+        near = np.geomspace(1e-30, 1, 20_001)
+        x = np.concatenate([np.linspace(-30, 88.7, 300_001), near, -near]).astype(np.float32)
+        x = x[x != 0]
+        assert np.max(np.abs(self.evaluate(_expm1, x) / np.expm1(x.astype(np.float64)) - 1)) < 1.5e-7
+
+    def test_log1p(self):
+        near = np.geomspace(1e-30, 0.999, 20_001)
+        x = np.concatenate([np.linspace(-0.9999, 10, 300_001), np.geomspace(1e-30, 1e38, 50_001), -near])
+        x = x.astype(np.float32)
+        x = x[x != 0]
+        assert np.max(np.abs(self.evaluate(_log1p, x) / np.log1p(x.astype(np.float64)) - 1)) < 1.5e-7
+        ends = np.asarray([-1, -2, np.inf, np.nan, 0], dtype=np.float32)
+        np.testing.assert_array_equal(self.evaluate(_log1p, ends), [-np.inf, np.nan, np.inf, np.nan, 0])
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_erfcx(self, dtype):
+        """By an identity: exp(z**2) erfc(z), and at large z by the first terms of its expansion."""
+        z = np.concatenate([np.linspace(0, 5, 2001), np.geomspace(1e-9, 1e-2, 100)]).astype(dtype)
+        wide = z.astype(np.longdouble)
+        expected = np.exp(wide * wide) * np.vectorize(math.erfc, otypes=[float])(z.astype(float))
+        for result in (self.evaluate(_erfcx, z), erfcx(np, z)):
+            assert result.dtype == dtype
+            bound = 4e-7 if dtype == np.float32 else 2e-15
+            assert np.max(np.abs(result / expected - 1)) < bound
+        far = np.geomspace(100, 1e4, 50).astype(dtype)
+        wide = far.astype(np.float64)
+        expansion = (1 - 0.5 / wide**2 + 0.75 / wide**4) / (wide * np.sqrt(np.pi))
+        for result in (self.evaluate(_erfcx, far), erfcx(np, far)):
+            np.testing.assert_allclose(result, expansion, rtol=4e-7 if dtype == np.float32 else 1e-11)
+
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_special_values(self, dtype):
         x = np.asarray([-np.inf, -1e4, -0.0, 0.0, 1e4, np.inf, np.nan], dtype=dtype)
@@ -140,6 +189,18 @@ class TestScalars:
 
 def _exp(xp, x):
     return (xp.exp(x),)
+
+
+def _expm1(xp, x):
+    return (xp.expm1(x),)
+
+
+def _log1p(xp, x):
+    return (xp.log1p(x),)
+
+
+def _erfcx(xp, x):
+    return (erfcx(xp, x),)
 
 
 def _tanh(xp, x):
@@ -194,6 +255,156 @@ def test_slopes_at_kinks():
     assert slope("hardsigmoid", -2.5 * one, 0.2, 0.5) == 0
     assert slope("hardsigmoid", 2.5 * one, 0.2, 0.5) == 0
     assert slope("softsign", zero) == 1
+
+
+def blend(xp, a, b, c, *, share, offset):
+    if c is not None:
+        a = a + c
+    return (share * a + (1 - share) * b + offset,)
+
+
+@pytest.mark.parametrize("how", ENGINES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_elementwise(how, dtype, make_engine):
+    """Numbers that come with the call, absent operands, one element for all, in place."""
+    evaluator = make_engine(how)
+    formula = Formula(blend, {"offset": 0.5}, ("share",))
+    rng = np.random.default_rng(9)
+    a, b = (rng.normal(size=(70, 90)).astype(dtype) for _ in range(2))
+    one = np.asarray([[2.0]], dtype=dtype)
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype == "float32" else {"rtol": 1e-13, "atol": 1e-15}
+    for share in (0.25, 0.75):
+        expected = share * a + (1 - share) * b + 0.5
+        np.testing.assert_allclose(
+            evaluator.elementwise(formula, (a, b, None), (share,)), expected, **tolerance
+        )
+        np.testing.assert_allclose(
+            evaluator.elementwise(formula, (a, b, one), (share,)), expected + share * 2, **tolerance
+        )
+        np.testing.assert_allclose(
+            evaluator.elementwise(formula, (a, b, a[:1]), (share,)), expected + share * a[:1], **tolerance
+        )
+        out = b.copy()
+        assert evaluator.elementwise(formula, (a, out, one), (share,), out) is out
+        np.testing.assert_allclose(out, expected + share * 2, **tolerance)
+
+
+def centered(xp, x, peak):
+    return x - peak, (x - peak) * (x - peak)
+
+
+def peak_of(xp, x, w):
+    return (x * w,)
+
+
+def spread_of(xp, total, *, scale):
+    return (scale * total,)
+
+
+def scaled(xp, d, spread, row, number):
+    return (xp.where(number == 2, d, d / spread + row),)
+
+
+ROWS = RowFormula(
+    each=("x",),
+    rows=("row",),
+    columns=("w", "number"),
+    parameters=("scale",),
+    steps=(
+        Step(peak_of, {"peak": "max"}),
+        Step(centered, {"d": "each", "total": "sum"}),
+        Step(spread_of, {"spread": "row"}),
+        Step(scaled, {"y": "each"}),
+    ),
+    outputs=("y", "peak", "spread"),
+)
+
+
+@pytest.mark.parametrize("how", ENGINES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(7, 301, 1), (3, 5, 40), (2, 1, 3), (1, 40_000, 1), (0, 3, 2)], ids=str)
+def test_row_formula(how, dtype, shape, make_engine):
+    """Every kind of step, operand and output, along a middle axis, in place where that is asked for."""
+    evaluator = make_engine(how)
+    rng = np.random.default_rng(10)
+    A, n, B = shape
+    x = rng.normal(size=shape).astype(dtype)
+    row, w = rng.normal(size=(A, 1, B)).astype(dtype), rng.uniform(1, 2, (1, n, 1)).astype(dtype)
+    number = np.arange(n, dtype=np.int32).reshape(1, n, 1)
+    peak = np.max(x * w, axis=1, keepdims=True, initial=-np.inf)
+    d = x.astype(np.float64) - peak
+    spread = 3 * np.sum(d * d, axis=1, keepdims=True)
+    expected = np.where(number == 2, d, d / spread + row), peak, spread
+    rtol = 1e-5 if dtype == "float32" else 1e-12
+    for out in (None, x.copy(), np.empty_like(x), np.empty_like(x.T).T):
+        operands = (x if out is None else out if np.array_equal(out, x) else x, row, w, number)
+        results = evaluator.over_rows(ROWS, operands, (3.0,), out)
+        assert out is None or results[0] is out
+        for result, desired in zip(results, expected, strict=True):
+            assert result.dtype == dtype
+            np.testing.assert_allclose(result, desired, rtol=rtol, atol=1e-6 if dtype == "float32" else 0)
+
+
+def test_what_a_row_formula_keeps_in_place():
+    """The logits may be replaced by what they were for, not what a later step reads."""
+    assert ROWS.replaceable == {"x"}
+    assert ROWS.each_output == "y"
+
+
+def test_small_calls_take_the_short_way(monkeypatch):
+    """Checked by what they pass: nothing of the general way."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    x = np.linspace(-1, 1, 1000, dtype=np.float32)
+    expected = xpgrad.silu_grad(x, x), xpgrad.softmax_grad(x.reshape(8, 125), x.reshape(8, 125))
+    for name in ("elementwise", "over_rows"):
+        monkeypatch.setattr(array_loops, name, None)
+    np.testing.assert_array_equal(xpgrad.silu_grad(x, x), expected[0])
+    np.testing.assert_array_equal(xpgrad.softmax_grad(x.reshape(8, 125), x.reshape(8, 125)), expected[1])
+
+
+def test_numbers_do_not_compile_again(tmp_path):
+    """One file serves every alpha, and read-only arrays as well."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    output = _run(
+        """
+        import numpy as np, xpgrad, pathlib, os
+        x = np.ones(5)
+        frozen = x.copy()
+        frozen.flags.writeable = False
+        for alpha in (0.1, 0.2, 0.3):
+            for array in (x, frozen, x[::-1]):
+                assert np.allclose(xpgrad.elu_grad(array, array, alpha=alpha), 1)
+        print(len(list(pathlib.Path(os.environ["XPGRAD_CACHE_DIR"]).glob("elu*.py"))))
+        """,
+        XPGRAD_CACHE_DIR=str(tmp_path),
+    )
+    assert output == "1"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_where_of_blocks(dtype):
+    """NumPy's where, bit by bit the same: signs of zero, NaN, inf, zeros on either side, broadcasting."""
+    rng = np.random.default_rng(11)
+    x, y = (rng.normal(size=(3, 40)).astype(dtype) for _ in range(2))
+    x[0, :6] = [0, -0.0, np.nan, np.inf, -np.inf, 1]
+    y[0, :6] = [-0.0, np.nan, 1, -np.inf, 2, np.nan]
+    zero = block_functions.zeros_like(x)
+    for condition in (rng.random((3, 40)) < 0.5, rng.random((3, 1)) < 0.5, np.ones((3, 40), bool)[:, ::2]):
+        for a, b in [
+            (x, y),
+            (x, zero),
+            (zero, y),
+            (zero + 1, y),
+            (x, zero - 2),
+            (x, -zero),
+            (zero + 1, zero),
+        ]:
+            left, right = (
+                v[:, : condition.shape[1]] if np.ndim(v) and condition.shape[1] == 20 else v for v in (a, b)
+            )
+            result, expected = block_functions.where(condition, left, right), np.where(condition, left, right)
+            assert result.dtype == expected.dtype == dtype
+            assert result.tobytes() == expected.tobytes()
 
 
 class TestChoice:

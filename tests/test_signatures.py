@@ -30,7 +30,7 @@ def keyword_only(name: str) -> list[str]:
 def test_what_is_public() -> None:
     assert xpgrad.__all__ == sorted(xpgrad.__all__)
     assert len(set(xpgrad.__all__)) == len(xpgrad.__all__)
-    assert {"lstm", "gru", "lstm_cell", "gru_cell"} <= set(FORWARDS)
+    assert {"lstm", "gru", "lstm_cell", "gru_cell", "relu", "softmax"} <= set(FORWARDS)
     for name in xpgrad.__all__:
         if name != "__version__":
             assert getattr(xpgrad, name).__module__.startswith("xpgrad.")
@@ -72,6 +72,31 @@ def test_options_go_by_name_in_the_same_order(name: str) -> None:
             assert parameter.default is None
 
 
+ONE_OUTPUT = [
+    name
+    for name in FORWARDS
+    if getattr(xpgrad, name).__module__ in ("xpgrad.activations", "xpgrad.softmax", "xpgrad.losses")
+]
+
+
+@pytest.mark.parametrize("name", ONE_OUTPUT)
+def test_kernels_of_one_output(name: str) -> None:
+    """`f(X, ..., *, attributes, out)` and `f_grad(dY, X or Y, ..., *, attributes, out)`."""
+    forward, gradient = parameters(name), parameters(f"{name}_grad")
+    assert next(iter(forward)) == "X"
+    assert next(iter(gradient)) == "dY"
+    assert list(forward)[-1] == list(gradient)[-1] == "out"
+    assert list(gradient)[1:] in (
+        list(forward), ["Y", *list(forward)[1:]], [*list(forward)[:-1], "wrt", "out"]
+    )  # fmt: skip
+    shared = [argument for argument in forward if argument in gradient]
+    for argument in shared:
+        assert gradient[argument].default == forward[argument].default, argument
+        assert gradient[argument].kind == forward[argument].kind, argument
+    assert all(p.annotation is not p.empty for p in (*forward.values(), *gradient.values()))
+    assert keyword_only(name)[-1] == "out"
+
+
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_results_are_named_tuples_of_the_same_grammar(name: str) -> None:
     forward = getattr(xpgrad, f"{OUTPUTS[name]}Forward")
@@ -92,7 +117,7 @@ def test_docstrings_have_their_sections(name: str) -> None:
     text = inspect.getdoc(getattr(xpgrad, name)) or ""
     sections = re.findall(r"^(\w[\w ]+)\n-+$", text, re.M)
     assert {"Parameters", "Examples"} <= set(sections), f"{name} has {sections}"
-    if name in OUTPUTS or name.removesuffix("_grad") in OUTPUTS:
+    if name.removesuffix("_grad") in FORWARDS:
         assert {"Returns", "Raises"} <= set(sections), f"{name} has {sections}"
     described = text[text.index("Parameters\n") :]
     for argument in parameters(name):

@@ -153,6 +153,7 @@ def test_team(kind, monkeypatch):
         assert one.map(work, [2, 3]) == [(4, "inside"), (9, "inside")]
     finally:
         _variable.reset(token)
+    assert one.map(lambda item: sum(one.map(lambda other: item * other, [1, 2, 3])), [1, 2]) == [6, 12]
     with pytest.raises(ZeroDivisionError):
         one.map(lambda item: 1 / item, [1, 0, 2])
     assert one.map(lambda item: -item, range(7)) == [0, -1, -2, -3, -4, -5, -6]

@@ -156,3 +156,42 @@ def test_functions_without_a_rule() -> None:
 def test_arguments_that_the_kernel_does_not_take(case: Case) -> None:
     with pytest.raises(TypeError, match="H0"):
         vjp_of(case, H0=case.arguments["initial_h"])
+
+
+ONE_OUTPUT = ["relu", "leaky_relu", "sigmoid", "tanh", "gelu", "softmax", "log_softmax"]
+
+
+@pytest.mark.parametrize("name", ONE_OUTPUT)
+def test_kernels_of_one_output(name: str, rng: np.random.Generator, backend: Backend) -> None:
+    X, dY = (backend.array(rng.normal(size=(3, 4))) for _ in range(2))
+    forward, gradient = getattr(xpgrad, name), getattr(xpgrad, f"{name}_grad")
+    Y, pullback = xpgrad.vjp(forward, X)
+    assert_close(Y, forward(X), rtol=1e-15)
+    saved = Y if "Y" in gradient.__code__.co_varnames else X
+    for dX in (pullback(dY), pullback(dY=dY)):
+        assert_close(dX, gradient(dY, saved), rtol=1e-15)
+
+
+def test_options_of_kernels_of_one_output(rng: np.random.Generator) -> None:
+    X, dY = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
+    Y, pullback = xpgrad.vjp(xpgrad.softmax, X, axis=0, flatten=True)
+    assert_close(pullback(dY), xpgrad.softmax_grad(dY, Y, axis=0, flatten=True), rtol=0)
+    slope, labels = np.asarray([0.2]), np.asarray([1, 3, 0])
+    _, pullback = xpgrad.vjp(xpgrad.prelu, X, slope, wrt="slope")
+    assert pullback(dY).dX is None
+    assert_close(pullback(dY).dslope, xpgrad.prelu_grad(dY, X, slope).dslope, rtol=0)
+    _, pullback = xpgrad.vjp(xpgrad.softmax_cross_entropy, X, labels, reduction="sum", label_smoothing=0.1)
+    one = np.asarray(1.0)
+    expected = xpgrad.softmax_cross_entropy_grad(one, X, labels, reduction="sum", label_smoothing=0.1)
+    assert_close(pullback(one), expected, rtol=0)
+
+
+def test_out_of_kernels_of_one_output(rng: np.random.Generator) -> None:
+    X, dY, out = rng.normal(size=(3, 4)), rng.normal(size=(3, 4)), np.empty((3, 4))
+    Y, pullback = xpgrad.vjp(xpgrad.silu, X, out=out)
+    assert Y is out
+    before = out.copy()
+    assert_close(pullback(dY), xpgrad.silu_grad(dY, X), rtol=0)
+    assert_close(out, before, rtol=0)
+    with pytest.raises(ValueError, match=r"vjp: out is an input, expected another array"):
+        xpgrad.vjp(xpgrad.silu, X, out=X)

@@ -108,8 +108,8 @@ class _OneInput(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor) -> Any:
-        # With create_graph=True these tensors stay part of a graph, and the engine of the core's choice is the
-        # standard one, whose operators are differentiable.
+        # With create_graph=True these tensors stay part of a graph, and the core takes the standard engine,
+        # whose operators are differentiable.
         (saved,) = ctx.saved_tensors
         if not torch.is_grad_enabled():
             saved = saved.detach()

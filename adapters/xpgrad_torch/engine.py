@@ -52,10 +52,10 @@ class TorchEngine(NumpyEngine):
         dtype, shape = arrays[0].dtype, arrays[0].shape
         if dtype not in _COMPUTED:
             return False
-        for array in arrays:
-            if array.dtype is not dtype or array.shape != shape or array.requires_grad or not _plain(array):
-                return False
-        return True
+        return all(
+            _plain(array) and array.dtype is dtype and array.shape == shape and not array.requires_grad
+            for array in arrays
+        )
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]

@@ -99,14 +99,15 @@ def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Se
 
 
 def check_broadcast(operator: str, name: str, array: Any, leader: str, shape: Sequence[int]) -> None:
-    """Raise ValueError unless the array, where given, broadcasts to the leader's shape and adds nothing to it."""
+    """Raise ValueError unless the array, where given, broadcasts to the leader's very shape."""
     if array is None:
         return
     own = tuple(array.shape)
     padded = (1,) * (len(shape) - len(own)) + own
     if len(own) > len(shape) or any(n not in (1, whole) for n, whole in zip(padded, shape, strict=True)):
         raise ValueError(
-            f"{operator}: {name} has shape {own}, expected one that broadcasts to {tuple(shape)}, the shape of {leader}"
+            f"{operator}: {name} has shape {own}, expected one that broadcasts to {tuple(shape)}, "
+            f"the shape of {leader}"
         )
 
 

@@ -63,8 +63,8 @@ class Computation:
     ) -> Any:
         """What ``compute(target)`` gives, in the caller's namespace and dtype; in `out` where that is given.
 
-        `target` is where the result may go at once, in the engine's namespace, or None. `shape` is the shape in which
-        compute works, if that is not `out`'s.
+        `target` is where the result may go at once, in the engine's namespace, or None. `shape` is the shape
+        in which compute works, if that is not `out`'s.
         """
         if out is not None and out.dtype == self._compute_dtype:
             target = self.engine.target(out, tuple(out.shape) if shape is None else tuple(shape))

@@ -12,7 +12,7 @@ from xpgrad.engine import RowFormula, Step
 
 
 def below_peak(xp: Any, x: Any, peak: Any) -> Any:
-    """X - peak, for the peak of x's row; -inf for -inf and 0 for the peak itself, also where that is infinite."""
+    """What x is above its row's peak; -inf for -inf, and 0 for the peak itself, even if that is infinite."""
     difference = xp.where(x == peak, xp.zeros_like(x), x - peak)
     return xp.where(x == -xp.inf, x, difference)
 
@@ -115,7 +115,8 @@ def expected(xp: Any, x: Any, peak: Any, log_total: Any, t: Any) -> Any:
 
 
 def loss_of_label(
-    xp: Any, x: Any, peak: Any, log_total: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
+    xp: Any, x: Any, peak: Any, log_total: Any, label: Any, number: Any, weight: Any,
+    *, keep: Any, spread: Any,
 ) -> tuple:  # fmt: skip
     t = weighted(xp, one_hot(xp, x, label, number, keep, spread), weight)
     return (expected(xp, x, peak, log_total, t),)
@@ -155,7 +156,8 @@ def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
 
 
 def pullback_of_label(
-    xp: Any, e: Any, factor: Any, share_factor: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
+    xp: Any, e: Any, factor: Any, share_factor: Any, label: Any, number: Any, weight: Any,
+    *, keep: Any, spread: Any,
 ) -> tuple:  # fmt: skip
     t = weighted(xp, one_hot(xp, e, label, number, keep, spread), weight)
     return (difference(xp, e, t, factor, share_factor),)

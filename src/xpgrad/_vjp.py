@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
@@ -22,7 +23,9 @@ class _Rule(NamedTuple):
 
     gradient: Callable
     saved: tuple[str, ...] = ()  # outputs that the gradient takes
-    cotangents: dict[str, str] = {"Y": "dY"}  # output -> the gradient's argument for its cotangent
+    cotangents: Mapping[str, str] = MappingProxyType(
+        {"Y": "dY"}
+    )  # output -> the gradient's argument for its cotangent
 
 
 def _rules_of(module: Any, *saving: str) -> dict[Callable, _Rule]:

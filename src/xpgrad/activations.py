@@ -1,7 +1,8 @@
 """Activation functions and their gradients, each pair side by side.
 
-Each function is one formula of `_activation_formulas`, evaluated in one pass; the recurrent operators use the same
-table. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are their limits; NaN flows through.
+Each function is one formula of `_activation_formulas`, evaluated in one pass; the recurrent operators use the
+same table. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are their limits; NaN flows
+through.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class _Pair:
         example = f"np.asarray([1.0, 2.0]), {x if self.residual == 'X' else f'xpgrad.{self.name}({x})'}"
         return self._document(
             function, f"Gradient of `{self.name}`.", self.slope, arrays,
-            f"dX, the cotangent of the input, of {self.residual}'s shape and dtype.", example, self.examples[1],
+            f"dX, the cotangent of the input, of {self.residual}'s shape and dtype.", example,
+            self.examples[1],
         )  # fmt: skip
 
     def _document(
@@ -234,7 +236,7 @@ _GELU_EXACT = _Pair(
     formulas.ACTIVATIONS["Gelu"],
     "Gaussian error linear unit.",
     r"y = x \Phi(x) \quad \text{or} \quad x \sigma(2 u), \; u = \sqrt{2 / \pi} (x + 0.044715 x^3)",
-    r"dx = dy \cdot (\Phi(x) + x \phi(x)) \quad \text{or} \quad dy \cdot (s + 2 x u' s (1 - s)), \; s = \sigma(2u)",
+    r"dx = dy (\Phi(x) + x \phi(x)) \quad \text{or} \quad dy (s + 2 x u' s (1 - s)), \; s = \sigma(2 u)",
     "ONNX operator Gelu; Hendrycks and Gimpel (2016).",
     ("array([-0.1587,  0.3457])", "array([-0.0833,  1.735 ])"),
     attributes={"approximate : {'none', 'tanh'}": "The normal distribution, or its approximation by tanh."},
@@ -558,7 +560,7 @@ _SOFTPLUS = _Pair(
     parameters=("alpha", "beta"),
     attributes={
         "beta : float": "Sharpness; not 0.",
-        "threshold : float or None": "Where ``beta x`` is above it, y is x itself, as in PyTorch, whose default is 20. None: nowhere.",
+        "threshold : float or None": "Where ``beta x`` is above it, y is x; 20 in PyTorch. None: nowhere.",
     },
 )
 

@@ -58,8 +58,8 @@ def softmax_cross_entropy(
         A label whose samples do not count: loss and gradient are 0 there, whatever X holds. Only for class
         numbers.
     reduction : {"mean", "sum", "none"}
-        What is returned of the samples' losses. The mean of class numbers is weighted by the labels' weights; that of
-        probabilities is over all samples.
+        What is returned of the samples' losses. The mean of class numbers is weighted by the labels' weights;
+        that of probabilities is over all samples.
     label_smoothing : float
         The s above, 0 to 1.
     out : array, optional
@@ -138,7 +138,7 @@ def softmax_cross_entropy_grad(
     Returns
     -------
     array, shape (N, C, ...) or (C,)
-        dX, the cotangent of the logits, of X's shape and dtype. It is the only array of that size that is made.
+        dX, the cotangent of the logits, of X's shape and dtype: the only array of that size that is made.
 
     Raises
     ------
@@ -223,7 +223,8 @@ class _CrossEntropy:
         else:
             if ignore_index is not None:
                 raise ValueError(
-                    f"{operator}: ignore_index is {ignore_index!r}, expected None for labels that are probabilities"
+                    f"{operator}: ignore_index is {ignore_index!r}, expected None for labels that are "
+                    "probabilities"
                 )
             self.probabilities = computation.reshape(computation.lift(labels), self.rows)
             self.label = self.counts = None

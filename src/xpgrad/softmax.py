@@ -36,8 +36,8 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     Returns
     -------
     array, shape (...)
-        Y, of X's shape and dtype. 0 for a row that is -inf throughout; a logit of inf takes all, shared evenly
-        among several.
+        Y, of X's shape and dtype. 0 for a row that is -inf throughout; a logit of inf takes all, shared
+        evenly among several.
 
     Raises
     ------

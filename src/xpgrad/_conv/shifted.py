@@ -20,7 +20,7 @@ import itertools
 from math import prod
 from typing import Any
 
-from xpgrad._conv.geometry import ConvGeometry, Sizes
+from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
 
 

@@ -1,7 +1,7 @@
 """Formulas over whole arrays compiled by numba: one flat loop for elements, one nest of loops for rows.
 
-The scalar functions come from the same source as those of `compiler`'s loops over row buffers. Inputs are typed as
-read-only and every loop has one signature, so that it is compiled once for arrays of both kinds.
+The scalar functions come from the same source as those of `compiler`'s loops over row buffers. Inputs are
+typed as read-only and every loop has one signature, so that it is compiled once for arrays of both kinds.
 """
 
 from __future__ import annotations

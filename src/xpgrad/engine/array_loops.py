@@ -1,7 +1,7 @@
-"""How the NumPy engine evaluates formulas over whole arrays: compiled loops, or blocks that stay in the cache.
+"""How the NumPy engine evaluates formulas over whole arrays: compiled, or in blocks that stay in the cache.
 
-Contiguous arrays are taken as they are. What is strided, transposed or broadcast comes block by block: elements
-through the buffers of NumPy's iterator, rows through copies of some rows at a time.
+Contiguous arrays are taken as they are. What is strided, transposed or broadcast comes block by block:
+elements through the buffers of NumPy's iterator, rows through copies of some rows at a time.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad.engine import block_functions
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.row_formula import RowFormula
 
-# Elements of a block: some ten operands and temporaries of it in float32 stay in a second-level cache of 1 MB.
+# Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK = 16384
+# For NumPy: larger, since threads wait for one another between any two of its functions.
+_NUMPY_BLOCK = 131072
 
 Array = np.ndarray
 Deal = Callable[[int, int, Callable[[int, int], None]], None]
@@ -82,9 +85,8 @@ def elementwise(
     kinds = tuple(
         [None if a is None else "one" if a.size == 1 and a.shape != shape else "each" for a in inputs]
     )
-    for array, kind in zip(inputs, kinds, strict=True):
-        if kind == "each" and not (array.shape == shape and _is_plain(array)):  # type: ignore[union-attr]
-            plain = False
+    each = [array for array, kind in zip(given, [k for k in kinds if k], strict=True) if kind == "each"]
+    plain = plain and all(array.shape == shape and _is_plain(array) for array in each)
     if plain:
         loop = _element_loop(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
@@ -93,7 +95,7 @@ def elementwise(
         deal(out.size, out.size, lambda start, stop: loop(start, stop, *views, *numbers))
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(deal, evaluate, inputs, kinds, out)
+        _in_blocks(deal, evaluate, inputs, kinds, out, _BLOCK if compiling else _NUMPY_BLOCK)
     return out
 
 
@@ -151,7 +153,7 @@ def _by_numpy(
 
     def evaluate(views: list[Array | None], target: Array) -> None:
         with np.errstate(all="ignore"):  # of this thread
-            (target[...],) = formula(np, *views, **named)
+            (target[...],) = formula(block_functions, *views, **named)
 
     return evaluate
 
@@ -162,24 +164,26 @@ def _in_blocks(
     inputs: Sequence[Array | None],
     kinds: tuple[str | None, ...],
     out: Array,
+    block_size: int,
 ) -> None:
     """Evaluate on one contiguous block of every operand after the other."""
     each = [number for number, kind in enumerate(kinds) if kind == "each"]
     views = [array if array is None else array.reshape(-1) if kind == "one" else None
              for array, kind in zip(inputs, kinds, strict=True)]  # fmt: skip
-    read = ["readonly", "contig", "aligned", "nbo"]
+    read: list[Any] = ["readonly", "contig", "aligned", "nbo"]
+    operands: list[Any] = [*(inputs[number] for number in each), out]
 
     def part(start: int, stop: int) -> None:
         block = list(views)
         iterator = np.nditer(
-            [*(inputs[number] for number in each), out],
+            operands,
             # buffers are made when the range is known: those of a first range would be written back
             flags=["external_loop", "buffered", "delay_bufalloc", "ranged"],
             op_flags=[*(read for _ in each), ["writeonly", *read[1:]]],
-            buffersize=_BLOCK,
+            buffersize=block_size,
         )
         with iterator:
-            iterator.iterrange = (start, stop)
+            iterator.iterrange = (start, stop)  # type: ignore[misc]
             for parts in iterator:
                 for number, view in zip(each, parts, strict=False):
                     block[number] = view
@@ -216,7 +220,9 @@ def over_rows(
             replaced = _replaced(operands, out) if safe else None
             plain = plain and safe and _is_plain(out)
         results[formula.each_output] = out
-    if not plain:
+    if not A * B:
+        pass  # no rows
+    elif not plain:
         _row_blocks(deal, formula, operands, numbers, results, compiling)
     else:
         loop = _row_loop(formula, operands, replaced, dtype.name)
@@ -241,8 +247,7 @@ def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     if first.ndim == 2:
         loop(0, first.shape[0], width, *arrays, out)
     else:
-        views = [array.reshape(-1, width) for array in (*arrays, out)]
-        loop(0, out.size // width, width, *views)
+        loop(0, out.size // width, width, *[array.reshape(-1, width) for array in (*arrays, out)])
     return out
 
 
@@ -272,10 +277,12 @@ def _row_arguments(
     replaced: int | None,
 ) -> list[Array]:
     """The arrays of a compiled loop: two axes, or one for numbers of rows and columns."""
-    arrays = []
+    arrays: list[Array] = []
     for name, array in zip(formula.operands, operands, strict=True):
-        if array is not None:
-            arrays.append(array.reshape(array.shape[:2]) if name in formula.each else array.reshape(-1))
+        if array is not None and name in formula.each:
+            arrays.append(array.reshape(array.shape[:2]))
+        elif array is not None:
+            arrays.append(np.require(array.reshape(-1), requirements=("C", "A")))
     each_output = formula.each_output
     if each_output is not None and replaced is None:
         arrays.append(results[each_output].reshape(results[each_output].shape[:2]))
@@ -293,7 +300,7 @@ def _row_blocks(
 ) -> None:
     """Evaluate on some rows after the others, which are copied to where a row is contiguous."""
     A, n, B = next(array for array in operands if array is not None).shape
-    at_once = max(1, _BLOCK // n)
+    at_once = max(1, (_BLOCK if compiling else _NUMPY_BLOCK) // n)
     inner = min(B, max(16, at_once))  # so many that what is copied comes in whole cache lines
     outer = max(1, at_once // inner)
     starts = [(a, b) for a in range(0, A, outer) for b in range(0, B, inner)]
@@ -332,5 +339,7 @@ def _rows_by_numpy(formula: RowFormula, block: list[Array | None], numbers: Sequ
     """The outputs for a block of contiguous rows, by NumPy."""
     with np.errstate(all="ignore"):  # of this thread
         return formula.evaluate(
-            np, [None if array is None else array.reshape(array.shape[:2]) for array in block], numbers
+            block_functions,
+            [None if array is None else array.reshape(array.shape[:2]) for array in block],
+            numbers,
         )

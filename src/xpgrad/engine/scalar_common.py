@@ -13,6 +13,18 @@ def abs(x):  # noqa: A001 - the standard's name
 
 
 @inline
+def maximum(x, y):
+    """The larger of the two; NaN if `x` is."""
+    return y if x < y else x
+
+
+@inline
+def minimum(x, y):
+    """The smaller of the two; NaN if `x` is."""
+    return y if x > y else x
+
+
+@inline
 def where(condition, x, y):
     """`x` where the condition holds, else `y`."""
     return x if condition else y
@@ -26,7 +38,7 @@ def add_up(total, x):
 
 @intrinsic
 def wide_vectors(context):
-    """Have the function that calls it compiled for vector registers of 512 bits, where the processor has them.
+    """Have the function that calls it compiled for vector registers of 512 bits, where there are any.
 
     LLVM takes those of 256 bits otherwise, half as fast in loops that compute more than they load.
     """

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from xpgrad.engine.scalar_common import abs, add_up, inline, where, wide_vectors  # noqa: A004
+from xpgrad.engine.scalar_common import abs, add_up, inline, maximum, minimum, where, wide_vectors  # noqa: A004
 from xpgrad.engine.special import ERFCX_SINGLE
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "inf",
     "log",
     "log1p",
+    "maximum",
+    "minimum",
     "real",
     "tanh",
     "to_ordered",

@@ -1,7 +1,7 @@
 """Elementwise functions that formulas need beside the array API's.
 
-Formulas call them like helpers of their own, with ``xp`` first. What is here works on arrays of any namespace;
-the compiler takes the function of the same name in the dtype's module of scalar functions.
+Formulas call them like helpers of their own, with ``xp`` first. What is here works on arrays of any
+namespace; the compiler takes the function of the same name in the dtype's module of scalar functions.
 """
 
 from __future__ import annotations

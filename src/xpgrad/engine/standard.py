@@ -125,7 +125,7 @@ class StandardEngine(Images):
                 operand.rows.write(first_row(operand, span), whole)
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays obviously are this engine's, of one dtype in which it computes, and one shape."""
+        """Whether the arrays obviously are this engine's, of one shape and one dtype in which it computes."""
         return False
 
     def elementwise(
@@ -169,8 +169,8 @@ class StandardEngine(Images):
         formula : RowFormula
             What to evaluate. A row runs along the middle one of three axes.
         operands : sequence of array or None
-            Its operands, in the order of ``formula.operands``: shapes (A, n, B) for an element of every row and
-            column, (A, 1, B) for numbers of rows, (1, n, 1) for numbers of columns. n is at least 1.
+            Its operands, in the order of ``formula.operands``: shapes (A, n, B) for an element of every row
+            and column, (A, 1, B) for numbers of rows, (1, n, 1) for numbers of columns. n is at least 1.
         numbers : sequence of float
             Values of the formula's parameters.
         out : array, shape (A, n, B), optional
