@@ -1,21 +1,23 @@
-r"""Winograd's minimal filtering F(4 x 4, 3 x 3): a fourth of the multiplications, for 3 x 3 kernels at stride 1.
+r"""Winograd's minimal filtering F(4 x 4, 3 x 3), for 3 x 3 kernels at stride 1: a fourth of the products.
 
-An output tile of m x m needs an input window of n x n, n = m + 3 - 1. Both are polynomials: evaluated at n points
-(one of them infinity) they are multiplied point by point, and the result is interpolated. For an input window d,
-a kernel g and an output tile Y
+An output tile of m x m needs an input window of n x n, n = m + 3 - 1. Both are polynomials: evaluated at
+n points (one of them infinity) they are multiplied point by point, and the result is interpolated. For an
+input window d, a kernel g and an output tile Y
 
 .. math:: Y = A^T\,[\,(G\,g\,G^T) \odot (B^T d\,B)\,]\,A
 
-With all channels and tiles the products at one point are one matrix product. The weight gradient of a tile is the
-same problem, F(3 x 3, 4 x 4), at the same points: 3 x 3 results from the window and 4 x 4 cotangents.
+With all channels and tiles the products at one point are one matrix product. The weight gradient of a
+tile is the same problem, F(3 x 3, 4 x 4), at the same points: 3 x 3 results from the window and 4 x 4
+cotangents.
 
-With the points 0, +-a, +-b and infinity each transform falls into even and odd parts, which is how the formulas
-below are written. 5/8 and 3/2 are exact, and keep the factors near 1: in float32 the error, relative to the largest
-value, is about seven times that of direct sums, 2e-6 with 128 channels, a quarter of that of the usual 1 and 2.
+With the points 0, +-a, +-b and infinity each transform falls into even and odd parts, which is how the
+formulas below are written. 5/8 and 3/2 are exact, and keep the factors near 1: in float32 the error,
+relative to the largest value, is about seven times that of direct sums, 2e-6 with 128 channels, a quarter
+of that of the usual 1 and 2.
 
-Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), arXiv:1509.09308; points:
-B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks"
-(2020), arXiv:1803.10986.
+Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), arXiv:1509.09308;
+points: B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep
+Neural Networks" (2020), arXiv:1803.10986.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 
 from xpgrad.engine.images import Images
 from xpgrad.engine.machine import jit_enabled, thread_count
+from xpgrad.engine.shifts import Crop, Place
 from xpgrad.engine.windows import Transform, Windows
 
 # Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
@@ -78,7 +79,7 @@ class NumpyImages(Images):
         """In one go; a view where nothing is added."""
         first = array.ndim - len(before)
         sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
-        kept = tuple(
+        kept: tuple[Any, ...] = tuple(
             slice(max(-b, 0), size - max(-e, 0))
             for size, b, e in zip(array.shape[first:], before, behind, strict=True)
         )
@@ -86,7 +87,7 @@ class NumpyImages(Images):
         if max(*before, *behind) <= 0:
             return array
         whole = np.zeros((*array.shape[:first], *sizes), dtype=array.dtype)
-        places = tuple(
+        places: tuple[Any, ...] = tuple(
             slice(max(b, 0), max(b, 0) + size) for b, size in zip(before, array.shape[first:], strict=True)
         )
         whole[(..., *places)] = array
@@ -98,7 +99,7 @@ class NumpyImages(Images):
         if not lead and inner == tuple(size):
             return array.reshape(*outer, -1)
         whole = np.zeros((*outer, lead + prod(size)), dtype=array.dtype)
-        places = tuple(slice(0, small) for small in inner)
+        places: tuple[Any, ...] = tuple(slice(0, small) for small in inner)
         whole[..., lead:].reshape(*outer, *size)[(..., *places)] = array
         return whole
 
@@ -120,7 +121,8 @@ class NumpyImages(Images):
         ):
             target[...] = 0
         for phase, part in parts.items():
-            places, kept = [], []
+            places: list[Any] = []
+            kept: list[Any] = []
             for r, b, step, count, large in zip(
                 phase, begin, steps, size, part.shape[-len(size) :], strict=True
             ):
@@ -151,24 +153,36 @@ class NumpyImages(Images):
         return np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype)).reshape(array.shape[:-1])
 
     def sum_of_shifts(
-        self, rows: np.ndarray, weights: np.ndarray, terms: Sequence[tuple[int, int]], length: int
+        self,
+        images: np.ndarray,
+        place: Place,
+        weights: np.ndarray,
+        terms: Sequence[tuple[int, int]],
+        crop: Crop,
+        B: np.ndarray | None = None,
+        target: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Compiled, or by NumPy on all rows at once."""
-        if not compiles(rows):
-            return super().sum_of_shifts(rows, weights, terms, length)
+        """Compiled, or by NumPy on whole images."""
+        if not compiles(images):
+            return super().sum_of_shifts(images, place, weights, terms, crop, B)
         from xpgrad.engine.compiled_shifts import sum_of_shifts
 
-        return sum_of_shifts(rows, weights, terms, length)
+        return sum_of_shifts(images, place, weights, terms, crop, B, target)
 
     def products_of_shifts(
-        self, a: np.ndarray, rows: np.ndarray, terms: Sequence[tuple[int, int]]
+        self,
+        a: np.ndarray,
+        images: np.ndarray,
+        place: Place,
+        terms: Sequence[tuple[int, int]],
+        group: int,
     ) -> np.ndarray:
-        """Compiled, or by NumPy on all rows at once."""
-        if not compiles(rows):
-            return super().products_of_shifts(a, rows, terms)
+        """Compiled, or by NumPy on whole images."""
+        if not compiles(images):
+            return super().products_of_shifts(a, images, place, terms, group)
         from xpgrad.engine.compiled_shifts import products_of_shifts
 
-        return products_of_shifts(a, rows, terms)
+        return products_of_shifts(a, images, place, terms, group)
 
     def from_windows(
         self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None
