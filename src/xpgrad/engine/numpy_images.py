@@ -14,8 +14,10 @@ from xpgrad.engine.shifts import Crop, Place
 from xpgrad.engine.windows import Transform, Windows
 
 # Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
-_BLOCK = 1 << 20
-_BAND = 1 << 20
+_BLOCK = 1 << 21
+_BAND = 3 << 19
+# Below this many elements handing work to a thread costs more than the thread saves.
+_PARALLEL = 1 << 18
 
 
 class NumpyImages(Images):
@@ -25,8 +27,10 @@ class NumpyImages(Images):
 
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images at a time as stay in a cache, in as many blocks as keep all threads busy."""
-        rounds = -(-count * max(1, size) // (thread_count() * _BLOCK))
-        return _slices(count, -(-count // (thread_count() * max(1, rounds))))
+        elements = max(1, count * size)
+        threads = min(thread_count(), -(-elements // _PARALLEL))
+        rounds = -(-elements // (threads * _BLOCK))
+        return _slices(count, -(-count // (threads * rounds)))
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
         """As many as stay in a second-level cache, about the same number in each band."""
