@@ -462,8 +462,14 @@ class _Sums:
         """dB, the sum of dY over positions, and over samples."""
         here = self._here
         with here.engine.quiet():
-            dY = here.lift(dY)
-            sums = here.engine.last_axis_sums(here.xp.reshape(dY, (*dY.shape[:2], prod(dY.shape[2:]))))
+            rows = here.lift(dY)
+            rows = here.xp.reshape(rows, (*dY.shape[:2], prod(dY.shape[2:])))
+            sums = here.engine.assemble(
+                lambda images, target: here.engine.last_axis_sums(rows[images, ...]),
+                here.engine.blocks(dY.shape[0], prod(dY.shape[1:])),
+                shape=dY.shape[:2],
+                like=rows,
+            )
             return here.lower(sums if per_sample else here.xp.sum(sums, axis=0))
 
 

@@ -3,13 +3,13 @@
 The rule asks in this order, for each of the three sums of a call; C and O are counted within a group:
 
 1. a kernel of one element, at stride 1 and without padding: ``pointwise``;
-2. at most 4 products of channels, C * O: ``taps``, for BLAS has nothing to do there;
-3. at stride 1, where the transforms need fewer operations than the multiplications of the direct sum, with
-   what an operation of each kind was measured to cost: ``fft``;
-4. 3 x 3 at stride 1, at least 16 channels on both sides, at least 5 outputs in each direction: ``winograd``;
-5. at least 12 input channels, enough for a product at each tap: ``shifted``;
+2. ``fft``, where it is possible and its operations cost less than the direct sum;
+3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
+4. ``winograd``, where it is possible and costs less than the direct sum;
+5. at least 8 input channels, enough for a product at each tap: ``shifted``;
 6. else ``patches``.
 
+Costs are counted in multiplications of a matrix product, with weights that were measured.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
 """
 
@@ -26,18 +26,17 @@ from xpgrad._conv.patches import Patches
 from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
-from xpgrad._conv.winograd import Winograd
+from xpgrad._conv.winograd import Winograd, points_of_windows
 
 METHODS: dict[str, Method] = {
     method.name: method for method in (Pointwise(), Winograd(), Patches(), Shifted(), Taps(), Fourier())
 }
 
-# The cost, in multiplications of a matrix product, of an operation of a transform, of a complex
-# multiplication of spectra, and of a multiplication of a sum over taps.
-_TRANSFORM, _SPECTRAL, _TAP = 23.0, 18.0, 1.5
-_FEW = 4
-_WINOGRAD_CHANNELS, _WINOGRAD_OUTPUTS = 16, 5
-_SHIFTED_CHANNELS = 12
+# The cost of an operation of a Fourier transform, of a complex multiplication of spectra, of a multiplication
+# of a sum over taps, of an element of a transformed window, and of Winograd's passes altogether.
+_TRANSFORM, _SPECTRAL, _TAP, _WINDOW, _PASSES = 18.0, 26.0, 1.5, 25.0, 12e6
+_FEW_COMPILED, _FEW = 64, 4
+_SHIFTED_CHANNELS = 8
 
 
 def choose(operator: str, method: str, engine: Any, geometry: ConvGeometry) -> Method:
@@ -56,25 +55,27 @@ def preferred(engine: Any, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
     g = geometry
     seen, made = g.channels // g.group, g.outputs // g.group
-    if METHODS["pointwise"].why_not(engine, g) is None:
+    few = seen * made <= (_FEW_COMPILED if engine.compiles() else _FEW)
+    cost = g.multiplications * (_TAP if few else 1.0)
+
+    def possible(name: str) -> bool:
+        return METHODS[name].why_not(engine, g) is None
+
+    if possible("pointwise"):
         return "pointwise"
-    if METHODS["fft"].why_not(engine, g) is None and _fourier_cost(g) < _direct_cost(g):
+    if possible("fft") and _fourier_cost(g) < cost:
         return "fft"
-    if seen * made <= _FEW:
+    if few:
         return "taps"
-    if (
-        METHODS["winograd"].why_not(engine, g) is None
-        and min(seen, made) >= _WINOGRAD_CHANNELS
-        and min(g.output_size) >= _WINOGRAD_OUTPUTS
-    ):
+    if possible("winograd") and _winograd_cost(g) < cost:
         return "winograd"
     return "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
 
 
-def _direct_cost(g: ConvGeometry) -> float:
-    """Of one sum, by matrix products or over taps."""
-    few = g.channels // g.group * (g.outputs // g.group) <= _FEW
-    return g.multiplications * (_TAP if few else 1.0)
+def _winograd_cost(g: ConvGeometry) -> float:
+    """Of the windows' transforms, and of the products at each of their elements."""
+    elements = g.batch * points_of_windows(g)
+    return elements * (g.channels * g.outputs + _WINDOW * (g.channels + g.outputs)) + _PASSES
 
 
 def _fourier_cost(g: ConvGeometry) -> float:

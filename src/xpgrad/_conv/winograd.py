@@ -22,6 +22,7 @@ Neural Networks" (2020), arXiv:1803.10986.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
@@ -163,15 +164,20 @@ def _windows(g: ConvGeometry, rows: slice) -> Windows:
     return Windows(_TILE, (g.begin[0] - rows.start, g.begin[1]), tiles, -(-g.output_size[1] // _TILE))
 
 
-def _tile_row_elements(g: ConvGeometry) -> int:
-    """What the windows and the products of one row of an image's tiles hold."""
-    return 36 * -(-g.output_size[1] // _TILE) * (g.channels + g.outputs)
+def points_of_windows(g: ConvGeometry) -> int:
+    """How many points all windows of an image have."""
+    return 36 * prod(-(-size // _TILE) for size in g.output_size)
+
+
+def _elements(g: ConvGeometry) -> int:
+    """What the windows and the products of an image hold."""
+    return points_of_windows(g) * (g.channels + g.outputs)
 
 
 def _blocks(engine: Any, g: ConvGeometry) -> list[slice]:
-    return engine.blocks(g.batch, _tile_row_elements(g) * -(-g.output_size[0] // _TILE))
+    return engine.blocks(g.batch, _elements(g))
 
 
 def _bands(engine: Any, g: ConvGeometry, images: Any) -> list[slice]:
     """The output's rows, in bands of whole tiles."""
-    return engine.bands(g.output_size[0], images.shape[0] * _tile_row_elements(g) // _TILE, _TILE)
+    return engine.bands(g.output_size[0], images.shape[0] * _elements(g) // g.output_size[0], _TILE)

@@ -106,8 +106,8 @@ def _terms_at_once(count: int, indent: int, operation: str) -> str:
 
 # Up to eight terms at a time, so that a sum is read and written once for so many multiplications; LLVM checks
 # eight pairs of pointers for overlap, and leaves loops with more as they are. In the inner products the order
-# of additions is free ("reassoc", "nsz"): each lane of a vector keeps a sum of its own. Rows are short: taking
-# views of them would cost more than their elements. They are read and written by unsigned numbers, for numba
+# of additions is free ("reassoc", "nsz"): each lane of a vector keeps a sum of its own. Rows are short: views
+# of them would cost more than their elements. They are read and written by unsigned numbers, for numba
 # takes a signed one for an index that may count from the end.
 _SOURCE = f"""# weighted sums of shifted images, and their gradient; generated
 import numpy as np

@@ -20,6 +20,10 @@ class Images:
 
     xp: Any
 
+    def compiles(self) -> bool:
+        """Whether the loops of `sum_of_shifts` and of windows are compiled."""
+        return False
+
     # --- which part of the work at a time
 
     def blocks(self, count: int, size: int) -> list[slice]:

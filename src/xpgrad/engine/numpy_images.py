@@ -25,6 +25,10 @@ class NumpyImages(Images):
 
     map: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
+    def compiles(self) -> bool:
+        """With numba; what reaches the loops is float32 or float64."""
+        return jit_enabled()
+
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images at a time as stay in a cache, in as many blocks as keep all threads busy."""
         elements = max(1, count * size)
@@ -167,7 +171,7 @@ class NumpyImages(Images):
         target: np.ndarray | None = None,
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
-        if not compiles(images):
+        if not self.compiles():
             return super().sum_of_shifts(images, place, weights, terms, crop, B)
         from xpgrad.engine.compiled_shifts import sum_of_shifts
 
@@ -182,7 +186,7 @@ class NumpyImages(Images):
         group: int,
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
-        if not compiles(images):
+        if not self.compiles():
             return super().products_of_shifts(a, images, place, terms, group)
         from xpgrad.engine.compiled_shifts import products_of_shifts
 
@@ -192,7 +196,7 @@ class NumpyImages(Images):
         self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
-        if not compiles(X):
+        if not self.compiles():
             return super().from_windows(X, windows, transform)
         from xpgrad.engine.compiled_windows import from_windows
 
@@ -213,18 +217,13 @@ class NumpyImages(Images):
         target: np.ndarray | None = None,
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
-        if not compiles(M):
+        if not self.compiles():
             return super().to_windows(M, windows, transform, B, shape)
         from xpgrad.engine.compiled_windows import to_windows
 
         Y = np.empty(tuple(shape), dtype=M.dtype) if target is None else target
         to_windows(M, windows, transform, B, Y)
         return Y
-
-
-def compiles(array: np.ndarray) -> bool:
-    """Whether there are compiled loops for the array's dtype."""
-    return jit_enabled() and array.dtype.name in ("float32", "float64")
 
 
 def _slices(count: int, at_once: int) -> list[slice]:
