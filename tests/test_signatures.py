@@ -124,6 +124,18 @@ def test_docstrings_have_their_sections(name: str) -> None:
         assert re.search(rf"(^|\W){argument}\W", described), f"{name}: {argument} is not described"
 
 
+@pytest.mark.parametrize("name", ["conv", "conv_transpose"])
+def test_convolutions_follow_the_grammar(name: str) -> None:
+    """The cotangent first, what the forward needs, then its options in its order, then the gradient's own."""
+    forward, gradient = parameters(name), parameters(f"{name}_grad")
+    assert list(gradient)[:3] == ["dY", "X", "W"]
+    assert keyword_only(f"{name}_grad") == [*keyword_only(name), "per_sample", "wrt"]
+    for option in keyword_only(name):
+        assert gradient[option].default == forward[option].default, option
+    grads = {"conv": xpgrad.ConvGrads, "conv_transpose": xpgrad.ConvTransposeGrads}[name]
+    assert grads._fields == tuple(f"d{n}" for n in forward if n not in keyword_only(name))
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_are_described(name: str) -> None:
     text = inspect.getdoc(getattr(xpgrad, name)) or ""

@@ -148,7 +148,7 @@ def _plain(tensor: Any) -> bool:
 
 
 def _one_batch(array: np.ndarray, batch: tuple[int, ...]) -> torch.Tensor:
-    """A stack of matrices as torch's products take it: one axis for the whole batch, none for a single one."""
+    """A stack of matrices as torch's products take it: one axis for the batch, none for a single one."""
     rows, columns = array.shape[-2:]
     if prod(batch) == 1:
         return _tensor(array).reshape(rows, columns)

@@ -19,8 +19,8 @@ is `conv`; its gradients are the two other sums over the same pairs of elements,
     dW_{o,c,k} = \sum_{n,j} dY_{n,o,j}\,X_{n,c,\,js + kd - p} \qquad
     dB_o = \sum_{n,j} dY_{n,o,j}
 
-and `conv_transpose` is the first of them. Its gradients are then a `conv`, and the same dW with the roles of X
-and dY exchanged.
+and `conv_transpose` is the first of them. Its gradients are then a `conv`, and the same dW with the roles
+of X and dY exchanged.
 
 Which pairs meet stands in one `ConvGeometry`; how the sums are computed, in the methods of `xpgrad._conv`.
 """
@@ -443,7 +443,7 @@ class _Sums:
             return here.lower(compute(here.engine, geometry, a, W, B))
 
     def weight_gradient(self, dY: Any, X: Any, per_sample: bool) -> Any:
-        """dW, (O, C / group, *kernel); for each sample, as the gradient of groups that hold one sample each."""
+        """dW, (O, C / group, *kernel); each sample's own as the gradient of groups that hold one each."""
         here, geometry = self._here, self._geometry
         shape: tuple[int, ...] = geometry.weight_shape
         with here.engine.quiet():
@@ -462,8 +462,14 @@ class _Sums:
         """dB, the sum of dY over positions, and over samples."""
         here = self._here
         with here.engine.quiet():
-            dY = here.lift(dY)
-            sums = here.engine.last_axis_sums(here.xp.reshape(dY, (*dY.shape[:2], prod(dY.shape[2:]))))
+            rows = here.lift(dY)
+            rows = here.xp.reshape(rows, (*dY.shape[:2], prod(dY.shape[2:])))
+            sums = here.engine.assemble(
+                lambda images, target: here.engine.last_axis_sums(rows[images, ...]),
+                here.engine.blocks(dY.shape[0], prod(dY.shape[1:])),
+                shape=dY.shape[:2],
+                like=rows,
+            )
             return here.lower(sums if per_sample else here.xp.sum(sums, axis=0))
 
 

@@ -6,8 +6,8 @@ transcription of a definition that was found, so that it can be believed by read
 - `check_vjp` holds a gradient rule against central differences.
 - `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time;
   `gru_reference` and `gru_grad_reference` the GRU and its own.
-- `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position; with X and
-  dY exchanged they are those of a transposed one, too.
+- `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position;
+  with X and dY exchanged they are those of a transposed one, too.
 - `assert_close` and `relative_error` compare arrays of any namespace.
 """
 
@@ -1353,8 +1353,14 @@ def conv_reference(
     y = np.zeros((x.shape[0], w.shape[0], *size))
     for i, k, j in _meetings(x.shape[2:], kernel, size, at):
         for sees, makes in _group_channels(x.shape[1], w.shape[0], group):
-            y[(slice(None), makes, *j)] += x[(slice(None), sees, *i)] @ w[(makes, slice(None), *k)].T
+            _at(y, j)[:, makes] += _at(x, i)[:, sees] @ _at(w, k)[makes].T
     return y if B is None else y + to_numpy(B).reshape(-1, *[1] * n)
+
+
+def _at(array: np.ndarray, position: tuple[int, ...]) -> np.ndarray:
+    """A view of the matrix of an array's first two dimensions, at one position of the others."""
+    index: tuple[Any, ...] = (slice(None), slice(None), *position)
+    return array[index]
 
 
 def _group_channels(channels: int, outputs: int, group: int) -> Iterator[tuple[slice, slice]]:
@@ -1397,7 +1403,7 @@ def conv_grad_reference(
     dx, dw = np.zeros(x.shape), np.zeros(w.shape)
     for i, k, j in _meetings(x.shape[2:], w.shape[2:], dy.shape[2:], at):
         for sees, makes in _group_channels(x.shape[1], w.shape[0], group):
-            cotangent = dy[(slice(None), makes, *j)]
-            dx[(slice(None), sees, *i)] += cotangent @ w[(makes, slice(None), *k)]
-            dw[(makes, slice(None), *k)] += cotangent.T @ x[(slice(None), sees, *i)]
+            cotangent = _at(dy, j)[:, makes]
+            _at(dx, i)[:, sees] += cotangent @ _at(w, k)[makes]
+            _at(dw, k)[makes] += cotangent.T @ _at(x, i)[:, sees]
     return ConvGrads(dx, dw, dy.sum(axis=(0, *range(2, dy.ndim))))

@@ -1,23 +1,42 @@
-"""Which method computes a convolution: by name, or by the cost rule."""
+"""Which method computes a convolution: by name, or by the cost rule.
+
+The rule asks in this order, for each of the three sums of a call; C and O are counted within a group:
+
+1. a kernel of one element, at stride 1 and without padding: ``pointwise``;
+2. ``fft``, where it is possible and its operations cost less than the direct sum;
+3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
+4. ``winograd``, where it is possible and costs less than the direct sum;
+5. at least 8 input channels, enough for a product at each tap: ``shifted``;
+6. else ``patches``.
+
+Costs are counted in multiplications of a matrix product, with weights that were measured.
+``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
+"""
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
 from typing import Any
 
 from xpgrad._arguments import check_choice
-from xpgrad._conv.fourier import Fourier
+from xpgrad._conv.fourier import Fourier, spectrum_shape
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method
 from xpgrad._conv.patches import Patches
 from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
-from xpgrad._conv.winograd import Winograd
+from xpgrad._conv.winograd import Winograd, points_of_windows
 
 METHODS: dict[str, Method] = {
     method.name: method for method in (Pointwise(), Winograd(), Patches(), Shifted(), Taps(), Fourier())
 }
+
+# The cost of an operation of a Fourier transform, of a complex multiplication of spectra, of a multiplication
+# of a sum over taps, of an element of a transformed window, and of Winograd's passes altogether.
+_TRANSFORM, _SPECTRAL, _TAP, _WINDOW, _PASSES = 18.0, 26.0, 1.5, 25.0, 12e6
+_FEW_COMPILED, _FEW = 64, 4
+_SHIFTED_CHANNELS = 8
 
 
 def choose(operator: str, method: str, engine: Any, geometry: ConvGeometry) -> Method:
@@ -33,19 +52,36 @@ def choose(operator: str, method: str, engine: Any, geometry: ConvGeometry) -> M
 
 
 def preferred(engine: Any, geometry: ConvGeometry) -> str:
-    """The cost rule."""
+    """The name of the method that the cost rule prefers."""
     g = geometry
     seen, made = g.channels // g.group, g.outputs // g.group
+    few = seen * made <= (_FEW_COMPILED if engine.compiles() else _FEW)
+    cost = g.multiplications * (_TAP if few else 1.0)
 
-    def can(name: str) -> bool:
+    def possible(name: str) -> bool:
         return METHODS[name].why_not(engine, g) is None
 
-    if can("pointwise"):
+    if possible("pointwise"):
         return "pointwise"
-    if can("fft") and prod(g.kernel) >= 400:
+    if possible("fft") and _fourier_cost(g) < cost:
         return "fft"
-    if seen * made <= 4:
+    if few:
         return "taps"
-    if can("winograd") and min(seen, made) >= 16 and min(g.output_size) >= 7:
+    if possible("winograd") and _winograd_cost(g) < cost:
         return "winograd"
-    return "patches" if seen < 32 else "shifted"
+    return "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
+
+
+def _winograd_cost(g: ConvGeometry) -> float:
+    """Of the windows' transforms, and of the products at each of their elements."""
+    elements = g.batch * points_of_windows(g)
+    return elements * (g.channels * g.outputs + _WINDOW * (g.channels + g.outputs)) + _PASSES
+
+
+def _fourier_cost(g: ConvGeometry) -> float:
+    """Of the transforms of all three arrays, and of the products of their spectra."""
+    elements = prod(spectrum_shape(g))
+    seen = g.channels // g.group
+    transforms = g.batch * (g.channels + g.outputs) + g.outputs * seen
+    transform = elements * log2(2 * elements)
+    return _TRANSFORM * transforms * transform + _SPECTRAL * g.batch * g.outputs * seen * elements

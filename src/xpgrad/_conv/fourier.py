@@ -7,8 +7,9 @@ With the padded input :math:`\tilde X` and a transform at least as long as it, n
     \hat Y = \hat{\tilde X}\,\overline{\hat W} \qquad \hat{d\tilde X} = \hat{dY}\,\hat W \qquad
     \hat{dW} = \hat{\tilde X}\,\overline{\hat{dY}}
 
-at every frequency, where products are of matrices over channels, or samples. The cost hardly depends on the kernel's
-size. Weights are transformed in blocks of channels, so that their spectra need not be in memory at once.
+at every frequency, where products are of matrices over channels, or samples. The cost hardly depends on
+the kernel's size. Weights are transformed in blocks of channels, so that their spectra need not be in
+memory at once.
 
 Source: M. Mathieu, M. Henaff, Y. LeCun, "Fast Training of Convolutional Networks through FFTs" (2014),
 arXiv:1312.5851.
@@ -16,6 +17,7 @@ arXiv:1312.5851.
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
@@ -98,10 +100,10 @@ class Spectra:
     def __init__(self, engine: Any, geometry: ConvGeometry) -> None:
         self._engine, self._geometry = engine, geometry
         self._lengths = tuple(_fast_length(e) for e in geometry.extent)
-        self.shape = (*self._lengths[:-1], self._lengths[-1] // 2 + 1)
+        self.shape = spectrum_shape(geometry)
 
     def parts(self, count: int, others: int) -> list[slice]:
-        """Channels of one side, in slices whose weights' spectra are computed at a time; groups stay whole."""
+        """Channels of one side, in slices whose weights' spectra are made at a time; groups stay whole."""
         g = self._geometry
         each = count // g.group if g.group > 1 else 1
         size = 2 * prod(self.shape) * others // g.group * each
@@ -138,7 +140,7 @@ class Spectra:
         return self.inverse(spectra, size)
 
     def _forward(self, array: Any) -> Any:
-        """Spectra over the spatial axes; each is padded at its own turn, so that zeros are not transformed."""
+        """Spectra over the spatial axes, each padded at its own turn: zeros are not transformed."""
         rank = len(self._lengths)
         array = self._engine.rfft(array, self._lengths[-1], array.ndim - 1)
         for axis in range(rank - 2, -1, -1):
@@ -156,6 +158,13 @@ class Spectra:
         return array[..., : size[-1]]
 
 
+def spectrum_shape(geometry: ConvGeometry) -> Sizes:
+    """How many frequencies there are in each dimension; of real numbers half of the last ones tell all."""
+    *others, last = (_fast_length(e) for e in geometry.extent)
+    return (*others, last // 2 + 1)
+
+
+@functools.cache
 def _fast_length(least: int) -> int:
     """The smallest even number without prime factors above 5 that is not smaller."""
     length = least + least % 2

@@ -98,7 +98,7 @@ class ConvGeometry:
         return not (self.batch and self.channels and self.outputs)
 
     def adjoint(self) -> ConvGeometry:
-        """At stride 1, the geometry of the input gradient: with dY as input, and flipped, transposed weights."""
+        """At stride 1, the geometry of dX: dY is the input, and weights are flipped and transposed."""
         reach = zip(self.kernel, self.dilations, self.begin, strict=True)
         return replace(
             self,
@@ -302,8 +302,8 @@ def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:
         return both[:n], both[n:]
     if isinstance(pads, Sequence) and len(pads) != n:
         raise ValueError(
-            f"{operator}: pads is {pads!r} of length {len(pads)}, expected one number, {n} (both ends of each "
-            f"spatial dimension) or {2 * n} (all begins, then all ends)"
+            f"{operator}: pads is {pads!r} of length {len(pads)}, expected one number, {n} (both ends of "
+            f"each spatial dimension) or {2 * n} (all begins, then all ends)"
         )
     each = _sizes(operator, "pads", pads, n, least=0)
     return each, each

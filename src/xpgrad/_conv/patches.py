@@ -1,9 +1,9 @@
 """Patches: the input elements of many outputs side by side as one matrix, band by band (im2col, col2im).
 
-The matrix has a row for every channel and tap and a column for every output, so that a band of outputs is one
-product whose inner size is C/G times the number of taps: fast where channels alone are few. A row is a shifted flat
-view of a phase (see `shifted`), so that copying it is copying memory, and a band is so short that the matrix stays
-in a cache.
+The matrix has a row for every channel and tap and a column for every output, so that a band of outputs is
+one product whose inner size is C/G times the number of taps: fast where channels alone are few. A row is
+a shifted flat view of a phase (see `shifted`), so that copying it is copying memory, and a band is so
+short that the matrix stays in a cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from array_api_compat import device
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
-from xpgrad._conv.shifted import Grid
+from xpgrad._conv.shifted import Grid, grid_of
 
 
 class Patches(Method):
@@ -25,7 +25,7 @@ class Patches(Method):
 
     def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, Grid(geometry)
+        xp, g, grid = engine.xp, geometry, grid_of(geometry)
         weights = _matrices(engine, g, W)
 
         def block(images: slice, target: Any) -> Any:
@@ -44,7 +44,7 @@ class Patches(Method):
 
     def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, Grid(geometry)
+        xp, g, grid = engine.xp, geometry, grid_of(geometry)
         weights = xp.matrix_transpose(_matrices(engine, g, W))
 
         def block(images: slice, target: Any) -> Any:
@@ -68,7 +68,7 @@ class Patches(Method):
 
     def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, Grid(geometry)
+        xp, g, grid = engine.xp, geometry, grid_of(geometry)
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])

@@ -1,9 +1,9 @@
 r"""Shifted flat views: a sum over the taps of the kernel, one matrix product each, without an im2col.
 
 An input is padded once and split into *phases*, the elements that one output after the other meets: with
-stride s and dilation d, tap k meets element ``o * s + k * d``, which is element ``o + q`` of phase r, where
-``k * d = q * s + r``. All phases have the same grid, larger than the output's by the largest shift q. Flattened,
-every tap is then a contiguous slice of one phase, a matrix (C, L) that BLAS takes as it is:
+stride s and dilation d, tap k meets element ``o * s + k * d``, which is element ``o + q`` of phase r,
+where ``k * d = q * s + r``. All phases have the same grid, larger than the output's by the largest shift
+q. Flattened, every tap is then a contiguous slice of one phase, a matrix (C, L) that BLAS takes as it is:
 
 .. math::
 
@@ -16,6 +16,7 @@ from Y, and are zeros in dY.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from math import prod
 from typing import Any
@@ -48,8 +49,8 @@ class Grid:
         self.output_length = prod((geometry.output_size[0], *self.size[1:]))
         # a slice that begins in the last rows ends behind the grid, by less than a row
         slack = geometry.rank > 1 and self.lead > 0
-        self._rows = (self.size[0] + slack, *self.size[1:])
-        self.room = prod(self._rows)
+        self.rows = (self.size[0] + slack, *self.size[1:])
+        self.room = prod(self.rows)
 
     def split(self, engine: Any, X: Any) -> list[Any]:
         """Images (n, C, *size) as phases, each (n, group, C / group, room)."""
@@ -57,7 +58,7 @@ class Grid:
         parts = []
         for phase in self.phases:
             steps, before, behind = [], [], []
-            for r, s, b, size, rows in zip(phase, g.strides, g.begin, g.size, self._rows, strict=True):
+            for r, s, b, size, rows in zip(phase, g.strides, g.begin, g.size, self.rows, strict=True):
                 first = max(0, -((r - b) // s))  # the phase's first element that is not padding
                 start = first * s + r - b
                 count = max(0, -((start - size) // s))
@@ -97,6 +98,12 @@ class Grid:
         return Y[(..., *(slice(0, o) for o in g.output_size))]
 
 
+@functools.lru_cache(maxsize=256)
+def grid_of(geometry: ConvGeometry) -> Grid:
+    """The grid of a geometry."""
+    return Grid(geometry)
+
+
 def tap_weights(engine: Any, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
     """W as (taps, group, O / group, C / group), or with the last two axes exchanged."""
     g = geometry
@@ -111,7 +118,7 @@ class Shifted(Method):
 
     def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        xp, grid = engine.xp, Grid(geometry)
+        xp, grid = engine.xp, grid_of(geometry)
         weights = tap_weights(engine, geometry, W)
 
         def block(images: slice, target: Any) -> Any:
@@ -128,7 +135,7 @@ class Shifted(Method):
 
     def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        xp, grid = engine.xp, Grid(geometry)
+        grid = grid_of(geometry)
         weights = tap_weights(engine, geometry, W, transposed=True)
 
         def block(images: slice, target: Any) -> Any:
@@ -146,7 +153,7 @@ class Shifted(Method):
 
     def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
-        xp, grid, g = engine.xp, Grid(geometry), geometry
+        xp, grid, g = engine.xp, grid_of(geometry), geometry
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])

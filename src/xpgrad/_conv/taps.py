@@ -1,17 +1,19 @@
 """A sum over channels and taps, without a matrix product: for depthwise kernels and groups of few channels.
 
-A group of one channel has no matrix: its output is a weighted sum of as many shifted copies of its input as the
-kernel has taps, and its weight gradient one inner product for each of them. The shifted flat views of `shifted` make
-a copy a contiguous run of memory, and all groups are computed in one go.
+A group of one channel has no matrix: its output is a weighted sum of as many shifted copies of its input
+as the kernel has taps, and its weight gradient one inner product for each of them. The shifted flat views
+of `shifted` make a copy a contiguous run of memory, and all groups are computed in one go.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, image_size, with_bias
-from xpgrad._conv.shifted import Grid
+from xpgrad._conv.shifted import Grid, grid_of
+from xpgrad.engine.shifts import Crop, Place
 
 
 class Taps(Method):
@@ -21,20 +23,20 @@ class Taps(Method):
 
     def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, Grid(geometry)
+        g, grid = geometry, grid_of(geometry)
         terms = _terms(g, grid)
-        weights = xp.reshape(W, (g.group, g.outputs // g.group, len(terms)))
+        weights = engine.xp.reshape(W, (g.group, g.outputs // g.group, len(terms)))
+        crop = Crop(grid.output_length, (0,) * g.rank, g.output_size)
 
         def block(images: slice, target: Any) -> Any:
-            rows = _rows(xp, grid.split(engine, X[images, ...]))
-            Y = engine.sum_of_shifts(rows, weights, terms, grid.output_length)
-            return with_bias(engine, grid.gather(xp, Y), B, target)
+            phases, place = _phases(engine, g, grid, X[images, ...])
+            return engine.sum_of_shifts(phases, place, weights, terms, crop, B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
 
     def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, Grid(geometry)
+        xp, g, grid = engine.xp, geometry, grid_of(geometry)
         made, seen, taps = g.outputs // g.group, g.channels // g.group, len(g.taps)
         # a phase's sum runs over the group's outputs and those taps that meet the phase
         weights = xp.permute_dims(xp.reshape(W, (g.group, made, seen, taps)), (0, 2, 1, 3))
@@ -44,35 +46,45 @@ class Taps(Method):
             of_phase = xp.stack([weights[..., tap] for tap, _ in meeting], axis=-1)
             terms = [(o, grid.lead - shift) for o in range(made) for _, shift in meeting]
             plans.append((xp.reshape(of_phase, (g.group, seen, made * len(meeting))), terms))
+        place = Place(grid.size, (0,) * g.rank, grid.lead)
+        one = prod(g.strides) == 1  # a single phase is the image, shifted
+        crop = Crop(grid.length, g.begin, g.size) if one else Crop(grid.length, (0,) * g.rank, grid.size)
 
         def block(images: slice, target: Any) -> Any:
-            rows = grid.spread(engine, dY[images, ...])
-            totals = [engine.sum_of_shifts(rows, *plan, grid.length) for plan in plans]
+            rows = dY[images, ...]
+            if one:
+                [plan] = plans
+                return engine.sum_of_shifts(rows, place, *plan, crop, B, target)
+            totals = [engine.sum_of_shifts(rows, place, *plan, crop) for plan in plans]
             return with_bias(engine, grid.join(engine, totals, target), B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
 
     def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, Grid(geometry)
+        g, grid = geometry, grid_of(geometry)
         terms = _terms(g, grid)
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            rows = _rows(xp, grid.split(engine, X[images, ...]))
-            cotangents = grid.spread_rows(engine, dY[images, ...])
-            products = engine.products_of_shifts(cotangents, rows, terms)
+            phases, place = _phases(engine, g, grid, X[images, ...])
+            products = engine.products_of_shifts(dY[images, ...], phases, place, terms, g.group)
             return [products if totals is None else totals[0] + products]
 
         (dW,) = engine.accumulate(block, engine.blocks(g.batch, image_size(g)))
-        return xp.reshape(dW, g.weight_shape)
+        return engine.xp.reshape(dW, g.weight_shape)
 
 
 def _terms(g: ConvGeometry, grid: Grid) -> list[tuple[int, int]]:
-    """The row and the shift of every channel of a group and tap, in the order of the weights."""
+    """The image and the shift of every channel of a group and tap, in the order of the weights."""
     seen = g.channels // g.group
     return [(phase * seen + c, shift) for c in range(seen) for phase, shift in grid.taps]
 
 
-def _rows(xp: Any, phases: list[Any]) -> Any:
-    """All phases' channels, (n, group, phases * C / group, room)."""
-    return phases[0] if len(phases) == 1 else xp.concat(phases, axis=2)
+def _phases(engine: Any, g: ConvGeometry, grid: Grid, X: Any) -> tuple[Any, Place]:
+    """All phases of a group's channels, (n, group * phases * C / group, *size), and their place."""
+    if prod(g.strides) == 1:
+        return X, Place(grid.rows, g.begin, 0)
+    xp = engine.xp
+    phases = xp.concat(grid.split(engine, X), axis=2)
+    n, _, images, _ = phases.shape
+    return xp.reshape(phases, (n, g.group * images, *grid.rows)), Place(grid.rows, (0,) * g.rank, 0)

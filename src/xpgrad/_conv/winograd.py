@@ -1,25 +1,28 @@
-r"""Winograd's minimal filtering F(4 x 4, 3 x 3): a fourth of the multiplications, for 3 x 3 kernels at stride 1.
+r"""Winograd's minimal filtering F(4 x 4, 3 x 3), for 3 x 3 kernels at stride 1: a fourth of the products.
 
-An output tile of m x m needs an input window of n x n, n = m + 3 - 1. Both are polynomials: evaluated at n points
-(one of them infinity) they are multiplied point by point, and the result is interpolated. For an input window d,
-a kernel g and an output tile Y
+An output tile of m x m needs an input window of n x n, n = m + 3 - 1. Both are polynomials: evaluated at
+n points (one of them infinity) they are multiplied point by point, and the result is interpolated. For an
+input window d, a kernel g and an output tile Y
 
 .. math:: Y = A^T\,[\,(G\,g\,G^T) \odot (B^T d\,B)\,]\,A
 
-With all channels and tiles the products at one point are one matrix product. The weight gradient of a tile is the
-same problem, F(3 x 3, 4 x 4), at the same points: 3 x 3 results from the window and 4 x 4 cotangents.
+With all channels and tiles the products at one point are one matrix product. The weight gradient of a
+tile is the same problem, F(3 x 3, 4 x 4), at the same points: 3 x 3 results from the window and 4 x 4
+cotangents.
 
-With the points 0, +-a, +-b and infinity each transform falls into even and odd parts, which is how the formulas
-below are written. 5/8 and 3/2 are exact, and keep the factors near 1: in float32 the error, relative to the largest
-value, is about seven times that of direct sums, 2e-6 with 128 channels, a quarter of that of the usual 1 and 2.
+With the points 0, +-a, +-b and infinity each transform falls into even and odd parts, which is how the
+formulas below are written. 5/8 and 3/2 are exact, and keep the factors near 1: in float32 the error,
+relative to the largest value, is about seven times that of direct sums, 2e-6 with 128 channels, a quarter
+of that of the usual 1 and 2.
 
-Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), arXiv:1509.09308; points:
-B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks"
-(2020), arXiv:1803.10986.
+Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), arXiv:1509.09308;
+points: B. Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep
+Neural Networks" (2020), arXiv:1803.10986.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
@@ -161,15 +164,20 @@ def _windows(g: ConvGeometry, rows: slice) -> Windows:
     return Windows(_TILE, (g.begin[0] - rows.start, g.begin[1]), tiles, -(-g.output_size[1] // _TILE))
 
 
-def _tile_row_elements(g: ConvGeometry) -> int:
-    """What the windows and the products of one row of an image's tiles hold."""
-    return 36 * -(-g.output_size[1] // _TILE) * (g.channels + g.outputs)
+def points_of_windows(g: ConvGeometry) -> int:
+    """How many points all windows of an image have."""
+    return 36 * prod(-(-size // _TILE) for size in g.output_size)
+
+
+def _elements(g: ConvGeometry) -> int:
+    """What the windows and the products of an image hold."""
+    return points_of_windows(g) * (g.channels + g.outputs)
 
 
 def _blocks(engine: Any, g: ConvGeometry) -> list[slice]:
-    return engine.blocks(g.batch, _tile_row_elements(g) * -(-g.output_size[0] // _TILE))
+    return engine.blocks(g.batch, _elements(g))
 
 
 def _bands(engine: Any, g: ConvGeometry, images: Any) -> list[slice]:
     """The output's rows, in bands of whole tiles."""
-    return engine.bands(g.output_size[0], images.shape[0] * _tile_row_elements(g) // _TILE, _TILE)
+    return engine.bands(g.output_size[0], images.shape[0] * _elements(g) // g.output_size[0], _TILE)

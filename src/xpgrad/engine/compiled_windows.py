@@ -75,21 +75,23 @@ def _compiled(
     if kind == "from":
         body = _FROM.format(
             **sizes,
-            apart=_lines(32, (f"whole[{j} * VECTOR + t] = line[{step} * t + {j}]" for j in range(taken))),
+            apart=_lines(
+                32, (f"cells[at + {j} * VECTOR + t] = x[U(source + {step} * t + {j})]" for j in range(taken))
+            ),
             columns=assignment(columns_of_cells, columns_of_cells),
             rows=assignment(rows_of_cells, rows_of_cells),
         )
     else:
         body = _TO.format(
             **sizes,
-            points=_lines(24, (f"m{i} = m[source + ({i} * {taken} + j) * by_point:]" for i in range(taken))),
-            columns=assignment(columns_of_cells, "m{}[t]"),
+            columns=assignment(columns_of_cells, "m[U(source + ({} * {taken} + j) * by_point + t)]"),
             rows=assignment(rows_of_cells, rows_of_cells),
             together=_lines(
-                32, (f"line[{step} * t + {j}] = cells[at + {j} * VECTOR + t] + b" for j in range(made))
+                32, (f"y[U(to + {step} * t + {j})] = cells[at + {j} * VECTOR + t] + b" for j in range(made))
             ),
         )
-    head = f"\nimport numpy as np\n\nVECTOR = {_AT_ONCE}\n"
+    # numba takes a signed index for one that may count from the end, which keeps loops from being vectors
+    head = f"\nimport numpy as np\n\nVECTOR = {_AT_ONCE}\nU = np.uintp\n"
     name = f"{kind}_windows_{function.__name__.strip('_')}_{dtype}"
     return load(name, preamble([formula.function], formula.constants, dtype) + head + body).loop
 
@@ -127,16 +129,14 @@ def loop(
                                         cells[at + j * VECTOR + t] = 0
                                 continue
                             source = n * by_image + c * by_channel + h * by_row + begin
-                            line = x[source + {step} * low:]
-                            whole = cells[at + low:]
-                            for t in range(high - low):
+                            for t in range(low, high):
                                 {apart}
                             for edge in range(across - high + low):
                                 t = edge if edge < low else edge - low + high
                                 for j in range({taken}):
                                     w = begin + {step} * t + j
                                     inside = w >= 0 and w < width
-                                    cells[at + j * VECTOR + t] = x[source - begin + w] if inside else 0
+                                    cells[at + j * VECTOR + t] = x[U(source - begin + w)] if inside else 0
                         count += across
                     for j in range({taken}):
                         for t in range(count):
@@ -148,16 +148,17 @@ def loop(
                     for i in range({made}):
                         for j in range({made}):
                             at = (i * {side} + j) * VECTOR
-                            line = m[to + (i * {made} + j) * by_point:]
+                            place = to + (i * {made} + j) * by_point
                             for t in range(count):
-                                line[t] = cells[at + t]
+                                m[U(place + t)] = cells[at + t]
 """
 
 _TO = """
 
 @njit(nogil=True, cache=True, error_model='numpy', fastmath={{'contract'}})
 def loop(
-    m, by_point, by_line, rows, columns, bias, y, images, channels, height, width, by_image, by_channel, by_row
+    m, by_point, by_line, rows, columns, bias,
+    y, images, channels, height, width, by_image, by_channel, by_row,
 ):
     cells = np.empty({side} * {side} * VECTOR, m.dtype)
     group = max(1, VECTOR // columns)
@@ -170,7 +171,6 @@ def loop(
                     count = across * min(group, rows - first_row)
                     source = c * by_line + (n * rows + first_row) * columns + first
                     for j in range({taken}):
-                        {points}
                         for t in range(count):
                             {columns}
                     for i in range({made}):
@@ -182,9 +182,8 @@ def loop(
                         for i in range(min({step}, height - r * {step})):
                             at = i * {side} * VECTOR + (r - first_row) * across
                             to = n * by_image + c * by_channel + (r * {step} + i) * by_row + first * {step}
-                            line = y[to:]
                             for t in range(whole):
                                 {together}
                             for w in range(whole * {step}, end):
-                                line[w] = cells[at + (w % {step}) * VECTOR + w // {step}] + b
+                                y[U(to + w)] = cells[at + (w % {step}) * VECTOR + w // {step}] + b
 """

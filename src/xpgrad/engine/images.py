@@ -1,4 +1,4 @@
-"""What convolutions ask of an engine: a batch in blocks, sums of products and of shifted rows, windows, spectra.
+"""What convolutions ask of an engine: a batch in blocks, products, shifted sums, windows, spectra.
 
 The methods here are pure array API, and the oracle for `NumpyImages`. A `target` is memory in which an engine
 may put a result: who calls uses what is returned.
@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from xpgrad.engine.padding import interleaved, padded
+from xpgrad.engine.shifts import Crop, Place
 from xpgrad.engine.windows import Transform, Windows, from_windows, to_windows
 
 
@@ -19,10 +20,14 @@ class Images:
 
     xp: Any
 
+    def compiles(self) -> bool:
+        """Whether the loops of `sum_of_shifts` and of windows are compiled."""
+        return False
+
     # --- which part of the work at a time
 
     def blocks(self, count: int, size: int) -> list[slice]:
-        """The images of a batch, in blocks to compute at a time; `size` is the elements that an image takes."""
+        """The images of a batch, in blocks to compute at a time; `size` is an image's elements."""
         return [slice(0, count)]
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
@@ -53,7 +58,7 @@ class Images:
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
     ) -> list[Any]:
-        """The sums over all blocks; ``function(block, totals)`` adds a block's own, None standing for none yet."""
+        """The sums over all blocks; ``function(block, totals)`` adds a block's own; None is none yet."""
         totals = None
         for block in blocks:
             totals = function(block, totals)
@@ -74,7 +79,7 @@ class Images:
         return padded(self.xp, array, before, behind)
 
     def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
-        """The last dimensions at the begin of larger ones of that size, flat, with `lead` zeros before all."""
+        """The last dimensions at the begin of larger ones of that size, flat, behind `lead` zeros."""
         behind = [large - small for large, small in zip(size, array.shape[-len(size) :], strict=True)]
         whole = padded(self.xp, array, (0,) * len(size), behind)
         whole = self.xp.reshape(whole, (*array.shape[: -len(size)], prod(size)))
@@ -88,7 +93,7 @@ class Images:
         size: Sequence[int],
         target: Any = None,
     ) -> Any:
-        """Some elements of the last dimensions of `padding.interleaved`: so many from there on, zeros behind."""
+        """Some of the elements of `padding.interleaved`: `size` from `begin` on, zeros behind."""
         whole = interleaved(self.xp, parts, steps)
         sizes = zip(size, begin, whole.shape[-len(size) :], strict=True)
         return padded(self.xp, whole, [-b for b in begin], [s + b - large for s, b, large in sizes])
@@ -98,7 +103,7 @@ class Images:
         return a + b
 
     def add_shifted(self, total: Any, part: Any, shift: int) -> Any:
-        """The total plus a part whose last axis begins at `shift` of the total's, perhaps in its memory."""
+        """The total plus a part whose last axis begins at `shift`, perhaps in the total's memory."""
         behind = total.shape[-1] - shift - part.shape[-1]
         return total + padded(self.xp, part, (shift,), (behind,))
 
@@ -106,53 +111,90 @@ class Images:
         """The sums over the last axis."""
         return self.xp.sum(array, axis=-1)
 
-    # --- rows and weights, without a matrix product: where groups are small
+    # --- channels and taps, without a matrix product: where groups are small
 
-    def sum_of_shifts(self, rows: Any, weights: Any, terms: Sequence[tuple[int, int]], length: int) -> Any:
-        """Weighted sums of shifted rows.
+    def sum_of_shifts(
+        self,
+        images: Any,
+        place: Place,
+        weights: Any,
+        terms: Sequence[tuple[int, int]],
+        crop: Crop,
+        B: Any = None,
+        target: Any = None,
+    ) -> Any:
+        """Weighted sums of shifted images.
 
         Parameters
         ----------
-        rows : array, shape (n, group, J, L)
-            The rows.
+        images : array, shape (n, group * J, *size)
+            The images.
+        place : Place
+            Where they are in the flat grid.
         weights : array, shape (group, I, K)
             A weight for each term.
         terms : sequence of (int, int)
-            For each k the row j and the shift s that it takes.
-        length : int
-            Of the sums.
+            For each k the image j and the shift s that it takes.
+        crop : Crop
+            What is wanted of the sums.
+        B : array, shape (group * I,), optional
+            What is added.
+        target : array, optional
+            Memory for the result.
 
         Returns
         -------
-        array, shape (n, group, I, length)
-            ``sum over k of weights[g, i, k] * rows[n, g, j[k], s[k] : s[k] + length]``.
+        array, shape (n, group * I, *crop.size)
+            In the flat grid ``sum over k of weights[g, i, k] * grid[n, g, j[k], s[k] : s[k] + length]``.
         """
+        rows = self._grid(images, place, weights.shape[0])
         total = None
         for k, (j, shift) in enumerate(terms):
-            part = weights[:, :, k, None] * rows[:, :, j, None, shift : shift + length]
+            part = weights[:, :, k, None] * rows[:, :, j, None, shift : shift + crop.length]
             total = part if total is None else total + part
-        return total
+        n, outputs = images.shape[0], weights.shape[0] * weights.shape[1]
+        whole = self.xp.reshape(total, (n, outputs, -1, *place.grid[1:]))
+        kept = tuple(slice(b, b + size) for b, size in zip(crop.begin, crop.size, strict=True))
+        whole = whole[(..., *kept)]
+        behind = [size - have for size, have in zip(crop.size, whole.shape[2:], strict=True)]
+        whole = padded(self.xp, whole, (0,) * len(behind), behind)
+        return whole if B is None else whole + self.xp.reshape(B, (outputs,) + (1,) * len(crop.size))
 
-    def products_of_shifts(self, a: Any, rows: Any, terms: Sequence[tuple[int, int]]) -> Any:
-        """The inner products of rows with shifted rows, summed over images: the gradient of `sum_of_shifts`.
+    def products_of_shifts(
+        self, a: Any, images: Any, place: Place, terms: Sequence[tuple[int, int]], group: int
+    ) -> Any:
+        """The inner products of images with shifted images, summed over n: the gradient of `sum_of_shifts`.
 
         Parameters
         ----------
-        a, rows : array, shapes (n, group, I, length), (n, group, J, L)
-            The rows.
-        terms : sequence of (int, int)
-            For each k the row j and the shift s.
+        a : array, shape (n, group * I, *size)
+            Images at the begin of the grid.
+        images, place, terms
+            As in `sum_of_shifts`.
+        group : int
+            How many groups the channels are.
 
         Returns
         -------
         array, shape (group, I, K)
-            ``sum over n of a[n, g, i, :] @ rows[n, g, j[k], s[k] : s[k] + length]``.
+            In the flat grid ``sum over n of a[n, g, i] @ grid[n, g, j[k], s[k] : s[k] + length]``.
         """
-        length = a.shape[3]
+        rows = self._grid(images, place, group)
+        others = self._grid(a, Place((a.shape[2], *place.grid[1:]), (0,) * (a.ndim - 2), 0), group)
+        length = others.shape[3]
         parts = [
-            self.xp.sum(a * rows[:, :, j, None, shift : shift + length], axis=(0, 3)) for j, shift in terms
+            self.xp.sum(others * rows[:, :, j, None, shift : shift + length], axis=(0, 3))
+            for j, shift in terms
         ]
         return self.xp.stack(parts, axis=-1)
+
+    def _grid(self, images: Any, place: Place, group: int) -> Any:
+        """Images (n, channels, *size) in the flat grid, (n, group, channels / group, lead + elements)."""
+        sizes = zip(place.grid, place.before, images.shape[2:], strict=True)
+        whole = padded(self.xp, images, place.before, [large - b - size for large, b, size in sizes])
+        n, channels = images.shape[:2]
+        whole = self.xp.reshape(whole, (n, group, channels // group, prod(place.grid)))
+        return padded(self.xp, whole, (place.lead,), (0,))
 
     # --- square windows of images, transformed along both axes
 

@@ -10,11 +10,14 @@ import numpy as np
 
 from xpgrad.engine.images import Images
 from xpgrad.engine.machine import jit_enabled
+from xpgrad.engine.shifts import Crop, Place
 from xpgrad.engine.windows import Transform, Windows
 
 # Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
-_BLOCK = 1 << 20
-_BAND = 1 << 20
+_BLOCK = 1 << 21
+_BAND = 3 << 19
+# Below this many elements handing work to a thread costs more than the thread saves.
+_PARALLEL = 1 << 18
 
 
 class NumpyImages(Images):
@@ -23,10 +26,16 @@ class NumpyImages(Images):
     map: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
     team: Any
 
+    def compiles(self) -> bool:
+        """With numba; what reaches the loops is float32 or float64."""
+        return jit_enabled()
+
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images at a time as stay in a cache, in as many blocks as keep all threads busy."""
-        rounds = -(-count * max(1, size) // (self.team.size() * _BLOCK))
-        return _slices(count, -(-count // (self.team.size() * max(1, rounds))))
+        elements = max(1, count * size)
+        threads = min(self.team.size(), -(-elements // _PARALLEL))
+        rounds = -(-elements // (threads * _BLOCK))
+        return _slices(count, -(-count // (threads * rounds)))
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
         """As many as stay in a second-level cache, about the same number in each band."""
@@ -79,7 +88,7 @@ class NumpyImages(Images):
         """In one go; a view where nothing is added."""
         first = array.ndim - len(before)
         sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
-        kept = tuple(
+        kept: tuple[Any, ...] = tuple(
             slice(max(-b, 0), size - max(-e, 0))
             for size, b, e in zip(array.shape[first:], before, behind, strict=True)
         )
@@ -87,7 +96,7 @@ class NumpyImages(Images):
         if max(*before, *behind) <= 0:
             return array
         whole = np.zeros((*array.shape[:first], *sizes), dtype=array.dtype)
-        places = tuple(
+        places: tuple[Any, ...] = tuple(
             slice(max(b, 0), max(b, 0) + size) for b, size in zip(before, array.shape[first:], strict=True)
         )
         whole[(..., *places)] = array
@@ -99,7 +108,7 @@ class NumpyImages(Images):
         if not lead and inner == tuple(size):
             return array.reshape(*outer, -1)
         whole = np.zeros((*outer, lead + prod(size)), dtype=array.dtype)
-        places = tuple(slice(0, small) for small in inner)
+        places: tuple[Any, ...] = tuple(slice(0, small) for small in inner)
         whole[..., lead:].reshape(*outer, *size)[(..., *places)] = array
         return whole
 
@@ -121,7 +130,8 @@ class NumpyImages(Images):
         ):
             target[...] = 0
         for phase, part in parts.items():
-            places, kept = [], []
+            places: list[Any] = []
+            kept: list[Any] = []
             for r, b, step, count, large in zip(
                 phase, begin, steps, size, part.shape[-len(size) :], strict=True
             ):
@@ -152,30 +162,42 @@ class NumpyImages(Images):
         return np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype)).reshape(array.shape[:-1])
 
     def sum_of_shifts(
-        self, rows: np.ndarray, weights: np.ndarray, terms: Sequence[tuple[int, int]], length: int
+        self,
+        images: np.ndarray,
+        place: Place,
+        weights: np.ndarray,
+        terms: Sequence[tuple[int, int]],
+        crop: Crop,
+        B: np.ndarray | None = None,
+        target: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Compiled, or by NumPy on all rows at once."""
-        if not compiles(rows):
-            return super().sum_of_shifts(rows, weights, terms, length)
+        """Compiled, or by NumPy on whole images."""
+        if not self.compiles():
+            return super().sum_of_shifts(images, place, weights, terms, crop, B)
         from xpgrad.engine.compiled_shifts import sum_of_shifts
 
-        return sum_of_shifts(rows, weights, terms, length)
+        return sum_of_shifts(images, place, weights, terms, crop, B, target)
 
     def products_of_shifts(
-        self, a: np.ndarray, rows: np.ndarray, terms: Sequence[tuple[int, int]]
+        self,
+        a: np.ndarray,
+        images: np.ndarray,
+        place: Place,
+        terms: Sequence[tuple[int, int]],
+        group: int,
     ) -> np.ndarray:
-        """Compiled, or by NumPy on all rows at once."""
-        if not compiles(rows):
-            return super().products_of_shifts(a, rows, terms)
+        """Compiled, or by NumPy on whole images."""
+        if not self.compiles():
+            return super().products_of_shifts(a, images, place, terms, group)
         from xpgrad.engine.compiled_shifts import products_of_shifts
 
-        return products_of_shifts(a, rows, terms)
+        return products_of_shifts(a, images, place, terms, group)
 
     def from_windows(
         self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
-        if not compiles(X):
+        if not self.compiles():
             return super().from_windows(X, windows, transform)
         from xpgrad.engine.compiled_windows import from_windows
 
@@ -196,18 +218,13 @@ class NumpyImages(Images):
         target: np.ndarray | None = None,
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
-        if not compiles(M):
+        if not self.compiles():
             return super().to_windows(M, windows, transform, B, shape)
         from xpgrad.engine.compiled_windows import to_windows
 
         Y = np.empty(tuple(shape), dtype=M.dtype) if target is None else target
         to_windows(M, windows, transform, B, Y)
         return Y
-
-
-def compiles(array: np.ndarray) -> bool:
-    """Whether there are compiled loops for the array's dtype."""
-    return jit_enabled() and array.dtype.name in ("float32", "float64")
 
 
 def _slices(count: int, at_once: int) -> list[slice]:

@@ -1,4 +1,4 @@
-"""Zeros around and between the elements of the last dimensions, and their removal, without writing to any array."""
+"""Zeros around and between the elements of the last dimensions, without writing to any array."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) ->
 
 
 def interleaved(xp: Any, parts: Mapping[tuple[int, ...], Any], steps: Sequence[int]) -> Any:
-    """One array of several of one shape: element i of part r becomes element i * step + r, in each last dimension.
+    """One array of several: in each last dimension element i of part r becomes element i * step + r.
 
     Parts that are not given are zero.
     """

@@ -64,7 +64,7 @@ def from_windows(xp: Any, X: Any, windows: Windows, transform: Transform) -> Any
     behind = [r - b - s for r, b, s in zip(reach, begin, X.shape[2:], strict=True)]
     X = padded(xp, X, begin, behind)
     along_rows = [X[:, :, k : k + (rows - 1) * step + 1 : step, :] for k in range(side)]
-    elements = []
+    elements: list[Any] = []
     for part in formula(xp, *along_rows):
         cells = [part[..., k : k + (columns - 1) * step + 1 : step] for k in range(side)]
         elements += formula(xp, *cells)

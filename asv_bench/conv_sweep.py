@@ -1,0 +1,166 @@
+"""Measures the methods of convolution on both sides of every switch of the cost rule.
+
+    python asv_bench/conv_sweep.py                       # print tables of milliseconds
+    python asv_bench/conv_sweep.py --plot docs/conv.svg  # and draw them
+
+A step is a forward and both gradients, float32, of tensors where torch is installed, else of NumPy arrays. A
+star marks what ``method="auto"`` takes for the forward; it should be the smallest of its row, or close to it.
+"""
+
+import argparse
+import statistics
+import time
+from typing import NamedTuple
+
+import array_api_compat
+import numpy as np
+
+import xpgrad
+from xpgrad._conv.choice import METHODS, preferred
+from xpgrad._conv.geometry import conv_geometry
+from xpgrad.engine import choose
+
+
+class Sweep(NamedTuple):
+    """Convolutions (X's shape, W's shape, group), by one size that varies."""
+
+    title: str
+    varies: str
+    methods: tuple[str, ...]
+    cases: dict[int, tuple[tuple[int, ...], tuple[int, ...], int]]
+
+
+SWEEPS = (
+    Sweep(
+        "N, C, size, O = 4, 16, 64, 16",
+        "kernel (square)",
+        ("fft", "shifted", "patches"),
+        {k: ((4, 16, 64, 64), (16, 16, k, k), 1) for k in (5, 7, 9, 11, 15, 31)},
+    ),
+    Sweep(
+        "N, C, size, O = 8, 64, 28, 64",
+        "kernel (square)",
+        ("fft", "shifted", "patches"),
+        {k: ((8, 64, 28, 28), (64, 64, k, k), 1) for k in (5, 7, 9, 11, 15)},
+    ),
+    Sweep(
+        "one dimension: N, C, size, O = 4, 16, 4096, 16",
+        "kernel",
+        ("fft", "shifted", "patches"),
+        {k: ((4, 16, 4096), (16, 16, k), 1) for k in (17, 33, 65, 129, 257, 1025)},
+    ),
+    Sweep(
+        "depthwise: N, C, size = 8, 32, 64",
+        "kernel (square)",
+        ("fft", "taps"),
+        {k: ((8, 32, 64, 64), (32, 1, k, k), 32) for k in (3, 7, 11, 15, 21, 31)},
+    ),
+    Sweep(
+        "3 x 3: N, size = 8, 28, C = O",
+        "channels",
+        ("winograd", "shifted", "patches"),
+        {c: ((8, c, 28, 28), (c, c, 3, 3), 1) for c in (4, 8, 12, 16, 24, 32, 64, 128)},
+    ),
+    Sweep(
+        "3 x 3: N, C, O = 8, 64, 64",
+        "size",
+        ("winograd", "shifted", "patches"),
+        {s: ((8, 64, s, s), (64, 64, 3, 3), 1) for s in (3, 4, 5, 6, 7, 10, 14, 28)},
+    ),
+    Sweep(
+        "groups of 3 x 3: N, size = 8, 28, 64 channels",
+        "channels in a group",
+        ("taps", "shifted", "patches"),
+        {c: ((8, 64, 28, 28), (64, c, 3, 3), 64 // c) for c in (1, 2, 4, 8, 16, 32)},
+    ),
+)
+
+
+def make(shape):
+    """Random numbers, as a tensor where torch is installed."""
+    values = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    try:
+        import torch
+    except ImportError:
+        return values
+    return torch.from_numpy(values)
+
+
+def milliseconds(function, seconds):
+    """The median."""
+    function()
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)
+
+
+def measure(sweep, seconds):
+    """{size: ({method: milliseconds}, the rule's choice)}."""
+    rows = {}
+    for size, (X, W, group) in sweep.cases.items():
+        attributes = {"pads": [(k - 1) // 2 for k in W[2:]], "group": group}
+        geometry = conv_geometry("sweep", X, W, strides=1, dilations=1, auto_pad="NOTSET", **attributes)
+        x, w, dy = make(X), make(W), make(geometry.output_shape)
+
+        def step(method, x=x, w=w, dy=dy, attributes=attributes):
+            xpgrad.conv(x, w, method=method, **attributes)
+            xpgrad.conv_grad(dy, x, w, method=method, wrt=("X", "W"), **attributes)
+
+        engine = choose(array_api_compat.array_namespace(x), [x], "sweep")
+        found = {name: milliseconds(lambda n=name: step(n), seconds) for name in sweep.methods}
+        rows[size] = (found, preferred(engine, geometry))
+    return rows
+
+
+def show(sweep, rows):
+    """Print a table."""
+    print(f"\n{sweep.title}\n| {sweep.varies} | {' | '.join(sweep.methods)} |")
+    print(f"| --- |{' ---: |' * len(sweep.methods)}")
+    for size, (found, chosen) in rows.items():
+        cells = [f"{found[name]:.2f}{' *' if name == chosen else ''}" for name in sweep.methods]
+        print(f"| {size} | {' | '.join(cells)} |", flush=True)
+
+
+def draw(results, path):
+    """All sweeps in one picture: a curve for each method, a ring around the rule's choices."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    colours = dict(zip(METHODS, plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
+    figure, axes = plt.subplots(2, (len(results) + 1) // 2, figsize=(15, 7), layout="constrained")
+    for axis in axes.flat[len(results) :]:
+        axis.axis("off")
+    for axis, (sweep, rows) in zip(axes.flat, results, strict=False):
+        for name in sweep.methods:
+            axis.plot(
+                list(rows), [found[name] for found, _ in rows.values()], color=colours[name], label=name
+            )
+        taken = [(size, found[chosen]) for size, (found, chosen) in rows.items() if chosen in found]
+        axis.plot(*zip(*taken, strict=True), "o", color="black", fillstyle="none", label="auto")
+        axis.set(title=sweep.title, xlabel=sweep.varies, ylabel="ms", xscale="log", yscale="log")
+        axis.set_xticks(list(rows), [str(size) for size in rows])
+        axis.minorticks_off()
+        axis.legend()
+    figure.savefig(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--plot", metavar="FILE", help="draw the results")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each method and size (default: 0.3)")
+    args = parser.parse_args()
+    results = []
+    for sweep in SWEEPS:
+        results.append((sweep, measure(sweep, args.seconds)))
+        show(*results[-1])
+    if args.plot:
+        draw(results, args.plot)
+
+
+if __name__ == "__main__":
+    main()
