@@ -1,7 +1,8 @@
-"""Prints the README's table of training steps: PyTorch's time over ours, each pair measured in turns.
+"""Prints the README's tables of training steps: PyTorch's time over ours, each pair measured in turns.
 
-    python asv_bench/table.py            # print
-    python asv_bench/table.py --write    # and put it into the README
+    python asv_bench/table.py                      # print both
+    python asv_bench/table.py --write              # and put them into the README
+    python asv_bench/table.py --only convolution   # or recurrent
 
 Every pair runs in a process of its own, so that no pair meets the thread pools of another.
 """
@@ -9,13 +10,13 @@ Every pair runs in a process of its own, so that no pair meets the thread pools 
 import argparse
 import os
 import platform
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
-MARK = "<!-- ratios -->"
 COLUMNS = {
     "LSTM": ("lstm", False),
     "GRU": ("gru", False),
@@ -26,16 +27,24 @@ COLUMNS = {
 _PAIR = """
 import sys
 sys.path.insert(0, {here!r})
-from benchmarks.common import SHAPES, make, ratio
-ours, peer = (make(impl, {case!r}, SHAPES[{shape!r}], uneven={uneven}) for impl in ("xpgrad-torch", "torch"))
-print(1 / ratio(ours.step, peer.step, seconds={seconds}))
+from benchmarks.common import ratio
+from benchmarks.{module} import {table}, make
+ours, peer = (make(impl, {arguments}) for impl in ({ours!r}, {peer!r}))
+print(1 / ratio(ours.{what}, peer.{what}, seconds={seconds}))
 """
+_MISSING = "NotImplementedError"  # what a benchmark raises where a peer is not installed
 
 
-def pair(case, shape, uneven, seconds):
-    """PyTorch's median time over ours, from a process of its own."""
-    code = _PAIR.format(here=str(HERE), case=case, shape=shape, uneven=uneven, seconds=seconds)
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def pair(seconds, module, table, arguments, ours="xpgrad-torch", peer="torch", what="step"):
+    """The peer's median time over ours, from a process of its own; None where the peer is not installed."""
+    code = _PAIR.format(
+        here=str(HERE), seconds=seconds, module=module, table=table, arguments=arguments, ours=ours,
+        peer=peer, what=what,
+    )  # fmt: skip
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if result.returncode and _MISSING in result.stderr:
+        return None
+    result.check_returncode()
     return float(result.stdout.split()[-1])
 
 
@@ -56,33 +65,93 @@ def machine():
     )
 
 
+def recurrent(seconds):
+    """The table of LSTMs and GRUs."""
+    from benchmarks.common import SHAPES
+
+    yield "How many times as fast as PyTorch's own module a training step (forward and backward, float32) of"
+    yield "`xpgrad_torch`'s drop-in is; for uneven lengths PyTorch packs the sequences, for peepholes it is a"
+    yield "loop over time. Above 1 is ours."
+    yield ""
+    yield f"| T, N, I, H | {' | '.join(COLUMNS)} |"
+    yield f"| --- |{' ---: |' * len(COLUMNS)}"
+    for shape, sizes in SHAPES.items():
+        cells = []
+        for case, uneven in COLUMNS.values():
+            arguments = f"{case!r}, SHAPES[{shape!r}], uneven={uneven}"
+            cells.append(_cell(pair(seconds, "common", "SHAPES", arguments)))
+        yield f"| {', '.join(map(str, sizes))} | {' | '.join(cells)} |"
+
+
+def convolution(seconds):
+    """The table of convolutions."""
+    from benchmarks.convolution_runs import CONVOLUTIONS
+
+    columns = {
+        "step, tensors": {},
+        "backward, arrays, over ONNX Runtime's": {
+            "ours": "xpgrad-numpy",
+            "peer": "ort",
+            "what": "backward",
+        },
+    }
+    ratios = {name: [] for name in columns}
+    yield "How many times as fast as PyTorch's own function a training step (forward and backward,"
+    yield "float32) of `xpgrad_torch`'s is, and how many times as fast as ONNX Runtime's ConvGrad the"
+    yield "backward on NumPy arrays. Above 1 is ours."
+    yield ""
+    yield f"| N, C, size; O, kernel, stride | {' | '.join(columns)} |"
+    yield f"| --- |{' ---: |' * len(columns)}"
+    for name, shape in CONVOLUTIONS.items():
+        cells = []
+        for column, peers in columns.items():
+            found = pair(seconds, "convolution_runs", "CONVOLUTIONS", repr(name), **peers)
+            ratios[column].append(found)
+            cells.append(_cell(found))
+        size, kernel = (" x ".join(map(str, k)) for k in (shape.size, [shape.kernel] * len(shape.size)))
+        depthwise = ", depthwise" if shape.group > 1 else ""
+        geometry = f"{shape.N}, {shape.C}, {size}; {shape.O}, {kernel}, {shape.stride}{depthwise}"
+        yield f"| {geometry} | {' | '.join(cells)} |"
+    means = [_cell(_geometric_mean(found[:-2])) for found in ratios.values()]
+    yield f"| geometric mean of all but the last two | {' | '.join(means)} |"
+
+
+def _cell(ratio):
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _geometric_mean(ratios):
+    return None if None in ratios else statistics.geometric_mean(ratios)
+
+
+TABLES = {"recurrent": ("<!-- ratios -->", recurrent), "convolution": ("<!-- convolutions -->", convolution)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into the README")
+    parser.add_argument("--write", action="store_true", help="put the tables into the README")
+    parser.add_argument("--only", choices=TABLES, help="which table (default: all)")
     parser.add_argument("--seconds", type=float, default=3.0, help="for each pair (default: 3)")
     args = parser.parse_args()
     sys.path.insert(0, str(HERE))
-    from benchmarks.common import SHAPES
 
-    lines = [
-        "How many times as fast as PyTorch's own module a training step (forward and backward, float32) of",
-        "`xpgrad_torch`'s drop-in is; for uneven lengths PyTorch packs the sequences, for peepholes it is a",
-        "loop over time. Above 1 is ours.",
-        "",
-        f"| T, N, I, H | {' | '.join(COLUMNS)} |",
-        f"| --- |{' ---: |' * len(COLUMNS)}",
-    ]
-    for shape, sizes in SHAPES.items():
-        print(f"measuring {shape}", file=sys.stderr)
-        cells = [f"{pair(case, shape, uneven, args.seconds):.2f}" for case, uneven in COLUMNS.values()]
-        lines.append(f"| {', '.join(map(str, sizes))} | {' | '.join(cells)} |")
-    lines += ["", f"Medians of interleaved runs by `asv_bench/table.py` on {machine()}."]
-    table = "\n".join(lines)
-    print(table)
-    if args.write:
-        head, _, rest = README.read_text(encoding="utf-8").partition(MARK)
-        tail = rest[rest.index("\n## ") :]
-        README.write_text(f"{head}{MARK}\n{table}\n{tail}", encoding="utf-8")
+    for name, (mark, lines) in TABLES.items():
+        if args.only in (None, name):
+            text = []
+            for line in lines(args.seconds):
+                print(line, flush=True)
+                text.append(line)
+            text += ["", f"Medians of interleaved runs by `asv_bench/table.py` on {machine()}."]
+            print(f"{text[-1]}\n")
+            if args.write:
+                _write(mark, "\n".join(text))
+
+
+def _write(mark, table):
+    """Put a table into the README, from its mark to the next mark or heading."""
+    head, _, rest = README.read_text(encoding="utf-8").partition(mark)
+    end = min(at for at in (rest.find("\n## "), rest.find("\n<!-- ")) if at >= 0)
+    README.write_text(f"{head}{mark}\n{table}\n{rest[end:]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ sys.path.insert(0, str(FOLDER))
 try:
     package = importlib.import_module("benchmarks")
     common = importlib.import_module("benchmarks.common")
+    convolution_runs = importlib.import_module("benchmarks.convolution_runs")
     MODULES = [
         importlib.import_module(f"benchmarks.{module.name}")
         for module in pkgutil.iter_modules(package.__path__)
@@ -27,6 +28,7 @@ finally:
 
 KINDS = ("time_", "peakmem_", "track_")
 SMALL = {"small": (5, 3, 4, 6)}
+SMALL_CONVOLUTION = convolution_runs.Convolution(2, 4, (6, 5), 6, 3, 2, 1, 2)
 
 
 def _cases():
@@ -47,6 +49,8 @@ def small(monkeypatch):
             monkeypatch.setattr(module, "SHAPES", SMALL)
         if hasattr(module, "ratio"):
             monkeypatch.setattr(module, "ratio", brief)
+    for table in (convolution_runs.CONVOLUTIONS, convolution_runs.TRANSPOSED):
+        monkeypatch.setitem(table, "small", SMALL_CONVOLUTION)
 
 
 @pytest.mark.parametrize(("suite", "method", "values"), list(_cases()))
@@ -63,7 +67,7 @@ def test_benchmark_runs(suite, method, values, small):
 
 
 def test_the_suites_cover_every_shape_kind_and_implementation():
-    cases = [case.values for case in _cases()]
+    cases = [case.values for case in _cases() if case.values[0].__module__ == "benchmarks.recurrent"]
     assert {method.split("_")[0] + "_" for _, method, _ in cases} == set(KINDS)
     assert {values[-1] for _, _, values in cases} == set(common.IMPLEMENTATIONS)
     assert {values[1] for _, _, values in cases} == set(common.CASES)
@@ -124,6 +128,39 @@ def test_implementations_compute_the_same(name, uneven):
             torch.testing.assert_close(
                 gradient, expected[parameter], rtol=1e-4, atol=1e-5, msg=lambda m, p=parameter: f"{p}: {m}"
             )
+
+
+def test_the_suites_cover_every_convolution():
+    cases = [case.values for case in _cases() if case.values[0].__module__ == "benchmarks.convolution"]
+    assert {method.split("_")[0] + "_" for _, method, _ in cases} == set(KINDS)
+    assert {values[-1] for _, _, values in cases} == set(convolution_runs.BACKWARDS)
+    geometries = {(c.N, c.C, c.size[0], c.O, c.kernel, c.stride, c.pad) for c in _convolutions()}
+    geometries -= {(4, 16, 8192, 16, 1025, 1, 512)}
+    assert geometries == {
+        (8, 64, 56, 64, 3, 1, 1), (8, 64, 56, 256, 1, 1, 0), (8, 128, 28, 128, 3, 1, 1),
+        (8, 256, 14, 256, 3, 1, 1), (8, 3, 224, 64, 7, 2, 3), (8, 128, 56, 128, 3, 2, 1),
+        (8, 96, 28, 96, 3, 1, 1), (4, 16, 64, 16, 31, 1, 15),
+    }  # fmt: skip
+    assert [c.group for c in _convolutions() if c.C == 96] == [96]
+
+
+def _convolutions():
+    return [shape for name, shape in convolution_runs.CONVOLUTIONS.items() if name != "small"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions_compute_the_same(transposed, small):
+    torch = pytest.importorskip("torch")
+    impls = convolution_runs.STEPS if transposed else convolution_runs.BACKWARDS
+    expected = convolution_runs.make("torch", "small", transposed=transposed).backward()
+    for impl in impls:
+        try:
+            run = convolution_runs.make(impl, "small", transposed=transposed)
+        except NotImplementedError:
+            assert impl == "ort"
+            continue
+        for got, gradient in zip(run.backward(), expected, strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_ratio_is_ours_over_the_peers(monkeypatch):

@@ -115,6 +115,49 @@ def test_a_wrong_kernel_is_named(
     assert "0 of 36 within their tolerances." in out
 
 
+CONVOLUTIONS = {"conv", "conv_transpose"}
+WRONG_CONVOLUTIONS = {
+    "Y": lambda Y: Y * 1.001,
+    "dX": lambda dX: np.roll(dX, 1, axis=-1),
+    "dW": lambda dW: dW[..., ::-1],
+    "dB": lambda dB: dB * 1.001,
+}
+
+
+@pytest.mark.parametrize("broken", WRONG_CONVOLUTIONS)
+def test_a_wrong_convolution_is_named(
+    broken: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every oracle; differences of the kernel's own forward have nothing to say about Y."""
+    change = WRONG_CONVOLUTIONS[broken]
+
+    def wrong_vjp(*args: Any, **kwargs: Any) -> Any:
+        Y, pullback = true_vjp(*args, **kwargs)
+        if broken == "Y":
+            return change(Y), pullback
+        return Y, lambda dY: (d := pullback(dY))._replace(**{broken: change(getattr(d, broken))})
+
+    true_vjp = xpgrad.vjp
+    monkeypatch.setattr(xpgrad, "vjp", wrong_vjp)
+    status, report = run_json(capsys, "--namespace", "numpy", "--option", "strides", "--option", "groups")
+    assert status == 1
+    rows = [row for row in report["rows"] if row["dtype"] == "float64"]
+    assert {row["kernel"] for row in rows} == CONVOLUTIONS
+    name = "Y" if broken == "Y" else f"gradient of {broken[1:]}"
+    for row in rows:
+        assert {"reference", "differences"} <= set(row["errors"])
+        for oracle in set(row["errors"]) - ({"differences"} if broken == "Y" else set()):
+            assert re.search(rf"{name} is off by [\d.e-]+ from {re.escape(oracle)}", row["problem"])
+
+
+@pytest.mark.parametrize("kernel", [k for k in check.KERNELS if k.name in CONVOLUTIONS], ids=lambda k: k.name)
+def test_every_method_has_an_option(kernel: check.Kernel) -> None:
+    from xpgrad._conv.choice import METHODS
+
+    named = {make().attributes.get("method") for make in kernel.options.values()}
+    assert named == {None, *METHODS}
+
+
 def test_a_wrong_forward_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,11 +237,12 @@ def test_the_options_cover_the_contract(kernel: check.Kernel) -> None:
     for make in kernel.options.values():
         case = make()
         used |= {*case.attributes, *case.gradient_attributes, *case.integers, *case.arguments}
-        assert {f"grad_{name.removesuffix('_next')}" for name in case.cotangents} <= gradient
-    saved = {"H_all", "C_all", "iofc", "zrh", "C_next"}
+        names = {"dY" if name == "Y" else f"grad_{name.removesuffix('_next')}" for name in case.cotangents}
+        assert names <= gradient
+    saved = {"H_all", "C_all", "iofc", "zrh", "C_next", "dY"}
     own = {name for name in gradient - forward if name.startswith("grad_") or name in saved} | {"wrt"}
     assert (forward | gradient) - own - {"activation_beta"} <= used
-    assert "activation_beta" in used or kernel.name.endswith("_cell")
+    assert "activation_beta" in used or kernel.name.endswith("_cell") or "activation_beta" not in forward
 
 
 def test_arguments_parse() -> None:

@@ -24,7 +24,7 @@ def test_page(capsys):
         assert printed == [words.split(": ")[0] for words in said]
 
 
-@pytest.mark.parametrize("name", ["functional", "modules", "swap"])
+@pytest.mark.parametrize("name", ["convolution", "functional", "modules", "swap"])
 def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(f"xpgrad_torch.{name}"))
     assert result.attempted > 0

@@ -445,4 +445,5 @@ def test_steps_of_the_cell_make_the_sequence(name, attributes):
 
 
 def test_public_names():
-    assert functional.__all__ == sorted(SHAPES)
+    assert functional.__all__ == sorted(functional.__all__)
+    assert set(SHAPES) <= set(functional.__all__)

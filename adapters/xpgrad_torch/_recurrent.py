@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import xpgrad
 from xpgrad_torch import functional
+from xpgrad_torch._autograd import autocasts
 
 States = tuple[Tensor, ...]
 
@@ -319,12 +320,6 @@ class Cell(Recurrent, nn.RNNCellBase):
     def _smallest_operands(self) -> list[np.ndarray]:
         weights = np.zeros((len(self._ROWS), 1))
         return [np.zeros((1, 1))] * (1 + len(self._STATES)) + [weights, weights]
-
-
-def autocasts(x: Tensor) -> bool:
-    """Tell whether autocast is on where x is."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:

@@ -70,6 +70,9 @@ class TorchEngine(NumpyEngine):
         """Matrix product, added to the total by BLAS itself."""
         if total is None:
             return self.matmul(a, b)
+        if total.ndim > 2:
+            total += self.matmul(a, b)
+            return total
         tensor = torch.from_numpy(total)
         torch.addmm(tensor, _tensor(a), _tensor(b), out=tensor)
         return total

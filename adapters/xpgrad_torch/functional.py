@@ -1,123 +1,44 @@
 """xpgrad's operators as differentiable functions of PyTorch tensors, in ONNX's shapes and gate orders."""
 
-import inspect
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
 import xpgrad
-
-__all__ = ["gru", "gru_cell", "lstm", "lstm_cell"]
-
-
-class _Kernel:
-    """What autograd has to know of a kernel of xpgrad and of its gradient.
-
-    Parameters
-    ----------
-    name : str
-        The kernel's name; with ``_grad`` behind it, the gradient's.
-    outputs : type
-        The kernel's named tuple, those outputs first that have a cotangent.
-    saved : tuple of str
-        The outputs that the gradient takes.
-    cotangents : tuple of str
-        The gradient's names for the cotangents of the first outputs.
-    """
-
-    def __init__(self, name: str, outputs: Any, saved: tuple[str, ...], cotangents: tuple[str, ...]) -> None:
-        parameters = inspect.signature(getattr(xpgrad, name)).parameters.values()
-        operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self.name = name
-        self.operands = tuple(p.name for p in operands)
-        self.required = {p.name for p in operands if p.default is p.empty}
-        # What has a gradient, in the order in which the gradient returns them.
-        self.differentiable = tuple(name for name in self.operands if name != "sequence_lens")
-        self.outputs: tuple[str, ...] = outputs._fields
-        self.saved, self.cotangents = saved, cotangents
-
-    def forward(self, *operands: Any, **attributes: Any) -> Any:
-        """Run the kernel."""
-        return getattr(xpgrad, self.name)(*operands, **attributes)
-
-    def gradient(self, **arguments: Any) -> dict[str, Tensor | None]:
-        """Run the gradient, and name what it returns after the operands."""
-        grads = getattr(xpgrad, f"{self.name}_grad")(**arguments)
-        return dict(zip(self.differentiable, grads, strict=True))
-
-    def check(self, operands: Sequence[Any]) -> None:
-        """Raise TypeError for an operand that is no tensor."""
-        for name, operand in zip(self.operands, operands, strict=True):
-            if not isinstance(operand, Tensor) and (operand is not None or name in self.required):
-                raise TypeError(f"{self.name}: {name} is {type(operand).__name__}, expected torch.Tensor")
-
-
-_LSTM = _Kernel(
-    "lstm", xpgrad.LSTMForward, ("H_all", "C_all", "iofc"), ("grad_H_all", "grad_H_t", "grad_C_t")
+from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch.convolution import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
 )
-_GRU = _Kernel("gru", xpgrad.GRUForward, ("H_all", "zrh"), ("grad_H_all", "grad_H_t"))
-_LSTM_CELL = _Kernel("lstm_cell", xpgrad.LSTMCellForward, ("C_next", "iofc"), ("grad_H", "grad_C"))
-_GRU_CELL = _Kernel("gru_cell", xpgrad.GRUCellForward, ("zrh",), ("grad_H",))
 
+__all__ = [
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "gru",
+    "gru_cell",
+    "lstm",
+    "lstm_cell",
+]
 
-class _XpgradKernel(torch.autograd.Function):
-    """A kernel with its gradient as the backward.
-
-    Its arguments are a `_Kernel`, the operands, the attributes of both, and those of the gradient alone. What
-    is saved are outputs, not attributes of the context, so that autograd owns and frees them.
-    """
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        kernel, *operands, attributes, _ = args
-        return tuple(kernel.forward(*operands, **attributes))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kernel, *operands, attributes, asked = inputs
-        outputs = dict(zip(kernel.outputs, output, strict=True))
-        ctx.save_for_backward(*operands, *(outputs[name] for name in kernel.saved))
-        ctx.mark_non_differentiable(*output[len(kernel.cotangents) :])
-        ctx.set_materialize_grads(False)
-        ctx.kernel, ctx.attributes, ctx.asked = kernel, attributes, asked
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        kernel = ctx.kernel
-        tensors = dict(zip((*kernel.operands, *kernel.saved), ctx.saved_tensors, strict=True))
-        operands = {name: tensors[name] for name in kernel.operands}
-        saved = {name: tensors[name] for name in kernel.saved}
-        needs = ctx.needs_input_grad[1 : len(operands) + 1]
-        asked = {
-            **ctx.attributes,
-            **ctx.asked,
-            **dict(zip(kernel.cotangents, cotangents, strict=False)),
-            "wrt": tuple(name for name, need in zip(kernel.operands, needs, strict=True) if need),
-        }
-        if not torch.is_grad_enabled():
-            grads = kernel.gradient(**operands, **saved, **asked)
-        else:
-            # create_graph=True: the gradients must carry a graph themselves. The standard engine consists of
-            # differentiable operators; the saved arrays are functions of the operands, so make them anew.
-            with xpgrad.use_engine("standard"):
-                again = kernel.forward(**operands, **ctx.attributes)
-                saved = {name: getattr(again, name) for name in kernel.saved}
-                grads = kernel.gradient(**operands, **saved, **asked)
-        return None, *(grads.get(name) for name in kernel.operands), None, None
-
-
-def _apply(
-    kernel: _Kernel, operands: Sequence[Tensor | None], attributes: dict[str, Any], **asked: Any
-) -> tuple[Tensor, ...]:
-    """Return the kernel's outputs that have a cotangent; `asked` are attributes of the gradient alone."""
-    kernel.check(operands)
-    # The kernel's forward does not know this attribute, and the backward is late for an error.
-    if asked.get("peephole", "full") not in ("full", "truncated"):
-        raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
-    outputs = _XpgradKernel.apply(kernel, *operands, attributes, asked)
-    return tuple(outputs[: len(kernel.cotangents)])
+_LSTM = Kernel(
+    "lstm",
+    xpgrad.LSTMForward._fields,
+    ("grad_H_all", "grad_H_t", "grad_C_t"),
+    saved=("H_all", "C_all", "iofc"),
+)
+_GRU = Kernel("gru", xpgrad.GRUForward._fields, ("grad_H_all", "grad_H_t"), saved=("H_all", "zrh"))
+_LSTM_CELL = Kernel(
+    "lstm_cell", xpgrad.LSTMCellForward._fields, ("grad_H", "grad_C"), saved=("C_next", "iofc")
+)
+_GRU_CELL = Kernel("gru_cell", xpgrad.GRUCellForward._fields, ("grad_H",), saved=("zrh",))
 
 
 def lstm(
@@ -201,7 +122,7 @@ def lstm(
         "layout": layout,
     }
     operands = (X, W, R, B, sequence_lens, initial_h, initial_c, P)
-    H_all, H_t, C_t = _apply(_LSTM, operands, attributes, peephole=peephole)
+    H_all, H_t, C_t = apply(_LSTM, operands, attributes, peephole=peephole)
     return H_all, H_t, C_t
 
 
@@ -280,7 +201,7 @@ def gru(
         "linear_before_reset": linear_before_reset,
         "layout": layout,
     }
-    H_all, H_t = _apply(_GRU, (X, W, R, B, sequence_lens, initial_h), attributes)
+    H_all, H_t = apply(_GRU, (X, W, R, B, sequence_lens, initial_h), attributes)
     return H_all, H_t
 
 
@@ -353,7 +274,7 @@ def lstm_cell(
         "clip": clip,
         "input_forget": input_forget,
     }
-    H_next, C_next = _apply(_LSTM_CELL, (X, H, C, W, R, B, P), attributes, peephole=peephole)
+    H_next, C_next = apply(_LSTM_CELL, (X, H, C, W, R, B, P), attributes, peephole=peephole)
     return H_next, C_next
 
 
@@ -420,5 +341,5 @@ def gru_cell(
         "clip": clip,
         "linear_before_reset": linear_before_reset,
     }
-    (H_next,) = _apply(_GRU_CELL, (X, H, W, R, B), attributes)
+    (H_next,) = apply(_GRU_CELL, (X, H, W, R, B), attributes)
     return H_next

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from xpgrad_torch import modules
+from xpgrad_torch import convolution, modules
 
 __all__ = ["swap"]
 
@@ -37,8 +37,31 @@ def _lstm(module: nn.Module) -> nn.Module:
     return _same_state(modules.LSTM)(module)
 
 
+def _convolution(replacement: type[nn.Module]) -> Callable[[nn.Module], nn.Module]:
+    """Return a builder for a module whose weight xpgrad's kernels take."""
+
+    def build(module: nn.Module) -> nn.Module:
+        dtype = module.weight.dtype
+        if not dtype.is_floating_point:
+            warnings.warn(
+                f"swap: a {type(module).__name__} with weights of {dtype} stays torch.nn's, expected a real "
+                "floating-point dtype",
+                stacklevel=4,
+            )
+            return module
+        return _same_state(replacement)(module)
+
+    return build
+
+
 # What is replaced, by exact type: a subclass may have changed what the module computes.
 _BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
+    nn.Conv1d: _convolution(convolution.Conv1d),
+    nn.Conv2d: _convolution(convolution.Conv2d),
+    nn.Conv3d: _convolution(convolution.Conv3d),
+    nn.ConvTranspose1d: _convolution(convolution.ConvTranspose1d),
+    nn.ConvTranspose2d: _convolution(convolution.ConvTranspose2d),
+    nn.ConvTranspose3d: _convolution(convolution.ConvTranspose3d),
     nn.GRU: _same_state(modules.GRU),
     nn.GRUCell: _same_state(modules.GRUCell),
     nn.LSTM: _lstm,
@@ -49,8 +72,9 @@ _BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
 def swap(model: nn.Module) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
-    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, LSTMCell or GRUCell; subclasses stay
-    as they are, and so does, with a warning, an LSTM with a `proj_size`, which PyTorch does faster. A
+    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, LSTMCell, GRUCell, Conv1d, Conv2d,
+    Conv3d, ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a
+    warning, an LSTM with a `proj_size`, which PyTorch does faster, and convolutions of complex numbers. A
     replacement has the very parameters of the module that it replaces, so optimizers keep working, and its
     training flag and hooks. A module that stands in several places has one replacement in all of them.
 

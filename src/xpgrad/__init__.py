@@ -2,6 +2,14 @@
 
 from xpgrad._version import __version__
 from xpgrad._vjp import vjp
+from xpgrad.conv import (
+    ConvGrads,
+    ConvTransposeGrads,
+    conv,
+    conv_grad,
+    conv_transpose,
+    conv_transpose_grad,
+)
 from xpgrad.convert import convert
 from xpgrad.engine import use_engine
 from xpgrad.gru import (
@@ -28,6 +36,8 @@ from xpgrad.lstm import (
 from xpgrad.operations import GradGRUCellInputOp, GradLSTMCellInputOp, GradOperation, Validation
 
 __all__ = [
+    "ConvGrads",
+    "ConvTransposeGrads",
     "GRUCellForward",
     "GRUCellGrads",
     "GRUForward",
@@ -42,6 +52,10 @@ __all__ = [
     "LSTMGrads",
     "Validation",
     "__version__",
+    "conv",
+    "conv_grad",
+    "conv_transpose",
+    "conv_transpose_grad",
     "convert",
     "gate_inputs",
     "gate_inputs_grad",

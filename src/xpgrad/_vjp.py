@@ -6,6 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from array_api_compat import array_namespace
+
+from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
 
@@ -19,6 +22,8 @@ class _Rule(NamedTuple):
 
 
 _RULES: dict[Callable, _Rule] = {
+    conv: _Rule(conv_grad, (), {"Y": "dY"}),
+    conv_transpose: _Rule(conv_transpose_grad, (), {"Y": "dY"}),
     gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     gru_cell: _Rule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
     lstm_cell: _Rule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
@@ -36,13 +41,13 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package: `lstm`, `gru`, `lstm_cell`, `gru_cell`.
+        A forward kernel of this package: `lstm`, `gru`, `lstm_cell`, `gru_cell`, `conv`, `conv_transpose`.
     *args, **kwargs
         Its arguments; also those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
 
     Returns
     -------
-    outputs : NamedTuple
+    outputs : NamedTuple or array
         What ``fn`` returned.
     pullback : callable
         ``pullback(*cotangents)`` takes a cotangent for each differentiable output, in their order or by
@@ -71,21 +76,23 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     if rule is None:
         known = ", ".join(sorted(known.__name__ for known in _RULES))
         raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected one of {known}")
-    signature = inspect.signature(fn)
+    signature, taken = inspect.signature(fn), inspect.signature(rule.gradient).parameters
     gradient_only = {
         name
-        for name in inspect.signature(rule.gradient).parameters
+        for name in taken
         if name not in signature.parameters and name not in (*rule.saved, *rule.cotangents.values())
     }
     options = {name: kwargs.pop(name) for name in list(kwargs) if name in gradient_only}
     arguments = signature.bind(*args, **kwargs).arguments
     outputs = fn(**arguments)
+    count = len(outputs) if isinstance(outputs, tuple) else 1
     saved = {name: getattr(outputs, name) for name in rule.saved}
+    passed_on = {name: value for name, value in arguments.items() if name in taken}
     differentiable = list(rule.cotangents.values())
 
     def pullback(*cotangents: Any, **named: Any) -> Any:
         beyond = [c for c in cotangents[len(differentiable) :] if c is not None]
-        if len(cotangents) > len(outputs):
+        if len(cotangents) > count:
             raise TypeError(
                 f"vjp: pullback of {fn.__name__} got {len(cotangents)} cotangents, expected at most "
                 f"{len(differentiable)}: {', '.join(differentiable)}"
@@ -103,6 +110,8 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
                     f"{', '.join(differentiable)} at most once"
                 )
             by_name[name] = cotangent
-        return rule.gradient(**arguments, **saved, **by_name, **options)
+        if count == 1 and by_name.get(only := differentiable[0]) is None:  # such a gradient takes no None
+            by_name[only] = array_namespace(outputs).zeros_like(outputs)
+        return rule.gradient(**passed_on, **saved, **by_name, **options)
 
     return outputs, pullback

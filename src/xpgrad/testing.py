@@ -6,6 +6,8 @@ transcription of a definition that was found, so that it can be believed by read
 - `check_vjp` holds a gradient rule against central differences.
 - `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time;
   `gru_reference` and `gru_grad_reference` the GRU and its own.
+- `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position; with X and
+  dY exchanged they are those of a transposed one, too.
 - `assert_close` and `relative_error` compare arrays of any namespace.
 """
 
@@ -20,12 +22,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
+from xpgrad.conv import ConvGrads
 from xpgrad.gru import GRUForward, GRUGrads
 from xpgrad.lstm import LSTMForward, LSTMGrads
 
 __all__ = [
     "assert_close",
     "check_vjp",
+    "conv_grad_reference",
+    "conv_reference",
     "gru_grad_reference",
     "gru_reference",
     "lstm_grad_reference",
@@ -1270,3 +1275,129 @@ def gru_grad_reference(
         step, X, W, R, B, sequence_lens, tracks, zrh, {"B": 6 * H}, direction, layout, per_sample
     )
     return GRUGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Convolutions, element by element
+# ----------------------------------------------------------------------------------------------------------
+
+
+def _meetings(
+    X_size: Sequence[int], kernel: Sequence[int], Y_size: Sequence[int], attributes: Mapping[str, Any]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+    """The spatial indices (of X, of W, of Y) that meet; what meets the padding is left out."""
+    for j in itertools.product(*map(range, Y_size)):
+        for k in itertools.product(*map(range, kernel)):
+            i = tuple(
+                j[axis] * attributes["strides"][axis]
+                + k[axis] * attributes["dilations"][axis]
+                - attributes["pads"][axis]
+                for axis in range(len(j))
+            )
+            if all(0 <= i[axis] < X_size[axis] for axis in range(len(j))):
+                yield i, k, j
+
+
+def _spelled_out(n: int, strides: Any, pads: Any, dilations: Any) -> dict[str, list[int]]:
+    """One number a dimension each, two of the pads."""
+
+    def each(value: Any) -> list[int]:
+        return [value] * n if isinstance(value, int) else list(value)
+
+    ends = each(pads)
+    return {
+        "strides": each(strides),
+        "dilations": each(dilations),
+        "pads": ends if len(ends) == 2 * n else ends * 2,
+    }
+
+
+def conv_reference(
+    X: Array,
+    W: Array,
+    B: Array | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilations: int | Sequence[int] = 1,
+    group: int = 1,
+) -> np.ndarray:
+    """`xpgrad.conv`, as its direct sum in float64: one pair of positions after the other.
+
+    Parameters
+    ----------
+    X, W, B, strides, pads, dilations, group
+        As in `xpgrad.conv`.
+
+    Returns
+    -------
+    numpy.ndarray, shape (N, O, *output_size)
+        The output, float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import conv_reference
+    >>> conv_reference(np.ones((1, 1, 4)), np.ones((1, 1, 3)), pads=1)
+    array([[[2., 3., 3., 2.]]])
+    """
+    x, w = to_numpy(X), to_numpy(W)
+    n, kernel = x.ndim - 2, w.shape[2:]
+    at = _spelled_out(n, strides, pads, dilations)
+    size = [
+        (x.shape[2 + a] + at["pads"][a] + at["pads"][n + a] - (kernel[a] - 1) * at["dilations"][a] - 1)
+        // at["strides"][a]
+        + 1
+        for a in range(n)
+    ]
+    y = np.zeros((x.shape[0], w.shape[0], *size))
+    for i, k, j in _meetings(x.shape[2:], kernel, size, at):
+        for sees, makes in _group_channels(x.shape[1], w.shape[0], group):
+            y[(slice(None), makes, *j)] += x[(slice(None), sees, *i)] @ w[(makes, slice(None), *k)].T
+    return y if B is None else y + to_numpy(B).reshape(-1, *[1] * n)
+
+
+def _group_channels(channels: int, outputs: int, group: int) -> Iterator[tuple[slice, slice]]:
+    """The channels that each group sees, and those that it makes."""
+    c, o = channels // group, outputs // group
+    return ((slice(g * c, (g + 1) * c), slice(g * o, (g + 1) * o)) for g in range(group))
+
+
+def conv_grad_reference(
+    dY: Array,
+    X: Array,
+    W: Array,
+    *,
+    strides: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilations: int | Sequence[int] = 1,
+    group: int = 1,
+) -> ConvGrads:
+    """`xpgrad.conv_grad`, as the direct sums in float64.
+
+    Parameters
+    ----------
+    dY, X, W, strides, pads, dilations, group
+        As in `xpgrad.conv_grad`.
+
+    Returns
+    -------
+    ConvGrads
+        ``(dX, dW, dB)`` as NumPy arrays, float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import conv_grad_reference
+    >>> conv_grad_reference(np.ones((1, 1, 2)), np.asarray([[[1.0, 2.0, 4.0]]]), np.ones((1, 1, 2))).dW
+    array([[[3., 6.]]])
+    """
+    dy, x, w = to_numpy(dY), to_numpy(X), to_numpy(W)
+    at = _spelled_out(x.ndim - 2, strides, pads, dilations)
+    dx, dw = np.zeros(x.shape), np.zeros(w.shape)
+    for i, k, j in _meetings(x.shape[2:], w.shape[2:], dy.shape[2:], at):
+        for sees, makes in _group_channels(x.shape[1], w.shape[0], group):
+            cotangent = dy[(slice(None), makes, *j)]
+            dx[(slice(None), sees, *i)] += cotangent @ w[(makes, slice(None), *k)]
+            dw[(makes, slice(None), *k)] += cotangent.T @ x[(slice(None), sees, *i)]
+    return ConvGrads(dx, dw, dy.sum(axis=(0, *range(2, dy.ndim))))

@@ -28,17 +28,14 @@ from ..testing import (
     gru_reference,
     lstm_grad_reference,
     lstm_reference,
-    numerical_jacobian,
     relative_error,
     to_numpy,
 )
+from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+from .check_convolution import CONVOLUTIONS
 from .console import progress, table
 
 __all__ = ["add_arguments", "run"]
-
-Array = Any
-Arrays = Mapping[str, Any]
-"""Arrays by name."""
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 """Allowed error by dtype, relative to the largest value of each array."""
@@ -83,48 +80,6 @@ BACKENDS = (
 
 
 # ------------------------------------------------------------------------------------------- what to check
-
-
-class Case(NamedTuple):
-    """One option of a kernel, as float64 NumPy arrays."""
-
-    arguments: Arrays
-    """Floating-point arguments: those that have a gradient."""
-    integers: Arrays
-    attributes: Mapping[str, Any]
-    cotangents: Arrays
-    """One for each differentiable output, by the output's name."""
-    gradient_attributes: Mapping[str, Any] = {}
-    """Attributes that only the gradient takes."""
-
-
-class Oracle(NamedTuple):
-    """An independent source of a kernel's results.
-
-    `compute` takes a case and returns what it knows of the kernel's results, by name, or None where it has
-    nothing to say about such a case. `floor` is the accuracy of the oracle itself.
-    """
-
-    label: str
-    compute: Callable[[Case], Arrays | None]
-    floor: float = 0.0
-    module: str | None = None
-
-
-class Kernel(NamedTuple):
-    """A kernel with its options and oracles; an entry of `KERNELS` is all that a new kernel needs."""
-
-    name: str
-    options: Mapping[str, Callable[[], Case]]
-    run: Callable[[Case], Mapping[str, Array]]
-    """The results of the kernel under test, outputs and gradients by name, for a case in any namespace."""
-    oracles: Sequence[Oracle]
-
-
-def _draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Random values that every dtype down to bfloat16 holds exactly: multiples of 1/32 below 4."""
-    return np.clip(np.round(24 * rng.standard_normal(shape)), -127, 127) / 32
-
 
 # The recurrent operators -----------------------------------------------------------------------------------
 
@@ -185,7 +140,6 @@ _GRU = Recurrence(
     native={"linear_before_reset": 1},
 )
 
-_PARAMETERS = ("W", "R", "B", "P")
 _PEEPHOLES = {"peepholes": True}
 
 
@@ -210,17 +164,17 @@ def _sequence_case(
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rng = np.random.default_rng(seed)
     arguments: dict[str, Any] = {
-        "X": _draw(rng, T, N, I),
-        "W": _draw(rng, D, G * H, I),
-        "R": _draw(rng, D, G * H, H) / 2,
+        "X": draw(rng, T, N, I),
+        "W": draw(rng, D, G * H, I),
+        "R": draw(rng, D, G * H, H) / 2,
     }
     if bias:
-        arguments["B"] = _draw(rng, D, 2 * G * H)
+        arguments["B"] = draw(rng, D, 2 * G * H)
     if states:
-        arguments |= {name: _draw(rng, D, N, H) for name in op.states}
+        arguments |= {name: draw(rng, D, N, H) for name in op.states}
     if peepholes:
-        arguments["P"] = _draw(rng, D, 3 * H)
-    cotangents = {name: _draw(rng, *((T, D) if name == "H_all" else (D,)), N, H) for name in op.outputs}
+        arguments["P"] = draw(rng, D, 3 * H)
+    cotangents = {name: draw(rng, *((T, D) if name == "H_all" else (D,)), N, H) for name in op.outputs}
     integers = {}
     if lengths:
         integers["sequence_lens"] = np.asarray([3, 0, 5], dtype=np.int64)
@@ -231,7 +185,8 @@ def _sequence_case(
         for name in {"X", *op.states} & set(arguments):
             arguments[name] = arguments[name].swapaxes(0, 1)
         cotangents = {k: np.moveaxis(v, _sample_axis(k, 0), 0) for k, v in cotangents.items()}
-    return Case(arguments, integers, attributes, cotangents, gradient or {})
+    sample_axes = {name: _sample_axis(name, attributes.get("layout", 0)) for name in ("X", *cotangents)}
+    return Case(arguments, integers, attributes, cotangents, gradient or {}, sample_axes)
 
 
 _ANY_OPTIONS: dict[str, dict[str, Any]] = {
@@ -336,32 +291,6 @@ def _from_reference(op: Recurrence, case: Case) -> Arrays:
     return {**forward._asdict(), **_named(op, case, grads)}
 
 
-def _from_differences(kernel: str, case: Case) -> Arrays | None:
-    """Central differences of a kernel's own forward."""
-    if case.gradient_attributes.get("peephole") == "truncated":
-        return None  # no function has this gradient
-
-    def outputs(**arguments: Any) -> tuple[np.ndarray, ...]:
-        forward = getattr(xpgrad, kernel)(**arguments, **case.integers, **case.attributes)
-        return tuple(getattr(forward, name) for name in case.cotangents)
-
-    jacobians = {name: numerical_jacobian(outputs, case.arguments, name) for name in case.arguments}
-
-    def pullback(cotangents: Arrays) -> dict[str, np.ndarray]:
-        return {
-            name: sum(
-                (
-                    np.tensordot(cotangent, jacobian, axes=cotangent.ndim)
-                    for cotangent, jacobian in zip(cotangents.values(), jacobians[name], strict=True)
-                ),
-                start=np.zeros(argument.shape),
-            )
-            for name, argument in case.arguments.items()
-        }
-
-    return _sum_or_stack(case, pullback)
-
-
 def _from_autograd(op: Recurrence, case: Case) -> Arrays:
     import torch
 
@@ -381,27 +310,7 @@ def _from_autograd(op: Recurrence, case: Case) -> Arrays:
         )
         return {name: to_numpy(gradient) for name, gradient in zip(arguments, found, strict=True)}
 
-    return _sum_or_stack(case, pullback)
-
-
-def _sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, np.ndarray]:
-    """Gradients of the batch or, for per_sample, those of the parameters one sample at a time."""
-    layout = case.attributes.get("layout", 0)
-    cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # NaN stands in padding only
-    grads = dict(pullback(cotangents))
-    if case.gradient_attributes.get("per_sample"):
-        samples = []
-        for n in range(case.arguments["X"].shape[0 if layout else 1]):
-            alone = {}
-            for name, cotangent in cotangents.items():
-                axis = _sample_axis(name, layout)
-                others = np.arange(cotangent.shape[axis]) != n
-                alone[name] = cotangent.copy()
-                np.moveaxis(alone[name], axis, 0)[others] = 0
-            samples.append(pullback(alone))
-        for name in set(_PARAMETERS) & set(grads):
-            grads[name] = np.stack([sample[name] for sample in samples])
-    return {f"gradient of {name}": gradient for name, gradient in grads.items()}
+    return sum_or_stack(case, pullback)
 
 
 def _from_torch_nn(op: Recurrence, case: Case, *, cell: bool = False) -> Arrays | None:
@@ -463,7 +372,7 @@ def _sequence_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -
         functools.partial(_run_sequence, op),
         (
             Oracle("reference", functools.partial(_from_reference, op)),
-            Oracle("differences", functools.partial(_from_differences, op.name), floor=1e-7),
+            Oracle("differences", functools.partial(from_differences, op.name), floor=1e-7),
             Oracle("autograd", functools.partial(_from_autograd, op), module="torch"),
             Oracle("torch.nn", functools.partial(_from_torch_nn, op), module="torch"),
         ),
@@ -548,18 +457,20 @@ def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Ke
         functools.partial(_run_cell, op),
         (
             Oracle("reference", through(_from_reference)),
-            Oracle("differences", functools.partial(_from_differences, name), floor=1e-7),
+            Oracle("differences", functools.partial(from_differences, name), floor=1e-7),
             Oracle("autograd", through(_from_autograd), module="torch"),
             Oracle("torch.nn", through(_from_torch_nn, cell=True), module="torch"),
         ),
     )
 
 
+# An entry here is all that a new kernel needs.
 KERNELS: tuple[Kernel, ...] = (
     _sequence_kernel(_LSTM, _LSTM_OPTIONS),
     _sequence_kernel(_GRU, _GRU_OPTIONS),
     _cell_kernel(_LSTM, _LSTM_CELL_OPTIONS),
     _cell_kernel(_GRU, _GRU_CELL_OPTIONS),
+    *CONVOLUTIONS,
 )
 
 

@@ -4,6 +4,8 @@
           is trained from the same weights on the same batches, and the two loss curves have to agree.
   series  a GRU forecasts the yearly sunspot numbers; sequences of uneven length, from one minimum of the
           sun's activity to the next. Beside it torch.nn.GRU, as above.
+  digits  a convolutional network reads the handwritten digits that come with scikit-learn. Beside it
+          torch.nn.Conv2d, as above.
 
 The exit status is 1 where the loss curves differ by 1e-4 or more.
 """
@@ -25,7 +27,11 @@ class _Defaults(NamedTuple):
     hidden: int
 
 
-DEMOS = {"text": _Defaults(600, 128), "series": _Defaults(2000, 32)}  # modules of xpgrad.cli.demos
+DEMOS = {  # modules of xpgrad.cli.demos
+    "text": _Defaults(600, 128),
+    "series": _Defaults(2000, 32),
+    "digits": _Defaults(400, 16),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=_positive, help=f"training steps (default: {defaults('steps')})")
     parser.add_argument(
-        "--hidden", type=_positive, help=f"size of the recurrent layer (default: {defaults('hidden')})"
+        "--hidden",
+        type=_positive,
+        help="size of the recurrent layer, or channels of the first convolution "
+        f"(default: {defaults('hidden')})",
     )
     parser.add_argument(
         "--seed", type=_natural, default=0, help="of weights, batches and samples (default: 0)"

@@ -168,6 +168,10 @@ class NumpyEngine(StandardEngine):
         with blas.in_one_thread() if blas and products and parts > 1 else contextlib.nullcontext():
             self.team.run(compiled_loop(stages, dtype), data, parts)
 
+    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """In the memory of `a`."""
+        return np.add(a, b, out=a)
+
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads, each with one thread for its products."""
         todo = list(items)

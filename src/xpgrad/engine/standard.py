@@ -91,6 +91,10 @@ class StandardEngine:
         """The sum over the rows."""
         return self.xp.sum(array, axis=0)
 
+    def last_axis_sums(self, array: Any) -> Any:
+        """The sums over the last axis."""
+        return self.xp.sum(array, axis=-1)
+
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """Run a time loop: at each step, a Span as a row of integers, one stage after the other on its rows."""
         for span in map(Span._make, steps.tolist()):
@@ -117,6 +121,35 @@ class StandardEngine:
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item; the items do not depend on one another."""
         return [function(item) for item in items]
+
+    # --- a batch, block by block of its images
+
+    def blocks(self, count: int, size: int = 0) -> list[slice]:
+        """The images of a batch, in blocks to compute at a time; `size` is the bytes an image needs."""
+        return [slice(0, count)]
+
+    def assemble(
+        self, function: Callable[[slice, Any], Any], blocks: Sequence[slice], shape: Sequence[int], like: Any
+    ) -> Any:
+        """The array of which ``function(block, target)`` is each block's part, along the first axis.
+
+        `target` is memory in which the function may put its result, or None.
+        """
+        parts = [function(block, None) for block in blocks]
+        return parts[0] if len(parts) == 1 else self.xp.concat(parts, axis=0)
+
+    def accumulate(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+    ) -> list[Any]:
+        """The sums over blocks of the arrays that ``function(block, totals)`` adds to; None for none yet."""
+        totals = None
+        for block in blocks:
+            totals = function(block, totals)
+        return totals or []
+
+    def add(self, a: Any, b: Any) -> Any:
+        """The sum, perhaps in the memory of `a`, which is not needed afterwards."""
+        return a + b
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self.xp, '__name__', self.xp)})"

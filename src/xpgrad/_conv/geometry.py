@@ -1,0 +1,326 @@
+"""The geometry of a convolution: made once from shapes and attributes, and shared by all that is computed.
+
+A transposed convolution has the geometry of the convolution whose input gradient it is: its output is that
+convolution's input. So forwards and gradients of both operators cannot disagree.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator as operators
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from xpgrad._arguments import check_choice
+
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """Which input element meets which weight for which output element.
+
+    In every spatial dimension output ``o`` and tap ``k`` meet at the input's element
+    ``o * stride + k * dilation - begin``; what lies outside the input is zero.
+
+    Parameters
+    ----------
+    batch, channels, outputs, group : int
+        N, C (of the convolution's input), O (of its output) and the number of groups.
+    size, kernel, output_size : tuple of int
+        Spatial sizes of input, weight and output.
+    strides, dilations : tuple of int
+        By spatial dimension.
+    begin : tuple of int
+        Padding before the first element of each spatial dimension.
+    """
+
+    batch: int
+    channels: int
+    outputs: int
+    group: int
+    size: Sizes
+    kernel: Sizes
+    output_size: Sizes
+    strides: Sizes
+    dilations: Sizes
+    begin: Sizes
+
+    @property
+    def rank(self) -> int:
+        """How many spatial dimensions there are."""
+        return len(self.size)
+
+    @property
+    def input_shape(self) -> Sizes:
+        """Of X, (N, C, *size)."""
+        return (self.batch, self.channels, *self.size)
+
+    @property
+    def output_shape(self) -> Sizes:
+        """Of Y, (N, O, *output_size)."""
+        return (self.batch, self.outputs, *self.output_size)
+
+    @property
+    def weight_shape(self) -> Sizes:
+        """Of W, (O, C / group, *kernel)."""
+        return (self.outputs, self.channels // self.group, *self.kernel)
+
+    @cached_property
+    def extent(self) -> Sizes:
+        """What the outputs span of the padded input, in each dimension."""
+        sizes = zip(self.output_size, self.strides, self.kernel, self.dilations, strict=True)
+        return tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in sizes)
+
+    @cached_property
+    def end(self) -> Sizes:
+        """Padding behind the last element; negative where the last elements meet no output."""
+        return tuple(e - b - s for e, b, s in zip(self.extent, self.begin, self.size, strict=True))
+
+    @cached_property
+    def taps(self) -> list[Sizes]:
+        """Every position in the kernel, in the order of memory."""
+        return list(itertools.product(*(range(k) for k in self.kernel)))
+
+    @property
+    def multiplications(self) -> int:
+        """Of the direct sum, for each of the forward and the two gradients."""
+        return prod(self.output_shape) * (self.channels // self.group) * prod(self.kernel)
+
+    @property
+    def empty(self) -> bool:
+        """Whether an array of the convolution has no elements."""
+        return not (self.batch and self.channels and self.outputs)
+
+    def one_image(self) -> ConvGeometry:
+        """The geometry of a single sample."""
+        return replace(self, batch=1)
+
+    def per_sample(self) -> ConvGeometry:
+        """The geometry in which every sample has weights of its own: samples are groups of one image."""
+        n = max(self.batch, 1)
+        return replace(
+            self, batch=1, group=n * self.group, channels=n * self.channels, outputs=n * self.outputs
+        )
+
+
+# --- from a call's shapes and attributes -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Attributes:
+    """The attributes that both operators share, one number a dimension."""
+
+    strides: Sizes
+    dilations: Sizes
+    begin: Sizes
+    end: Sizes
+    group: int
+    auto_pad: str
+
+    @property
+    def same(self) -> bool:
+        return self.auto_pad in ("SAME_UPPER", "SAME_LOWER")
+
+
+def conv_geometry(
+    operator: str,
+    X: Sequence[int],
+    W: Sequence[int],
+    *,
+    strides: Any,
+    pads: Any,
+    dilations: Any,
+    group: Any,
+    auto_pad: str,
+) -> ConvGeometry:
+    """The geometry of `conv` from the shapes of X (N, C, *size) and W (O, C / group, *kernel)."""
+    X, W = _check_shapes(operator, X, W, "O, C/group")
+    at = _attributes(operator, len(X) - 2, strides, pads, dilations, group, auto_pad)
+    if X[1] != W[1] * at.group:
+        raise ValueError(
+            f"{operator}: X has {X[1]} channels, expected group * W.shape[1] = {at.group} * {W[1]} = "
+            f"{at.group * W[1]}"
+        )
+    if W[0] % at.group:
+        raise ValueError(f"{operator}: W.shape[0] is {W[0]}, expected a multiple of group = {at.group}")
+    size, kernel = X[2:], W[2:]
+    reach = _reach(kernel, at)
+    if at.same:
+        output_size = tuple(-(-s // stride) for s, stride in zip(size, at.strides, strict=True))
+        spans = zip(output_size, at.strides, reach, size, strict=True)
+        begin, _ = _split(((o - 1) * stride + r - s for o, stride, r, s in spans), at.auto_pad)
+    else:
+        begin = at.begin
+        for axis, (s, b, e, r) in enumerate(zip(size, begin, at.end, reach, strict=True)):
+            if r > s + b + e:
+                raise ValueError(
+                    f"{operator}: W spans {r} elements of spatial dimension {axis} (kernel {kernel[axis]}, "
+                    f"dilation {at.dilations[axis]}), expected at most the padded input's {b} + {s} + {e} = "
+                    f"{b + s + e}"
+                )
+        output_size = tuple(
+            (s + b + e - r) // stride + 1
+            for s, b, e, r, stride in zip(size, begin, at.end, reach, at.strides, strict=True)
+        )
+    return ConvGeometry(
+        X[0], X[1], W[0], at.group, size, kernel, output_size, at.strides, at.dilations, begin
+    )
+
+
+def conv_transpose_geometry(
+    operator: str,
+    X: Sequence[int],
+    W: Sequence[int],
+    *,
+    strides: Any,
+    pads: Any,
+    dilations: Any,
+    group: Any,
+    auto_pad: str,
+    output_padding: Any,
+    output_shape: Any,
+) -> ConvGeometry:
+    """The geometry of the convolution whose input gradient `conv_transpose` is.
+
+    X is (N, C, *size), W is (C, O / group, *kernel). In the result X's channels are `outputs`, its size is
+    `output_size`; the operator's output is (batch, channels, *size).
+    """
+    X, W = _check_shapes(operator, X, W, "C, O/group")
+    n = len(X) - 2
+    at = _attributes(operator, n, strides, pads, dilations, group, auto_pad)
+    if X[1] != W[0]:
+        raise ValueError(f"{operator}: X has {X[1]} channels, expected W.shape[0] = {W[0]}")
+    if X[1] % at.group:
+        raise ValueError(f"{operator}: X has {X[1]} channels, expected a multiple of group = {at.group}")
+    added = _sizes(operator, "output_padding", output_padding, n, least=0)
+    for axis, (a, s, d) in enumerate(zip(added, at.strides, at.dilations, strict=True)):
+        if a >= max(s, d):
+            raise ValueError(
+                f"{operator}: output_padding is {a} in spatial dimension {axis}, expected less than the "
+                f"larger of stride {s} and dilation {d}"
+            )
+    spans = zip(X[2:], at.strides, added, _reach(W[2:], at), strict=True)
+    full = tuple(s * (i - 1) + a + r for i, s, a, r in spans)
+    if output_shape is not None:
+        if any(at.begin) or any(at.end):
+            raise ValueError(
+                f"{operator}: pads is {(*at.begin, *at.end)}, expected 0 where output_shape is given, "
+                f"it is {output_shape!r}"
+            )
+        if at.auto_pad == "VALID":
+            raise ValueError(
+                f"{operator}: auto_pad is 'VALID', expected one that pads where output_shape is given, "
+                f"it is {output_shape!r}"
+            )
+        size = _sizes(operator, "output_shape", output_shape, n, least=1, scalar=False)
+    elif at.same:
+        size = tuple(i * s for i, s in zip(X[2:], at.strides, strict=True))
+    else:
+        size = tuple(f - b - e for f, b, e in zip(full, at.begin, at.end, strict=True))
+        for axis, (s, f, b, e) in enumerate(zip(size, full, at.begin, at.end, strict=True)):
+            if s < 1:
+                raise ValueError(
+                    f"{operator}: pads {b} + {e} in spatial dimension {axis} leave {s} elements of the "
+                    f"output's {f}, expected at least 1"
+                )
+    begin = at.begin
+    if output_shape is not None or at.same:
+        begin, _ = _split((f - s for f, s in zip(full, size, strict=True)), at.auto_pad)
+    return ConvGeometry(
+        X[0], W[1] * at.group, X[1], at.group, size, W[2:], X[2:], at.strides, at.dilations, begin
+    )
+
+
+def _check_shapes(
+    operator: str, X: Sequence[int], W: Sequence[int], symbols: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    X, W = tuple(X), tuple(W)
+    if len(X) < 3:
+        raise ValueError(
+            f"{operator}: X has {len(X)} dimensions with shape {X}, expected at least 3, (N, C, *size)"
+        )
+    if len(W) != len(X):
+        raise ValueError(
+            f"{operator}: W has {len(W)} dimensions with shape {W}, expected X's {len(X)}, "
+            f"({symbols}, *kernel)"
+        )
+    for name, shape in (("X", X), ("W", W)):
+        if 0 in shape[2:]:
+            raise ValueError(
+                f"{operator}: {name} has shape {shape}, expected spatial dimensions of at least 1"
+            )
+    return X, W
+
+
+def _attributes(
+    operator: str, n: int, strides: Any, pads: Any, dilations: Any, group: Any, auto_pad: str
+) -> _Attributes:
+    check_choice(operator, "auto_pad", auto_pad, AUTO_PADS)
+    begin, end = _pads(operator, pads, n)
+    if auto_pad != "NOTSET" and (any(begin) or any(end)):
+        raise ValueError(f"{operator}: pads is {pads!r}, expected 0 where auto_pad is {auto_pad!r}")
+    return _Attributes(
+        _sizes(operator, "strides", strides, n, least=1),
+        _sizes(operator, "dilations", dilations, n, least=1),
+        begin,
+        end,
+        _whole(operator, "group", group, least=1),
+        auto_pad,
+    )
+
+
+def _reach(kernel: Sizes, at: _Attributes) -> Sizes:
+    """How many elements a dilated kernel spans."""
+    return tuple((k - 1) * d + 1 for k, d in zip(kernel, at.dilations, strict=True))
+
+
+def _split(totals: Any, auto_pad: str) -> tuple[Sizes, Sizes]:
+    """Padding before and behind; of an odd number SAME_UPPER puts one more behind, all others before."""
+    totals = [max(total, 0) for total in totals]
+    smaller = tuple(total // 2 for total in totals)
+    larger = tuple(total - total // 2 for total in totals)
+    return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
+
+
+def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:
+    if isinstance(pads, Sequence) and not isinstance(pads, str) and len(pads) == 2 * n:
+        both = tuple(_whole(operator, "pads", pad, least=0) for pad in pads)
+        return both[:n], both[n:]
+    if isinstance(pads, Sequence) and len(pads) != n:
+        raise ValueError(
+            f"{operator}: pads is {pads!r} of length {len(pads)}, expected one number, {n} (both ends of each "
+            f"spatial dimension) or {2 * n} (all begins, then all ends)"
+        )
+    each = _sizes(operator, "pads", pads, n, least=0)
+    return each, each
+
+
+def _sizes(operator: str, name: str, value: Any, n: int, *, least: int, scalar: bool = True) -> Sizes:
+    """One whole number for each of n dimensions, from as many or, where allowed, from a single one."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != n:
+            raise ValueError(
+                f"{operator}: {name} is {value!r} of length {len(value)}, expected {n}, one for each "
+                "spatial dimension"
+            )
+        return tuple(_whole(operator, name, each, least=least) for each in value)
+    if not scalar:
+        raise TypeError(f"{operator}: {name} is {value!r}, expected a sequence of {n} whole numbers")
+    return (_whole(operator, name, value, least=least),) * n
+
+
+def _whole(operator: str, name: str, value: Any, *, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"{operator}: {name} is {value!r} of type {type(value).__name__}, expected whole numbers"
+        )
+    number = operators.index(value)
+    if number < least:
+        raise ValueError(f"{operator}: {name} is {number}, expected at least {least}")
+    return number

@@ -1,0 +1,110 @@
+"""What `check` is made of: kernels with their options and oracles, and what all operators' oracles share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import xpgrad
+
+from ..testing import numerical_jacobian
+
+__all__ = ["Array", "Arrays", "Case", "Kernel", "Oracle", "draw", "from_differences", "sum_or_stack"]
+
+Array = Any
+Arrays = Mapping[str, Any]
+"""Arrays by name."""
+
+
+class Case(NamedTuple):
+    """One option of a kernel, as float64 NumPy arrays."""
+
+    arguments: Arrays
+    """Floating-point arguments: those that have a gradient."""
+    integers: Arrays
+    attributes: Mapping[str, Any]
+    cotangents: Arrays
+    """One for each differentiable output, by the output's name."""
+    gradient_attributes: Mapping[str, Any] = {}
+    """Attributes that only the gradient takes."""
+    sample_axes: Mapping[str, int] = {}
+    """Which axis of X and of each cotangent the samples have."""
+    numbers: Any = None
+    """What an operator's oracles know of the case besides its attributes."""
+
+
+class Oracle(NamedTuple):
+    """An independent source of a kernel's results.
+
+    `compute` takes a case and returns what it knows of the kernel's results, by name, or None where it has
+    nothing to say about such a case. `floor` is the accuracy of the oracle itself.
+    """
+
+    label: str
+    compute: Callable[[Case], Arrays | None]
+    floor: float = 0.0
+    module: str | None = None
+
+
+class Kernel(NamedTuple):
+    """A kernel with its options and oracles."""
+
+    name: str
+    options: Mapping[str, Callable[[], Case]]
+    run: Callable[[Case], Mapping[str, Array]]
+    """The results of the kernel under test, outputs and gradients by name, for a case in any namespace."""
+    oracles: Sequence[Oracle]
+
+
+def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random values that every dtype down to bfloat16 holds exactly: multiples of 1/32 below 4."""
+    return np.clip(np.round(24 * rng.standard_normal(shape)), -127, 127) / 32
+
+
+def from_differences(kernel: str, case: Case) -> Arrays | None:
+    """Central differences of a kernel's own forward."""
+    if case.gradient_attributes.get("peephole") == "truncated":
+        return None  # no function has this gradient
+
+    def outputs(**arguments: Any) -> tuple[np.ndarray, ...]:
+        forward = getattr(xpgrad, kernel)(**arguments, **case.integers, **case.attributes)
+        if not isinstance(forward, tuple):
+            return (forward,)
+        return tuple(getattr(forward, name) for name in case.cotangents)
+
+    jacobians = {name: numerical_jacobian(outputs, case.arguments, name) for name in case.arguments}
+
+    def pullback(cotangents: Arrays) -> dict[str, np.ndarray]:
+        return {
+            name: sum(
+                (
+                    np.tensordot(cotangent, jacobian, axes=cotangent.ndim)
+                    for cotangent, jacobian in zip(cotangents.values(), jacobians[name], strict=True)
+                ),
+                start=np.zeros(argument.shape),
+            )
+            for name, argument in case.arguments.items()
+        }
+
+    return sum_or_stack(case, pullback)
+
+
+def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, np.ndarray]:
+    """Gradients of the batch or, for per_sample, those of the parameters one sample at a time."""
+    cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # NaN stands in padding only
+    grads = dict(pullback(cotangents))
+    if case.gradient_attributes.get("per_sample"):
+        samples = []
+        for n in range(case.arguments["X"].shape[case.sample_axes["X"]]):
+            alone = {}
+            for name, cotangent in cotangents.items():
+                axis = case.sample_axes[name]
+                others = np.arange(cotangent.shape[axis]) != n
+                alone[name] = cotangent.copy()
+                np.moveaxis(alone[name], axis, 0)[others] = 0
+            samples.append(pullback(alone))
+        for name in {"W", "R", "B", "P"} & set(grads):
+            grads[name] = np.stack([sample[name] for sample in samples])
+    return {f"gradient of {name}": gradient for name, gradient in grads.items()}

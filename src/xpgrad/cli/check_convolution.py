@@ -1,0 +1,242 @@
+"""The options and oracles of convolutions, for `check`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import xpgrad
+
+from .._conv.choice import METHODS
+from ..testing import conv_grad_reference, conv_reference, to_numpy
+from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+
+__all__ = ["CONVOLUTIONS"]
+
+
+class Numbers(NamedTuple):
+    """What an option amounts to: the geometry in plain numbers, as an oracle needs it."""
+
+    strides: Sequence[int]
+    begins: Sequence[int]
+    ends: Sequence[int]
+    dilations: Sequence[int]
+    group: int
+    output: tuple[int, ...]
+    """The spatial sizes of Y."""
+    added: Sequence[int]
+    """Of a transposed convolution: by how much Y is larger at its ends than the inputs reach."""
+
+
+# ------------------------------------------------------------------------------------------- the options
+
+# Sizes that differ from one another, so that none stands for another. `equals` spells out the pads that an
+# option leaves to the kernel: worked out by hand, from the ONNX specification.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "1-D": {"size": (7,), "kernel": (3,)},
+    "2-D": {"size": (5, 4), "kernel": (3, 2)},
+    "3-D": {"size": (3, 4, 2), "kernel": (2, 3, 1), "pads": (0, 1, 0)},
+    "no bias": {"size": (5, 4), "kernel": (3, 2), "bias": False},
+    "pointwise": {"size": (3, 4), "kernel": (1, 1)},
+    "strides": {"size": (6, 5), "kernel": (3, 2), "strides": (3, 2), "pads": (1, 0)},
+    "pads of each end": {"size": (4, 3), "kernel": (3, 2), "pads": (2, 0, 1, 1)},
+    "dilations": {"size": (6, 5), "kernel": (3, 2), "dilations": (2, 3), "pads": 1},
+    "VALID": {"size": (5, 4), "kernel": (3, 2), "auto_pad": "VALID", "equals": (0, 0, 0, 0)},
+    "groups": {"size": (4, 3), "kernel": (2, 3), "channels": 4, "outputs": 6, "group": 2, "pads": 1},
+    "depthwise": {"size": (4, 3), "kernel": (3, 2), "channels": 3, "outputs": 3, "group": 3, "pads": 1},
+    "large kernel": {"size": (9,), "kernel": (15,), "pads": 7},
+    "per_sample": {"size": (4, 3), "kernel": (2, 3), "pads": 1, "gradient": {"per_sample": True}},
+    "everything": {
+        "size": (7, 6),
+        "kernel": (2, 3),
+        "channels": 4,
+        "outputs": 6,
+        "group": 2,
+        "strides": (2, 3),
+        "dilations": (3, 2),
+        "pads": (1, 2, 0, 2),
+        "gradient": {"per_sample": True},
+    },
+}
+_SAME = {"size": (6, 5), "kernel": (3, 2), "strides": (2, 1)}
+_CONV_OPTIONS = {
+    **_OPTIONS,
+    "SAME_UPPER": {**_SAME, "auto_pad": "SAME_UPPER", "equals": (0, 0, 1, 1)},
+    "SAME_LOWER": {**_SAME, "auto_pad": "SAME_LOWER", "equals": (1, 1, 0, 0)},
+    "depthwise, multiplier": {"size": (4, 3), "kernel": (3, 2), "channels": 2, "outputs": 6, "group": 2},
+}
+# On a geometry that each can compute.
+_METHODS: dict[str, dict[str, Any]] = {
+    "fft": {"size": (6, 5), "kernel": (4, 5), "pads": 2},
+    "patches": {"size": (6, 5), "kernel": (3, 2), "strides": 2, "pads": 1},
+    "pointwise": {"size": (3, 4), "kernel": (1, 1)},
+    "shifted": {"size": (6, 5), "kernel": (3, 2), "strides": 2, "pads": 1},
+    "taps": {"size": (4, 3), "kernel": (3, 2), "channels": 3, "outputs": 3, "group": 3, "pads": 1},
+    "winograd": {"size": (6, 5), "kernel": (3, 3), "pads": 1},
+}
+_CONV_OPTIONS |= {f"method {name}": {**_METHODS[name], "method": name} for name in METHODS}
+_TRANSPOSED_OPTIONS = {
+    **_OPTIONS,
+    "SAME_UPPER": {**_SAME, "auto_pad": "SAME_UPPER", "equals": (0, 0, 1, 1)},
+    "SAME_LOWER": {**_SAME, "auto_pad": "SAME_LOWER", "equals": (1, 1, 0, 0)},
+    "output_padding": {"size": (3, 4), "kernel": (2, 3), "strides": (3, 2), "output_padding": (2, 1)},
+    "output_shape": {
+        "size": (3, 4),
+        "kernel": (3, 2),
+        "strides": (2, 3),
+        "output_shape": (6, 9),
+        "equals": (1, 1, 0, 1),
+    },
+}
+_TRANSPOSED_OPTIONS |= {f"method {name}": {**_METHODS[name], "method": name} for name in METHODS}
+
+
+def _pair_of_ends(pads: int | Sequence[int], n: int) -> tuple[Sequence[int], Sequence[int]]:
+    ends = [pads] * n if isinstance(pads, int) else list(pads)
+    return (ends, ends) if len(ends) == n else (ends[:n], ends[n:])
+
+
+def _each(value: int | Sequence[int], n: int) -> Sequence[int]:
+    return [value] * n if isinstance(value, int) else value
+
+
+def _numbers(transposed: bool, size: Sequence[int], kernel: Sequence[int], **attributes: Any) -> Numbers:
+    n = len(size)
+    strides, dilations = (_each(attributes.get(name, 1), n) for name in ("strides", "dilations"))
+    begins, ends = _pair_of_ends(attributes.get("equals", attributes.get("pads", 0)), n)
+    added = _each(attributes.get("output_padding", 0), n)
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pads = [b + e for b, e in zip(begins, ends, strict=True)]
+    places = zip(size, strides, reach, pads, added, strict=True)
+    output = tuple(
+        s * (x - 1) + a + r - p if transposed else (x + p - r) // s + 1 for x, s, r, p, a in places
+    )
+    return Numbers(strides, begins, ends, dilations, attributes.get("group", 1), output, added)
+
+
+def _case(transposed: bool, seed: int, **option: Any) -> Case:
+    """A small problem of two samples."""
+    rng = np.random.default_rng(seed)
+    n = _numbers(transposed, **option)
+    size, kernel = option["size"], option["kernel"]
+    channels, outputs = option.get("channels", 2), option.get("outputs", 3)
+    ends = (channels, outputs // n.group) if transposed else (outputs, channels // n.group)
+    arguments = {"X": draw(rng, 2, channels, *size), "W": draw(rng, *ends, *kernel) / 2}
+    if option.get("bias", True):
+        arguments["B"] = draw(rng, outputs)
+    own = ("size", "kernel", "channels", "outputs", "bias", "gradient", "equals")
+    attributes = {name: value for name, value in option.items() if name not in own}
+    cotangents = {"Y": draw(rng, 2, outputs, *n.output)}
+    return Case(arguments, {}, attributes, cotangents, option.get("gradient", {}), {"X": 0, "Y": 0}, n)
+
+
+# ------------------------------------------------------------------------- the kernels, and the oracles
+
+
+def _run(kernel: str, case: Case) -> dict[str, Array]:
+    Y, pullback = xpgrad.vjp(
+        getattr(xpgrad, kernel), **case.arguments, **case.attributes, **case.gradient_attributes
+    )
+    grads = pullback(case.cotangents["Y"])
+    return {"Y": Y, **{f"gradient of {name}": getattr(grads, f"d{name}") for name in case.arguments}}
+
+
+def _results(
+    case: Case, forward: Callable[[], np.ndarray], pullback: Callable[[np.ndarray], Any]
+) -> dict[str, np.ndarray]:
+    """Y, and the gradients by what `pullback` makes of a cotangent of Y: dX, dW, dB."""
+
+    def gradients(cotangents: Arrays) -> dict[str, np.ndarray]:
+        found = dict(zip(("X", "W", "B"), pullback(cotangents["Y"]), strict=True))
+        return {name: found[name] for name in case.arguments}
+
+    return {"Y": forward(), **sum_or_stack(case, gradients)}
+
+
+def _operands(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    return case.arguments["X"], case.arguments["W"], case.arguments.get("B")
+
+
+def _spelled_out(n: Numbers) -> dict[str, Any]:
+    """The attributes of the direct sums."""
+    pads = (*n.begins, *n.ends)
+    return {"strides": n.strides, "pads": pads, "dilations": n.dilations, "group": n.group}
+
+
+def _from_reference(case: Case) -> dict[str, np.ndarray]:
+    """The direct sums."""
+    X, W, B = _operands(case)
+    at = _spelled_out(case.numbers)
+    return _results(
+        case,
+        lambda: conv_reference(X, W, B, **at),
+        lambda dY: conv_grad_reference(dY, X, W, **at),
+    )
+
+
+def _from_transposed_reference(case: Case) -> dict[str, np.ndarray]:
+    """The direct sums of the convolution whose gradient this is."""
+    X, W, B = _operands(case)
+    at = _spelled_out(case.numbers)
+
+    def forward() -> np.ndarray:
+        Y = conv_grad_reference(X, np.zeros(case.cotangents["Y"].shape), W, **at).dX
+        return Y if B is None else Y + B.reshape(-1, *[1] * len(case.numbers.output))
+
+    def pullback(dY: np.ndarray) -> tuple[np.ndarray, ...]:
+        dW = conv_grad_reference(X, dY, W, **at).dW
+        return conv_reference(dY, W, **at), dW, dY.sum(axis=(0, *range(2, dY.ndim)))
+
+    return _results(case, forward, pullback)
+
+
+def _from_torch(transposed: bool, case: Case) -> dict[str, np.ndarray]:
+    """PyTorch's own convolution, of an input that is padded, or with an output that is cut, on its own."""
+    import torch
+
+    numbers = case.numbers
+    leaves = {name: torch.tensor(a, requires_grad=True) for name, a in case.arguments.items()}
+    X, W, B = leaves["X"], leaves["W"], leaves.get("B")
+    n = len(numbers.output)
+    function = getattr(torch.nn.functional, f"conv{'_transpose' * transposed}{n}d")
+    options = {"stride": numbers.strides, "dilation": numbers.dilations, "groups": numbers.group}
+    if transposed:
+        Y = function(X, W, B, **options, output_padding=numbers.added)
+        for axis, begin in enumerate(numbers.begins):
+            Y = Y.narrow(2 + axis, begin, numbers.output[axis])
+    else:
+        around = [p for ends in zip(numbers.begins[::-1], numbers.ends[::-1], strict=True) for p in ends]
+        Y = function(torch.nn.functional.pad(X, around), W, B, **options)
+
+    def pullback(dY: np.ndarray) -> list[np.ndarray]:
+        found = torch.autograd.grad(Y, list(leaves.values()), torch.tensor(dY), retain_graph=True)
+        grads = dict(zip(leaves, map(to_numpy, found), strict=True))
+        return [grads.get(name, np.zeros(0)) for name in ("X", "W", "B")]
+
+    return _results(case, lambda: to_numpy(Y), pullback)
+
+
+def _kernel(name: str, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
+    transposed = name == "conv_transpose"
+    return Kernel(
+        name,
+        {
+            option: functools.partial(_case, transposed, seed, **settings)
+            for seed, (option, settings) in enumerate(options.items())
+        },
+        functools.partial(_run, name),
+        (
+            Oracle("reference", _from_transposed_reference if transposed else _from_reference),
+            Oracle("differences", functools.partial(from_differences, name), floor=1e-7),
+            Oracle("torch.nn", functools.partial(_from_torch, transposed), module="torch"),
+        ),
+    )
+
+
+CONVOLUTIONS: tuple[Kernel, ...] = (
+    _kernel("conv", _CONV_OPTIONS),
+    _kernel("conv_transpose", _TRANSPOSED_OPTIONS),
+)
