@@ -122,7 +122,10 @@ class Recurrent(nn.Module):
 
 
 class Layers(Recurrent, nn.RNNBase):
-    """Layers of one or two directions over sequences, in the place of a module over `torch.nn.RNNBase`."""
+    """Layers of one or two directions over sequences, in the place of a module over `torch.nn.RNNBase`.
+
+    No subclasses of `torch.nn.LSTM` and `torch.nn.GRU`: `torch.compile` leaves those out of its graphs by type.
+    """
 
     weight_ih_l0: Tensor
 

@@ -25,8 +25,10 @@ __all__ = [
 
 Sizes = int | Sequence[int]
 
-_CONV = Kernel("conv", ("Y",), ("dY",))
-_CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",))
+# Axis 0 is the batch; the size of the output takes the kernel's own rules.
+_SHAPES = {"X": "N ...", "W": "O ...", "B": "O", "Y": "N ..."}
+_CONV = Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES)
+_CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES)
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 

@@ -65,7 +65,7 @@ class _GRUOptions(Recurrent):
         return super()._attributes() | {"linear_before_reset": int(self.reset_after)}
 
 
-class LSTM(_LSTMOptions, Layers, nn.LSTM):
+class LSTM(_LSTMOptions, Layers):
     """Long short-term memory: `torch.nn.LSTM`, with more options and without the price of packed sequences.
 
     For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
@@ -146,6 +146,7 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
     ) -> None:
         factory = {"device": device, "dtype": dtype}
         super().__init__(
+            "LSTM",
             input_size,
             hidden_size,
             num_layers,
@@ -204,7 +205,7 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
         return H_all, H_t, C_t
 
 
-class GRU(_GRUOptions, Layers, nn.GRU):
+class GRU(_GRUOptions, Layers):
     """Gated recurrent unit: `torch.nn.GRU`, with both reset conventions and more options.
 
     For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
@@ -275,6 +276,7 @@ class GRU(_GRUOptions, Layers, nn.GRU):
         activation_beta: Sequence[float] | None = None,
     ) -> None:
         super().__init__(
+            "GRU",
             input_size,
             hidden_size,
             num_layers,
