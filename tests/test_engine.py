@@ -73,9 +73,11 @@ def test_formula_over_rows(how, dtype, scale, twice, make_engine):
         ],
         [Operand(out, 2), Operand(carry, 1, "first")],
     )
-    evaluator.scan([stage], np.asarray([Span(5, 0, 3)]))  # rows 0 .. 5 of a and out, 3 .. 8 of b, all of the carry
+    # rows 0 .. 5 of a and out, 3 .. 8 of b, all of the carry
+    evaluator.scan([stage], np.asarray([Span(5, 0, 3)]))
     one = mixed_expected(a[:5, 4:8], b[3:8], row, state, scale, twice)
-    evaluator.scan([stage], np.asarray([Span(4, 5, 1)]))  # rows 5 .. 9 of a and out, 1 .. 5 of b, the first four of the carry
+    # rows 5 .. 9 of a and out, 1 .. 5 of b, the first four of the carry
+    evaluator.scan([stage], np.asarray([Span(4, 5, 1)]))
     two = mixed_expected(a[5:, 4:8], b[1:5], row, one[2][:4], scale, twice)
     tolerance = {"rtol": 2e-6, "atol": 1e-7} if dtype == "float32" else {"rtol": 1e-14}
     result = evaluator.array(out)

@@ -34,7 +34,7 @@ class TorchEngine(NumpyEngine):
 
     @functools.cached_property
     def blas(self) -> Blas | None:
-        """The BLAS that torch was built with; without torch's threads NumPy's, which has a limit of its own."""
+        """The BLAS that torch was built with; without OpenMP's threads NumPy's, which can be held to one."""
         return find_blas(torch._C.__file__) if isinstance(self.team, OpenMPTeam) else super().blas
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:

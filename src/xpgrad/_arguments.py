@@ -49,14 +49,15 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
                 f"the namespace of {leader}"
             )
     one_device = array_api_compat.is_numpy_namespace(xp)
+    place = device(first)
     for name, array in given.items():
         if array.dtype != first.dtype:
             raise TypeError(
                 f"{operator}: {name} has dtype {array.dtype}, expected {first.dtype}, the dtype of {leader}"
             )
-        if not one_device and device(array) != device(first):
+        if not one_device and device(array) != place:
             raise TypeError(
-                f"{operator}: {name} is on device {device(array)}, expected {device(first)}, "
+                f"{operator}: {name} is on device {device(array)}, expected {place}, "
                 f"the device of {leader}"
             )
     known = [name for name in _FLOATS if hasattr(xp, name)]

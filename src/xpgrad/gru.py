@@ -316,7 +316,7 @@ def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
         _gru_step_after, f.constants("f", "value") | g.constants("g", "value") | {"clip": call.clip}
     )
     h0, gates, h_rows, bias = _start(call, direction)
-    R_T = engine.pack(call.part("R", direction).T, call.T)
+    R_T = engine.loop_weight(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(3 * H))
 
     def stages(source: Any) -> list:
@@ -342,7 +342,7 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
     h0, gates, h_rows, bias = _start(call, direction)
     R_T = call.part("R", direction).T
-    R_gates_T, R_candidate_T = (engine.pack(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :]))
+    R_gates_T, R_candidate_T = (engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :]))
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
 
     def stages(source: Any) -> list:
@@ -590,7 +590,7 @@ def _backward_after(
     engine, xp, H = call.engine, call.xp, call.H
     back = _Backward(call, direction, wanted, per_sample, after=True)
     formula = Formula(_gru_pullback_after, back.constants)
-    sums, R = back.sums, engine.pack(call.part("R", direction), call.T)
+    sums, R = back.sums, engine.loop_weight(call.part("R", direction), call.T)
     # The cotangents' columns are c a b (c r): the first three are the input side's, the last three the
     # recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
     W = xp.roll(call.part("W", direction), H, axis=0) if "X" in wanted else None
@@ -638,7 +638,7 @@ def _backward_before(
     f = direction.activations[0]
     reset_formula = Formula(_gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip})
     sums, R = back.sums, call.part("R", direction)
-    R_gates, R_candidate = (engine.pack(part, call.T) for part in (R[: 2 * H, :], R[2 * H :, :]))
+    R_gates, R_candidate = (engine.loop_weight(part, call.T) for part in (R[: 2 * H, :], R[2 * H :, :]))
     through_reset = engine.carry(timeline.zeros(H))
     direct = Operand(back.direct, 1, "first")
     for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c

@@ -307,7 +307,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     )  # fmt: skip
     h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
     gates = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
-    R_T = engine.pack(call.part("R", direction).T, call.T)
+    R_T = engine.loop_weight(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(4 * H))
     h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))
     fixed = [
@@ -522,7 +522,7 @@ class _Backward:
         self.c_rows, self.c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(self.c0)
         self.dh = engine.carry(call.initial("grad_H_t", direction))
         self.dc = engine.carry(call.initial("grad_C_t", direction))
-        self.R = engine.pack(call.part("R", direction), call.T)
+        self.R = engine.loop_weight(call.part("R", direction), call.T)
         dy = call.rows("grad_H_all", direction)
         bias = call.bias(direction) if self.rebuild else None
         peepholes = _peephole_row(call, direction) if self.rebuild or full else None

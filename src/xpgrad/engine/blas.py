@@ -37,7 +37,7 @@ class PackedGemm(NamedTuple):
 
 
 class Blas(NamedTuple):
-    """Addresses of gemm, by dtype; of the packed one where there is one; a context of one thread a product."""
+    """Addresses of gemm by dtype, of the packed one where there is one, a context of one thread a product."""
 
     gemm: dict[str, int]
     packed: dict[str, PackedGemm]
@@ -49,6 +49,11 @@ class PackedWeight(NamedTuple):
 
     array: np.ndarray
     buffer: np.ndarray | None = None
+
+    @property
+    def memory(self) -> np.ndarray:
+        """What products read."""
+        return self.array if self.buffer is None else self.buffer
 
 
 def find_blas(extension: str) -> Blas | None:
@@ -88,7 +93,7 @@ def pack(weight: np.ndarray, functions: PackedGemm) -> PackedWeight:
     by_rows = weight.flags.c_contiguous
     (k, n), rows = weight.shape, 64  # it packs well for any number of rows
     sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, rows, k)]
-    which, form = (ctypes.byref(ctypes.c_char(letter)) for letter in (b"A", b"N" if by_rows else b"T"))
+    which, form = _letter(b"A"), _letter(b"N" if by_rows else b"T")
     ask = ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(functions.size)
     buffer = np.empty(ask(which, *sizes) + 64, dtype=np.uint8)
     buffer = buffer[-buffer.ctypes.data % 64 :]
@@ -96,6 +101,10 @@ def pack(weight: np.ndarray, functions: PackedGemm) -> PackedWeight:
     one, length = ctypes.byref(_REALS[weight.dtype.name](1)), sizes[0] if by_rows else sizes[2]
     call(which, form, *sizes, one, weight.ctypes.data, length, buffer.ctypes.data)
     return PackedWeight(weight, buffer)
+
+
+def _letter(name: bytes) -> Any:
+    return ctypes.byref(ctypes.c_char(name))
 
 
 def symbol(library: ctypes.CDLL, name: str) -> int:
@@ -112,12 +121,13 @@ def _multiplies(address: int, dtype: str, packed: PackedGemm | None = None) -> b
     c = np.full((rows, columns), np.nan, dtype=dtype)
     m, n, k = (ctypes.byref(ctypes.c_int64(size)) for size in (columns, rows, inner))
     one, zero = (ctypes.byref(_REALS[dtype](value)) for value in (1, 0))
-    plain = ctypes.byref(ctypes.c_char(b"N"))
-    if packed is None:
-        weight, first, alpha = b, plain, [one]
-    else:
-        weight, first, alpha = pack(np.asfortranarray(b), packed).buffer, ctypes.byref(ctypes.c_char(b"P")), []
-    arguments = [first, plain, m, n, k, *alpha, weight.ctypes.data, m, a.ctypes.data, k, zero]
+    plain = _letter(b"N")
+    kind: list[Any] = [plain, plain, m, n, k, one]
+    weight = b
+    if packed is not None:
+        kind = [_letter(b"P"), plain, m, n, k]
+        weight = pack(np.asfortranarray(b), packed).memory
+    arguments = [*kind, weight.ctypes.data, m, a.ctypes.data, k, zero]
     arguments += [c.ctypes.data, m]
     ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))(address)(*arguments)
     return bool(np.array_equal(c, a @ b))

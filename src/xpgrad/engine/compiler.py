@@ -72,8 +72,10 @@ def _stage_text(stage: Elementwise | Product) -> FormulaText | ProductText:
     if isinstance(stage, Product):
         return ProductText(stage.source.at, stage.weight.buffer is not None)
     replaced = {(id(o.rows), o.at): number for number, o in reversed(list(enumerate(stage.inputs)))}
+    function, constants = stage.formula.key
     return FormulaText(
-        *stage.formula.key,
+        function,
+        constants,
         tuple(Place(o.blocks, o.at, o.rows is None, None) for o in stage.inputs),
         tuple(
             Place(
@@ -98,8 +100,9 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
     -------
     int
         Of a C function. `data` points to 64-bit integers: how many steps there are, the address of their
-        spans (count, now, before, local), those of the parts' bounds, of BLAS's gemm and of the one with a
-        packed weight; and of each matrix of `operands_of` its address, rows, columns and the length of a whole row.
+        spans (rows, now, before, local), those of the parts' bounds, of BLAS's gemm and of the one with a
+        packed weight; and of each matrix of `operands_of` its address, rows, columns and the length of a
+        whole row.
     """
     return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
 
@@ -194,7 +197,8 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         f"generated, {_versions()}",
         "import numpy as np\nfrom numba import carray, cfunc, njit\n",
         f"from xpgrad.engine import scalar_{dtype} as xp",
-        "from xpgrad.engine.native import multiply_rows, multiply_rows_packed, numbers, pointer, wide_vectors\n",
+        "from xpgrad.engine.native import multiply_rows, multiply_rows_packed, numbers, pointer",
+        "from xpgrad.engine.native import wide_vectors\n",
         "real = xp.real",
         *(_scalar_function(f) for f in reversed(functions.values()) if f not in main),
         *(f"{name} = {setting}" for name, setting in settings.items()),
@@ -206,7 +210,7 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
 
 @functools.cache
 def _versions() -> str:
-    """What generated text holds copies of: numba's way to compile, and our own scalar and native functions."""
+    """What generated text holds copies of: numba's compiling, and our own scalar and native functions."""
     import numba
 
     here = Path(__file__).parent

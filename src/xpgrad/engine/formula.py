@@ -83,7 +83,7 @@ class Product(NamedTuple):
     source : Operand
         The rows.
     weight : matrix
-        What the engine's ``pack`` gave.
+        What the engine's ``loop_weight`` gave.
     target : buffer
         Whose first rows become the product.
     """
@@ -99,7 +99,7 @@ class Span(NamedTuple):
     An engine takes the steps as an integer array, a row each.
     """
 
-    count: int
+    rows: int
     now: int = 0
     before: int = 0
     local: int = 0

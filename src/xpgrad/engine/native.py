@@ -56,13 +56,6 @@ def numbers(address, rows, columns):
     return carray(pointer(address), (rows, columns), np.int64)
 
 
-def _stored(builder, value):
-    """A pointer to the value, as Fortran takes its arguments."""
-    slot = cgutils.alloca_once(builder, value.type)
-    builder.store(value, slot)
-    return builder.bitcast(slot, _POINTER)
-
-
 def _gemm(packed):
     """The Fortran interface of BLAS's gemm, nothing transposed: C (m, n) = A (m, k) B (k, n), column-major.
 
@@ -107,8 +100,8 @@ def _rows_multiplier(gemm):
 
 
 # `count` rows of the source from `first` on, times the weight, into the target's rows from `start` on. Each
-# matrix is row-major, as (address, rows, columns, length of a whole row); read column by column, as BLAS does,
-# it is its own transpose, and so the factors change places.
+# matrix is row-major, as (address, rows, columns, length of a whole row); read column by column, as BLAS
+# does, it is its own transpose, and so the factors change places.
 multiply_rows = _rows_multiplier(_gemm(packed=False))
 multiply_rows_packed = _rows_multiplier(_gemm(packed=True))
 

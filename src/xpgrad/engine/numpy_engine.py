@@ -80,8 +80,8 @@ class NumpyEngine(StandardEngine):
         """The buffer itself."""
         return rows
 
-    def pack(self, weight: np.ndarray, times: int) -> PackedWeight:
-        """Row-major, which products take faster than a transpose; by BLAS where that can and where it pays."""
+    def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
+        """Row-major, which products take faster than a transpose; in BLAS's own form where that pays."""
         functions = self.blas.packed.get(_NAMES.get(weight.dtype, "")) if self.blas else None
         if functions is None or not jit_enabled() or weight.size < _PACKED or times < _PACKED_TIMES:
             return PackedWeight(np.ascontiguousarray(weight))
@@ -149,7 +149,7 @@ class NumpyEngine(StandardEngine):
 
     def _multiply(self, stage: Product, span: Span) -> None:
         first = first_row(stage.source, span)
-        self.write_product(stage.source.rows[first : first + span.count], stage.weight.array, stage.target, 0)
+        self.write_product(stage.source.rows[first : first + span.rows], stage.weight.array, stage.target, 0)
 
     def _scan_compiled(
         self, stages: Sequence[Elementwise | Product], steps: np.ndarray, dtype: str, blas: Blas | None
@@ -193,11 +193,9 @@ def _width(stages: Sequence[Elementwise | Product]) -> int:
 
 def _matrix(rows: np.ndarray | PackedWeight) -> list[int]:
     """Address, rows, columns, and the length of a whole row."""
-    memory = rows
-    if isinstance(rows, PackedWeight):
-        rows, memory = rows.array, rows.array if rows.buffer is None else rows.buffer
-    count, columns = rows.shape
-    length = rows.strides[0] // rows.itemsize if count > 1 else columns
+    matrix, memory = (rows.array, rows.memory) if isinstance(rows, PackedWeight) else (rows, rows)
+    count, columns = matrix.shape
+    length = matrix.strides[0] // matrix.itemsize if count > 1 else columns
     return [memory.__array_interface__["data"][0], count, columns, length]
 
 
@@ -222,8 +220,8 @@ def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
     output = stage.outputs[0]
     width = output.rows.shape[1] // output.blocks
     rows_at_once = max(1, _BLOCK // max(1, width))
-    for start in range(0, span.count, rows_at_once):
-        count = min(rows_at_once, span.count - start)
+    for start in range(0, span.rows, rows_at_once):
+        count = min(rows_at_once, span.rows - start)
         arguments = _views(stage.inputs, span, start, count)
         targets = _views(stage.outputs, span, start, count)
         for target, result in zip(targets, stage.formula(np, *arguments), strict=True):

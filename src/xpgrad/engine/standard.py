@@ -66,7 +66,7 @@ class StandardEngine:
 
     # --- what is computed
 
-    def pack(self, weight: Any, times: int) -> Any:
+    def loop_weight(self, weight: Any, times: int) -> Any:
         """A matrix in the form in which the products of a time loop, so many times, take it fastest."""
         return weight
 
@@ -96,7 +96,7 @@ class StandardEngine:
         return self.xp.sum(array, axis=-1)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
-        """Run a time loop: at each step, a Span as a row of integers, one stage after the other on its rows."""
+        """Run a time loop: at each step, a Span as a row of integers, the stages in turn on its rows."""
         for span in map(Span._make, steps.tolist()):
             for stage in stages:
                 if isinstance(stage, Product):
@@ -161,7 +161,7 @@ def first_row(operand: Operand, span: Span) -> int:
 
 
 def _read(operand: Operand, span: Span) -> Any:
-    return operand.rows.read(first_row(operand, span), 1 if operand.at == "every" else span.count)
+    return operand.rows.read(first_row(operand, span), 1 if operand.at == "every" else span.rows)
 
 
 def _split(array: Any, blocks: int) -> list[Any]:

@@ -1,7 +1,7 @@
 """Threads for independent parts: those that the process already has, where it has some.
 
-Idle threads of OpenMP go on looking for work for milliseconds and take a core from any other pool, so parts of
-a process with OpenMP in it (torch's) belong into OpenMP's own team.
+Idle threads of OpenMP go on looking for work for milliseconds and take a core from any other pool, so parts
+of a process with OpenMP in it (torch's) belong into OpenMP's own team.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None
     except OSError:
         return None
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    addresses = [symbol(library, name) for name in names]
-    return OpenMPTeam(*addresses, threads) if all(addresses) else None
+    parallel, number, size = (symbol(library, name) for name in names)
+    return OpenMPTeam(parallel, number, size, threads) if parallel and number and size else None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compiled_function(address: int) -> Callable[[int, int], None]:
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)

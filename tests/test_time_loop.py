@@ -1,0 +1,155 @@
+"""Time loops compiled whole: every way to run them gives what the standard engine gives."""
+
+import contextvars
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+import xpgrad
+from xpgrad import engine
+from xpgrad.engine import blas, numpy_engine, team
+
+numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+
+T, N, I, H = 6, 11, 3, 5
+GATES = {"lstm": 4, "gru": 3}
+WAYS = ["one part", "parts", "packed", "packed parts", "without BLAS"]
+CASES = [("lstm", {}), ("gru", {"linear_before_reset": 0}), ("gru", {"linear_before_reset": 1})]
+
+
+def engines():
+    """The engines that compile: NumPy's, and torch's where that is installed."""
+    return [engine._numpy_engine, *engine._adapters().values()]
+
+
+@pytest.fixture
+def run_in(monkeypatch):
+    """Make every engine run its time loops in the given way."""
+
+    def set_way(way):
+        if "parts" in way:
+            monkeypatch.setattr(numpy_engine, "_PRODUCT_ROWS", 2)
+            monkeypatch.setattr(numpy_engine, "_PARALLEL_LOOP", 0)
+            for one in engines():
+                monkeypatch.setattr(one.team, "size", lambda: 3)
+        if "packed" in way:
+            monkeypatch.setattr(numpy_engine, "_PACKED", 0)
+            monkeypatch.setattr(numpy_engine, "_PACKED_TIMES", 0)
+        if way == "without BLAS":
+            for one in engines():
+                monkeypatch.setitem(one.__dict__, "blas", None)
+
+    return set_way
+
+
+def problem(operator, lengths, dtype, direction="forward"):
+    D, G = (2 if direction == "bidirectional" else 1), GATES[operator]
+    rng = np.random.default_rng(4)
+    shapes = [(T, N, I), (D, G * H, I), (D, G * H, H), (D, 2 * G * H)]
+    arrays = [(rng.normal(size=shape) / 2).astype(dtype) for shape in shapes]
+    states = [rng.normal(size=(D, N, H)).astype(dtype) for _ in range(2 if operator == "lstm" else 1)]
+    cotangents = [rng.normal(size=(T, D, N, H)), *(rng.normal(size=(D, N, H)) for _ in states)]
+    given = None if lengths is None else np.asarray(lengths)
+    return [*arrays, given, *states], [cotangent.astype(dtype) for cotangent in cotangents]
+
+
+def results(operator, arrays, cotangents, options):
+    outputs, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, **options)
+    return [np.asarray(a) for a in (*outputs, *pullback(*cotangents)) if a is not None]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("namespace", ["numpy", "torch"])
+@pytest.mark.parametrize("lengths", [None, [6, 1, 0, 3, 6, 2, 2, 5, 4, 1, 6]])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("operator", "options"), CASES)
+def test_every_way_is_the_standard_one(operator, options, way, lengths, namespace, dtype, run_in):
+    if namespace == "torch":
+        asarray = pytest.importorskip("torch", reason="torch is not installed").from_numpy
+    else:
+        asarray = np.asarray
+    arrays, cotangents = problem(operator, lengths, dtype)
+    with xpgrad.use_engine("standard"):
+        expected = results(operator, arrays, cotangents, options)
+    run_in(way)
+    arrays = [None if a is None else asarray(a) for a in arrays]
+    tolerance = 2e-5 if dtype == "float32" else 1e-12
+    for want, got in zip(
+        expected, results(operator, arrays, [asarray(c) for c in cotangents], options), strict=True
+    ):
+        np.testing.assert_allclose(
+            got, want, rtol=tolerance, atol=tolerance * np.max(np.abs(want), initial=1)
+        )
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_cover_all_rows_with_equal_work(threads, seed, monkeypatch):
+    monkeypatch.setattr(numpy_engine, "_PRODUCT_ROWS", 4)
+    rng = np.random.default_rng(seed)
+    counts = np.sort(rng.integers(1, 60, size=20))[::-1]
+    steps = np.zeros((20, 4), dtype=np.int64)
+    steps[:, 0] = counts
+    bounds = numpy_engine._bounds(steps, 1000, threads, True)
+    assert bounds[0] == 0
+    assert bounds[-1] == counts[0]
+    assert np.all(np.diff(bounds) > 0)
+    assert len(bounds) - 1 == min(threads, counts[0] // 4)
+    work = [np.sum(np.clip(counts - low, 0, high - low)) for low, high in itertools.pairwise(bounds)]
+    assert max(work) - min(work) <= 2 * 20  # a row more or less on each side
+
+
+def test_blas_is_probed(monkeypatch):
+    """What does not multiply right is not taken."""
+    found = blas.find_blas(np.linalg._umath_linalg.__file__)
+    if found is None:
+        pytest.skip("NumPy's BLAS exports no gemm under a known name")
+    assert set(found.gemm) == {"float32", "float64"}
+    monkeypatch.setattr(blas, "_multiplies", lambda *_: False)
+    assert blas.find_blas(np.linalg._umath_linalg.__file__) is None
+    assert blas.find_blas("no such file") is None
+
+
+def test_one_thread_a_product_is_taken_back():
+    """Whoever leaves last restores the number of threads, also after an error."""
+    state = {"threads": 4}
+    functions = (lambda: state["threads"]), (lambda number: state.update(threads=number))
+    with blas._limited(functions), blas._limited(functions):
+        assert state["threads"] == 1
+    assert state["threads"] == 4
+    with pytest.raises(KeyError), blas._limited(functions):
+        raise KeyError
+    assert state["threads"] == 4
+
+
+def teams():
+    found = [team.PoolTeam()]
+    adapters = engine._adapters()
+    return found + [one.team for one in adapters.values() if isinstance(one.team, team.OpenMPTeam)]
+
+
+_variable = contextvars.ContextVar("variable", default="outside")
+
+
+@pytest.mark.parametrize("kind", range(len(teams())))
+def test_team(kind, monkeypatch):
+    """Results in order, in more than one thread, with the caller's context, and with the first error."""
+    one = teams()[kind]
+    monkeypatch.setattr(one, "size", lambda: 2)
+    both = threading.Barrier(2, timeout=20)
+
+    def work(item):
+        both.wait()  # two threads, or this never ends
+        return item * item, _variable.get()
+
+    token = _variable.set("inside")
+    try:
+        assert one.map(work, [2, 3]) == [(4, "inside"), (9, "inside")]
+    finally:
+        _variable.reset(token)
+    with pytest.raises(ZeroDivisionError):
+        one.map(lambda item: 1 / item, [1, 0, 2])
+    assert one.map(lambda item: -item, range(7)) == [0, -1, -2, -3, -4, -5, -6]
+    assert one.map(lambda item: item, []) == []
