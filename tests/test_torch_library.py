@@ -8,6 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import xpgrad_torch
 from torch_operators import OPERATORS
 
+# PyTorch itself still uses what it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 MODULES = {
     "LSTM": (lambda: xpgrad_torch.LSTM(2, 3, 2, bidirectional=True), (4, 5, 2)),
@@ -111,7 +113,9 @@ def test_compiled_code_runs_for_every_length():
     torch.manual_seed(0)
     torch._dynamo.reset()
     module = xpgrad_torch.LSTM(2, 3, 2, batch_first=True)
-    step = torch.compile(lambda x, lengths: module(x, lengths=lengths)[0].tanh(), fullgraph=True, dynamic=True)
+    step = torch.compile(
+        lambda x, lengths: module(x, lengths=lengths)[0].tanh(), fullgraph=True, dynamic=True
+    )
     for steps in (5, 7, 9):
         x, lengths = torch.randn(3, steps, 2), torch.tensor([steps, 2, 0])
         expected = module(x, lengths=lengths)[0].tanh()

@@ -1,9 +1,10 @@
-"""One row for each differentiable function of `xpgrad_torch.functional`: what the tests of transforms go through."""
+"""One row for each function of `xpgrad_torch.functional`: what the tests of transforms go through."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -13,7 +14,8 @@ T, N, I, H = 3, 2, 2, 3
 SIZES = {"T": T, "N": N, "I": I, "H": H, "D": 1, "C": 4, "O": 6, "L": 7, "K": 3}
 
 
-class Operator(NamedTuple):
+@dataclass(frozen=True)
+class Operator:
     """A function, its kernel, and the shapes of what it takes, by the kernel's names in its order.
 
     Shapes are axes; `attributes` are the function's, `given` the same as the kernel has them.
@@ -22,9 +24,9 @@ class Operator(NamedTuple):
     function: Callable[..., Any]
     kernel: Any
     shapes: dict[str, str]
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] | None = None
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def operands(self, seed: int = 0, dtype: torch.dtype = torch.float64, **sizes: int) -> dict[str, Any]:
         """Random operands by name."""

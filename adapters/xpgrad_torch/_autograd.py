@@ -57,7 +57,9 @@ class _XpgradKernel(torch.autograd.Function):
             )
             arrays += kernel.saved_of(outputs)
         arrays += cotangents[: len(kernel.cotangents)]
-        if followed:
+        if any(c is not None and torch._C._functorch.is_legacy_batchedtensor(c) for c in cotangents):
+            grads = _map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.asked)
+        elif followed:
             grads = _XpgradGradient.apply(kernel, *arrays, wrt, ctx.attributes, ctx.asked, False)
         else:
             grads = kernel.gradient(arrays, wrt, ctx.attributes | ctx.asked)
@@ -122,6 +124,35 @@ class _XpgradGradient(torch.autograd.Function):
         )
 
 
+def _map_older_batch(
+    kernel: Kernel,
+    arrays: Sequence[Tensor | None],
+    wrt: Sequence[str],
+    attributes: dict[str, Any],
+    asked: dict[str, Any],
+) -> tuple[Tensor, ...]:
+    """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose older vmap knows no rules."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    mapped = [x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in arrays]
+    bare = [
+        torch._remove_batch_dim(x, level, 0, 0) if x is not None and batched else x
+        for x, batched in zip(arrays, mapped, strict=True)
+    ]
+    size = next(x.shape[0] for x, batched in zip(bare, mapped, strict=True) if x is not None and batched)
+    grads, dims = vmap_gradient(
+        kernel,
+        lambda joined, each: _XpgradGradient.apply(kernel, *joined, wrt, attributes, asked, each),
+        size,
+        [0 if batched else None for batched in mapped],
+        bare,
+        attributes,
+        wrt,
+        False,
+    )
+    return tuple(torch._add_batch_dim(g, dim, level) for g, dim in zip(grads, dims, strict=True))
+
+
 def _all_operands(kernel: Kernel, taken: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return the kernel's operands in their order, from those that its gradient takes."""
     by_name = dict(zip(kernel.taken, taken, strict=True))
@@ -184,8 +215,8 @@ def _as_many_operators(
         default = next(p.default for p in kernel.gradient_attributes if p.name == name)
         if value != default:
             raise ValueError(
-                f"{kernel.name}: {name} is {value!r}, expected {default!r} in forward mode, which follows the "
-                "function itself"
+                f"{kernel.name}: {name} is {value!r}, expected {default!r} in forward mode, which follows "
+                "the function itself"
             )
     with xpgrad.use_engine("standard"):
         return kernel.forward(*operands, **attributes)

@@ -27,9 +27,9 @@ def vmap_forward(
     batch = _batch(operands, dims, axes)
     outputs = run(_joined(operands, dims, axes, size))
     positions = [kernel.batch_axis(name, attributes) or 0 for name in kernel.outputs]
-    return tuple(
-        y.unflatten(axis, (size, batch)) for y, axis in zip(outputs, positions, strict=True)
-    ), tuple(positions)
+    return tuple(y.unflatten(axis, (size, batch)) for y, axis in zip(outputs, positions, strict=True)), tuple(
+        positions
+    )
 
 
 def vmap_gradient(
@@ -42,7 +42,7 @@ def vmap_gradient(
     wrt: Sequence[str],
     per_sample: bool,
 ) -> Mapped:
-    """Map a gradient: those of the parameters are the kernel's per-sample gradients, summed over each batch."""
+    """Map a gradient; of the parameters it is the kernel's per-sample gradient, summed over each batch."""
     axes = [kernel.batch_axis(name, attributes) for name in kernel.gradient_arrays]
     if _parameters_mapped(axes, dims):
         return _one_by_one(lambda slices: run(slices, per_sample), size, dims, arrays)
@@ -69,17 +69,15 @@ def _one_by_one(
     arrays: Sequence[Tensor | None],
 ) -> Mapped:
     """Run slice by slice: other weights for each are other recurrences, which share no product."""
+    given = list(zip(arrays, dims, strict=True))
     slices = [
-        run([x if x is None or dim is None else x.select(dim, k) for x, dim in zip(arrays, dims, strict=True)])
-        for k in range(size)
+        run([x if x is None or dim is None else x.select(dim, k) for x, dim in given]) for k in range(size)
     ]
     results = tuple(torch.stack(parts) for parts in zip(*slices, strict=True))
     return results, (0,) * len(results)
 
 
-def _batch(
-    arrays: Sequence[Tensor | None], dims: Sequence[int | None], axes: Sequence[int | None]
-) -> int:
+def _batch(arrays: Sequence[Tensor | None], dims: Sequence[int | None], axes: Sequence[int | None]) -> int:
     """Return how many samples each of the mapped calls has."""
     for x, dim, axis in zip(arrays, dims, axes, strict=True):
         if x is not None and axis is not None:

@@ -122,7 +122,7 @@ class Kernel:
                     mixed[begin:end] = self.saved_of(self.forward(**operands, **forward_attributes))
                 return self.gradient(mixed, wrt, attributes, per_sample)
 
-        _, pullback = torch.func.vjp(again, *(arrays[k] for k in free))
+        pullback = torch.func.vjp(again, *(arrays[k] for k in free))[1]
         grads = dict(zip(free, pullback(tuple(cotangents)), strict=True))
         return [grads.get(k) for k in range(len(arrays))]
 

@@ -1,7 +1,7 @@
 """The kernels as operators of PyTorch's own kind, ``torch.ops.xpgrad.lstm`` and so on, for its compilers.
 
-`torch.compile`, `torch.export` and everything else that records operators sees each kernel, and each gradient,
-as one. Schemas, shapes and derivatives come from the kernels' descriptions.
+`torch.compile`, `torch.export` and all else that records operators sees each kernel, and each gradient, as
+one. Schemas, shapes and derivatives come from the kernels' descriptions.
 """
 
 import inspect

@@ -124,7 +124,7 @@ class Recurrent(nn.Module):
 class Layers(Recurrent, nn.RNNBase):
     """Layers of one or two directions over sequences, in the place of a module over `torch.nn.RNNBase`.
 
-    No subclasses of `torch.nn.LSTM` and `torch.nn.GRU`: `torch.compile` leaves those out of its graphs by type.
+    No subclasses of `torch.nn.LSTM` and `torch.nn.GRU`: `torch.compile` leaves these out of its graphs.
     """
 
     weight_ih_l0: Tensor

@@ -80,6 +80,10 @@ class NumpyEngine(StandardEngine):
         """The buffer itself."""
         return rows
 
+    def pack(self, weight: np.ndarray) -> np.ndarray:
+        """Row-major, which products take faster than a transpose."""
+        return np.ascontiguousarray(weight)
+
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
         """Row-major, which products take faster than a transpose; in BLAS's own form where that pays."""
         functions = self.blas.packed.get(_NAMES.get(weight.dtype, "")) if self.blas else None

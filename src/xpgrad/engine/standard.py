@@ -66,6 +66,10 @@ class StandardEngine:
 
     # --- what is computed
 
+    def pack(self, weight: Any) -> Any:
+        """A matrix in the form in which products take it fastest."""
+        return weight
+
     def loop_weight(self, weight: Any, times: int) -> Any:
         """A matrix in the form in which the products of a time loop, so many times, take it fastest."""
         return weight
