@@ -10,7 +10,7 @@ from xpgrad_torch.convolution import (
     ConvTranspose3d,
 )
 from xpgrad_torch.modules import GRU, LSTM, GRUCell, LSTMCell
-from xpgrad_torch.swap import swap
+from xpgrad_torch.swap import swap, swap_report, unswap
 
 __all__ = [
     "Conv1d",
@@ -25,4 +25,6 @@ __all__ = [
     "LSTMCell",
     "functional",
     "swap",
+    "swap_report",
+    "unswap",
 ]

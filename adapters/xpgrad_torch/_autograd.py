@@ -131,7 +131,7 @@ def _map_older_batch(
     attributes: dict[str, Any],
     asked: dict[str, Any],
 ) -> tuple[Tensor, ...]:
-    """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose older vmap knows no rules."""
+    """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose vmap knows no rules."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
     mapped = [x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in arrays]

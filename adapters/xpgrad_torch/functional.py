@@ -6,6 +6,7 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch.convolution import (
     conv1d,
     conv2d,
@@ -82,6 +83,7 @@ def lstm(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
+    save: str | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The ONNX LSTM as a differentiable function of PyTorch tensors.
 
@@ -108,6 +110,11 @@ def lstm(
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` leaves out the path from the peepholes into the cell
         state, as ONNX Runtime's LSTMGrad does.
+    save : "all", "states" or int
+        What is kept for the gradient. ``"all"``: every step's states and gates, 6H numbers a step and
+        sequence. ``"states"``: the operands alone, among them the initial states; the gradient runs the
+        kernel again and gets the same numbers, to the last bit. A number k: the states of every k-th step,
+        from which the gradient rebuilds k steps at a time; sums over steps are then added in another order.
 
     Returns
     -------
@@ -145,7 +152,7 @@ def lstm(
         "layout": layout,
     }
     operands = (X, W, R, B, sequence_lens, initial_h, initial_c, P)
-    H_all, H_t, C_t = apply(_LSTM, operands, attributes, peephole=peephole)
+    H_all, H_t, C_t = apply_sequence(_LSTM, operands, attributes, save, peephole=peephole)
     return H_all, H_t, C_t
 
 
@@ -164,6 +171,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    save: str | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX GRU as a differentiable function of PyTorch tensors.
 
@@ -188,6 +196,8 @@ def gru(
     linear_before_reset : {0, 1}
         Where the reset gate multiplies: 1 behind the recurrent product, as in `torch.nn.GRU`; 0 in front of
         it, ONNX's default.
+    save : "all", "states" or int
+        As in `lstm`; ``"all"`` is 4H numbers a step and sequence.
 
     Returns
     -------
@@ -224,7 +234,7 @@ def gru(
         "linear_before_reset": linear_before_reset,
         "layout": layout,
     }
-    H_all, H_t = apply(_GRU, (X, W, R, B, sequence_lens, initial_h), attributes)
+    H_all, H_t = apply_sequence(_GRU, (X, W, R, B, sequence_lens, initial_h), attributes, save)
     return H_all, H_t
 
 
