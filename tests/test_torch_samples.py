@@ -40,7 +40,7 @@ def assert_agree(got, expected, tolerance=1e-9):
                 continue
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
             if b.numel():
-                assert (a - b).abs().max() <= tolerance * max(1.0, float(b.abs().max()))
+                assert (a - b).abs().max() <= tolerance * max(1.0, float(b.detach().abs().max()))
 
 
 def module_samples(kind):
