@@ -1,4 +1,4 @@
-"""What PyTorch's transformations give on our recurrent modules and on torch.nn's: the table in docs/pytorch.md.
+"""What PyTorch's transformations give on our recurrent modules and on torch.nn's: a table in docs/pytorch.md.
 
     python asv_bench/transforms.py            print the table
     python asv_bench/transforms.py --write    put it into docs/pytorch.md, between its marks
