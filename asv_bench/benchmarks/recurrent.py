@@ -2,7 +2,7 @@
 
 import functools
 
-from .common import IMPLEMENTATIONS, SHAPES, SMOKE, make, need, ratio
+from .common import IMPLEMENTATIONS, SHAPES, make, ratio
 
 OURS = [name for name in IMPLEMENTATIONS if name != "torch"]
 # Uneven lengths and variants: the shapes where a loop over time in Python is not all that is measured.
@@ -29,33 +29,6 @@ class Step:
 
     def peakmem_step(self, shape, operator, impl):
         self.run.step()
-
-
-class Memory:
-    """A stack of four layers, with what `save` keeps; "torch" is torch's module."""
-
-    params = (OPERATORS, ["torch", "all", "states", 50])
-    param_names = ("operator", "save")
-    shape = (4, 2, 8, 8) if SMOKE else (200, 64, 128, 128)
-
-    def setup(self, operator, save):
-        torch = need("torch")
-        steps, batch, *sizes = self.shape
-        name = operator.upper()
-        if save == "torch":
-            self.module = getattr(torch.nn, name)(*sizes, num_layers=4)
-        else:
-            self.module = getattr(need("xpgrad_torch"), name)(*sizes, num_layers=4, save=save)
-        self.X = torch.randn(steps, batch, sizes[0])
-
-    def step(self):
-        self.module(self.X)[0].sum().backward()
-
-    def time_step(self, operator, save):
-        self.step()
-
-    def peakmem_step(self, operator, save):
-        self.step()
 
 
 class Backward:
