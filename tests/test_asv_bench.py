@@ -23,16 +23,19 @@ try:
         importlib.import_module(f"benchmarks.{module.name}")
         for module in pkgutil.iter_modules(package.__path__)
     ]
+    recurrent = importlib.import_module("benchmarks.recurrent")
+    activations = importlib.import_module("benchmarks.activations")
 finally:
     sys.path.remove(str(FOLDER))
 
 KINDS = ("time_", "peakmem_", "track_")
 SMALL = {"small": (5, 3, 4, 6)}
+SMOKED = ("50x32x64x64", "1k", "8x125")  # what smoke.sh runs
 SMALL_CONVOLUTION = convolution_runs.Convolution(2, 4, (6, 5), 6, 3, 2, 1, 2)
 
 
-def _cases():
-    for module in MODULES:
+def _cases(modules=MODULES):
+    for module in modules:
         for name, suite in inspect.getmembers(module, inspect.isclass):
             if suite.__module__ != module.__name__:
                 continue
@@ -44,9 +47,10 @@ def _cases():
 @pytest.fixture
 def small(monkeypatch):
     brief = functools.partial(common.ratio, seconds=0.0, least=1)
+    monkeypatch.setattr(recurrent, "SHAPES", SMALL)
+    for suite in {case.values[0] for case in _cases([activations])}:
+        monkeypatch.setattr(suite, "shapes", {"small": (4, 3)})
     for module in MODULES:
-        if hasattr(module, "SHAPES"):
-            monkeypatch.setattr(module, "SHAPES", SMALL)
         if hasattr(module, "ratio"):
             monkeypatch.setattr(module, "ratio", brief)
     for table in (convolution_runs.CONVOLUTIONS, convolution_runs.TRANSPOSED):
@@ -54,7 +58,9 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize(("suite", "method", "values"), list(_cases()))
-def test_benchmark_runs(suite, method, values, small):
+def test_benchmark_runs(suite, method, values, small, monkeypatch):
+    if suite.__module__ == activations.__name__:
+        monkeypatch.setenv("XPGRAD_JIT", "0")  # many formulas, which their kernels' tests compile
     instance = suite()
     try:
         instance.setup(*values)
@@ -67,7 +73,7 @@ def test_benchmark_runs(suite, method, values, small):
 
 
 def test_the_suites_cover_every_shape_kind_and_implementation():
-    cases = [case.values for case in _cases() if case.values[0].__module__ == "benchmarks.recurrent"]
+    cases = [case.values for case in _cases([recurrent])]
     assert {method.split("_")[0] + "_" for _, method, _ in cases} == set(KINDS)
     assert {values[-1] for _, _, values in cases} == set(common.IMPLEMENTATIONS)
     assert {values[1] for _, _, values in cases} == set(common.CASES)
@@ -76,7 +82,46 @@ def test_the_suites_cover_every_shape_kind_and_implementation():
     assert set(common.SHAPES.values()) == shapes
     for suite, _, _ in cases:
         assert set(suite.params[0]) <= set(common.SHAPES)
-        assert "50x32x64x64" in suite.params[0]  # smoke.sh runs every suite at this shape
+
+
+def test_smoke_runs_every_suite_at_one_shape():
+    command = (FOLDER / "smoke.sh").read_text(encoding="utf-8")
+    assert all(shape in command for shape in SMOKED)
+    for suite in {case.values[0] for case in _cases()}:
+        assert len(set(suite.params[0]) & set(SMOKED)) == 1
+
+
+def test_the_suites_of_activations_cover_every_function_and_implementation():
+    cases = [case.values for case in _cases([activations])]
+    assert {method.split("_")[0] + "_" for _, method, _ in cases} == set(KINDS)
+    assert {values[-1] for _, _, values in cases} == set(common.IMPLEMENTATIONS)
+    pairs = {name for name in xpgrad.__all__ if f"{name}_grad" in xpgrad.__all__}
+    pairs -= {"lstm", "gru", "lstm_cell", "gru_cell", "gate_inputs", "prelu"}
+    kernels = {"cross_entropy": "softmax_cross_entropy"}
+    timed = {kernels.get(values[1], values[1]) for _, _, values in cases}
+    assert timed == pairs
+
+
+@pytest.mark.parametrize("name", activations.FUNCTIONS)
+def test_implementations_of_a_gradient_compute_the_same(name, interpreted):
+    torch = pytest.importorskip("torch")
+    expected, *found = (
+        torch.as_tensor(activations.backward(impl, name, (4, 5))())
+        for impl in ("torch", "xpgrad-numpy", "xpgrad-torch")
+    )
+    for gradient in found:
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "binary_cross_entropy_with_logits"])
+def test_implementations_of_a_loss_compute_the_same(name, interpreted):
+    torch = pytest.importorskip("torch")
+    expected, *found = (
+        torch.as_tensor(activations.loss(impl, name, (4, 5))())
+        for impl in ("torch", "xpgrad-numpy", "xpgrad-torch")
+    )
+    for gradient in found:
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
 def _numpy_gradients(grads, case):

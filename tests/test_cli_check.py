@@ -14,6 +14,10 @@ import pytest
 import xpgrad
 from xpgrad.__main__ import main
 from xpgrad.cli import check
+from xpgrad.cli.check_activations import ACTIVATIONS
+
+# Without compiling: compiled formulas are held against the references by the kernels' own tests.
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 FEW = ("--namespace", "numpy", "--option", "plain", "--option", "truncated")
 MODULES = {
@@ -22,7 +26,10 @@ MODULES = {
     "lstm_cell": "plain",
     "gru_cell": "plain, reset after",
 }
-"""The options that PyTorch's modules have."""
+"""The recurrent kernels, and the options that PyTorch's modules have."""
+ELEMENTWISE = {kernel.name for kernel in ACTIVATIONS}
+WITHOUT_PEER = {"hard_sigmoid", "quick_gelu", "scaled_tanh", "selu"}
+"""Of these the ones whose option "plain" PyTorch has no function for."""
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -30,8 +37,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_everything_that_is_installed_is_right(capsys: pytest.CaptureFixture[str], interpreted: None) -> None:
-    """Without compiling: compiled formulas are held against the references by the kernels' own tests."""
+def test_everything_that_is_installed_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     status, report = run_json(capsys)
     assert [row for row in report["rows"] if not row["ok"]] == []
     assert status == 0
@@ -57,19 +63,22 @@ def test_each_row_was_held_against_the_oracles_that_apply(capsys: pytest.Capture
         expected = {"reference"} | ({"autograd"} if torch else set())
         if "truncated" not in row["option"]:
             expected |= {"differences"}
-        if row["option"] == MODULES[row["kernel"]] and torch:
+        elementwise = row["kernel"] in ELEMENTWISE
+        peer = row["kernel"] not in WITHOUT_PEER if elementwise else row["option"] == MODULES[row["kernel"]]
+        if peer and torch:
             expected |= {"torch.nn"}
         assert set(row["errors"]) == set(row["tolerances"]) == expected
         for oracle, error in row["errors"].items():
-            assert 0 < error <= row["tolerances"][oracle] <= 0.05
+            assert 0 <= error <= row["tolerances"][oracle] <= 0.05
+            assert error > 0 or elementwise  # relu has none
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *FEW]) == 0
     out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if line.startswith(("lstm", "gru"))]
+    rows = [line for line in out.splitlines() if line.startswith((*MODULES, *ELEMENTWISE))]
     options = 2 * ["plain", "peepholes, truncated"] + 2 * ["plain, reset before", "plain, reset after"]
-    assert len(rows) == len(options) * 2 * 3
+    assert len(rows) == (len(options) + len(ELEMENTWISE)) * 2 * 3
     assert all(line.rstrip().endswith("ok") for line in rows)
     assert f"{len(rows)} of {len(rows)} within their tolerances." in out
     assert "WRONG" not in out
@@ -99,12 +108,15 @@ SAYS = {
 def test_a_wrong_kernel_is_named(
     broken: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong_vjp(*args: Any, **kwargs: Any) -> Any:
-        outputs, pullback = true_vjp(*args, **kwargs)
+    def wrong_vjp(function: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs, pullback = true_vjp(function, *args, **kwargs)
+        if function.__name__ not in MODULES:
+            return outputs, pullback
         return outputs, lambda *by_position, **by_name: BREAKS[broken](pullback(*by_position, **by_name))
 
     true_vjp = xpgrad.vjp
     monkeypatch.setattr(xpgrad, "vjp", wrong_vjp)
+    monkeypatch.setattr(check, "KERNELS", [k for k in check.KERNELS if k.name in MODULES])
     assert main(["check", "--namespace", "numpy", "--option", "plain"]) == 1
     out = capsys.readouterr().out
     for kernel, option in MODULES.items():
@@ -113,6 +125,41 @@ def test_a_wrong_kernel_is_named(
         assert len(said) == 1
         assert SAYS[broken].replace("longdouble", np.dtype(np.longdouble).name) in said[0]
     assert "0 of 36 within their tolerances." in out
+
+
+ARRAY_BREAKS = {
+    "by 1 %": (lambda dX: dX * 1.01, "gradient of X is off by 0.01 from reference"),
+    "where it is largest": (
+        lambda dX: dX * np.where(np.abs(dX) == np.abs(dX).max(), 0.9, 1),
+        "gradient of X is off",
+    ),
+    "in shape": (lambda dX: dX[:1], "gradient of X is off by inf"),
+    "in dtype": (lambda dX: dX.astype(np.longdouble), "gradient of X has dtype"),
+    "NaN": (lambda dX: dX * np.nan, "gradient of X is off by inf"),
+}
+
+
+@pytest.mark.parametrize("broken", ARRAY_BREAKS)
+@pytest.mark.parametrize("name", sorted(ELEMENTWISE - {"prelu"}))
+def test_a_wrong_gradient_of_an_activation_is_named(
+    name: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, says = ARRAY_BREAKS[broken]
+
+    def wrong_vjp(*args: Any, **kwargs: Any) -> Any:
+        output, pullback = true_vjp(*args, **kwargs)
+        return output, lambda dY: change(pullback(dY))
+
+    true_vjp = xpgrad.vjp
+    monkeypatch.setattr(xpgrad, "vjp", wrong_vjp)
+    [kernel] = [kernel for kernel in ACTIVATIONS if kernel.name == name]
+    backend = next(backend for backend in check.BACKENDS if backend.namespace == "numpy")
+    rows = list(check._rows(kernel, "plain", [backend]))
+    assert rows
+    for row in rows:
+        if row.dtype == "float64":
+            assert row.problem is not None
+            assert says.replace("reference", "differences") in row.problem
 
 
 CONVOLUTIONS = {"conv", "conv_transpose"}
@@ -163,6 +210,8 @@ def test_a_wrong_forward_is_named(
 ) -> None:
     def wrong_vjp(*args: Any, **kwargs: Any) -> Any:
         outputs, pullback = true_vjp(*args, **kwargs)
+        if not isinstance(outputs, tuple):
+            return outputs * 1.001, pullback
         name = "H_t" if "H_t" in outputs._fields else "H_next"
         return outputs._replace(**{name: getattr(outputs, name) * 1.001}), pullback
 
@@ -173,7 +222,7 @@ def test_a_wrong_forward_is_named(
     assert report["ok"] is False
     float64 = [row for row in report["rows"] if row["dtype"] == "float64"]
     assert float64
-    assert all(re.search(r"H_(t|next) is off by 0\.001", row["problem"]) for row in float64)
+    assert all(re.search(r"(H_t|H_next|Y) is off by 0\.001", row["problem"]) for row in float64)
 
 
 def test_a_kernel_that_raises_is_a_finding(
@@ -205,6 +254,7 @@ def test_what_is_not_installed_is_said(
     assert main(["check", "--option", "plain"]) == 0
     out = capsys.readouterr().out
     assert sum(line.startswith(("lstm", "gru")) for line in out.splitlines()) == 36
+    assert sum(line.startswith(tuple(ELEMENTWISE)) for line in out.splitlines()) == 6 * len(ELEMENTWISE)
     assert sum(line.rstrip().endswith("not installed") for line in out.splitlines()) == 3
     assert "Not installed, so not checked: array_api_strict, torch." in out
     assert "No column without torch: autograd, torch.nn." in out
@@ -238,9 +288,10 @@ def test_the_options_cover_the_contract(kernel: check.Kernel) -> None:
         case = make()
         used |= {*case.attributes, *case.gradient_attributes, *case.integers, *case.arguments}
         names = {"dY" if name == "Y" else f"grad_{name.removesuffix('_next')}" for name in case.cotangents}
-        assert names <= gradient
+        assert ({"dY"} if kernel.name in ELEMENTWISE else names) <= gradient
     saved = {"H_all", "C_all", "iofc", "zrh", "C_next", "dY"}
     own = {name for name in gradient - forward if name.startswith("grad_") or name in saved} | {"wrt"}
+    own |= {"dY", "Y", "out"}
     assert (forward | gradient) - own - {"activation_beta"} <= used
     assert "activation_beta" in used or kernel.name.endswith("_cell") or "activation_beta" not in forward
 

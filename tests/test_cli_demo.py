@@ -9,7 +9,7 @@ import pytest
 
 from xpgrad.__main__ import main
 from xpgrad.cli import console, demo
-from xpgrad.cli.demos import series, text, training
+from xpgrad.cli.demos import digits, series, text, training
 
 
 @pytest.fixture(scope="module")
@@ -214,11 +214,149 @@ def test_the_linear_model_finds_an_autoregression():
     np.testing.assert_allclose(series.forecast_linear(changed, 50, at).values, truth[at + 1], rtol=1e-8)
 
 
+# ------------------------------------------------------------------------------------------- the digits
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: it has the digits")
+    return digits.read_digits(0)
+
+
+def test_the_digits(pictures):
+    known, held_out = pictures
+    assert known.pictures.shape == (1437, 1, 8, 8)
+    assert held_out.pictures.shape == (360, 1, 8, 8)
+    everything = np.concatenate([known.pictures, held_out.pictures])
+    assert everything.min() == 0
+    assert everything.max() == 1
+    labels = np.concatenate([known.labels, held_out.labels])
+    np.testing.assert_array_equal(np.bincount(labels), [178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
+    zero = everything[labels == 0].mean(axis=0)[0]  # a ring
+    assert min(zero[3, 2], zero[3, 5], zero[0, 3], zero[7, 3]) > 0.4 > 0.2 > zero[3:5, 3:5].max()
+
+
+def test_another_seed_holds_out_other_digits(pictures):
+    held_out, other = pictures[1], digits.read_digits(1)[1]
+    assert not np.array_equal(held_out.pictures, other.pictures)
+
+
+def test_batches_go_through_all_digits(pictures):
+    known = pictures[0]
+    per_round = len(known.labels) // digits.BATCH
+    stream = list(digits.batches(known, 2 * per_round, 3))
+    first, second = stream[:per_round], stream[per_round:]
+    for half in (first, second):
+        seen = np.concatenate([batch.pictures for batch in half]).reshape(-1, 64)
+        assert len(seen) == per_round * digits.BATCH
+        assert len(np.unique(seen, axis=0)) == len(seen)
+    assert not np.array_equal(first[0].pictures, second[0].pictures)
+    known_rows = {(*picture.ravel(), label) for picture, label in zip(*known, strict=True)}
+    assert all((*p.ravel(), q) in known_rows for p, q in zip(*first[0], strict=True))
+
+
+def test_every_gradient_of_the_digits_model_matches_differences():
+    rng = np.random.default_rng(9)
+    p = digits.initial_parameters(3, seed=1)
+    p |= {name: rng.standard_normal(p[name].shape) / 4 for name in ("B0", "B1", "B2")}
+    batch = digits.Digits(rng.uniform(size=(5, 1, 8, 8)), rng.integers(0, 10, 5))
+    loss, grads = digits.loss_and_gradients(p, batch)
+    assert isinstance(loss, float)
+    assert set(grads) == set(p)
+    for name, value in p.items():
+        assert grads[name].shape == value.shape
+        direction = rng.standard_normal(value.shape)
+        losses = [
+            digits.loss_and_gradients({**p, name: value + h * direction}, batch)[0] for h in (1e-6, -1e-6)
+        ]
+        numeric = (losses[0] - losses[1]) / 2e-6
+        assert np.vdot(grads[name], direction) == pytest.approx(numeric, rel=1e-6, abs=1e-9), name
+
+
+def _train_digits(train, pictures, steps=40):
+    p = digits.initial_parameters(4, seed=3)
+    return train(p, digits.batches(pictures[0], steps, 3), steps).losses
+
+
+def test_the_digits_curves_agree(pictures):
+    pytest.importorskip("torch")
+    ours, torchs = (_train_digits(f, pictures) for f in (digits.train_numpy, digits.train_torch))
+    np.testing.assert_allclose(ours, torchs, rtol=0, atol=1e-12)
+    assert np.mean(ours[-5:]) < 0.8 * np.mean(ours[:5])
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_the_digits_curves_part_where_one_gradient_is_slightly_wrong(layer, pictures, monkeypatch):
+    pytest.importorskip("torch")
+    real, calls = digits.conv_grad, itertools.cycle((2, 1, 0))
+
+    def wrong(*args, **kwargs):
+        d = real(*args, **kwargs)
+        return d._replace(dW=d.dW * 1.01) if next(calls) == layer else d
+
+    monkeypatch.setattr(digits, "conv_grad", wrong)
+    ours, torchs = (_train_digits(f, pictures) for f in (digits.train_numpy, digits.train_torch))
+    assert np.abs(np.subtract(ours, torchs)).max() > 1e-6
+
+
+def test_a_trained_network_reads_most_digits(pictures):
+    known, held_out = pictures
+    p = digits.initial_parameters(8, seed=0)
+    before = digits.answer(p, held_out).accuracy
+    digits.train_numpy(p, digits.batches(known, 150, 0), 150)
+    answers = digits.answer(p, held_out)
+    assert before < 0.4
+    assert answers.accuracy > 0.95
+    np.testing.assert_array_equal(answers.right, answers.guesses == held_out.labels)
+
+
+def test_the_plot_has_a_row_for_mistakes():
+    wrong = [3, 50, 51, 52, 53, 54, 55, 56, 57]
+    answers = digits.Answers(np.zeros(60, int), ~np.isin(np.arange(60), wrong))
+    shown = digits._shown(answers)
+    rows = [shown[k : k + digits.COLUMNS] for k in range(0, len(shown), digits.COLUMNS)]
+    assert rows[0] == [0, 1, 2, 4, 5, 6, 7]
+    assert rows[-1] == wrong[: digits.COLUMNS]
+    assert len(rows) == digits.ROWS
+    few = digits._shown(digits.Answers(np.zeros(3, int), np.array([True, False, True])))
+    assert few[:3] == [0, 2, None]
+    assert few[-digits.COLUMNS :] == [1, *[None] * (digits.COLUMNS - 1)]
+
+
+def test_digits_in_characters(monkeypatch):
+    monkeypatch.setattr(digits, "DRAWN", 2)
+    pictures = np.zeros((3, 1, 2, 8))
+    pictures[0, 0, 0, 0], pictures[1, 0, 1, 3] = 1, 0.5
+    answers = digits.Answers(np.array([7, 1, 0]), np.array([True, False, True]))
+    drawn = digits._draw(digits.Digits(pictures, np.array([7, 4, 0])), answers)
+    assert drawn.splitlines()[1:] == ["@", " " * 14 + "=", "   7       1 (a 4)"]
+
+
+def test_the_digits_demo_without_scikit_learn(monkeypatch, capsys):
+    without(monkeypatch, "sklearn")
+    assert main([*SHORT, "digits", "--no-torch"]) == 1
+    out, err = capsys.readouterr()
+    assert "scikit-learn" in err
+    assert "xpgrad[demo]" in err
+    assert out == ""
+
+
 # ------------------------------------------------------------------------------------------- the command
 
 SHORT = ["demo", "--steps", "3", "--hidden", "16"]
 DEMOS = pytest.mark.parametrize("name", demo.DEMOS)
-AS_TEXT = {"text": "letter frequencies alone)", "series": "2008    2.9 |"}
+AS_TEXT = {
+    "text": "letter frequencies alone)",
+    "series": "2008    2.9 |",
+    "digits": "what it takes them for:",
+}
+
+
+@pytest.fixture(autouse=True)
+def data_is_there(request):
+    """The digits come with scikit-learn."""
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("name") == "digits":
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed: it has the digits")
 
 
 @DEMOS
@@ -292,9 +430,11 @@ def test_a_plot_in_no_folder_is_refused_before_training(tmp_path, capsys):
     assert "expected a path in a folder that exists" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", [text, series])
+@pytest.mark.parametrize("module", [text, series, digits])
 def test_different_curves_end_with_status_1(module, monkeypatch, capsys):
     pytest.importorskip("torch")
+    if module is digits:
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed: it has the digits")
     real = module.train_torch
 
     def off(*args):
@@ -358,7 +498,7 @@ def test_help_and_version(capsys):
             main(arguments)
         assert stopped.value.code == 0
     assert "--no-torch" in capsys.readouterr().out
-    assert tuple(demo.DEMOS) == ("text", "series")
+    assert tuple(demo.DEMOS) == ("text", "series", "digits")
 
 
 # -------------------------------------------------------------------------------------------- the console

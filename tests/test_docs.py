@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import re
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/recurrent.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/activations.md", "docs/convolution.md", "docs/recurrent.md"]
+)
 def test_page(page):
     if page == "README.md":
         pytest.importorskip("torch", reason="torch is not installed: the README shows modules")
@@ -21,11 +24,72 @@ def test_page(page):
         exec(compile(block, page, "exec"), names)
 
 
-@pytest.mark.parametrize("module", ["lstm", "gru", "loops", "convert", "operations", "_vjp", "engine"])
+@pytest.mark.parametrize(
+    "module", ["lstm", "gru", "conv", "loops", "convert", "operations", "_vjp", "engine"]
+)
 def test_docstrings(module):
     result = doctest.testmod(importlib.import_module(f"xpgrad.{module}"))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+@pytest.fixture(scope="module")
+def activations_script():
+    spec = importlib.util.spec_from_file_location("docs_activations", ROOT / "docs" / "activations.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def test_errors_are_as_documented(activations_script, monkeypatch):
+    """The page's table holds for what is computed here, give or take another processor's last bit."""
+    pytest.importorskip("torch", reason="torch is not installed: bfloat16 is its")
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    # fewer points: a maximum over a part of them is not above the whole's
+    some = activations_script.points()[::7]
+    monkeypatch.setattr(activations_script, "points", lambda: some)
+    page = (
+        (ROOT / "docs" / "activations.md").read_text(encoding="utf-8").partition(activations_script.MARK)[2]
+    )
+    rows = [line.strip("| ").split(" | ") for line in page.strip().split("\n\n")[0].splitlines()[2:]]
+    measured = [line.strip("| ").split(" | ") for line in activations_script.table()[2:]]
+    assert [row[0] for row in rows] == [row[0] for row in measured]
+    for documented, found in zip(rows, measured, strict=True):
+        for a, b in zip(documented[1:], found[1:], strict=True):
+            assert float(b) <= 1.5 * float(a) + 1e-7, (documented, found)
+
+
+def test_every_activation_is_documented(activations_script):
+    """In the table of functions, of kinks where the slope jumps, of errors, and in the plot."""
+    import xpgrad
+
+    page = (ROOT / "docs" / "activations.md").read_text(encoding="utf-8")
+    pairs = {name for name in xpgrad.__all__ if f"{name}_grad" in xpgrad.__all__}
+    recurrent = {"lstm", "gru", "lstm_cell", "gru_cell", "gate_inputs"}
+    assert pairs - recurrent <= set(re.findall(r"`(\w+)", page))
+    drawn = {curve.name for curve in activations_script.CURVES}
+    along_axis = {"softmax", "log_softmax", "softmax_cross_entropy", "binary_cross_entropy_with_logits"}
+    assert drawn == pairs - recurrent - along_axis
+    kinks = page.partition("## Derivatives at the kinks")[2].partition("## ")[0]
+    assert {curve.name for curve in activations_script.CURVES if curve.kinks} <= set(
+        re.findall(r"`(\w+)", kinks)
+    )
+
+
+def test_plot(activations_script, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    activations_script.plot(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
+    assert (ROOT / "docs" / "activations.png").exists()
+
+
+def test_every_method_of_convolution_is_described():
+    methods = set(importlib.import_module("xpgrad._conv.choice").METHODS)
+    _, can, rule = re.split(
+        r"^## Methods|^### Which", (ROOT / "docs/convolution.md").read_text("utf-8"), flags=re.M
+    )
+    for table in (can, rule):
+        assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == methods
 
 
 def test_links():

@@ -154,7 +154,7 @@ def test_padding_of_each_end(n):
 @pytest.mark.parametrize(("name", "n", "options"), CASES)
 def test_gradcheck(name, n, options):
     leaves = operands(name, n, options.get("groups", 1), spatial=(5, 4, 4)[:n])
-    assert gradcheck(lambda *args: ours(name, n)(*args, **options), leaves, fast_mode=n == 3)
+    assert gradcheck(lambda *args: ours(name, n)(*args, **options), leaves, fast_mode=n > 1)
 
 
 @pytest.mark.parametrize(("name", "n", "options"), [case for case in CASES if case.values[1] < 3])
@@ -367,14 +367,45 @@ def test_tensors_without_data(name, n):
     assert y.shape == theirs(name, n)(*leaves, stride=2).shape
 
 
-def test_function_transforms():
-    x, weight, bias = operands("conv", 2, grad=False)
+TRANSFORMS = {
+    "grad": lambda f, x, w: torch.func.grad(lambda w: f(x, w).square().sum())(w),
+    "vmap": lambda f, x, w: torch.func.vmap(f, (None, 0))(x, torch.stack((w, 2 * w, -w))),
+    "per-sample gradients": lambda f, x, w: torch.func.vmap(
+        torch.func.grad(lambda w, x: f(x[None], w).square().sum()), (None, 0)
+    )(w, x),
+    "jvp": lambda f, x, w: torch.func.jvp(f, (x, w), (x.cos(), w.sin()))[1],
+    "hessian": lambda f, x, w: torch.func.hessian(lambda w: f(x, w).pow(3).sum())(w),
+}
 
-    def loss(function):
-        return lambda w: function(x, w, bias, padding=1).square().sum()
 
-    got = torch.func.grad(loss(functional.conv2d))(weight)
-    assert_close(got, torch.func.grad(loss(nn.functional.conv2d))(weight), 1e-9)
+forward_mode = pytest.mark.filterwarnings(  # PyTorch's own decompositions, at their first use
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)
+
+
+@forward_mode
+@every_function
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_function_transforms(name, n, transform):
+    x, weight, bias = operands(name, n, 2, grad=False, spatial=(4, 3, 2)[:n])
+
+    def of(module):
+        function = getattr(module, f"{name}{n}d")
+        return lambda x, w: function(x, w, bias, stride=2, padding=1, groups=2)
+
+    got, expected = (transform(of(module), x, weight) for module in (functional, nn.functional))
+    assert_close(got, expected)
+
+
+@forward_mode
+@every_function
+def test_forward_mode(name, n):
+    x, weight, bias = operands(name, n, grad=False)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x.cos())
+        results = [f(name, n)(dual, weight, bias) for f in (ours, theirs)]
+        got, expected = (torch.autograd.forward_ad.unpack_dual(y).tangent for y in results)
+    assert_close(got, expected)
 
 
 @every_function

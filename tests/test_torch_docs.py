@@ -60,7 +60,10 @@ def test_script_of_transformations(transforms):
     assert transforms.attempt(lambda module, x: module("x"), xpgrad_torch.GRU) == "no: TypeError"
 
 
-@pytest.mark.parametrize("name", ["convolution", "functional", "modules", "swap"])
+NAMES = ["activations", "convolution", "functional", "losses", "modules", "swap"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(f"xpgrad_torch.{name}"))
     assert result.attempted > 0

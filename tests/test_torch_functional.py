@@ -447,3 +447,4 @@ def test_steps_of_the_cell_make_the_sequence(name, attributes):
 def test_public_names():
     assert functional.__all__ == sorted(functional.__all__)
     assert set(SHAPES) <= set(functional.__all__)
+    assert all(hasattr(functional, name) for name in functional.__all__)

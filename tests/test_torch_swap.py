@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import xpgrad_torch
+from torch_activation_cases import LOSSES, MODULES, module
 
 
 class Tagger(nn.Module):
@@ -321,6 +322,50 @@ def test_bad_verify():
     model = nn.Sequential(nn.Embedding(3, 2)).requires_grad_(False)
     with pytest.raises(ValueError, match="no output with a gradient"):
         xpgrad_torch.swap(model, verify=torch.tensor([1, 2]))
+
+
+def test_activations_are_left_alone_unless_asked_for():
+    model = nn.ModuleDict(
+        {name: module(nn, name) for name in MODULES} | {name: getattr(nn, name)() for name in LOSSES}
+    )
+    kept = dict(model.items())
+    assert xpgrad_torch.swap(model) is model
+    assert dict(model.items()) == kept
+    before = repr(model)
+    assert xpgrad_torch.swap(model, activations=True) is model
+    for name, theirs in kept.items():
+        assert type(model[name]) is getattr(xpgrad_torch, name)
+        assert type(theirs) is getattr(nn, name)
+        assert all(a is b for a, b in zip(model[name].parameters(), theirs.parameters(), strict=True))
+    assert repr(model) == before
+
+
+def test_activations_and_recurrent_modules_in_one_go():
+    class Mine(nn.ReLU):
+        pass
+
+    shared = nn.GELU()
+    model = nn.Sequential(
+        nn.Linear(3, 4), shared, nn.Linear(4, 4), shared, nn.ReLU(inplace=True), Mine(), nn.RReLU()
+    )
+    before = copy.deepcopy(model).eval()
+    both = nn.ModuleDict({"rnn": nn.LSTM(4, 2), "net": model})
+    xpgrad_torch.swap(both, activations=True).eval()
+    assert type(both["rnn"]) is xpgrad_torch.LSTM
+    assert model[1] is model[3]
+    assert [type(m) for m in model[4:]] == [xpgrad_torch.ReLU, Mine, nn.RReLU]
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(model(x), before(x))
+    assert type(xpgrad_torch.swap(nn.SiLU(inplace=True), activations=True)) is xpgrad_torch.SiLU
+    assert type(xpgrad_torch.swap(nn.SiLU())) is nn.SiLU
+
+
+def test_a_threshold_with_another_value_stays_and_the_user_is_told():
+    model = nn.Sequential(nn.Threshold(0.1, 20.0), nn.Threshold(0.1, 0.0))
+    with pytest.warns(UserWarning, match="swap: a Threshold with value = 20.0 stays") as caught:
+        xpgrad_torch.swap(model, activations=True)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert [type(m) for m in model] == [nn.Threshold, xpgrad_torch.Threshold]
 
 
 def test_public_names():

@@ -44,7 +44,8 @@ class Kernel:
         self.name = name
         self.operands = tuple(p.name for p in operands)
         self.required = {p.name for p in operands if p.default is p.empty}
-        self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        # Memory for the result is autograd's to choose.
+        self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "out"]
         # What has a gradient, in the order in which the gradient returns them.
         self.differentiable = tuple(name for name in self.operands if name != "sequence_lens")
         # What the gradient depends on: not a bias that was only added.
@@ -53,7 +54,7 @@ class Kernel:
         self.outputs, self.cotangents, self.saved = outputs, cotangents, saved
         # The arrays that the gradient takes, and the attributes that it has on top.
         self.gradient_arrays = (*self.taken, *saved, *cotangents)
-        known = {*self.gradient_arrays, *(p.name for p in self.attributes), "per_sample", "wrt"}
+        known = {*self.gradient_arrays, *(p.name for p in self.attributes), "per_sample", "wrt", "out"}
         self.gradient_attributes = [p for p in taken.values() if p.name not in known]
         self.shapes = None if shapes is None else dict(shapes) | self._cotangent_shapes(shapes)
         self.operator, self.gradient_operator = register(self)

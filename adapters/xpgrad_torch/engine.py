@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import array_api_compat
 import numpy as np
 import torch
 
-from xpgrad.engine import NumpyEngine
+from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.blas import Blas, find_blas
 from xpgrad.engine.team import OpenMPTeam, PoolTeam, find_openmp
 
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
+_COMPUTED = (torch.float32, torch.float64)
 
 
 class TorchEngine(NumpyEngine):
@@ -28,11 +30,12 @@ class TorchEngine(NumpyEngine):
     """
 
     name = "torch"
+    array_types = (torch.Tensor, torch.nn.Parameter)
 
-    @functools.cached_property
-    def team(self) -> Any:
-        """Torch's own threads, where they are OpenMP's."""
-        return find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
+    def __init__(self) -> None:
+        # torch's own threads, where they are OpenMP's
+        team = find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
+        super().__init__(lambda: team)
 
     @functools.cached_property
     def blas(self) -> Blas | None:
@@ -45,6 +48,29 @@ class TorchEngine(NumpyEngine):
             return False
         grad = torch.is_grad_enabled()
         return all(_plain(array) and not (grad and array.requires_grad) for array in arrays)
+
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """See StandardEngine.agrees."""
+        dtype, shape = arrays[0].dtype, arrays[0].shape
+        if dtype not in _COMPUTED:
+            return False
+        for array in arrays:
+            if array.dtype is not dtype or array.shape != shape or array.requires_grad or not _plain(array):
+                return False
+        return True
+
+    def quick_elementwise(
+        self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]
+    ) -> torch.Tensor:
+        """The result for tensors that agree."""
+        return torch.from_numpy(
+            super().quick_elementwise(formula, [array.numpy() for array in arrays], numbers)
+        )
+
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The one output along the last axis, for tensors that agree."""
+        result = super().quick_rows(formula, [array.numpy() for array in arrays])
+        return None if result is None else self.lower(result)
 
     def lift(self, array: torch.Tensor) -> np.ndarray:
         """A view of the tensor's memory."""
@@ -74,13 +100,39 @@ class TorchEngine(NumpyEngine):
     def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product, added to the total by BLAS itself."""
         if total is None:
-            return self.matmul(a, b)
-        if total.ndim > 2:
-            total += self.matmul(a, b)
-            return total
-        tensor = torch.from_numpy(total)
-        torch.addmm(tensor, _tensor(a), _tensor(b), out=tensor)
+            return self.product(a, b)
+        sums, left, right = (_one_batch(array, total.shape[:-2]) for array in (total, a, b))
+        (torch.addmm if sums.ndim == 2 else torch.baddbmm)(sums, left, right, out=sums)
         return total
+
+    def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+        """Matrix product by torch, straight into the target where that is given."""
+        if target is None:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            target = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype)
+        result, left, right = (_one_batch(array, target.shape[:-2]) for array in (target, a, b))
+        (torch.mm if result.ndim == 2 else torch.bmm)(left, right, out=result)
+        return target
+
+    def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
+        """By torch."""
+        return torch.sum(_tensor(array), dim=-1).numpy()
+
+    def rfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.rfft(_tensor(array), n=n, dim=axis).numpy()
+
+    def irfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.irfft(_tensor(array), n=n, dim=axis).numpy()
+
+    def fft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.fft(_tensor(array), n=n, dim=axis).numpy()
+
+    def ifft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
+        """By torch."""
+        return torch.fft.ifft(_tensor(array), n=n, dim=axis).numpy()
 
     def describe(self) -> str:
         """In a line."""
@@ -93,11 +145,19 @@ class TorchEngine(NumpyEngine):
 def _plain(tensor: Any) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and tensor.layout == torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_neg()
     )
+
+
+def _one_batch(array: np.ndarray, batch: tuple[int, ...]) -> torch.Tensor:
+    """A stack of matrices as torch's products take it: one axis for the whole batch, none for a single one."""
+    rows, columns = array.shape[-2:]
+    if prod(batch) == 1:
+        return _tensor(array).reshape(rows, columns)
+    return _tensor(array).expand(*batch, rows, columns).reshape(-1, rows, columns)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -1,4 +1,8 @@
-"""xpgrad's operators as differentiable functions of PyTorch tensors, in ONNX's shapes and gate orders."""
+"""xpgrad's operators as differentiable functions of PyTorch tensors.
+
+The recurrent ones have ONNX's shapes and gate orders. Activations and losses that `torch.nn.functional` has
+too bear its names and take its arguments.
+"""
 
 from collections.abc import Sequence
 
@@ -7,6 +11,33 @@ from torch import Tensor
 import xpgrad
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._memory import apply_sequence
+from xpgrad_torch.activations import (
+    celu,
+    elu,
+    gelu,
+    hard_sigmoid,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    log_softmax,
+    logsigmoid,
+    mish,
+    prelu,
+    quick_gelu,
+    relu,
+    relu6,
+    scaled_tanh,
+    selu,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    softsign,
+    tanh,
+    threshold,
+    thresholded_relu,
+)
 from xpgrad_torch.convolution import (
     conv1d,
     conv2d,
@@ -15,18 +46,46 @@ from xpgrad_torch.convolution import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from xpgrad_torch.losses import binary_cross_entropy_with_logits, cross_entropy
 
 __all__ = [
+    "binary_cross_entropy_with_logits",
+    "celu",
     "conv1d",
     "conv2d",
     "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "cross_entropy",
+    "elu",
+    "gelu",
     "gru",
     "gru_cell",
+    "hard_sigmoid",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "log_softmax",
+    "logsigmoid",
     "lstm",
     "lstm_cell",
+    "mish",
+    "prelu",
+    "quick_gelu",
+    "relu",
+    "relu6",
+    "scaled_tanh",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "tanh",
+    "threshold",
+    "thresholded_relu",
 ]
 
 # The axes of each array: T time, N batch, I input, H hidden, D directions.

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from xpgrad_torch import convolution, modules
+from xpgrad_torch import activations as _activations
+from xpgrad_torch import convolution, losses, modules
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
@@ -40,6 +41,12 @@ def _not_real(module: nn.Module) -> str | None:
     return None
 
 
+def _not_zero(module: nn.Module) -> str | None:
+    if module.value != 0:
+        return f"a Threshold with value = {module.value} stays torch.nn.Threshold, expected value = 0"
+    return None
+
+
 # What is replaced, by exact type: a subclass may have changed what the module computes.
 _Table = Mapping[type[nn.Module], _Replacement]
 _REPLACEMENTS: _Table = {
@@ -54,7 +61,18 @@ _REPLACEMENTS: _Table = {
     nn.LSTM: _Replacement(modules.LSTM, _projected),
     nn.LSTMCell: _Replacement(modules.LSTMCell),
 }
-_OURS = {replacement.module: theirs for theirs, replacement in _REPLACEMENTS.items()}
+# What is replaced where it is asked for.
+_ACTIVATIONS: _Table = {
+    getattr(nn, name): _Replacement(getattr(family, name))
+    for family in (_activations, losses)
+    for name in family.__all__
+    if hasattr(nn, name)
+} | {nn.Threshold: _Replacement(_activations.Threshold, _not_zero)}
+_OURS = {entry.module: theirs for theirs, entry in [*_REPLACEMENTS.items(), *_ACTIVATIONS.items()]}
+
+
+def _table(activations: bool) -> _Table:
+    return {**_REPLACEMENTS, **_ACTIVATIONS} if activations else _REPLACEMENTS
 
 
 def _same_state(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
@@ -95,7 +113,12 @@ def _wanted(module: nn.Module, table: _Table) -> type[nn.Module] | None:
 
 
 def swap(
-    model: nn.Module, *, verbose: bool = False, verify: Any = None, tolerance: float | None = None
+    model: nn.Module,
+    *,
+    activations: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
 ) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
@@ -109,6 +132,9 @@ def swap(
     ----------
     model : torch.nn.Module
         The model, which is changed, or a single module to replace, which is not.
+    activations : bool
+        Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
+        BCEWithLogitsLoss. A Threshold whose value is not 0 stays, with a warning.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it.
     verify : tensor, tuple or dict, optional
@@ -153,11 +179,12 @@ def swap(
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
     if tolerance is not None and verify is None:
         raise ValueError(f"swap: tolerance is {tolerance}, expected verify to be given, it is None")
-    found = _report(model, _REPLACEMENTS)
+    table = _table(activations)
+    found = _report(model, table)
     for reason in dict.fromkeys(row.why for row in found.rows if row.warns):
         warnings.warn(f"swap: {reason}", stacklevel=2)
     before = None if verify is None else _results(model, verify)
-    swapped = _replace(model, lambda module: _wanted(module, _REPLACEMENTS))
+    swapped = _replace(model, lambda module: _wanted(module, table))
     if before is not None:
         try:
             _compare(before, _results(swapped, verify), tolerance)
@@ -267,13 +294,15 @@ class SwapReport(NamedTuple):
         return "\n".join([*lines, f"{count} of {len(self.rows)} modules with parameters replaced"])
 
 
-def swap_report(model: nn.Module) -> SwapReport:
+def swap_report(model: nn.Module, *, activations: bool = False) -> SwapReport:
     """Tell what `swap` would replace in a model, what it would leave, and why, without changing it.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model.
+    activations : bool
+        As for `swap`.
 
     Returns
     -------
@@ -297,7 +326,7 @@ def swap_report(model: nn.Module) -> SwapReport:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap_report: model is {type(model).__name__}, expected torch.nn.Module")
-    return _report(model, _REPLACEMENTS)
+    return _report(model, _table(activations))
 
 
 def _report(model: nn.Module, table: _Table) -> SwapReport:

@@ -6,6 +6,7 @@ Every message names the operator, the argument, the rule and both values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index as operator_index
 from typing import Any
 
 import array_api_compat
@@ -57,8 +58,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             )
         if not one_device and device(array) != place:
             raise TypeError(
-                f"{operator}: {name} is on device {device(array)}, expected {place}, "
-                f"the device of {leader}"
+                f"{operator}: {name} is on device {device(array)}, expected {place}, the device of {leader}"
             )
     known = [name for name in _FLOATS if hasattr(xp, name)]
     if not any(first.dtype == getattr(xp, name) for name in known):
@@ -98,6 +98,39 @@ def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Se
         )
 
 
+def check_broadcast(operator: str, name: str, array: Any, leader: str, shape: Sequence[int]) -> None:
+    """Raise ValueError unless the array, where given, broadcasts to the leader's shape and adds nothing to it."""
+    if array is None:
+        return
+    own = tuple(array.shape)
+    padded = (1,) * (len(shape) - len(own)) + own
+    if len(own) > len(shape) or any(n not in (1, whole) for n, whole in zip(padded, shape, strict=True)):
+        raise ValueError(
+            f"{operator}: {name} has shape {own}, expected one that broadcasts to {tuple(shape)}, the shape of {leader}"
+        )
+
+
+def check_out(operator: str, out: Any, shape: Sequence[int]) -> None:
+    """Raise ValueError unless `out`, where given, has the result's shape and is not read-only."""
+    check_shape(operator, "out", out, "the shape of the result", shape)
+    if not getattr(getattr(out, "flags", None), "writeable", True):
+        raise ValueError(f"{operator}: out is read-only, expected an array that can be written to")
+
+
+def check_axis(operator: str, axis: Any, name: str, shape: Sequence[int], past_end: bool = False) -> int:
+    """Return an axis of the array counted from the front; with `past_end` its rank is one, too."""
+    number = check_integer(operator, "axis", axis)
+    rank = len(shape)
+    if not -rank <= number < rank + past_end:
+        raise ValueError(
+            f"{operator}: axis is {number}, expected {-rank} to {rank - 1 + past_end} for {name} of shape "
+            f"{tuple(shape)}"
+            if rank + past_end
+            else f"{operator}: {name} has no axes, expected at least one"
+        )
+    return number + rank if number < 0 else number
+
+
 def check_choice(operator: str, name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raise ValueError unless the value is one of the choices."""
     if not any(type(value) is type(choice) and value == choice for choice in choices):
@@ -109,6 +142,16 @@ def check_number(operator: str, name: str, value: Any) -> float:
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
         raise TypeError(f"{operator}: {name} is {value!r} of type {type(value).__name__}, expected a number")
     return float(value)
+
+
+def check_integer(operator: str, name: str, value: Any) -> int:
+    """Return an integer as an int; TypeError for anything else."""
+    try:
+        if not isinstance(value, bool):
+            return operator_index(value)
+    except TypeError:
+        pass
+    raise TypeError(f"{operator}: {name} is {value!r} of type {type(value).__name__}, expected an integer")
 
 
 def check_wrt(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpgrad import engine as engines
@@ -46,5 +46,43 @@ class Computation:
         """A result in the caller's namespace and dtype."""
         array = self.engine.lower(array)
         if array.dtype != self._dtype:
-            array = self._caller_xp.astype(array, self._dtype)
+            with self.engine.quiet():  # what is too large or small for half precision is inf or 0 there
+                array = self._caller_xp.astype(array, self._dtype)
         return array
+
+    def lift_integers(self, array: Any) -> Any:
+        """An array of integers where it is computed."""
+        return self.engine.lift(array)
+
+    def reshape(self, array: Any, shape: Sequence[int]) -> Any:
+        """A lifted array in another shape: a view where that is possible."""
+        return array if tuple(array.shape) == tuple(shape) else self.xp.reshape(array, tuple(shape))
+
+    def deliver(
+        self, operator: str, compute: Callable[[Any], Any], out: Any, shape: Sequence[int] | None = None
+    ) -> Any:
+        """What ``compute(target)`` gives, in the caller's namespace and dtype; in `out` where that is given.
+
+        `target` is where the result may go at once, in the engine's namespace, or None. `shape` is the shape in which
+        compute works, if that is not `out`'s.
+        """
+        if out is not None and out.dtype == self._compute_dtype:
+            target = self.engine.target(out, tuple(out.shape) if shape is None else tuple(shape))
+            if target is not None:
+                compute(target)
+                return out
+        return self.put(operator, compute(None), out)
+
+    def put(self, operator: str, result: Any, out: Any) -> Any:
+        """A result in the caller's namespace and dtype; written to `out` where that is given."""
+        if out is None:
+            return self.lower(result)
+        result = self.lower(self.reshape(result, tuple(out.shape)))
+        try:
+            out[...] = result
+        except (TypeError, RuntimeError) as error:
+            raise TypeError(
+                f"{operator}: out is a {type(out).__name__} that cannot be written to ({error}), expected an "
+                "array that can"
+            ) from error
+        return out

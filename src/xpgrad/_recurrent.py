@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from xpgrad._activation_formulas import ONNX_ACTIVATIONS, Activation
 from xpgrad._arguments import (
     check_arrays,
     check_choice,
@@ -20,7 +21,6 @@ from xpgrad._arguments import (
 )
 from xpgrad._computation import Computation
 from xpgrad._timeline import Chunk, Timeline
-from xpgrad.activations import ONNX_ACTIVATIONS, Activation
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 

@@ -8,22 +8,36 @@ from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
 
+from xpgrad import activations, losses, softmax
 from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
 
 
 class _Rule(NamedTuple):
-    """How a forward kernel's outputs lead to its gradient."""
+    """How a forward kernel's outputs lead to its gradient.
+
+    A forward with one output, Y, returns it as it is.
+    """
 
     gradient: Callable
-    saved: tuple[str, ...]  # outputs that the gradient takes
-    cotangents: dict[str, str]  # output -> the gradient's argument for its cotangent
+    saved: tuple[str, ...] = ()  # outputs that the gradient takes
+    cotangents: dict[str, str] = {"Y": "dY"}  # output -> the gradient's argument for its cotangent
+
+
+def _rules_of(module: Any, *saving: str) -> dict[Callable, _Rule]:
+    """The rules of a module's pairs with one output; those named take it, the others their input."""
+    pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
+    names = {name.removesuffix("_grad"): gradient for name, gradient in pairs.items()}
+    return {
+        getattr(module, name): _Rule(gradient, ("Y",) if name in saving else ())
+        for name, gradient in names.items()
+    }
 
 
 _RULES: dict[Callable, _Rule] = {
-    conv: _Rule(conv_grad, (), {"Y": "dY"}),
-    conv_transpose: _Rule(conv_transpose_grad, (), {"Y": "dY"}),
+    conv: _Rule(conv_grad),
+    conv_transpose: _Rule(conv_transpose_grad),
     gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     gru_cell: _Rule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
     lstm_cell: _Rule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
@@ -32,7 +46,16 @@ _RULES: dict[Callable, _Rule] = {
         ("H_all", "C_all", "iofc"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t"},
     ),
+    **_rules_of(activations, "leaky_relu", "sigmoid", "tanh"),
+    **_rules_of(softmax, "softmax", "log_softmax"),
+    **_rules_of(losses),
 }
+
+
+class _One(NamedTuple):
+    """The outputs of a forward that has one."""
+
+    Y: Any
 
 
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
@@ -41,7 +64,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package: `lstm`, `gru`, `lstm_cell`, `gru_cell`, `conv`, `conv_transpose`.
+        A forward kernel of this package: any function of its that has a partner with ``_grad``.
     *args, **kwargs
         Its arguments; also those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
 
@@ -51,15 +74,15 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
         What ``fn`` returned.
     pullback : callable
         ``pullback(*cotangents)`` takes a cotangent for each differentiable output, in their order or by
-        the gradient's names for them, None or left out for zero, and returns the gradients of fn's array
-        arguments. It can be called any number of times.
+        the gradient's names for them, and returns the gradients of fn's array arguments, as fn's own gradient
+        does. Of several outputs some may be left out or None, for zero. It can be called any number of times.
 
     Raises
     ------
     TypeError
         For a function without a gradient here, arguments that it does not take, or too many cotangents.
     ValueError
-        For a cotangent of an output that is only saved for the gradient.
+        For a cotangent of an output that is only saved for the gradient, or an `out` that is an input.
 
     Examples
     --------
@@ -84,15 +107,21 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     }
     options = {name: kwargs.pop(name) for name in list(kwargs) if name in gradient_only}
     arguments = signature.bind(*args, **kwargs).arguments
+    out = arguments.get("out")
+    if out is not None and any(out is value for name, value in arguments.items() if name != "out"):
+        raise ValueError(
+            "vjp: out is an input, expected another array: the gradient takes the input as it was"
+        )
     outputs = fn(**arguments)
-    count = len(outputs) if isinstance(outputs, tuple) else 1
-    saved = {name: getattr(outputs, name) for name in rule.saved}
-    passed_on = {name: value for name, value in arguments.items() if name in taken}
+    results = outputs if hasattr(outputs, "_fields") else _One(outputs)
+    saved = {name: getattr(results, name) for name in rule.saved}
+    # `out` is the forward's: a gradient that is written over it could be had only once
+    arguments = {name: value for name, value in arguments.items() if name in taken and name != "out"}
     differentiable = list(rule.cotangents.values())
 
     def pullback(*cotangents: Any, **named: Any) -> Any:
         beyond = [c for c in cotangents[len(differentiable) :] if c is not None]
-        if len(cotangents) > count:
+        if len(cotangents) > len(results):
             raise TypeError(
                 f"vjp: pullback of {fn.__name__} got {len(cotangents)} cotangents, expected at most "
                 f"{len(differentiable)}: {', '.join(differentiable)}"
@@ -110,8 +139,10 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
                     f"{', '.join(differentiable)} at most once"
                 )
             by_name[name] = cotangent
-        if count == 1 and by_name.get(only := differentiable[0]) is None:  # such a gradient takes no None
+        if (
+            len(results) == 1 and by_name.get(only := differentiable[0]) is None
+        ):  # such a gradient takes no None
             by_name[only] = array_namespace(outputs).zeros_like(outputs)
-        return rule.gradient(**passed_on, **saved, **by_name, **options)
+        return rule.gradient(**arguments, **saved, **by_name, **options)
 
     return outputs, pullback

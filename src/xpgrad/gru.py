@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
 from xpgrad._recurrent import (
     Direction,
@@ -42,7 +43,6 @@ from xpgrad._recurrent import (
     one_step,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh")
@@ -342,7 +342,9 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
     h0, gates, h_rows, bias = _start(call, direction)
     R_T = call.part("R", direction).T
-    R_gates_T, R_candidate_T = (engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :]))
+    R_gates_T, R_candidate_T = (
+        engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :])
+    )
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
 
     def stages(source: Any) -> list:

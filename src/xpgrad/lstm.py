@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
 from xpgrad._recurrent import (
     Direction,
@@ -42,7 +43,6 @@ from xpgrad._recurrent import (
     one_step,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.activations import clip_pullback, clip_value
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")

@@ -97,9 +97,17 @@ class ConvGeometry:
         """Whether an array of the convolution has no elements."""
         return not (self.batch and self.channels and self.outputs)
 
-    def one_image(self) -> ConvGeometry:
-        """The geometry of a single sample."""
-        return replace(self, batch=1)
+    def adjoint(self) -> ConvGeometry:
+        """At stride 1, the geometry of the input gradient: with dY as input, and flipped, transposed weights."""
+        reach = zip(self.kernel, self.dilations, self.begin, strict=True)
+        return replace(
+            self,
+            channels=self.outputs,
+            outputs=self.channels,
+            size=self.output_size,
+            output_size=self.size,
+            begin=tuple((k - 1) * d - b for k, d, b in reach),
+        )
 
     def per_sample(self) -> ConvGeometry:
         """The geometry in which every sample has weights of its own: samples are groups of one image."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
@@ -10,7 +11,7 @@ from xpgrad._conv.geometry import ConvGeometry
 class Method:
     """A way to compute a convolution; every method gives the same numbers but for rounding.
 
-    Arrays come lifted, in the engine's namespace, with the shapes of the geometry.
+    Arrays come lifted, in the engine's namespace, with the shapes of the geometry, and none is empty.
     """
 
     name: str
@@ -32,8 +33,21 @@ class Method:
         raise NotImplementedError
 
 
-def with_bias(engine: Any, Y: Any, B: Any) -> Any:
-    """Y (n, O, ...) plus B (O,) along its channels, where B is given."""
+def with_bias(engine: Any, Y: Any, B: Any, target: Any = None) -> Any:
+    """Y (n, O, ...) plus B (O,) along its channels, where B is given, perhaps in the memory of `target`."""
     if B is None:
         return Y
-    return engine.add(Y, engine.xp.reshape(B, (B.shape[0],) + (1,) * (Y.ndim - 2)))
+    return engine.add(Y, engine.xp.reshape(B, (B.shape[0],) + (1,) * (Y.ndim - 2)), target)
+
+
+def image_size(geometry: ConvGeometry) -> int:
+    """The elements of one image of input and one of output, for which an engine is to plan blocks."""
+    return prod(geometry.input_shape[1:]) + prod(geometry.output_shape[1:])
+
+
+def columns_of_images(xp: Any, array: Any) -> Any:
+    """(n, group, rows, L) as (group, rows, n * L); a view where n is 1."""
+    n, group, rows, length = array.shape
+    if n == 1:
+        return array[0, ...]
+    return xp.reshape(xp.permute_dims(array, (1, 2, 0, 3)), (group, rows, n * length))

@@ -21,11 +21,10 @@ from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry, Sizes
-from xpgrad._conv.method import Method, with_bias
-from xpgrad._conv.padding import padded
+from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
 
 
-class _Grid:
+class Grid:
     """The grid of the phases, and the place of every tap in it."""
 
     def __init__(self, geometry: ConvGeometry) -> None:
@@ -47,66 +46,55 @@ class _Grid:
         self.length = prod(self.size)
         self.lead = self.taps[-1][1]
         self.output_length = prod((geometry.output_size[0], *self.size[1:]))
-
-    def split(self, xp: Any, X: Any) -> list[Any]:
-        """Images (n, C, *size) as phases, each (n, group, C / group, length and a little more)."""
-        g = self._geometry
         # a slice that begins in the last rows ends behind the grid, by less than a row
-        rows = (self.size[0] + (g.rank > 1), *self.size[1:])
-        behind = [r * s - b - size for r, s, b, size in zip(rows, g.strides, g.begin, g.size, strict=True)]
-        X = padded(xp, X, g.begin, behind)
-        n, length = X.shape[0], prod(rows)
+        slack = geometry.rank > 1 and self.lead > 0
+        self._rows = (self.size[0] + slack, *self.size[1:])
+        self.room = prod(self._rows)
+
+    def split(self, engine: Any, X: Any) -> list[Any]:
+        """Images (n, C, *size) as phases, each (n, group, C / group, room)."""
+        g = self._geometry
         parts = []
         for phase in self.phases:
-            steps = tuple(slice(r, None, s) for r, s in zip(phase, g.strides, strict=True))
-            part = X[(slice(None), slice(None), *steps)]
-            parts.append(xp.reshape(part, (n, g.group, g.channels // g.group, length)))
+            steps, before, behind = [], [], []
+            for r, s, b, size, rows in zip(phase, g.strides, g.begin, g.size, self._rows, strict=True):
+                first = max(0, -((r - b) // s))  # the phase's first element that is not padding
+                start = first * s + r - b
+                count = max(0, -((start - size) // s))
+                steps.append(slice(start, None, s))
+                before.append(first if count else 0)
+                behind.append(rows - count - before[-1])
+            part = engine.pad(X[(slice(None), slice(None), *steps)], before, behind)
+            shape = (X.shape[0], g.group, g.channels // g.group, self.room)
+            parts.append(engine.xp.reshape(part, shape))
         return parts
 
-    def join(self, xp: Any, parts: list[Any]) -> Any:
+    def join(self, engine: Any, parts: list[Any], target: Any = None) -> Any:
         """The way back of `split` for sums: phases, each (n, group, C / group, length), as (n, C, *size)."""
         g = self._geometry
-        n = parts[0].shape[0]
         images = {
-            phase: xp.reshape(part, (n, g.channels, *self.size))
+            phase: engine.xp.reshape(part, (part.shape[0], g.channels, *self.size))
             for phase, part in zip(self.phases, parts, strict=True)
         }
-        if prod(g.strides) > 1:
-            nothing = xp.zeros_like(parts[0])
-            nothing = xp.reshape(nothing, (n, g.channels, *self.size))
-            whole = _interleaved(xp, images, nothing, g.strides, ())
-        else:
-            whole = images[(0,) * g.rank]
-        behind = [size + b - m for size, b, m in zip(g.size, g.begin, whole.shape[2:], strict=True)]
-        return padded(xp, whole, [-b for b in g.begin], behind)
+        return engine.interleave(images, g.strides, g.begin, g.size, target)
 
-    def spread(self, xp: Any, dY: Any) -> Any:
+    def spread(self, engine: Any, dY: Any) -> Any:
         """Output cotangents (n, O, *output_size) on the grid, (n, group, O / group, lead + length)."""
+        return self._flat(engine, engine.spread(dY, self.size, self.lead))
+
+    def spread_rows(self, engine: Any, dY: Any) -> Any:
+        """Output cotangents on the grid's rows of outputs, (n, group, O / group, output_length)."""
+        return self._flat(engine, engine.spread(dY, (self._geometry.output_size[0], *self.size[1:]), 0))
+
+    def _flat(self, engine: Any, dY: Any) -> Any:
         g = self._geometry
-        behind = [m - o for m, o in zip(self.size, g.output_size, strict=True)]
-        dY = padded(xp, dY, (0,) * g.rank, behind)
-        dY = xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, self.length))
-        return padded(xp, dY, (self.lead,), (0,))
+        return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, dY.shape[2]))
 
     def gather(self, xp: Any, Y: Any) -> Any:
         """Outputs (n, group, O / group, output_length) as (n, O, *output_size)."""
         g = self._geometry
         Y = xp.reshape(Y, (Y.shape[0], g.outputs, g.output_size[0], *self.size[1:]))
         return Y[(..., *(slice(0, o) for o in g.output_size))]
-
-
-def _interleaved(xp: Any, images: dict[Sizes, Any], nothing: Any, strides: Sizes, phase: Sizes) -> Any:
-    """Phases put between one another, dimension by dimension."""
-    axis = len(phase)
-    if axis == len(strides):
-        return images.get(phase, nothing)
-    parts = [_interleaved(xp, images, nothing, strides, (*phase, r)) for r in range(strides[axis])]
-    if len(parts) == 1:
-        return parts[0]
-    stacked = xp.stack(parts, axis=axis + 3)
-    shape = list(parts[0].shape)
-    shape[axis + 2] *= strides[axis]
-    return xp.reshape(stacked, tuple(shape))
 
 
 def tap_weights(engine: Any, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
@@ -123,58 +111,54 @@ class Shifted(Method):
 
     def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        xp, grid = engine.xp, _Grid(geometry)
+        xp, grid = engine.xp, Grid(geometry)
         weights = tap_weights(engine, geometry, W)
 
         def block(images: slice, target: Any) -> Any:
-            phases = grid.split(xp, X[images, ...])
+            phases = grid.split(engine, X[images, ...])
             total = None
             for tap, (phase, shift) in enumerate(grid.taps):
                 view = phases[phase][..., shift : shift + grid.output_length]
                 total = engine.add_product(total, weights[tap, ...], view)
-            return with_bias(engine, grid.gather(xp, total), B)
+            return with_bias(engine, grid.gather(xp, total), B, target)
 
-        return engine.assemble(block, engine.blocks(geometry.batch), geometry.output_shape, X)
+        return engine.assemble(
+            block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.output_shape, like=X
+        )
 
     def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        xp, grid = engine.xp, _Grid(geometry)
+        xp, grid = engine.xp, Grid(geometry)
         weights = tap_weights(engine, geometry, W, transposed=True)
 
         def block(images: slice, target: Any) -> Any:
-            cotangents = grid.spread(xp, dY[images, ...])
+            cotangents = grid.spread(engine, dY[images, ...])
             totals: list[Any] = [None] * len(grid.phases)
             for tap, (phase, shift) in enumerate(grid.taps):
                 start = grid.lead - shift
                 view = cotangents[..., start : start + grid.length]
                 totals[phase] = engine.add_product(totals[phase], weights[tap, ...], view)
-            return with_bias(engine, grid.join(xp, totals), B)
+            return with_bias(engine, grid.join(engine, totals, target), B, target)
 
-        return engine.assemble(block, engine.blocks(geometry.batch), geometry.input_shape, dY)
+        return engine.assemble(
+            block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.input_shape, like=dY
+        )
 
     def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
-        xp, grid, g = engine.xp, _Grid(geometry), geometry
+        xp, grid, g = engine.xp, Grid(geometry), geometry
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            phases = grid.split(xp, X[images, ...])
-            cotangents = grid.spread(xp, dY[images, ...])[..., grid.lead : grid.lead + grid.output_length]
+            phases = grid.split(engine, X[images, ...])
+            cotangents = grid.spread_rows(engine, dY[images, ...])
             # one product over images and positions, where an engine takes several images at a time
-            rows = _images_in_columns(xp, cotangents)
+            rows = columns_of_images(xp, cotangents)
             totals = totals or [None] * len(grid.taps)
             for tap, (phase, shift) in enumerate(grid.taps):
-                view = _images_in_columns(xp, phases[phase][..., shift : shift + grid.output_length])
+                view = columns_of_images(xp, phases[phase][..., shift : shift + grid.output_length])
                 totals[tap] = engine.add_product(totals[tap], rows, xp.matrix_transpose(view))
             return totals
 
-        totals = engine.accumulate(block, engine.blocks(geometry.batch))
+        totals = engine.accumulate(block, engine.blocks(geometry.batch, image_size(geometry)))
         dW = xp.stack(totals, axis=-1)  # (group, O / group, C / group, taps)
         return xp.reshape(dW, g.weight_shape)
-
-
-def _images_in_columns(xp: Any, array: Any) -> Any:
-    """(n, group, rows, L) as (group, rows, n * L); a view where n is 1."""
-    n, group, rows, length = array.shape
-    if n == 1:
-        return array[0, ...]
-    return xp.reshape(xp.permute_dims(array, (1, 2, 0, 3)), (group, rows, n * length))

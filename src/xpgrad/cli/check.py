@@ -31,6 +31,7 @@ from ..testing import (
     relative_error,
     to_numpy,
 )
+from .check_activations import ACTIVATIONS
 from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
 from .check_convolution import CONVOLUTIONS
 from .console import progress, table
@@ -470,6 +471,7 @@ KERNELS: tuple[Kernel, ...] = (
     _sequence_kernel(_GRU, _GRU_OPTIONS),
     _cell_kernel(_LSTM, _LSTM_CELL_OPTIONS),
     _cell_kernel(_GRU, _GRU_CELL_OPTIONS),
+    *ACTIVATIONS,
     *CONVOLUTIONS,
 )
 

@@ -33,6 +33,7 @@ PACKAGES = (
     "threadpoolctl",
     "rich",
     "matplotlib",
+    "scikit-learn",
 )
 VARIABLES = (
     "XPGRAD_JIT",

@@ -7,17 +7,20 @@ Kernels know the operator, engines know the machine. ``choose`` picks the engine
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from contextvars import ContextVar
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import array_api_compat
 
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
-from xpgrad.engine.numpy_engine import NumpyEngine, jit_enabled
+from xpgrad.engine.machine import jit_enabled, thread_count
+from xpgrad.engine.numpy_engine import NumpyEngine
+from xpgrad.engine.row_formula import RowFormula, Step
 from xpgrad.engine.standard import StandardEngine
-from xpgrad.engine.team import thread_count
+from xpgrad.engine.team import PoolTeam
 
 __all__ = [
     "Elementwise",
@@ -25,15 +28,31 @@ __all__ = [
     "NumpyEngine",
     "Operand",
     "Product",
+    "RowFormula",
     "Span",
     "StandardEngine",
+    "Step",
+    "agreed",
     "choose",
     "describe_engines",
+    "thread_count",
     "use_engine",
 ]
 
 _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
-_numpy_engine = NumpyEngine()
+_pool = PoolTeam()
+
+
+def _process_team() -> Any:
+    """The threads of a framework that is loaded in this process, else a pool of our own."""
+    for name in _entries():
+        if name in sys.modules and (adapter := _adapter(name)) is not None:
+            return adapter.team
+    return _pool
+
+
+_numpy_engine = NumpyEngine(_process_team)
+_by_type: dict[type, Any] = dict.fromkeys(_numpy_engine.array_types, _numpy_engine)
 
 
 def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
@@ -56,16 +75,35 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
     return StandardEngine(xp)
 
 
+def agreed(arrays: Sequence[Any]) -> Any:
+    """The engine whose arrays these obviously are, of one dtype and shape; else None: then look closer."""
+    if _forced.get() is not None:
+        return None
+    engine = _by_type.get(type(arrays[0]))
+    return engine if engine is not None and engine.agrees(arrays) else None
+
+
+@functools.cache
+def _entries() -> dict[str, EntryPoint]:
+    """What loads the adapters' engines, by name; an engine has the name of its framework's module."""
+    return {entry.name: entry for entry in sorted(entry_points(group="xpgrad.engines"))}
+
+
+@functools.cache
+def _adapter(name: str) -> Any:
+    try:
+        adapter = _entries()[name].load()()
+    except ImportError:  # its framework is not installed, so none of its arrays will come
+        return None
+    _by_type.update(dict.fromkeys(adapter.array_types, adapter))
+    return adapter
+
+
 @functools.cache
 def _adapters() -> dict[str, Any]:
     """Engines that adapters bring, by name; made when the first arrays of a foreign namespace come."""
-    found = {}
-    for entry in sorted(entry_points(group="xpgrad.engines"), key=lambda entry: entry.name):
-        try:
-            found[entry.name] = entry.load()()
-        except ImportError:  # its framework is not installed, so none of its arrays will come
-            continue
-    return found
+    found = {name: _adapter(name) for name in _entries()}
+    return {name: adapter for name, adapter in found.items() if adapter is not None}
 
 
 class use_engine:  # noqa: N801 - reads as the function it is for its callers
@@ -107,7 +145,7 @@ class use_engine:  # noqa: N801 - reads as the function it is for its callers
 
 
 def _entry_names() -> set[str]:
-    return {entry.name for entry in entry_points(group="xpgrad.engines")}
+    return set(_entries())
 
 
 def describe_engines() -> dict[str, str]:
@@ -124,7 +162,7 @@ def describe_engines() -> dict[str, str]:
     >>> sorted(describe_engines())[0]
     'numpy'
     """
-    threads = thread_count()
+    threads = _numpy_engine.team.size()
     if jit_enabled():
         import numba
 

@@ -17,12 +17,14 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine import special
 from xpgrad.engine.formula import Elementwise, Product
 
 
@@ -42,6 +44,10 @@ class FormulaText(NamedTuple):
     constants: tuple
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
+
+
+# Threads may come to one formula at the same time, and Python's parser is not safe for that before 3.12.
+one_at_a_time = threading.RLock()
 
 
 class ProductText(NamedTuple):
@@ -104,13 +110,15 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
         packed weight; and of each matrix of `operands_of` its address, rows, columns and the length of a
         whole row.
     """
-    return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
+    texts = tuple(_stage_text(stage) for stage in stages)
+    with one_at_a_time:
+        return _compiled_loop(texts, dtype)
 
 
 @functools.cache
 def _compiled_loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> int:
     name = next(stage.function.__name__ for stage in stages if isinstance(stage, FormulaText))
-    return _load(f"{name.strip('_')}_{dtype}", _source(stages, dtype)).loop.address
+    return load(f"{name.strip('_')}_{dtype}", _source(stages, dtype)).loop.address
 
 
 @functools.cache
@@ -127,7 +135,7 @@ from xpgrad.engine.native import share_parts
 def share(work):
     share_parts(carray(work, (5,), np.int64))
 """
-    return _load("share", text).share.address
+    return load("share", text).share.address
 
 
 def cache_folder() -> Path:
@@ -155,7 +163,7 @@ def _writable_folder(folder: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix="xpgrad-"))
 
 
-def _load(name: str, text: str) -> Any:
+def load(name: str, text: str) -> Any:
     """Write the text to the cache folder, unless it is there, and import it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = _writable_folder(cache_folder()) / f"{name}_{digest}.py"
@@ -177,33 +185,51 @@ def _load(name: str, text: str) -> Any:
 
 def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     formulas = [stage for stage in stages if isinstance(stage, FormulaText)]
-    functions: dict[str, Callable] = {}
-    settings: dict[str, str] = {}
-    for stage in formulas:
-        _collect(stage.function, functions)
+    constants: dict[str, Any] = {}
     for name, value in (item for stage in formulas for item in stage.constants):
-        if callable(value):
-            _collect(value, functions)
-            setting = value.__name__
-        elif isinstance(value, (bool, type(None))):
-            setting = repr(value)
-        else:
-            setting = f"xp.real({float(value)!r})"
-        if settings.setdefault(name, setting) != setting:
+        if constants.setdefault(name, value) != value:
             raise ValueError(f"two formulas of one loop have a constant {name}")
-    main = {stage.function for stage in formulas}
     parts = [
-        f"# {', '.join(f'{s.function.__module__}.{s.function.__name__}' for s in formulas)} for {dtype}; "
-        f"generated, {_versions()}",
-        "import numpy as np\nfrom numba import carray, cfunc, njit\n",
-        f"from xpgrad.engine import scalar_{dtype} as xp",
-        "from xpgrad.engine.native import multiply_rows, multiply_rows_packed, numbers, pointer",
-        "from xpgrad.engine.native import wide_vectors\n",
+        preamble([stage.function for stage in formulas], constants, dtype),
+        "import numpy as np\nfrom numba import carray, cfunc\n",
+        "from xpgrad.engine.native import multiply_rows, multiply_rows_packed, numbers, pointer\n",
         "real = xp.real",
-        *(_scalar_function(f) for f in reversed(functions.values()) if f not in main),
-        *(f"{name} = {setting}" for name, setting in settings.items()),
-        *(_scalar_function(f) for f in dict.fromkeys(stage.function for stage in formulas)),
         _loop(stages, dtype),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def preamble(
+    functions: Sequence[Callable],
+    constants: dict,
+    dtype: str,
+    parameters: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
+    """The scalar functions that a loop calls, and the constants as globals.
+
+    `parameters` tells by the name of a function which of its keywords are no constants but come with each
+    call, behind its operands.
+    """
+    found: dict[str, Callable] = {}
+    for function in functions:
+        _collect(function, found)
+    settings = []
+    for name, value in constants.items():
+        if callable(value):
+            _collect(value, found)
+            settings.append(f"{name} = {value.__name__}")
+        elif isinstance(value, (bool, type(None))):
+            settings.append(f"{name} = {value!r}")
+        else:
+            settings.append(f"{name} = xp.real({float(value)!r})")
+    needed = [f for f in reversed(found.values()) if f not in functions]
+    names = ", ".join(f"{f.__module__}.{f.__name__}" for f in dict.fromkeys(functions))
+    parts = [
+        f"# {names} for {dtype}; generated, {_versions()}",
+        f"from numba import njit\n\nfrom xpgrad.engine import scalar_{dtype} as xp\n",
+        *(_scalar_function(f) for f in needed),
+        *settings,
+        *(_scalar_function(f, (parameters or {}).get(f.__name__, ())) for f in dict.fromkeys(functions)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -234,7 +260,7 @@ def _collect(function: Any, found: dict[str, Callable]) -> None:
     for node in ast.walk(_parse(function)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _passes_xp(node):
             callee = function.__globals__.get(node.func.id)
-            if callee is not None:  # else a constant of the formula
+            if callee is not None and not _is_special(callee):  # else a constant of the formula
                 _collect(callee, found)
 
 
@@ -242,11 +268,20 @@ def _passes_xp(call: ast.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "xp"
 
 
+def _is_special(function: Callable) -> bool:
+    """Whether the dtype's module of scalar functions has a version of its own of the function."""
+    return function.__module__ == special.__name__
+
+
 class _ToScalars(ast.NodeTransformer):
     """Drop xp from parameters and calls, and give every number the dtype."""
 
+    def __init__(self, parameters: Sequence[str] = ()) -> None:
+        self._parameters = parameters
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.args.args = [arg for arg in node.args.args if arg.arg != "xp"]
+        numbers = [arg for arg in node.args.kwonlyargs if arg.arg in self._parameters]
+        node.args.args = [*(arg for arg in node.args.args if arg.arg != "xp"), *numbers]
         node.args.kwonlyargs, node.args.kw_defaults = [], []
         for arg in node.args.args:
             arg.annotation = None
@@ -259,6 +294,8 @@ class _ToScalars(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if _passes_xp(node):
             node.args = node.args[1:]
+            if isinstance(node.func, ast.Name) and node.func.id in special.__all__:
+                node.func = ast.Attribute(ast.Name("xp", ast.Load()), node.func.id, ast.Load())
         return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
@@ -267,9 +304,9 @@ class _ToScalars(ast.NodeTransformer):
         return node
 
 
-def _scalar_function(function: Callable) -> str:
-    tree = ast.fix_missing_locations(_ToScalars().visit(_parse(function)))
-    return f"@njit(forceinline=True, error_model='numpy')\n{ast.unparse(tree)}\n"
+def _scalar_function(function: Callable, parameters: Sequence[str] = ()) -> str:
+    tree = ast.fix_missing_locations(_ToScalars(parameters).visit(_parse(function)))
+    return f"@njit(forceinline=True, error_model='numpy', fastmath={{'contract'}})\n{ast.unparse(tree)}\n"
 
 
 _HEAD = 5  # integers in front of the matrices
@@ -283,9 +320,8 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     body: list[str] = []
     for number, stage in enumerate(stages):
         if isinstance(stage, ProductText):
-            source, weight, target = (f"head[{m}:{m + _MATRIX}]" for m in (next(matrices) for _ in range(3)))
-            size = np.dtype(dtype).itemsize
-            call = f"real(1), {size}, count, {source}, {stage.at}, {weight}, {target}, first"
+            source, *_ = (next(matrices) for _ in range(3))
+            call = f"real(1), {np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {source}"
             body.append(
                 f"multiply_rows_packed(head[4], {call})"
                 if stage.packed
@@ -300,7 +336,7 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         "",
         "@cfunc('void(voidptr, int64)', cache=True, error_model='numpy', fastmath={'contract'})",
         "def loop(data, part):",
-        "    wide_vectors()",
+        "    xp.wide_vectors()",
         f"    head = carray(data, ({next(matrices)},), np.int64)",
         "    steps, bounds = numbers(head[1], head[0], 4), numbers(head[2], 1, part + 2)[0]",
         "    low, high = bounds[part], bounds[part + 1]",

@@ -24,14 +24,17 @@ class Formula:
         Returns a tuple of arrays.
     constants : dict
         Numbers, booleans, None, or functions of the same kind (an activation).
+    parameters : tuple of str
+        Names of numbers that come with each call, by keyword: compiled once for all their values.
     """
 
     function: Callable[..., tuple]
     constants: dict[str, Any] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
-    def __call__(self, xp: Any, *operands: Any) -> tuple:
+    def __call__(self, xp: Any, *operands: Any, **numbers: Any) -> tuple:
         """Evaluate on arrays of the namespace ``xp``."""
-        return self.function(xp, *operands, **self.constants)
+        return self.function(xp, *operands, **self.constants, **numbers)
 
     @property
     def key(self) -> tuple:

@@ -9,7 +9,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["multiply_rows", "multiply_rows_packed", "numbers", "pointer", "share_parts", "wide_vectors"]
+__all__ = ["multiply_rows", "multiply_rows_packed", "numbers", "pointer", "share_parts"]
 
 _VOID, _BYTE = ir.VoidType(), ir.IntType(8)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
@@ -28,19 +28,6 @@ def pointer(typingctx, address):
         return builder.inttoptr(args[0], _POINTER)
 
     return types.voidptr(types.int64), codegen
-
-
-@intrinsic
-def wide_vectors(typingctx):
-    """Let LLVM use vectors of 512 bits in the function that calls this, which it avoids by default."""
-
-    def codegen(context, builder, signature, args):
-        attributes = builder.function.attributes
-        set.add(attributes, '"prefer-vector-width"="512"')
-        attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
 
 
 def _stored(builder, value):
@@ -89,19 +76,22 @@ def _gemm(packed):
 
 def _rows_multiplier(gemm):
     @njit(forceinline=True)
-    def multiply_rows(address, one, itemsize, count, source, first, weight, target, start):
+    def multiply_rows(address, one, itemsize, count, first, start, head, m):
+        source, source_row = head[m], head[m + 3]
+        weight, inner, columns, weight_row = head[m + 4], head[m + 5], head[m + 6], head[m + 7]
+        target, target_row = head[m + 8], head[m + 11]
         gemm(
-            address, one, weight[2], count, weight[1], weight[0], weight[3],
-            source[0] + first * source[3] * itemsize, source[3],
-            target[0] + start * target[3] * itemsize, target[3],
+            address, one, columns, count, inner, weight, weight_row,
+            source + first * source_row * itemsize, source_row,
+            target + start * target_row * itemsize, target_row,
         )  # fmt: skip
 
     return multiply_rows
 
 
-# `count` rows of the source from `first` on, times the weight, into the target's rows from `start` on. Each
-# matrix is row-major, as (address, rows, columns, length of a whole row); read column by column, as BLAS
-# does, it is its own transpose, and so the factors change places.
+# `count` rows of a source from `first` on, times a weight, into a target's rows from `start` on. These three
+# stand in head from m on, each as address, rows, columns and the length of a whole row. They are row-major;
+# read column by column, as BLAS does, a matrix is its own transpose, and so the factors change places.
 multiply_rows = _rows_multiplier(_gemm(packed=False))
 multiply_rows_packed = _rows_multiplier(_gemm(packed=True))
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from xpgrad.engine import array_loops
 from xpgrad.engine.blas import Blas, PackedWeight, find_blas, pack
-from xpgrad.engine.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.machine import jit_enabled
+from xpgrad.engine.numpy_images import NumpyImages
+from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
 from xpgrad.engine.team import PoolTeam
 
@@ -32,27 +35,19 @@ _PACKED = 1 << 15
 _PACKED_TIMES = 12
 # A product of fewer rows than this makes too little of each number of the weight that it reads.
 _PRODUCT_ROWS = 16
-# A dtype's own `name` is made anew at every call.
+# What is computed in, by name: a dtype's own `name` is made anew at every call.
 _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
 
-def jit_enabled() -> bool:
-    """Whether formulas are compiled: numba is installed and ``XPGRAD_JIT`` is not 0."""
-    return os.environ.get("XPGRAD_JIT", "1") != "0" and _numba_installed()
-
-
-@functools.cache
-def _numba_installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
-
-
-class NumpyEngine(StandardEngine):
+class NumpyEngine(NumpyImages, StandardEngine):
     """Row buffers are NumPy arrays (rows, width) here, and every step writes into them."""
 
     name = "numpy"
+    array_types: tuple[type, ...] = (np.ndarray,)
 
-    def __init__(self) -> None:
+    def __init__(self, find_team: Callable[[], Any] = PoolTeam) -> None:
         super().__init__(np)
+        self._find_team = find_team
 
     def wrap(self, array: np.ndarray) -> np.ndarray:
         """The array itself, its rows made contiguous."""
@@ -81,7 +76,7 @@ class NumpyEngine(StandardEngine):
         return rows
 
     def pack(self, weight: np.ndarray) -> np.ndarray:
-        """Row-major, which products take faster than a transpose."""
+        """The array in row-major order: products take that faster than its transpose."""
         return np.ascontiguousarray(weight)
 
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
@@ -112,10 +107,10 @@ class NumpyEngine(StandardEngine):
 
     # --- the time loop
 
-    @functools.cached_property
+    @property
     def team(self) -> Any:
         """The threads for independent parts."""
-        return PoolTeam()
+        return self._find_team()
 
     @functools.cached_property
     def blas(self) -> Blas | None:
@@ -172,9 +167,71 @@ class NumpyEngine(StandardEngine):
         with blas.in_one_thread() if blas and products and parts > 1 else contextlib.nullcontext():
             self.team.run(compiled_loop(stages, dtype), data, parts)
 
-    def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """In the memory of `a`."""
-        return np.add(a, b, out=a)
+    def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
+        """``part(start, stop)`` over 0 .. count, in threads if they have enough elements, `size` in all."""
+        threads = self.team.size() if size >= _PARALLEL else 1
+        if threads == 1:
+            part(0, count)
+            return
+        bounds = [count * number // threads for number in range(threads + 1)]
+        self.team.map(lambda number: part(bounds[number], bounds[number + 1]), range(threads))
+
+    def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+        """A view of `out`, unless the shape asks for a copy."""
+        lifted = self.lift(out)
+        if lifted.shape == shape:
+            return lifted
+        return lifted.reshape(shape) if lifted.flags.c_contiguous else None
+
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """See StandardEngine.agrees."""
+        dtype, shape = arrays[0].dtype, arrays[0].shape
+        if dtype not in _NAMES:
+            return False
+        for array in arrays:
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                return False
+        return True
+
+    def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
+        """The result for arrays that agree."""
+        if jit_enabled() and arrays[0].size < _PARALLEL:
+            result = array_loops.quick_elementwise(formula, arrays, numbers)
+            if result is not None:
+                return result
+        return self.elementwise(formula, arrays, numbers)
+
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
+        """The one output along the last axis, for arrays that agree; None if that cannot be had so simply."""
+        first = arrays[0]
+        if not first.size or not first.ndim:
+            return None
+        if jit_enabled() and first.size < _PARALLEL:
+            result = array_loops.quick_rows(formula, arrays)
+            if result is not None:
+                return result
+        rows = (-1, first.shape[-1], 1)
+        return self.over_rows(formula, [array.reshape(rows) for array in arrays])[0].reshape(first.shape)
+
+    def elementwise(
+        self,
+        formula: Formula,
+        inputs: Sequence[np.ndarray | None],
+        numbers: Sequence[float] = (),
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """See StandardEngine.elementwise; in one pass, and without temporaries of the result's size."""
+        return array_loops.elementwise(self.deal, formula, inputs, numbers, out, jit_enabled())
+
+    def over_rows(
+        self,
+        formula: RowFormula,
+        operands: Sequence[np.ndarray | None],
+        numbers: Sequence[float] = (),
+        out: np.ndarray | None = None,
+    ) -> tuple:
+        """See StandardEngine.over_rows; some rows at a time."""
+        return array_loops.over_rows(self.deal, formula, operands, numbers, out, jit_enabled())
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads, each with one thread for its products."""

@@ -13,11 +13,35 @@ import math
 
 import numpy as np
 
-from xpgrad.engine.scalar_common import abs, inline, where  # noqa: A004
+from xpgrad.engine.scalar_common import abs, add_up, inline, where, wide_vectors  # noqa: A004
+from xpgrad.engine.special import ERFCX_SINGLE
 
-__all__ = ["abs", "exp", "expm1", "log1p", "real", "tanh", "where", "zeros_like"]
+__all__ = [
+    "LOWEST",
+    "abs",
+    "add_up",
+    "erfcx",
+    "exp",
+    "expm1",
+    "from_ordered",
+    "inf",
+    "log",
+    "log1p",
+    "real",
+    "tanh",
+    "to_ordered",
+    "where",
+    "wide_vectors",
+    "zeros_like",
+]
 
 real = np.float32
+inf = real(np.inf)
+_ERFCX_CENTER = real(ERFCX_SINGLE.center)
+_ERFCX = tuple(real(c) for c in ERFCX_SINGLE.coefficients)
+LOWEST = np.int32(np.iinfo(np.int32).min)
+_MAGNITUDE = np.int32(np.iinfo(np.int32).max)
+_SIGN_SHIFT = np.int32(31)
 
 _EXP_MIN = real(-86.64339)  # 2**-125, whose half is the smallest normal number
 _EXP_MAX = real(88.72283)  # exp is above the largest number
@@ -29,28 +53,44 @@ _HALF = real(0.5)
 _TWO = real(2)
 _ZERO = real(0)
 _INF = real(np.inf)
-_TANH_MAX = real(7.90531110763549805)  # tanh rounds to 1
+_NAN = real(np.nan)
+_SHIFT = real(12582912)  # 1.5 * 2**23: of a sum with it the last bit is 1
+_SQRT_HALF_BITS = np.int32(0x3F3504F3)
+_TANH_MAX = real(7.90531110763549805)  # as far as the approximation goes
+_TANH_ONE = real(9.0109)  # tanh rounds to 1
 
 
 @inline
-def exp(x):
-    """Exponential function; 0 where that is below 2**-125."""
+def _split(x):
+    """N and r of x = n log(2) + r, |r| <= log(2)/2, for -125 <= n <= 128, and 2**(n - 1).
+
+    The sum with 1.5 * 2**23 has n in its last bits. 2**128 is above the largest number, hence n - 1.
+    """
     v = _EXP_MAX if x > _EXP_MAX else x
     v = _EXP_MIN if v < _EXP_MIN else v
-    n = np.floor(v * _LOG2_E + _HALF)
-    n = n if n == n else _ZERO  # an integer can't hold NaN; r still does
+    shifted = v * _LOG2_E + _SHIFT
+    n = shifted - _SHIFT
     r = v - n * _LN2_HIGH
     r = r - n * _LN2_LOW
+    return r, np.int32((real(shifted).view(np.int32) + 126) << 23).view(np.float32)
+
+
+@inline
+def _exp_rest(r):
+    """(exp(r) - 1 - r) / r**2."""
     p = real(1.9875691500e-4)
     p = p * r + real(1.3981999507e-3)
     p = p * r + real(8.3334519073e-3)
     p = p * r + real(4.1665795894e-2)
     p = p * r + real(1.6666665459e-1)
-    p = p * r + real(5.0000001201e-1)
-    p = p * r * r + r + _ONE
-    # 2**n as 2 times 2**(n - 1), for n = 128 is out of the exponent's range
-    power = np.int32((np.int32(n) + 126) << 23).view(np.float32)
-    y = p * power * _TWO
+    return p * r + real(5.0000001201e-1)
+
+
+@inline
+def exp(x):
+    """Exponential function; 0 where that is below 2**-125."""
+    r, half_power = _split(x)
+    y = (_exp_rest(r) * (r * r) + r + _ONE) * half_power * _TWO
     y = _ZERO if x < _EXP_MIN else y
     return _INF if x > _EXP_MAX else y
 
@@ -58,13 +98,34 @@ def exp(x):
 @inline
 def expm1(x):
     """exp(x) - 1, accurate near 0."""
-    return real(math.expm1(x))
+    r, half_power = _split(x)
+    y = (half_power * (_exp_rest(r) * (r * r) + r) + (half_power - _HALF)) * _TWO
+    return _INF if x > _EXP_MAX else y
 
 
 @inline
 def log1p(x):
     """log(1 + x), accurate near 0."""
-    return real(math.log1p(x))
+    u = _ONE + x
+    # u = 2**k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2)
+    bits = real(u).view(np.int32)
+    k = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> 23)
+    scale = np.int32(np.int32(127 - k) << 23).view(np.float32)
+    lost = _ONE - (u - x) if x > _ONE else x - (u - _ONE)
+    f = np.int32(bits - np.int32(k << 23)).view(np.float32) - _ONE + lost * scale
+    f = x if k == 0 else f
+    s = f / (_TWO + f)
+    z = s * s
+    p = real(2.2222222e-1)
+    p = p * z + real(2.8571429e-1)
+    p = p * z + real(0.4)
+    p = p * z + real(6.6666667e-1)
+    half_square = _HALF * f * f
+    n = real(k)
+    y = n * _LN2_HIGH + (f - (half_square - s * (half_square + z * p) - n * _LN2_LOW))
+    y = -_INF if x == -_ONE else y
+    y = _NAN if x < -_ONE else y
+    return _INF if x == _INF else y
 
 
 @inline
@@ -84,10 +145,43 @@ def tanh(x):
     q = q * s + real(1.18534705686654e-04)
     q = q * s + real(2.26843463243900e-03)
     q = q * s + real(4.89352518554385e-03)
-    return v * p / q
+    y = v * p / q
+    y = _ONE if x > _TANH_ONE else y
+    return -_ONE if x < -_TANH_ONE else y
 
 
 @inline
 def zeros_like(x):
     """Zero of x's type."""
     return _ZERO
+
+
+@inline
+def log(x):
+    """Natural logarithm."""
+    return real(math.log(x))
+
+
+@inline
+def to_ordered(x):
+    """An integer that is greater for a greater x: the greatest of them is found in vector instructions."""
+    bits = real(x).view(np.int32)
+    return np.int32(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE))
+
+
+@inline
+def from_ordered(bits):
+    """The way back from `to_ordered`."""
+    return np.int32(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE)).view(real)
+
+
+@inline
+def erfcx(z):
+    """exp(z**2) erfc(z) for finite z >= 0."""
+    below, above = z + _ERFCX_CENTER, real(1) + real(2) * z
+    inverse = real(1) / (below * above)  # of both at once: divisions are slow
+    q = (z - _ERFCX_CENTER) * (above * inverse)
+    p = _ERFCX[0]
+    for coefficient in _ERFCX[1:]:
+        p = p * q + coefficient
+    return p * (below * inverse)

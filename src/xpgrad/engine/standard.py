@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.images import Images
+from xpgrad.engine.row_formula import RowFormula
 
 
-class StandardEngine:
+class StandardEngine(Images):
     """Evaluates what kernels ask for with the functions of the array API alone.
 
     It is the oracle for the other engines, and what differentiable tensors, other devices and compilers go
@@ -37,6 +39,10 @@ class StandardEngine:
     def lower(self, array: Any) -> Any:
         """The way back from ``lift``."""
         return array
+
+    def target(self, out: Any, shape: tuple[int, ...]) -> Any:
+        """The caller's `out`, lifted and in this shape, where results can go there at once; else None."""
+        return None
 
     # --- row buffers
 
@@ -67,7 +73,7 @@ class StandardEngine:
     # --- what is computed
 
     def pack(self, weight: Any) -> Any:
-        """A matrix in the form in which products take it fastest."""
+        """An array in the form in which several products take it fastest."""
         return weight
 
     def loop_weight(self, weight: Any, times: int) -> Any:
@@ -95,10 +101,6 @@ class StandardEngine:
         """The sum over the rows."""
         return self.xp.sum(array, axis=0)
 
-    def last_axis_sums(self, array: Any) -> Any:
-        """The sums over the last axis."""
-        return self.xp.sum(array, axis=-1)
-
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """Run a time loop: at each step, a Span as a row of integers, the stages in turn on its rows."""
         for span in map(Span._make, steps.tolist()):
@@ -122,38 +124,68 @@ class StandardEngine:
                 whole = blocks[0] if operand.blocks == 1 else self.xp.concat(blocks, axis=1)
                 operand.rows.write(first_row(operand, span), whole)
 
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """Whether the arrays obviously are this engine's, of one dtype in which it computes, and one shape."""
+        return False
+
+    def elementwise(
+        self,
+        formula: Formula,
+        inputs: Sequence[Any],
+        numbers: Sequence[float] = (),
+        out: Any = None,
+    ) -> Any:
+        """The one result of a formula, of the shape to which its inputs broadcast.
+
+        Parameters
+        ----------
+        formula : Formula
+            What to evaluate.
+        inputs : sequence of array or None
+            Its operands.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, optional
+            Where to put the result; it may be an input.
+        """
+        with self.quiet():
+            named = dict(zip(formula.parameters, numbers, strict=True))
+            (result,) = formula(self.xp, *inputs, **named)
+            if not hasattr(result, "__setitem__"):  # NumPy's operators make scalars of arrays without axes
+                result = self.xp.asarray(result)
+            return written(result, out)
+
+    def over_rows(
+        self,
+        formula: RowFormula,
+        operands: Sequence[Any],
+        numbers: Sequence[float] = (),
+        out: Any = None,
+    ) -> tuple:
+        """The outputs of a row formula.
+
+        Parameters
+        ----------
+        formula : RowFormula
+            What to evaluate. A row runs along the middle one of three axes.
+        operands : sequence of array or None
+            Its operands, in the order of ``formula.operands``: shapes (A, n, B) for an element of every row and
+            column, (A, 1, B) for numbers of rows, (1, n, 1) for numbers of columns. n is at least 1.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, shape (A, n, B), optional
+            Where to put the output that has this shape; it may be an operand.
+        """
+        with self.quiet():
+            results = formula.evaluate(self.xp, operands, numbers)
+            if formula.each_output is not None:
+                number = formula.outputs.index(formula.each_output)
+                results[number] = written(results[number], out)
+        return tuple(results)
+
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item; the items do not depend on one another."""
         return [function(item) for item in items]
-
-    # --- a batch, block by block of its images
-
-    def blocks(self, count: int, size: int = 0) -> list[slice]:
-        """The images of a batch, in blocks to compute at a time; `size` is the bytes an image needs."""
-        return [slice(0, count)]
-
-    def assemble(
-        self, function: Callable[[slice, Any], Any], blocks: Sequence[slice], shape: Sequence[int], like: Any
-    ) -> Any:
-        """The array of which ``function(block, target)`` is each block's part, along the first axis.
-
-        `target` is memory in which the function may put its result, or None.
-        """
-        parts = [function(block, None) for block in blocks]
-        return parts[0] if len(parts) == 1 else self.xp.concat(parts, axis=0)
-
-    def accumulate(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
-    ) -> list[Any]:
-        """The sums over blocks of the arrays that ``function(block, totals)`` adds to; None for none yet."""
-        totals = None
-        for block in blocks:
-            totals = function(block, totals)
-        return totals or []
-
-    def add(self, a: Any, b: Any) -> Any:
-        """The sum, perhaps in the memory of `a`, which is not needed afterwards."""
-        return a + b
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self.xp, '__name__', self.xp)})"
@@ -171,6 +203,14 @@ def _read(operand: Operand, span: Span) -> Any:
 def _split(array: Any, blocks: int) -> list[Any]:
     width = array.shape[1] // blocks
     return [array[:, block * width : (block + 1) * width] for block in range(blocks)]
+
+
+def written(result: Any, out: Any) -> Any:
+    """The result; or `out`, holding it."""
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 class _Fixed:

@@ -11,20 +11,13 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
 from xpgrad.engine.blas import symbol
-
-
-def thread_count() -> int:
-    """How many threads independent parts may use: ``XPGRAD_NUM_THREADS``, else one a core."""
-    chosen = os.environ.get("XPGRAD_NUM_THREADS")
-    if chosen:
-        return max(1, int(chosen))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from xpgrad.engine.machine import thread_count
 
 
 @functools.cache
@@ -32,9 +25,37 @@ def _thread_pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="xpgrad")
 
 
+_forked = False
+
+
+def _forget_threads() -> None:
+    """In a forked child: it has none of its parent's threads, and an OpenMP team would wait for them."""
+    global _forked
+    _forked = True
+    _thread_pool.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
-    # a forked child has none of its parent's threads: it makes its own pool
-    os.register_at_fork(after_in_child=_thread_pool.cache_clear)
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+def _shared_work(
+    function: Callable[[Any], Any], items: Sequence[Any]
+) -> tuple[Callable[[], None], list[Any], list[BaseException]]:
+    """What each thread does until no item is left; the results, and the errors, which must not leave a thread."""
+    results: list[Any] = [None] * len(items)
+    errors: list[BaseException] = []
+    waiting = iter(range(len(items)))  # taking the next one is atomic
+    contexts = [contextvars.copy_context() for _ in items]
+
+    def work() -> None:
+        for number in waiting:
+            try:
+                results[number] = contexts[number].run(function, items[number])
+            except BaseException as error:
+                errors.append(error)
+
+    return work, results, errors
 
 
 class PoolTeam:
@@ -48,9 +69,13 @@ class PoolTeam:
         """The function of each item, in threads; context variables are the caller's."""
         if len(items) < 2 or self.size() < 2:
             return [function(item) for item in items]
-        contexts = [contextvars.copy_context() for _ in items]
-        run = _thread_pool(self.size()).map
-        return list(run(lambda context, item: context.run(function, item), contexts, items))
+        work, results, errors = _shared_work(function, items)
+        helpers = [_thread_pool(self.size()).submit(work) for _ in range(min(self.size(), len(items)) - 1)]
+        work()  # the caller is one of the threads: it is awake and has a core
+        wait(helpers)
+        if errors:
+            raise errors[0]
+        return results
 
     def run(self, function: int, data: np.ndarray, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part."""
@@ -79,25 +104,18 @@ class OpenMPTeam:
         )(parallel)
         self._thread_number = ctypes.CFUNCTYPE(ctypes.c_int)(thread_number)
         self._addresses = thread_number, team_size
-        self.size = threads
+        self._threads = threads
+
+    def size(self) -> int:
+        """How many threads."""
+        return 1 if _forked else self._threads()
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """The function of each item, in the team's threads; context variables are the caller's."""
         if len(items) < 2 or self.size() < 2:
             return [function(item) for item in items]
-        results: list[Any] = [None] * len(items)
-        errors: list[BaseException] = []
-        waiting = iter(range(len(items)))  # taking the next one is atomic
-        contexts = [contextvars.copy_context() for _ in items]
-
-        def work(_: Any) -> None:
-            for number in waiting:
-                try:
-                    results[number] = contexts[number].run(function, items[number])
-                except BaseException as error:
-                    errors.append(error)
-
-        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(work)
+        work, results, errors = _shared_work(function, items)
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())
         self._parallel(ctypes.cast(callback, ctypes.c_void_p), None, min(self.size(), len(items)), 0)
         if errors:
             raise errors[0]
@@ -105,8 +123,9 @@ class OpenMPTeam:
 
     def run(self, function: int, data: np.ndarray, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part."""
-        if parts == 1:
-            _compiled_function(function)(data.ctypes.data, 0)
+        if parts == 1 or self.size() < 2:
+            for part in range(parts):
+                _compiled_function(function)(data.ctypes.data, part)
             return
         from xpgrad.engine.compiler import compiled_share
 

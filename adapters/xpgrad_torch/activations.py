@@ -1,0 +1,642 @@
+"""Activations and softmax in PyTorch: functions under autograd, and modules in the place of PyTorch's.
+
+What `torch.nn.functional` has too bears its name and takes its arguments; the rest has the kernel's.
+"""
+
+# ruff: noqa: A002 - PyTorch's names for the arguments
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+
+import xpgrad
+from xpgrad_torch._autograd import Kernel, apply, autocasts, is_watched
+
+__all__ = [
+    "CELU",
+    "ELU",
+    "GELU",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LeakyReLU",
+    "LogSigmoid",
+    "LogSoftmax",
+    "Mish",
+    "PReLU",
+    "QuickGELU",
+    "ReLU",
+    "ReLU6",
+    "SELU",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "Threshold",
+    "celu",
+    "elu",
+    "gelu",
+    "hard_sigmoid",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "log_softmax",
+    "logsigmoid",
+    "mish",
+    "prelu",
+    "quick_gelu",
+    "relu",
+    "relu6",
+    "scaled_tanh",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "tanh",
+    "threshold",
+    "thresholded_relu",
+]
+
+
+# ----------------------------------------------------------------------------------- kernels under autograd
+
+
+class _Kernel(NamedTuple):
+    """A kernel of one input, and what its gradient is a function of."""
+
+    name: str
+    forward: Callable[..., Tensor]
+    gradient: Callable[..., Tensor]
+    from_output: bool  # whether the output does in the input's place, so that autograd need not keep both
+
+
+def _kernel(name: str, *, from_output: bool = False) -> _Kernel:
+    return _Kernel(name, getattr(xpgrad, name), getattr(xpgrad, f"{name}_grad"), from_output)
+
+
+class _OneInput(torch.autograd.Function):
+    """A kernel of one input with its gradient as the backward.
+
+    Without `setup_context`, whose binding of arguments costs more than a kernel on a thousand elements. In
+    place, X is what is overwritten, and `before` a copy of it where the gradient needs that. The copy is part
+    of the graph, for second derivatives, but X's cotangent takes the way of X: through a view that is where
+    autograd looks for it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, X: Tensor, before: Tensor | None, kernel: _Kernel, attributes: Mapping, inplace: bool
+    ) -> Tensor:
+        if inplace:
+            Y = kernel.forward(X, **attributes, out=X)
+            ctx.mark_dirty(X)
+        else:
+            Y = kernel.forward(X.detach(), **attributes)  # for which the core has a shorter way
+        ctx.save_for_backward(Y if kernel.from_output else X if before is None else before)
+        ctx.kernel, ctx.attributes = kernel, attributes
+        return Y
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor) -> Any:
+        # With create_graph=True these tensors stay part of a graph, and the engine of the core's choice is the
+        # standard one, whose operators are differentiable.
+        (saved,) = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            saved = saved.detach()
+        return ctx.kernel.gradient(dY, saved, **ctx.attributes), None, None, None, None
+
+
+def _run(kernel: _Kernel, X: Tensor, attributes: Mapping[str, Any], inplace: bool = False) -> Tensor:
+    """Return the kernel's output; where `inplace`, written over X."""
+    if not isinstance(X, Tensor):
+        raise TypeError(f"{kernel.name}: input is {type(X).__name__}, expected torch.Tensor")
+    if is_watched():
+        with xpgrad.use_engine("standard"):
+            Y = kernel.forward(X, **attributes)
+        return X.copy_(Y) if inplace else Y
+    graph = X.requires_grad and torch.is_grad_enabled()
+    if inplace:
+        return _run_in_place(kernel, X, attributes, graph)
+    if graph:
+        return _OneInput.apply(X, None, kernel, attributes, False)
+    return kernel.forward(X, **attributes)
+
+
+def _run_in_place(kernel: _Kernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
+    if not graph:
+        kernel.forward(X, **attributes, out=X)
+        if not X.is_inference():
+            increment_version(X)  # so that a graph that has saved X notices
+        return X
+    if (X if X._base is None else X._base).is_leaf:
+        # PyTorch says so too, but not before the kernel has overwritten the values.
+        raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
+    return _OneInput.apply(X, None if kernel.from_output else X.clone(), kernel, attributes, True)
+
+
+# ------------------------------------------------------------------------------- functions, PyTorch's names
+
+_RELU = _kernel("relu", from_output=True)
+_LEAKY_RELU = _kernel("leaky_relu", from_output=True)
+_SIGMOID = _kernel("sigmoid", from_output=True)
+_TANH = _kernel("tanh", from_output=True)
+_QUICK_GELU = _kernel("quick_gelu")
+_GELU = _kernel("gelu")
+_SILU = _kernel("silu")
+_MISH = _kernel("mish")
+_SOFTPLUS = _kernel("softplus")
+_SOFTSIGN = _kernel("softsign")
+_ELU = _kernel("elu")
+_SELU = _kernel("selu")
+_SELU_CONSTANTS = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}  # ONNX's are rounded to float32
+_CELU = _kernel("celu")
+_HARD_SIGMOID = _kernel("hard_sigmoid")
+_HARD_SWISH = _kernel("hard_swish")
+_HARD_TANH = _kernel("hard_tanh", from_output=True)  # it is at a bound wherever its slope is 0
+_THRESHOLDED_RELU = _kernel("thresholded_relu")
+_SCALED_TANH = _kernel("scaled_tanh")
+_LOG_SIGMOID = _kernel("log_sigmoid")
+_SOFTMAX = _kernel("softmax", from_output=True)
+_LOG_SOFTMAX = _kernel("log_softmax", from_output=True)
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """ReLU: max(0, x), elementwise; its slope at 0 is 0.
+
+    Parameters
+    ----------
+    input : Tensor
+        Any shape; float16, bfloat16, float32 or float64. So in every function of this kind.
+    inplace : bool
+        Whether to write the result over `input` and return that. So in every function that has it.
+
+    Returns
+    -------
+    Tensor
+        Shape, dtype and device of `input`.
+
+    Raises
+    ------
+    TypeError
+        Where `input` is no tensor, or of another dtype.
+    RuntimeError
+        Where `input` is to be overwritten and is a leaf that requires a gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import relu
+    >>> x = torch.tensor([-1.0, 2.0], requires_grad=True)
+    >>> relu(x).sum().backward()
+    >>> x.grad
+    tensor([0., 1.])
+    """
+    return _run(_RELU, input, {}, inplace)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """ReLU6: min(6, max(0, x)), elementwise; its slope at 0 and at 6 is 0."""
+    return _run(_HARD_TANH, input, {"min_val": 0.0, "max_val": 6.0}, inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """Leaky ReLU: x for x > 0, else negative_slope · x, elementwise."""
+    if negative_slope < 0 and isinstance(input, Tensor):  # the output does not tell on which side x is
+        Y = prelu(input, input.new_full((), negative_slope))
+        return input.copy_(Y) if inplace else Y
+    return _run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """Logistic function σ: 1 / (1 + e⁻ˣ), elementwise."""
+    return _run(_SIGMOID, input, {})
+
+
+def tanh(input: Tensor) -> Tensor:
+    """Hyperbolic tangent, elementwise."""
+    return _run(_TANH, input, {})
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """GELU: x Φ(x) with the normal distribution's Φ, elementwise.
+
+    Parameters
+    ----------
+    input : Tensor
+        Any shape.
+    approximate : {"none", "tanh"}
+        Whether Φ is exact, or (1 + tanh(√(2 / π) (x + 0.044715 x³))) / 2.
+
+    Returns
+    -------
+    Tensor
+        Shape, dtype and device of `input`.
+
+    Raises
+    ------
+    ValueError
+        For another word.
+    """
+    return _run(_GELU, input, {"approximate": approximate})
+
+
+def quick_gelu(input: Tensor, alpha: float = 1.702, inplace: bool = False) -> Tensor:
+    """QuickGELU: x σ(alpha x), elementwise; ONNX Runtime's operator of that name."""
+    return _run(_QUICK_GELU, input, {"alpha": alpha}, inplace)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """SiLU: x σ(x), elementwise."""
+    return _run(_SILU, input, {}, inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """Mish: x tanh(log(1 + eˣ)), elementwise."""
+    return _run(_MISH, input, {}, inplace)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float | None = 20.0) -> Tensor:
+    """Softplus: log(1 + e^(beta x)) / beta, elementwise; x itself where beta x > threshold.
+
+    Parameters
+    ----------
+    input : Tensor
+        Any shape.
+    beta : float
+        How sharply it bends.
+    threshold : float, optional
+        None: the formula everywhere. It never overflows.
+
+    Returns
+    -------
+    Tensor
+        Shape, dtype and device of `input`.
+    """
+    return _run(_SOFTPLUS, input, {"beta": beta, "threshold": threshold})
+
+
+def softsign(input: Tensor) -> Tensor:
+    """Softsign: x / (1 + abs(x)), elementwise."""
+    return _run(_SOFTSIGN, input, {})
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """ELU: x for x > 0, else alpha (eˣ - 1), elementwise."""
+    return _run(_ELU, input, {"alpha": alpha}, inplace)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """SELU: γ x for x > 0, else γ α (eˣ - 1), elementwise, γ and α the paper's constants."""
+    return _run(_SELU, input, _SELU_CONSTANTS, inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """CELU: x for x > 0, else alpha (e^(x / alpha) - 1), elementwise."""
+    return _run(_CELU, input, {"alpha": alpha}, inplace)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """Hard sigmoid, PyTorch's: min(1, max(0, x / 6 + 1 / 2)), elementwise."""
+    return _run(_HARD_SIGMOID, input, {"alpha": 1 / 6, "beta": 0.5}, inplace)
+
+
+def hard_sigmoid(input: Tensor, alpha: float = 0.2, beta: float = 0.5, inplace: bool = False) -> Tensor:
+    """Hard sigmoid, ONNX's: min(1, max(0, alpha x + beta)), elementwise."""
+    return _run(_HARD_SIGMOID, input, {"alpha": alpha, "beta": beta}, inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """Hard swish: x · hardsigmoid(x), elementwise."""
+    return _run(_HARD_SWISH, input, {}, inplace)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """Hard tanh: min(max_val, max(min_val, x)), elementwise; its slope at the bounds is 0."""
+    return _run(_HARD_TANH, input, {"min_val": min_val, "max_val": max_val}, inplace)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """Threshold: x for x > threshold, else value, elementwise.
+
+    Parameters
+    ----------
+    input : Tensor
+        Any shape.
+    threshold : float
+        The largest x that is replaced.
+    value : float
+        0: no kernel puts another there.
+    inplace : bool
+        As in `relu`.
+
+    Returns
+    -------
+    Tensor
+        Shape, dtype and device of `input`.
+
+    Raises
+    ------
+    ValueError
+        For another value than 0.
+    """
+    if value != 0:
+        raise ValueError(f"threshold: value is {value!r}, expected 0: no kernel has another")
+    return _run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
+
+
+def thresholded_relu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """Thresholded ReLU, ONNX's: x for x > alpha, else 0, elementwise."""
+    return _run(_THRESHOLDED_RELU, input, {"alpha": alpha}, inplace)
+
+
+def scaled_tanh(input: Tensor, alpha: float = 1.0, beta: float = 1.0, inplace: bool = False) -> Tensor:
+    """Scaled tanh, ONNX's: alpha tanh(beta x), elementwise."""
+    return _run(_SCALED_TANH, input, {"alpha": alpha, "beta": beta}, inplace)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """Log-sigmoid: log σ(x), elementwise."""
+    return _run(_LOG_SIGMOID, input, {})
+
+
+def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Softmax: eˣ over its sum along an axis; a slice that is -inf throughout gives 0.
+
+    Parameters
+    ----------
+    input : Tensor
+        Any shape.
+    dim : int, optional
+        The axis. Left out, it is PyTorch's guess, with a warning as there.
+    dtype : torch.dtype, optional
+        What to convert `input` to beforehand.
+
+    Returns
+    -------
+    Tensor
+        Shape and device of `input`.
+
+    Raises
+    ------
+    ValueError
+        Where there is no such axis.
+    """
+    return _along(_SOFTMAX, input, dim, dtype)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Log-softmax: x - log(sum of eˣ along an axis); arguments as of `softmax`."""
+    return _along(_LOG_SOFTMAX, input, dim, dtype)
+
+
+def _along(kernel: _Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor:
+    if dtype is not None:
+        X = X.to(dtype)
+    if dim is None and isinstance(X, Tensor):
+        warnings.warn(f"{kernel.name}: dim is left out, expected an int; this is deprecated", stacklevel=3)
+        dim = 0 if X.dim() in (0, 1, 3) else 1
+    if isinstance(X, Tensor) and X.dim() == 0 and dim in (0, -1):  # PyTorch's one element without an axis
+        return _run(kernel, X.reshape(1), {"axis": 0}).reshape(())
+    return _run(kernel, X, {"axis": dim})
+
+
+_PRELU = Kernel("prelu", ("Y",), ("dY",))
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """PReLU: x for x > 0, else weight · x, with one weight for all, or one for each channel, axis 1.
+
+    Parameters
+    ----------
+    input : Tensor
+        Any shape where there is one weight, else (N, C, ...).
+    weight : Tensor
+        () or (1,), or (C,); dtype and device of `input`. Under autocast both are converted to its dtype.
+
+    Returns
+    -------
+    Tensor
+        Shape, dtype and device of `input`.
+
+    Raises
+    ------
+    TypeError
+        Where one is no tensor, or dtypes or devices differ.
+    ValueError
+        Where the number of weights is neither 1 nor that of the channels.
+    """
+    X, slope = input, weight
+    for name, tensor in (("input", X), ("weight", slope)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"prelu: {name} is {type(tensor).__name__}, expected torch.Tensor")
+    one = slope.numel() == 1
+    if slope.dim() > 1 or (not one and (X.dim() < 2 or slope.numel() != X.shape[1])):
+        raise ValueError(
+            f"prelu: weight has shape {tuple(slope.shape)}, expected one value, or one for each channel of "
+            f"input with shape {tuple(X.shape)}, (N, C, ...)"
+        )
+    if autocasts(X):
+        dtype = torch.get_autocast_dtype(X.device.type)
+        X, slope = (x if x.dtype == torch.float64 else x.to(dtype) for x in (X, slope))
+    slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
+    if is_watched():
+        with xpgrad.use_engine("standard"):
+            return xpgrad.prelu(X, slope)
+    (Y,) = apply(_PRELU, (X, slope), {})
+    return Y
+
+
+# ------------------------------------------------------------------------------------- modules, PyTorch's too
+
+
+class _Activation(nn.Module):
+    """A module on one of the functions above, whose arguments are the module's attributes of these names."""
+
+    _FUNCTION: ClassVar[Callable[..., Tensor]]
+    _ARGUMENTS: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls) -> None:
+        if "_FUNCTION" in cls.__dict__:
+            parameters = inspect.signature(cls._FUNCTION).parameters.values()
+            positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+            cls._ARGUMENTS = tuple(positional[1:])
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the function.
+
+        Parameters
+        ----------
+        input : Tensor
+            Any shape; float16, bfloat16, float32 or float64.
+
+        Returns
+        -------
+        Tensor
+            Shape, dtype and device of `input`.
+        """
+        return type(self)._FUNCTION(input, *[getattr(self, name) for name in self._ARGUMENTS])
+
+
+class ReLU(_Activation, nn.ReLU):
+    """`torch.nn.ReLU` on `functional.relu`."""
+
+    _FUNCTION = staticmethod(relu)
+
+
+class ReLU6(_Activation, nn.ReLU6):
+    """`torch.nn.ReLU6` on `functional.relu6`."""
+
+    _FUNCTION = staticmethod(relu6)
+
+
+class LeakyReLU(_Activation, nn.LeakyReLU):
+    """`torch.nn.LeakyReLU` on `functional.leaky_relu`."""
+
+    _FUNCTION = staticmethod(leaky_relu)
+
+
+class PReLU(_Activation, nn.PReLU):
+    """`torch.nn.PReLU` on `functional.prelu`."""
+
+    _FUNCTION = staticmethod(prelu)
+
+
+class Sigmoid(_Activation, nn.Sigmoid):
+    """`torch.nn.Sigmoid` on `functional.sigmoid`."""
+
+    _FUNCTION = staticmethod(sigmoid)
+
+
+class Tanh(_Activation, nn.Tanh):
+    """`torch.nn.Tanh` on `functional.tanh`."""
+
+    _FUNCTION = staticmethod(tanh)
+
+
+class GELU(_Activation, nn.GELU):
+    """`torch.nn.GELU` on `functional.gelu`."""
+
+    _FUNCTION = staticmethod(gelu)
+
+
+class SiLU(_Activation, nn.SiLU):
+    """`torch.nn.SiLU` on `functional.silu`."""
+
+    _FUNCTION = staticmethod(silu)
+
+
+class Mish(_Activation, nn.Mish):
+    """`torch.nn.Mish` on `functional.mish`."""
+
+    _FUNCTION = staticmethod(mish)
+
+
+class Softplus(_Activation, nn.Softplus):
+    """`torch.nn.Softplus` on `functional.softplus`."""
+
+    _FUNCTION = staticmethod(softplus)
+
+
+class Softsign(_Activation, nn.Softsign):
+    """`torch.nn.Softsign` on `functional.softsign`."""
+
+    _FUNCTION = staticmethod(softsign)
+
+
+class ELU(_Activation, nn.ELU):
+    """`torch.nn.ELU` on `functional.elu`."""
+
+    _FUNCTION = staticmethod(elu)
+
+
+class SELU(_Activation, nn.SELU):
+    """`torch.nn.SELU` on `functional.selu`."""
+
+    _FUNCTION = staticmethod(selu)
+
+
+class CELU(_Activation, nn.CELU):
+    """`torch.nn.CELU` on `functional.celu`."""
+
+    _FUNCTION = staticmethod(celu)
+
+
+class Hardsigmoid(_Activation, nn.Hardsigmoid):
+    """`torch.nn.Hardsigmoid` on `functional.hardsigmoid`."""
+
+    _FUNCTION = staticmethod(hardsigmoid)
+
+
+class Hardswish(_Activation, nn.Hardswish):
+    """`torch.nn.Hardswish` on `functional.hardswish`."""
+
+    _FUNCTION = staticmethod(hardswish)
+
+
+class Hardtanh(_Activation, nn.Hardtanh):
+    """`torch.nn.Hardtanh` on `functional.hardtanh`."""
+
+    _FUNCTION = staticmethod(hardtanh)
+
+
+class Threshold(_Activation, nn.Threshold):
+    """`torch.nn.Threshold` on `functional.threshold`."""
+
+    _FUNCTION = staticmethod(threshold)
+
+
+class LogSigmoid(_Activation, nn.LogSigmoid):
+    """`torch.nn.LogSigmoid` on `functional.logsigmoid`."""
+
+    _FUNCTION = staticmethod(logsigmoid)
+
+
+class Softmax(_Activation, nn.Softmax):
+    """`torch.nn.Softmax` on `functional.softmax`."""
+
+    _FUNCTION = staticmethod(softmax)
+
+
+class LogSoftmax(_Activation, nn.LogSoftmax):
+    """`torch.nn.LogSoftmax` on `functional.log_softmax`."""
+
+    _FUNCTION = staticmethod(log_softmax)
+
+
+class QuickGELU(_Activation):
+    """x σ(alpha x), which approximates GELU: `functional.quick_gelu`, ONNX Runtime's QuickGelu, as a module.
+
+    Parameters
+    ----------
+    alpha : float
+        What x is multiplied with inside of σ.
+    inplace : bool
+        Whether to write the result over the input.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> xpgrad_torch.QuickGELU()
+    QuickGELU(alpha=1.702)
+    """
+
+    _FUNCTION = staticmethod(quick_gelu)
+
+    def __init__(self, alpha: float = 1.702, inplace: bool = False) -> None:
+        super().__init__()
+        self.alpha, self.inplace = alpha, inplace
+
+    def extra_repr(self) -> str:
+        """Return the constructor's arguments."""
+        return f"alpha={self.alpha}{', inplace=True' if self.inplace else ''}"

@@ -1,0 +1,206 @@
+"""Losses in PyTorch: functions under autograd, and modules in the place of PyTorch's.
+
+They bear the names of PyTorch's and take their arguments, but for `size_average` and `reduce`, which PyTorch
+itself has deprecated: the modules alone take these.
+"""
+
+# ruff: noqa: A002 - PyTorch's names for the arguments
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import xpgrad
+from xpgrad_torch._autograd import autocasts, is_watched
+
+__all__ = [
+    "BCEWithLogitsLoss",
+    "CrossEntropyLoss",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+]
+
+
+class _Loss(torch.autograd.Function):
+    """A loss of xpgrad with its gradient with respect to the logits as the backward.
+
+    Its arguments are the logits, the loss' name, and everything else by its name in the kernel. Tensors among
+    that are saved by autograd, which notices where they are overwritten before the backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, name: str, others: dict[str, Any]) -> Tensor:
+        tensors = {key: value for key, value in others.items() if isinstance(value, Tensor)}
+        ctx.save_for_backward(X, *tensors.values())
+        ctx.name, ctx.tensors = name, tuple(tensors)
+        ctx.attributes = {key: value for key, value in others.items() if key not in tensors}
+        return getattr(xpgrad, name)(X, **others)
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor) -> Any:
+        X, *tensors = ctx.saved_tensors
+        others = dict(zip(ctx.tensors, tensors, strict=True))
+        return getattr(xpgrad, f"{ctx.name}_grad")(dY, X, **others, **ctx.attributes), None, None
+
+
+def _run(name: str, kernel: str, X: Tensor, others: dict[str, Any], target: str) -> Tensor:
+    """Return the loss of logits X; `others` are the other arguments by the kernel's names, one the target."""
+    for argument, value in (("input", X), ("target", others[target])):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected torch.Tensor")
+    if autocasts(X):
+        X, others = _single(X), {key: _single(value) for key, value in others.items()}
+    if is_watched():
+        with xpgrad.use_engine("standard"):
+            return getattr(xpgrad, kernel)(X, **others)
+    if any(isinstance(value, Tensor) and value.requires_grad for value in others.values()):
+        # The kernel has no gradient with respect to these; the standard engine's operators have.
+        return getattr(xpgrad, kernel)(X, **others)
+    return _Loss.apply(X, kernel, others)
+
+
+def _single(value: Any) -> Any:
+    """Convert half precision to float32, as PyTorch's losses do under autocast."""
+    half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if half else value
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross-entropy of softmax(input) and targets, which are classes or probabilities.
+
+    The kernel is `xpgrad.softmax_cross_entropy`: one formula of the logits, finite wherever the loss is.
+
+    Parameters
+    ----------
+    input : Tensor
+        Logits, (C,), (N, C) or (N, C, ...).
+    target : Tensor
+        Classes from 0 to C - 1, integers, (), (N,) or (N, ...); or probabilities of the shape and dtype of
+        `input`. With probabilities that require a gradient, PyTorch's own operators compute the backward.
+    weight : Tensor, optional
+        A weight for each class, (C,).
+    ignore_index : int
+        The class that stands for no class: such a target has loss and gradient 0, and no part in the mean.
+    reduction : {"mean", "sum", "none"}
+        "mean" divides by the sum of the targets' weights, for probabilities by the number of targets.
+    label_smoothing : float
+        How much of each target is spread evenly over all classes, from 0 to 1.
+
+    Returns
+    -------
+    Tensor
+        A number, for "none" a loss for each target. Under autocast it is not in half precision.
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no tensor, or floating-point dtypes or devices differ.
+    ValueError
+        Where shapes do not fit, or an attribute or a class is out of its range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import cross_entropy
+    >>> logits = torch.zeros(2, 4, requires_grad=True)
+    >>> cross_entropy(logits, torch.tensor([1, -100])).backward()
+    >>> logits.grad
+    tensor([[ 0.2500, -0.7500,  0.2500,  0.2500],
+            [ 0.0000,  0.0000,  0.0000,  0.0000]])
+    """
+    others: dict[str, Any] = {
+        "labels": target,
+        "weights": weight,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
+    }
+    if isinstance(target, Tensor) and not target.is_floating_point():
+        others["ignore_index"] = ignore_index
+    return _run("cross_entropy", "softmax_cross_entropy", input, others, "labels")
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """Cross-entropy of sigmoid(input) and probabilities, elementwise.
+
+    The kernel is `xpgrad.binary_cross_entropy_with_logits`: one formula of the logits, finite wherever the
+    loss is.
+
+    Parameters
+    ----------
+    input : Tensor
+        Logits, any shape.
+    target : Tensor
+        Probabilities, shape and dtype of `input`. Where they require a gradient, PyTorch's own operators
+        compute the backward.
+    weight : Tensor, optional
+        A factor for each loss; broadcast to the shape of `input`.
+    reduction : {"mean", "sum", "none"}
+        What is done with the losses.
+    pos_weight : Tensor, optional
+        A factor for the part of a loss that stands for the class itself; broadcast to the shape of `input`.
+
+    Returns
+    -------
+    Tensor
+        A number, for "none" the shape of `input`. Under autocast it is not in half precision.
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no tensor, or dtypes or devices differ.
+    ValueError
+        Where shapes do not fit, or `reduction` is none of these.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import binary_cross_entropy_with_logits
+    >>> logits = torch.zeros(2, requires_grad=True)
+    >>> binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0])).backward()
+    >>> logits.grad
+    tensor([-0.2500,  0.2500])
+    """
+    kernel = "binary_cross_entropy_with_logits"
+    others = {"targets": target, "weight": weight, "pos_weight": pos_weight, "reduction": reduction}
+    return _run(kernel, kernel, input, others, "targets")
+
+
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    """`torch.nn.CrossEntropyLoss` on `functional.cross_entropy`."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of logits `input`, (N, C, ...), for `target`, classes (N, ...) or probabilities."""
+        return cross_entropy(
+            input,
+            target,
+            self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+
+class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
+    """`torch.nn.BCEWithLogitsLoss` on `functional.binary_cross_entropy_with_logits`."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of logits `input` for probabilities `target` of the same shape."""
+        return binary_cross_entropy_with_logits(
+            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+        )

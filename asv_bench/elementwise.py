@@ -1,0 +1,80 @@
+"""Prints PyTorch's time over ours for the gradient of every activation, and what a small call costs.
+
+    python asv_bench/elementwise.py                     # all
+    python asv_bench/elementwise.py relu gelu softmax   # these
+    python asv_bench/elementwise.py --seconds 0.3 --columns numpy torch
+
+The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward) where it has one, else what its autograd makes
+of the formula, in brackets. 4096 x 1024 float32 numbers; calls of both in turns, medians; above 1 ours is faster. A
+function and column at a time runs in a process of its own. The last columns are microseconds of a call of ours with
+1000 numbers.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from table import machine
+
+HERE = Path(__file__).parent
+COLUMNS = {
+    "numpy": ("xpgrad-numpy", "1"),
+    "torch": ("xpgrad-torch", "1"),
+    "numpy, no numba": ("xpgrad-numpy", "0"),
+    "torch, no numba": ("xpgrad-torch", "0"),
+}
+_MEASURE = """
+import sys, timeit
+sys.path.insert(0, {here!r})
+from benchmarks.activations import ALONG_AXIS, backward
+from benchmarks.common import ratio
+for name in {names!r}:
+    ours, peer = (backward(impl, name, (4096, 1024)) for impl in ({impl!r}, "torch"))
+    for _ in range(3):
+        ours(), peer()
+    speed = 1 / ratio(ours, peer, seconds={seconds})
+    small = backward({impl!r}, name, (8, 125) if name in ALONG_AXIS else (1000,))
+    small()
+    cost = min(timeit.repeat(small, number=200, repeat=5)) / 200 * 1e6
+    print(name, speed, cost, flush=True)
+"""
+
+
+def measure(names, column, seconds):
+    """By function: PyTorch's time over ours, and the microseconds of a small call."""
+    impl, jit = COLUMNS[column]
+    code = _MEASURE.format(here=str(HERE), names=names, impl=impl, seconds=seconds)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env=os.environ | {"XPGRAD_JIT": jit},
+    )  # fmt: skip
+    lines = (line.split() for line in result.stdout.splitlines())
+    return {name: (float(speed), float(cost)) for name, speed, cost in lines}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="functions (default: all)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each pair (default: 1)")
+    parser.add_argument("--columns", nargs="+", default=[*COLUMNS], choices=[*COLUMNS])
+    args = parser.parse_args()
+    sys.path.insert(0, str(HERE))
+    from benchmarks.activations import FUNCTIONS
+
+    names = args.names or [*FUNCTIONS]
+    found = {column: measure(names, column, args.seconds) for column in args.columns}
+    costs = [f"{column}, us" for column in args.columns]
+    print(f"| gradient of | {' | '.join([*args.columns, *costs])} |")
+    print(f"| --- |{' ---: |' * 2 * len(args.columns)}")
+    for name in names:
+        label = f"({name})" if callable(FUNCTIONS[name].peer) else name
+        cells = [f"{found[column][name][0]:.2f}" for column in args.columns]
+        cells += [f"{found[column][name][1]:.1f}" for column in args.columns]
+        print(f"| {label} | {' | '.join(cells)} |")
+    print(f"\nMedians of interleaved runs by `asv_bench/elementwise.py` on {machine()}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,425 @@
+"""Activation functions: each formula beside its pullbacks, in the one table of the library.
+
+A *value* is ``value(xp, x, alpha, beta)``; a *pullback* ``pullback(xp, d, x, y, alpha, beta)`` is the
+cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep y alone: unless `needs_input` says
+otherwise, y itself may stand for x, which is asked only on which side of the kink it lies. An *input
+pullback*, of the same signature, asks for x alone: it is accurate also where y has lost the slope (1 + y of
+elu near y = -1), and there for functions that have no inverse.
+
+At a kink the slope is PyTorch's: 0 for relu at 0, alpha for leaky_relu and prelu at 0, that of the branch
+below for elu, selu and celu at 0, 0 for hard_sigmoid and hard_tanh at both ends and for thresholded_relu at
+the threshold, 0 and 1 for hard_swish at its lower and upper end.
+
+At -inf and inf values and slopes are their limits, also where the formula reads 0 times inf.
+
+References
+----------
+ONNX operators of the same names. Hendrycks and Gimpel, "Gaussian error linear units" (2016). Elfwing, Uchibe
+and Doya, "Sigmoid-weighted linear units" (2017), for silu. Misra, "Mish" (2019). Clevert, Unterthiner and
+Hochreiter, "Exponential linear units" (2015). Klambauer and others, "Self-normalizing neural networks"
+(2017), for selu. Barron, "Continuously differentiable exponential linear units" (2017). Howard and others,
+"Searching for MobileNetV3" (2019), for hard_swish. He and others, "Delving deep into rectifiers" (2015), for
+prelu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from xpgrad.engine.special import erfcx
+
+
+def relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x <= 0, xp.zeros_like(x), x)
+
+
+def relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(y <= 0, xp.zeros_like(d), d)
+
+
+def leaky_relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x > 0, x, alpha * x)
+
+
+def leaky_relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x > 0, d, alpha * d)
+
+
+def thresholded_relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x <= alpha, xp.zeros_like(x), x)
+
+
+def thresholded_relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x <= alpha, xp.zeros_like(d), d)
+
+
+def tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return xp.tanh(x)
+
+
+def tanh_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return d * ((1 - y) * (1 + y))  # 1 - y**2 would cancel near y = 1
+
+
+def scaled_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return alpha * xp.tanh(beta * x)
+
+
+def scaled_tanh_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    if alpha == 0:
+        return 0 * d
+    return d * (beta * (alpha - y * y / alpha))
+
+
+def sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    # exp(-|x|) never overflows; `where` and not `abs`, whose slope at 0 would make autograd's wrong there
+    e = xp.exp(xp.where(x < 0, x, -x))
+    return xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e)
+
+
+def sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return d * (y * (1 - y))
+
+
+def hard_sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    z = alpha * x + beta
+    z = xp.where(z < 0, xp.zeros_like(z), z)
+    return xp.where(z > 1, xp.zeros_like(z) + 1, z)
+
+
+def hard_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where((y > 0) & (y < 1), alpha * d, xp.zeros_like(d))
+
+
+def affine(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return alpha * x + beta
+
+
+def affine_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return alpha * d
+
+
+def elu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, xp.zeros_like(x), x)))
+
+
+def elu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x > 0, d, d * (y + alpha))
+
+
+def softsign(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    x = xp.where(x > 1e30, xp.zeros_like(x) + 1e30, x)  # inf / inf is no limit
+    x = xp.where(x < -1e30, xp.zeros_like(x) - 1e30, x)
+    return x / (1 + xp.abs(x))
+
+
+def softsign_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    r = 1 - xp.abs(y)
+    return d * (r * r)
+
+
+def softplus(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x < 0, xp.zeros_like(x), x) + xp.log1p(xp.exp(xp.where(x < 0, x, -x)))
+
+
+def softplus_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return d * -xp.expm1(-y)
+
+
+# --- by the input ------------------------------------------------------------------------------------
+
+
+def scaled_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return d * (alpha * beta) * sech_squared(xp, beta * x)
+
+
+def sech_squared(xp: Any, u: Any) -> Any:
+    """The derivative of tanh, as 4 e / (1 + e)**2: 1 - tanh(u)**2 would cancel."""
+    e = xp.exp(-2 * xp.abs(u))
+    return 4 * e / ((1 + e) * (1 + e))
+
+
+def hard_sigmoid_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return hard_sigmoid_pullback(xp, d, x, alpha * x + beta, alpha, beta)
+
+
+def elu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x > 0, d, d * (alpha * xp.exp(xp.where(x > 0, xp.zeros_like(x), x))))
+
+
+def softsign_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    r = 1 / (1 + xp.abs(x))
+    return d * (r * r)
+
+
+# --- beyond the recurrent operators' ---------------------------------------------------------------------
+
+
+def scaled_softplus(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    """Softplus of scale beta, and x itself where beta x is above alpha: PyTorch's beta and threshold."""
+    u = beta * x
+    return xp.where(u > alpha, x, softplus(xp, u, alpha, beta) / beta)
+
+
+def scaled_softplus_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    u = beta * x
+    return xp.where(u > alpha, d, d * sigmoid(xp, u, alpha, beta))
+
+
+def log_sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return -softplus(xp, -x, alpha, beta)
+
+
+def log_sigmoid_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return d * sigmoid(xp, -x, alpha, beta)
+
+
+def bounded(xp: Any, x: Any) -> Any:
+    """X within -1000 .. 1000, beyond which x exp(-|x|) is 0 in every dtype: so inf times 0 is 0 as well."""
+    x = xp.where(x < -1000, xp.zeros_like(x) - 1000, x)
+    return xp.where(x > 1000, xp.zeros_like(x) + 1000, x)
+
+
+def quick_gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    # of the sign of alpha x on which the sigmoid vanishes, x alone must be bounded
+    s = sigmoid(xp, alpha * x, alpha, beta)
+    return xp.where(s == 0, xp.zeros_like(x), x * s)
+
+
+def quick_gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    u = bounded(xp, alpha * x)
+    e = xp.exp(xp.where(u < 0, u, -u))
+    r = 1 / (1 + e)
+    s = xp.where(u < 0, e, xp.zeros_like(e) + 1) * r
+    return d * (s + u * (e * r * r))  # e r**2 = s (1 - s), without its cancellation
+
+
+def gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    z = bounded(xp, x)
+    below = z * upper_tail(xp, z)
+    return xp.where(x < 0, below, x - below)
+
+
+def gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    z = bounded(xp, x)
+    e = xp.exp(-0.5 * z * z)
+    tail = 0.5 * e * erfcx(xp, 0.7071067811865476 * xp.where(z < 0, -z, z))
+    return d * (xp.where(z < 0, tail, 1 - tail) + 0.3989422804014327 * z * e)
+
+
+def upper_tail(xp: Any, z: Any) -> Any:
+    """The normal distribution's probability beyond abs(z): 0.5 erfc(abs(z) / sqrt(2)), no difference of two."""
+    return 0.5 * xp.exp(-0.5 * z * z) * erfcx(xp, 0.7071067811865476 * xp.where(z < 0, -z, z))
+
+
+def gelu_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    # 0.5 (1 + tanh(u)) is sigmoid(2 u), without its cancellation
+    z = bounded(xp, x)
+    s = sigmoid(xp, gelu_tanh_argument(xp, z), alpha, beta)
+    return xp.where(x > 1000, x, z * s)
+
+
+def gelu_tanh_argument(xp: Any, z: Any) -> Any:
+    """2 sqrt(2 / pi) (z + 0.044715 z**3)."""
+    return 1.5957691216057308 * z * (1 + 0.044715 * z * z)
+
+
+def gelu_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    z = bounded(xp, x)
+    u = gelu_tanh_argument(xp, z)
+    e = xp.exp(xp.where(u < 0, u, -u))
+    r = 1 / (1 + e)
+    s = xp.where(u < 0, e, xp.zeros_like(e) + 1) * r
+    return d * (s + 1.5957691216057308 * z * (1 + 0.134145 * z * z) * (e * r * r))
+
+
+def mish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    # tanh(log(1 + exp(x))) = n / (n + 2) with n = exp(x) (exp(x) + 2); by exp(-x) on the other side
+    z = bounded(xp, x)
+    e = xp.exp(xp.where(z < 0, z, -z))
+    n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
+    ratio = n / (n + xp.where(z < 0, zeros_plus(xp, e, 2), 2 * e * e))
+    return xp.where(x > 1000, x, z * ratio)
+
+
+def mish_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    z = bounded(xp, x)
+    e = xp.exp(xp.where(z < 0, z, -z))
+    n = xp.where(z < 0, e * (e + 2), 1 + 2 * e)
+    r = 1 / (n + xp.where(z < 0, zeros_plus(xp, e, 2), 2 * e * e))
+    # the slope of tanh(softplus(z)) is 4 exp(z) (1 + exp(z)) / (n + 2)**2
+    slope = 4 * (1 + e) * xp.where(z < 0, e, e * e) * (r * r)
+    return d * (n * r + z * slope)
+
+
+def zeros_plus(xp: Any, x: Any, number: Any) -> Any:
+    return xp.zeros_like(x) + number
+
+
+def selu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return beta * elu(xp, x, alpha, beta)
+
+
+def selu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return beta * elu_input_pullback(xp, d, x, y, alpha, beta)
+
+
+def celu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, xp.zeros_like(x), x) / alpha))
+
+
+def celu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x > 0, d, d * xp.exp(xp.where(x > 0, xp.zeros_like(x), x) / alpha))
+
+
+def hard_swish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    z = xp.where(x > 3, xp.zeros_like(x) + 3, x)
+    y = z * ((z + 3) / 6)
+    y = xp.where(z <= -3, xp.zeros_like(x), y)
+    return xp.where(x > 3, x, y)
+
+
+def hard_swish_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    inside = xp.where(x < 3, d * (x / 3 + 0.5), d)
+    return xp.where(x <= -3, xp.zeros_like(d), inside)
+
+
+def hard_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
+    x = xp.where(x < alpha, xp.zeros_like(x) + alpha, x)
+    return xp.where(x > beta, xp.zeros_like(x) + beta, x)
+
+
+def hard_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where((x <= alpha) | (x >= beta), xp.zeros_like(d), d)
+
+
+# --- with a learnt parameter ---------------------------------------------------------------------------
+
+
+def prelu(xp: Any, x: Any, slope: Any) -> tuple:
+    return (leaky_relu(xp, x, slope, slope),)
+
+
+def prelu_pullback(xp: Any, d: Any, x: Any, slope: Any) -> tuple:
+    return (leaky_relu_pullback(xp, d, x, x, slope, slope),)
+
+
+def prelu_slope_pullback(xp: Any, d: Any, x: Any) -> tuple:
+    """Each element's part of the slope's cotangent."""
+    return (xp.where(x > 0, xp.zeros_like(x), d * x),)
+
+
+# --- as a loss ----------------------------------------------------------------------------------------
+
+
+def binary_cross_entropy(xp: Any, x: Any, t: Any, weight: Any, pos_weight: Any) -> tuple:
+    """For logits x and targets t."""
+    small = xp.log1p(xp.exp(xp.where(x < 0, x, -x)))
+    yes = t * (xp.where(x < 0, -x, xp.zeros_like(x)) + small)
+    no = (1 - t) * (xp.where(x < 0, xp.zeros_like(x), x) + small)
+    # what has no probability does not count, however bad it would be: 0 times inf
+    yes = xp.where(t == 0, xp.zeros_like(x), yes)
+    no = xp.where(t == 1, xp.zeros_like(x), no)
+    if pos_weight is not None:
+        yes = yes * pos_weight
+    loss = yes + no
+    if weight is not None:
+        loss = loss * weight
+    return (loss,)
+
+
+def binary_cross_entropy_pullback(
+    xp: Any, d: Any, x: Any, t: Any, weight: Any, pos_weight: Any, *, scale: Any
+) -> tuple:
+    e = xp.exp(xp.where(x < 0, x, -x))
+    one = xp.zeros_like(e) + 1
+    r = 1 / (1 + e)
+    yes = t * (xp.where(x < 0, one, e) * r)
+    no = (1 - t) * (xp.where(x < 0, e, one) * r)
+    if pos_weight is not None:
+        yes = yes * pos_weight
+    slope = no - yes
+    if weight is not None:
+        slope = slope * weight
+    return (d * scale * slope,)
+
+
+# --- clipping, of recurrent operators ----------------------------------------------------------------
+
+
+def clip_value(xp: Any, z: Any, clip: Any) -> Any:
+    if clip is None:
+        return z
+    top = xp.zeros_like(z) + clip
+    z = xp.where(z > top, top, z)
+    return xp.where(z < -top, -top, z)
+
+
+def clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
+    """The cotangent before clipping: it passes up to and at the bounds."""
+    if clip is None:
+        return d
+    return xp.where(xp.abs(z) > clip, xp.zeros_like(d), d)
+
+
+class Activation(NamedTuple):
+    """One activation function, its pullbacks, and its parameters with their defaults.
+
+    Parameters
+    ----------
+    name : str
+        ONNX's name where ONNX has the function.
+    value : callable
+        See the module's docstring.
+    pullback : callable or None
+        The pullback by the output; None where the output does not tell the slope.
+    alpha, beta : float or None
+        ONNX's default; None where the function has no such parameter.
+    input_pullback : callable or None
+        The pullback by the input; None where `pullback` serves, since it only asks for x's side of the kink.
+    """
+
+    name: str
+    value: Callable
+    pullback: Callable | None
+    alpha: float | None = None
+    beta: float | None = None
+    input_pullback: Callable | None = None
+
+    def needs_input(self, alpha: float) -> bool:
+        """Whether the output does not tell the slope: with a negative alpha different inputs share it."""
+        return self.name in ("LeakyRelu", "Elu", "ThresholdedRelu") and alpha < 0
+
+
+_RECURRENT = (
+    Activation("Affine", affine, affine_pullback, 1.0, 0.0),
+    Activation("Elu", elu, elu_pullback, 1.0, None, elu_input_pullback),
+    Activation("HardSigmoid", hard_sigmoid, hard_sigmoid_pullback, 0.2, 0.5, hard_sigmoid_input_pullback),
+    Activation("LeakyRelu", leaky_relu, leaky_relu_pullback, 0.01),
+    Activation("Relu", relu, relu_pullback),
+    Activation("ScaledTanh", scaled_tanh, scaled_tanh_pullback, 1.0, 1.0, scaled_tanh_input_pullback),
+    Activation("Sigmoid", sigmoid, sigmoid_pullback),
+    Activation("Softplus", softplus, softplus_pullback),
+    Activation("Softsign", softsign, softsign_pullback, None, None, softsign_input_pullback),
+    Activation("Tanh", tanh, tanh_pullback),
+    Activation("ThresholdedRelu", thresholded_relu, thresholded_relu_pullback, 1.0),
+)
+_OTHERS = (
+    Activation("Celu", celu, None, 1.0, None, celu_input_pullback),
+    Activation("Gelu", gelu, None, None, None, gelu_input_pullback),
+    Activation("GeluTanh", gelu_tanh, None, None, None, gelu_tanh_input_pullback),
+    Activation("HardSwish", hard_swish, None, None, None, hard_swish_input_pullback),
+    Activation("HardTanh", hard_tanh, None, -1.0, 1.0, hard_tanh_input_pullback),
+    Activation("LogSigmoid", log_sigmoid, None, None, None, log_sigmoid_input_pullback),
+    Activation("Mish", mish, None, None, None, mish_input_pullback),
+    Activation("QuickGelu", quick_gelu, None, 1.702, None, quick_gelu_input_pullback),
+    Activation("ScaledSoftplus", scaled_softplus, None, float("inf"), 1.0, scaled_softplus_input_pullback),
+    Activation("Selu", selu, None, 1.67326319217681884765625, 1.05070102214813232421875, selu_input_pullback),
+)
+
+#: The activations of ONNX's recurrent operators, by lower-case name.
+ONNX_ACTIVATIONS = {activation.name.lower(): activation for activation in _RECURRENT}
+
+#: All activations, by name.
+ACTIVATIONS = {activation.name: activation for activation in (*_RECURRENT, *_OTHERS)}

@@ -1,0 +1,169 @@
+r"""Large kernels by Fourier transforms: in the spectrum every sum over taps is one multiplication.
+
+With the padded input :math:`\tilde X` and a transform at least as long as it, no product wraps around, and
+
+.. math::
+
+    \hat Y = \hat{\tilde X}\,\overline{\hat W} \qquad \hat{d\tilde X} = \hat{dY}\,\hat W \qquad
+    \hat{dW} = \hat{\tilde X}\,\overline{\hat{dY}}
+
+at every frequency, where products are of matrices over channels, or samples. The cost hardly depends on the kernel's
+size. Weights are transformed in blocks of channels, so that their spectra need not be in memory at once.
+
+Source: M. Mathieu, M. Henaff, Y. LeCun, "Fast Training of Convolutional Networks through FFTs" (2014),
+arXiv:1312.5851.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from xpgrad._conv.geometry import ConvGeometry, Sizes
+from xpgrad._conv.method import Method, with_bias
+
+
+class Fourier(Method):
+    """Products of spectra, block by block of channels."""
+
+    name = "fft"
+
+    def why_not(self, engine: Any, geometry: ConvGeometry) -> str | None:
+        """No strides and dilations, and a namespace with transforms."""
+        for name, values in (("strides", geometry.strides), ("dilations", geometry.dilations)):
+            if prod(values) != 1:
+                return f"{name} are {values}, not 1"
+        if not engine.can_transform():
+            return "the namespace has no fft extension"
+        return None
+
+    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+        """See `Method`."""
+        g, spectra = geometry, Spectra(engine, geometry)
+        x = spectra.of_images(spectra.padded(X))  # (F, group, N, C / group)
+
+        def block(part: slice, target: Any) -> Any:
+            groups, w = spectra.of_weights(W, part)
+            y = engine.xp.matmul(x[:, groups, ...], engine.xp.conj(engine.xp.matrix_transpose(w)))
+            Y = spectra.images(y, g.output_size)
+            return with_bias(engine, Y, None if B is None else B[part], target)
+
+        return engine.assemble(
+            block, spectra.parts(g.outputs, g.channels), axis=1, shape=g.output_shape, like=X
+        )
+
+    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+        """See `Method`."""
+        g, spectra = geometry, Spectra(engine, geometry)
+        dy = spectra.of_images(dY)
+        made, seen = g.outputs // g.group, g.channels // g.group
+
+        def block(part: slice, target: Any) -> Any:
+            if g.group == 1:
+                groups, w = spectra.of_weights(W[:, part, ...], slice(0, made))
+            else:
+                first, last = part.start // seen, part.stop // seen
+                groups, w = spectra.of_weights(W, slice(first * made, last * made))
+            dX = spectra.images(engine.xp.matmul(dy[:, groups, ...], w), g.extent)
+            behind = [size + b - e for size, b, e in zip(g.size, g.begin, g.extent, strict=True)]
+            dX = engine.pad(dX, [-b for b in g.begin], behind)
+            return with_bias(engine, dX, None if B is None else B[part], target)
+
+        return engine.assemble(
+            block, spectra.parts(g.channels, g.outputs), axis=1, shape=g.input_shape, like=dY
+        )
+
+    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+        """See `Method`."""
+        xp, g, spectra = engine.xp, geometry, Spectra(engine, geometry)
+        x = spectra.of_images(spectra.padded(X))
+        made, seen = g.outputs // g.group, g.channels // g.group
+
+        def block(part: slice, target: Any) -> Any:
+            groups = slice(0, 1) if g.group == 1 else slice(part.start // made, part.stop // made)
+            count = part.stop - part.start
+            dy = spectra.of_images(dY[:, part, ...], groups.stop - groups.start)
+            dw = xp.matmul(
+                xp.conj(xp.matrix_transpose(dy)), x[:, groups, ...]
+            )  # (F, groups, O / group, C / group)
+            dw = xp.reshape(xp.permute_dims(dw, (1, 2, 3, 0)), (count, seen, *spectra.shape))
+            return spectra.inverse(dw, g.kernel)
+
+        return engine.assemble(block, spectra.parts(g.outputs, g.channels), shape=g.weight_shape, like=X)
+
+
+class Spectra:
+    """Transforms of the arrays of one geometry, frequencies first as batches of matrices."""
+
+    def __init__(self, engine: Any, geometry: ConvGeometry) -> None:
+        self._engine, self._geometry = engine, geometry
+        self._lengths = tuple(_fast_length(e) for e in geometry.extent)
+        self.shape = (*self._lengths[:-1], self._lengths[-1] // 2 + 1)
+
+    def parts(self, count: int, others: int) -> list[slice]:
+        """Channels of one side, in slices whose weights' spectra are computed at a time; groups stay whole."""
+        g = self._geometry
+        each = count // g.group if g.group > 1 else 1
+        size = 2 * prod(self.shape) * others // g.group * each
+        return [slice(s.start * each, s.stop * each) for s in self._engine.blocks(count // each, size)]
+
+    def padded(self, X: Any) -> Any:
+        """X with the geometry's padding."""
+        return self._engine.pad(X, self._geometry.begin, self._geometry.end)
+
+    def of_images(self, images: Any, groups: int | None = None) -> Any:
+        """Spectra of (n, channels, *size) as (F, group, n, channels / group)."""
+        n, channels = images.shape[:2]
+        groups = self._geometry.group if groups is None else groups
+        made = self._engine.xp.reshape(
+            self._forward(images), (n, groups, channels // groups, prod(self.shape))
+        )
+        return self._engine.xp.permute_dims(made, (3, 1, 0, 2))
+
+    def of_weights(self, W: Any, part: slice) -> tuple[slice, Any]:
+        """The groups of some outputs, and their weights' spectra, (F, groups, O / group, C / group)."""
+        xp, g = self._engine.xp, self._geometry
+        made = g.outputs // g.group
+        groups = slice(0, 1) if g.group == 1 else slice(part.start // made, part.stop // made)
+        spectra = self._forward(W[part, ...])
+        count = groups.stop - groups.start
+        spectra = xp.reshape(spectra, (count, spectra.shape[0] // count, W.shape[1], prod(self.shape)))
+        return groups, xp.permute_dims(spectra, (3, 0, 1, 2))
+
+    def images(self, spectra: Any, size: Sizes) -> Any:
+        """The way back: (F, groups, n, channels / group) as (n, channels, *size)."""
+        xp = self._engine.xp
+        _, groups, n, channels = spectra.shape
+        spectra = xp.reshape(xp.permute_dims(spectra, (2, 1, 3, 0)), (n, groups * channels, *self.shape))
+        return self.inverse(spectra, size)
+
+    def _forward(self, array: Any) -> Any:
+        """Spectra over the spatial axes; each is padded at its own turn, so that zeros are not transformed."""
+        rank = len(self._lengths)
+        array = self._engine.rfft(array, self._lengths[-1], array.ndim - 1)
+        for axis in range(rank - 2, -1, -1):
+            array = self._engine.fft(array, self._lengths[axis], array.ndim - rank + axis)
+        return array
+
+    def inverse(self, array: Any, size: Sizes) -> Any:
+        """The first elements of each axis, of the way back."""
+        rank = len(self._lengths)
+        for axis in range(rank - 1):
+            place = array.ndim - rank + axis
+            array = self._engine.ifft(array, self._lengths[axis], place)
+            array = array[(*(slice(None),) * place, slice(0, size[axis]), ...)]
+        array = self._engine.irfft(array, self._lengths[-1], array.ndim - 1)
+        return array[..., : size[-1]]
+
+
+def _fast_length(least: int) -> int:
+    """The smallest even number without prime factors above 5 that is not smaller."""
+    length = least + least % 2
+    while True:
+        rest = length
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return length
+        length += 2

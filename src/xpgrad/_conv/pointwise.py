@@ -1,0 +1,69 @@
+"""Pointwise kernels at stride 1: channels mix and positions don't, so an image is one matrix product."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from xpgrad._conv.geometry import ConvGeometry
+from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
+
+
+class Pointwise(Method):
+    """One matrix product an image, from the image's own memory into the result's."""
+
+    name = "pointwise"
+
+    def why_not(self, engine: Any, geometry: ConvGeometry) -> str | None:
+        """Input and output must be one grid."""
+        if prod(geometry.kernel) != 1:
+            return f"the kernel has shape {geometry.kernel}, not one element"
+        if prod(geometry.strides) != 1 or geometry.output_size != geometry.size or any(geometry.begin):
+            return f"with strides {geometry.strides} and padding outputs are not at the inputs' places"
+        return None
+
+    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+        """See `Method`."""
+        weights = _matrices(engine, geometry, W)
+        return _mix(engine, geometry, X, weights, B, geometry.output_shape)
+
+    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+        """See `Method`."""
+        weights = engine.xp.matrix_transpose(_matrices(engine, geometry, W))
+        return _mix(engine, geometry, dY, weights, B, geometry.input_shape)
+
+    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+        """See `Method`."""
+        xp, g = engine.xp, geometry
+
+        def block(images: slice, totals: list[Any] | None) -> list[Any]:
+            rows = columns_of_images(xp, _columns(xp, g, dY[images, ...]))
+            others = columns_of_images(xp, _columns(xp, g, X[images, ...]))
+            (total,) = totals or (None,)
+            return [engine.add_product(total, rows, xp.matrix_transpose(others))]
+
+        (dW,) = engine.accumulate(block, engine.blocks(g.batch, image_size(g)))
+        return xp.reshape(dW, g.weight_shape)
+
+
+def _matrices(engine: Any, g: ConvGeometry, W: Any) -> Any:
+    """W as (group, O / group, C / group)."""
+    return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group))
+
+
+def _columns(xp: Any, g: ConvGeometry, images: Any) -> Any:
+    """Images (n, channels, *size) as (n, group, channels / group, elements)."""
+    n, channels = images.shape[:2]
+    return xp.reshape(images, (n, g.group, channels // g.group, prod(g.size)))
+
+
+def _mix(engine: Any, g: ConvGeometry, images: Any, weights: Any, B: Any, shape: tuple[int, ...]) -> Any:
+    """The product of every position's channels with the weights, plus B."""
+    xp = engine.xp
+
+    def block(block: slice, target: Any) -> Any:
+        place = None if target is None else _columns(xp, g, target)
+        Y = engine.product(weights, _columns(xp, g, images[block, ...]), place)
+        return with_bias(engine, xp.reshape(Y, (-1, *shape[1:])), B, target)
+
+    return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=shape, like=images)

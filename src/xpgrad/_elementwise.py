@@ -1,0 +1,82 @@
+"""What elementwise kernels share: the checks of a call, the quick way past them, `out`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xpgrad import engine as engines
+from xpgrad._arguments import check_arrays, check_broadcast, check_given, check_out, check_shape
+from xpgrad._computation import Computation
+from xpgrad.engine import Formula
+
+
+class Elementwise:
+    """A kernel with a result for each element of its arrays.
+
+    Parameters
+    ----------
+    operator : str
+        The kernel's public name, for messages.
+    names : sequence of str
+        Its arrays' names.
+    formula : Formula
+        With one operand for each array, and one result.
+    leader : str, optional
+        The array whose shape is the result's, and all others'; the last one by default.
+    broadcast : sequence of str, optional
+        Arrays whose shape need only broadcast to the leader's. Those after the leader may be None.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        names: Sequence[str],
+        formula: Formula,
+        leader: str | None = None,
+        broadcast: Sequence[str] = (),
+    ) -> None:
+        self._operator, self._names, self._formula = operator, tuple(names), formula
+        self._leader, self._broadcast = leader or self._names[-1], tuple(broadcast)
+
+    def __call__(self, arrays: Sequence[Any], numbers: Sequence[float] = (), out: Any = None) -> Any:
+        """The result, for numbers of the formula's parameters that have been checked."""
+        if out is None:
+            engine = engines.agreed(arrays)
+            if engine is not None:
+                return engine.quick_elementwise(self._formula, arrays, numbers)
+        computation = self.check(arrays, out)
+        lifted = [None if array is None else computation.lift(array) for array in arrays]
+        return computation.deliver(
+            self._operator,
+            lambda target: computation.engine.elementwise(self._formula, lifted, numbers, target),
+            out,
+        )
+
+    def check(self, arrays: Sequence[Any], out: Any = None) -> Computation:
+        """The computation of a call, whose arrays are checked."""
+        operator, named = self._operator, dict(zip(self._names, arrays, strict=True))
+        check_given(operator, {name: named[name] for name in self._required()})
+        xp = check_arrays(operator, named | {"out": out})
+        shape = tuple(named[self._leader].shape)
+        for name, array in named.items():
+            if name in self._broadcast:
+                check_broadcast(operator, name, array, self._leader, shape)
+            else:
+                check_shape(operator, name, array, f"the shape of {self._leader}", shape)
+        check_out(operator, out, shape)
+        return Computation(operator, xp, [*arrays, out])
+
+    def _required(self) -> tuple[str, ...]:
+        """The names of arrays that cannot be None."""
+        return tuple(name for name in self._names if name not in self._broadcast)
+
+
+def pull(xp: Any, d: Any, residual: Any, *, pullback: Callable, alpha: Any, beta: Any) -> tuple:
+    """A pullback by one residual: x, or y in its place."""
+    return (pullback(xp, d, residual, residual, alpha, beta),)
+
+
+def evaluate(xp: Any, x: Any, *, value: Callable, alpha: Any, beta: Any) -> tuple:
+    """A value."""
+    return (value(xp, x, alpha, beta),)

@@ -1,0 +1,215 @@
+"""The formulas of softmax, log-softmax and the softmax cross-entropy: steps over a row of logits.
+
+A row that is -inf throughout has no distribution: softmax, loss and all gradients are 0 there. A logit of inf
+takes the whole probability, shared evenly among several.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpgrad.engine import RowFormula, Step
+
+
+def below_peak(xp: Any, x: Any, peak: Any) -> Any:
+    """X - peak, for the peak of x's row; -inf for -inf and 0 for the peak itself, also where that is infinite."""
+    difference = xp.where(x == peak, xp.zeros_like(x), x - peak)
+    return xp.where(x == -xp.inf, x, difference)
+
+
+def peak_of(xp: Any, x: Any) -> tuple:
+    return (x,)
+
+
+def exponentials(xp: Any, x: Any, peak: Any) -> tuple:
+    e = xp.exp(below_peak(xp, x, peak))
+    return e, e
+
+
+def total_of_exponentials(xp: Any, x: Any, peak: Any) -> tuple:
+    return (xp.exp(below_peak(xp, x, peak)),)
+
+
+def inverse(xp: Any, total: Any) -> tuple:
+    return (xp.where(total == 0, xp.zeros_like(total), 1 / total),)
+
+
+def logarithm(xp: Any, total: Any) -> tuple:
+    return (xp.where(total == 0, xp.zeros_like(total), xp.log(total)),)
+
+
+# --- softmax ------------------------------------------------------------------------------------------
+
+
+def share(xp: Any, e: Any, scale: Any) -> tuple:
+    return (e * scale,)
+
+
+def log_share(xp: Any, x: Any, peak: Any, log_total: Any) -> tuple:
+    return (below_peak(xp, x, peak) - log_total,)
+
+
+def inner_product(xp: Any, d: Any, y: Any) -> tuple:
+    return (d * y,)
+
+
+def softmax_pullback(xp: Any, d: Any, y: Any, product: Any) -> tuple:
+    return (y * (d - product),)
+
+
+def cotangent_and_peak(xp: Any, d: Any, y: Any) -> tuple:
+    return d, y
+
+
+def log_softmax_pullback(xp: Any, d: Any, y: Any, total: Any, peak: Any) -> tuple:
+    return (xp.where(peak == -xp.inf, xp.zeros_like(d), d - xp.exp(y) * total),)
+
+
+_PEAK = Step(peak_of, {"peak": "max"})
+_EXPONENTIALS = Step(exponentials, {"e": "each", "total": "sum"})
+_TOTAL = Step(total_of_exponentials, {"total": "sum"})
+
+SOFTMAX = RowFormula(
+    each=("x",),
+    steps=(_PEAK, _EXPONENTIALS, Step(inverse, {"scale": "row"}), Step(share, {"y": "each"})),
+    outputs=("y",),
+)
+LOG_SOFTMAX = RowFormula(
+    each=("x",),
+    steps=(_PEAK, _TOTAL, Step(logarithm, {"log_total": "row"}), Step(log_share, {"y": "each"})),
+    outputs=("y",),
+)
+SOFTMAX_GRAD = RowFormula(
+    each=("d", "y"),
+    steps=(Step(inner_product, {"product": "sum"}), Step(softmax_pullback, {"dx": "each"})),
+    outputs=("dx",),
+)
+LOG_SOFTMAX_GRAD = RowFormula(
+    each=("d", "y"),
+    steps=(
+        Step(cotangent_and_peak, {"total": "sum", "peak": "max"}),
+        Step(log_softmax_pullback, {"dx": "each"}),
+    ),
+    outputs=("dx",),
+)
+
+
+# --- cross-entropy ------------------------------------------------------------------------------------
+# A row's target distribution is t; its loss is sum_j w_j t_j (log(total) - (x_j - peak)).
+
+
+def one_hot(xp: Any, x: Any, label: Any, number: Any, keep: Any, spread: Any) -> Any:
+    """The target of a class by its number: 1 for the label's, smoothed."""
+    spread = xp.zeros_like(x) + spread
+    return xp.where(number == label, spread + keep, spread)
+
+
+def weighted(xp: Any, t: Any, weight: Any) -> Any:
+    return t if weight is None else t * weight
+
+
+def expected(xp: Any, x: Any, peak: Any, log_total: Any, t: Any) -> Any:
+    """A class's part of the loss; 0 where its target is 0, however unlikely it is."""
+    part = t * (log_total - below_peak(xp, x, peak))
+    return xp.where((t == 0) | (peak == -xp.inf), xp.zeros_like(x), part)
+
+
+def loss_of_label(
+    xp: Any, x: Any, peak: Any, log_total: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
+) -> tuple:  # fmt: skip
+    t = weighted(xp, one_hot(xp, x, label, number, keep, spread), weight)
+    return (expected(xp, x, peak, log_total, t),)
+
+
+def loss_of_probabilities(
+    xp: Any, x: Any, peak: Any, log_total: Any, p: Any, weight: Any, *, keep: Any, spread: Any
+) -> tuple:
+    t = weighted(xp, p * keep + spread, weight)
+    return (expected(xp, x, peak, log_total, t),)
+
+
+def target_of_label(
+    xp: Any, x: Any, peak: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
+) -> tuple:
+    """Exponentials, and the row's whole target."""
+    e = xp.exp(below_peak(xp, x, peak))
+    return e, e, weighted(xp, one_hot(xp, x, label, number, keep, spread), weight)
+
+
+def target_of_probabilities(
+    xp: Any, x: Any, peak: Any, p: Any, weight: Any, *, keep: Any, spread: Any
+) -> tuple:
+    e = xp.exp(below_peak(xp, x, peak))
+    return e, e, weighted(xp, p * keep + spread, weight)
+
+
+def factors(xp: Any, peak: Any, total: Any, mass: Any, d: Any) -> tuple:
+    """What e and the target are multiplied by: 0 for rows that are ignored or have no distribution."""
+    factor = xp.where(peak == -xp.inf, xp.zeros_like(d), d)
+    return factor, xp.where(factor == 0, factor, factor * mass / total)
+
+
+def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
+    """The gradient; 0 where its factor is, also beside NaN in an ignored row."""
+    return xp.where(factor == 0, xp.zeros_like(e), e * share_factor - t * factor)
+
+
+def pullback_of_label(
+    xp: Any, e: Any, factor: Any, share_factor: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
+) -> tuple:  # fmt: skip
+    t = weighted(xp, one_hot(xp, e, label, number, keep, spread), weight)
+    return (difference(xp, e, t, factor, share_factor),)
+
+
+def pullback_of_probabilities(
+    xp: Any, e: Any, factor: Any, share_factor: Any, p: Any, weight: Any, *, keep: Any, spread: Any
+) -> tuple:
+    t = weighted(xp, p * keep + spread, weight)
+    return (difference(xp, e, t, factor, share_factor),)
+
+
+_LOG_TOTAL = Step(logarithm, {"log_total": "row"})
+_FACTORS = Step(factors, {"factor": "row", "share_factor": "row"})
+_EXPONENTIALS_AND_MASS = {"e": "each", "total": "sum", "mass": "sum"}
+
+LABEL_LOSS = RowFormula(
+    each=("x",),
+    rows=("label",),
+    columns=("number", "weight"),
+    parameters=("keep", "spread"),
+    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_label, {"loss": "sum"})),
+    outputs=("loss",),
+)
+LABEL_LOSS_GRAD = RowFormula(
+    each=("x",),
+    rows=("label", "d"),
+    columns=("number", "weight"),
+    parameters=("keep", "spread"),
+    steps=(
+        _PEAK,
+        Step(target_of_label, _EXPONENTIALS_AND_MASS),
+        _FACTORS,
+        Step(pullback_of_label, {"dx": "each"}),
+    ),
+    outputs=("dx",),
+)
+PROBABILITY_LOSS = RowFormula(
+    each=("x", "p"),
+    columns=("weight",),
+    parameters=("keep", "spread"),
+    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_probabilities, {"loss": "sum"})),
+    outputs=("loss",),
+)
+PROBABILITY_LOSS_GRAD = RowFormula(
+    each=("x", "p"),
+    rows=("d",),
+    columns=("weight",),
+    parameters=("keep", "spread"),
+    steps=(
+        _PEAK,
+        Step(target_of_probabilities, _EXPONENTIALS_AND_MASS),
+        _FACTORS,
+        Step(pullback_of_probabilities, {"dx": "each"}),
+    ),
+    outputs=("dx",),
+)

@@ -1,0 +1,191 @@
+"""Formulas over whole arrays compiled by numba: one flat loop for elements, one nest of loops for rows.
+
+The scalar functions come from the same source as those of `compiler`'s loops over row buffers. Inputs are typed as
+read-only and every loop has one signature, so that it is compiled once for arrays of both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from xpgrad.engine.compiler import load, preamble
+from xpgrad.engine.formula import Formula
+from xpgrad.engine.row_formula import RowFormula, Step
+
+_OPTIONS = "nogil=True, cache=True, error_model='numpy', fastmath={'contract'}"
+
+
+class ArrayLayout(NamedTuple):
+    """What the generated text depends on besides the formula.
+
+    Parameters
+    ----------
+    operands : tuple of {"each", "one", None}
+        Of each operand: whether it has an element for each of the result's, one for all, or is absent.
+    same_as : int or None
+        Which operand's very memory the result replaces: as two vectors in one place the loop would not be
+        vectorized.
+    """
+
+    operands: tuple[str | None, ...]
+    same_as: int | None = None
+
+
+def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Callable[..., None]:
+    """Return ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
+
+    Parameters
+    ----------
+    formula : Formula
+        With one result.
+    layout : ArrayLayout
+        The arrays' part; those absent, and a result that is an operand, have no place in the call.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    """
+    name = formula.function.__name__
+    reals = [f"p{number}" for number in range(len(formula.parameters))]
+    arrays, types, arguments = [], [], []
+    for number, kind in enumerate(layout.operands):
+        if kind is None:
+            arguments.append("None")
+            continue
+        arrays.append(f"x{number}")
+        types.append("write" if layout.same_as == number else "read")
+        arguments.append(f"x{number}[j]" if kind == "each" else f"x{number}[0]")
+    target = "y" if layout.same_as is None else f"x{layout.same_as}"
+    if layout.same_as is None:
+        arrays.append("y")
+        types.append("write")
+    text = [
+        preamble([formula.function], formula.constants, dtype, {name: formula.parameters}),
+        *_array_types(dtype, 1),
+        f"@njit(void(intp, intp, {', '.join([*types, *('float64' for _ in reals)])}), {_OPTIONS})",
+        f"def loop({', '.join(['start', 'stop', *arrays, *reals])}):",
+        "    xp.wide_vectors()",
+        *(f"    r{real} = xp.real({real})" for real in reals),
+        *(f"    {array} = {array}[start:stop]" for array in _whole(arrays, layout)),
+        "    for j in range(stop - start):",
+        f"        {target}[j], = {name}({', '.join([*arguments, *(f'r{real}' for real in reals)])})",
+    ]
+    return load(f"{_label(formula)}_{dtype}", "\n".join(text) + "\n").loop
+
+
+def _whole(arrays: list[str], layout: ArrayLayout) -> list[str]:
+    """The arrays that have an element for each of the result's."""
+    return [a for a in arrays if a == "y" or layout.operands[int(a[1:])] == "each"]
+
+
+def _label(formula: Formula) -> str:
+    """A name for the generated file: of the function that the formula is about."""
+    about = next((value for value in formula.constants.values() if callable(value)), formula.function)
+    return about.__name__.strip("_")
+
+
+def _array_types(dtype: str, rank: int) -> list[str]:
+    return [
+        "from numba.types import Array, float32, float64, int32, intp, void",
+        f"read = Array({dtype}, {rank}, 'C', readonly=True)",
+        f"write = Array({dtype}, {rank}, 'C')\n",
+    ]
+
+
+# --- rows -------------------------------------------------------------------------------------------
+
+
+def compiled_rows(
+    formula: RowFormula, layout: ArrayLayout, integers: frozenset[str], dtype: str
+) -> Callable[..., None]:
+    """Return ``loop(start, stop, width, *arrays, [result], *row results, *numbers)``.
+
+    Parameters
+    ----------
+    formula : RowFormula
+        What to evaluate.
+    layout : ArrayLayout
+        As for elements; a result that has an element for each comes before the numbers of rows.
+    integers : frozenset of str
+        Which operands hold integers, of 32 bits.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    """
+    reals = [f"p_{name}" for name in formula.parameters]
+    names, types = [], []
+    values: dict[str, str] = {}
+    rows = formula.each_output is not None
+    for number, (name, kind) in enumerate(zip(formula.operands, layout.operands, strict=True)):
+        if kind is None:
+            values[name] = "None"
+            continue
+        names.append(f"a_{name}")
+        access = "write" if layout.same_as == number else "read"
+        part = "each" if name in formula.each else "line"
+        types.append(f"{'int32_' if name in integers else ''}{access}_{part}")
+        values[name] = f"x_{name}[j]" if name not in formula.rows else f"x_{name}"
+    target = None
+    if rows:
+        target = f"x_{formula.operands[layout.same_as]}" if layout.same_as is not None else "result"
+        if layout.same_as is None:
+            names.append("a_result")
+            types.append("write_each")
+    row_outputs = [name for name in formula.outputs if name != formula.each_output]
+    names += [f"o_{name}" for name in row_outputs]
+    types += ["write_line"] * len(row_outputs)
+    body = []
+    for name in formula.operands:
+        if values[name] == "None" or name in formula.columns:
+            continue
+        body.append(f"x_{name} = a_{name}[k, :]" if name in formula.each else f"x_{name} = a_{name}[k]")
+    if target == "result":
+        body.append("result = a_result[k, :]")
+    for step in formula.steps:
+        body += _step(step, formula, values, target)
+    body += [f"o_{name}[k] = {values[name]}" for name in row_outputs]
+    functions = [step.function for step in formula.steps]
+    parameters = {
+        step.function.__name__: tuple(n for n in step.constants if n in formula.parameters)
+        for step in formula.steps
+    }
+    text = [
+        preamble(functions, formula.constants, dtype, parameters),
+        "from numba.types import Array, float32, float64, int32, intp, void",
+        *(
+            f"{prefix}{access}_{part} = Array({scalar}, {rank}, 'C', readonly={access == 'read'})"
+            for prefix, scalar in (("", dtype), ("int32_", "int32"))
+            for access in ("read", "write")
+            for part, rank in (("each", 2), ("line", 1))
+        ),
+        f"\n@njit(void(intp, intp, intp, {', '.join([*types, *('float64' for _ in reals)])}), {_OPTIONS})",
+        f"def loop({', '.join(['start', 'stop', 'width', *names, *reals])}):",
+        "    xp.wide_vectors()",
+        *(f"    r_{name} = xp.real(p_{name})" for name in formula.parameters),
+        *(f"    x_{name} = a_{name}[:width]" for name in formula.columns if values[name] != "None"),
+        "    for k in range(start, stop):",
+        *(f"        {line}" for line in body),
+    ]
+    return load(f"{formula.steps[-1].function.__name__}_{dtype}", "\n".join(text) + "\n").loop
+
+
+def _step(step: Step, formula: RowFormula, values: dict[str, str], target: str | None) -> list[str]:
+    """The lines of a step, and its results among the values."""
+    numbers = [f"r_{name}" for name in step.constants if name in formula.parameters]
+    arguments = ", ".join([*(values[name] for name in step.operands), *numbers])
+    results = [f"t_{name}" for name in step.results]
+    call = f"{', '.join(results)}, = {step.function.__name__}({arguments})"
+    for name, kind in step.results.items():
+        values[name] = f"{target}[j]" if kind == "each" else f"t_{name}" if kind == "row" else f"s_{name}"
+    if set(step.results.values()) == {"row"}:
+        return [call]
+    start, inside, end = [], [], []
+    for name, kind in step.results.items():
+        if kind == "each":
+            inside.append(f"{target}[j] = t_{name}")
+        elif kind == "sum":
+            start.append(f"s_{name} = xp.real(0)")
+            inside.append(f"s_{name} = xp.add_up(s_{name}, t_{name})")
+        else:
+            start.append(f"i_{name} = xp.LOWEST")
+            inside.append(f"i_{name} = max(i_{name}, xp.to_ordered(t_{name}))")
+            end.append(f"s_{name} = xp.from_ordered(i_{name})")
+    return [*start, "for j in range(width):", *(f"    {line}" for line in (call, *inside)), *end]

@@ -1,0 +1,336 @@
+"""How the NumPy engine evaluates formulas over whole arrays: compiled loops, or blocks that stay in the cache.
+
+Contiguous arrays are taken as they are. What is strided, transposed or broadcast comes block by block: elements
+through the buffers of NumPy's iterator, rows through copies of some rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.formula import Formula
+from xpgrad.engine.row_formula import RowFormula
+
+# Elements of a block: some ten operands and temporaries of it in float32 stay in a second-level cache of 1 MB.
+_BLOCK = 16384
+
+Array = np.ndarray
+Deal = Callable[[int, int, Callable[[int, int], None]], None]
+"""``deal(count, size, part)``: the engine's way to have ``part(start, stop)`` done by its threads."""
+
+_loops: dict[tuple, tuple[Any, Callable[..., None]]] = {}
+"""Compiled loops; each keeps its formula, which its key holds by identity."""
+
+
+_quick: dict[tuple[int, str], Callable[..., None]] = {}
+"""Of these the loops for plain arrays that are all given, by formula and dtype."""
+
+
+def _is_plain(array: Array) -> bool:
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned
+
+
+def _replaced(inputs: Sequence[Array | None], out: Array) -> int | None:
+    """Which input `out` is, element for element."""
+    place = (out.ctypes.data, out.shape, out.strides)
+    for number, array in enumerate(inputs):
+        if array is not None and (array.ctypes.data, array.shape, array.strides) == place:
+            return number
+    return None
+
+
+def _safe(inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool]) -> bool:
+    """Whether `out` may be written while the inputs are read: it is none, or one that may be replaced."""
+    place = (out.ctypes.data, out.shape, out.strides)
+    return all(
+        array is None
+        or not np.may_share_memory(array, out)
+        or (may_be and (array.ctypes.data, array.shape, array.strides) == place)
+        for array, may_be in zip(inputs, replaceable, strict=True)
+    )
+
+
+# --- elements -----------------------------------------------------------------------------------------
+
+
+def elementwise(
+    deal: Deal,
+    formula: Formula,
+    inputs: Sequence[Array | None],
+    numbers: Sequence[float],
+    out: Array | None,
+    compiling: bool,
+) -> Array:
+    """The one result of a formula, of the shape to which its inputs broadcast."""
+    given = [array for array in inputs if array is not None]
+    shape = given[0].shape
+    if any(array.shape != shape for array in given):
+        shape = np.broadcast_shapes(*(array.shape for array in given))
+    replaced, plain = None, compiling
+    if out is None:
+        out = np.empty(shape, given[0].dtype)
+    else:
+        if not _safe(inputs, out, [True] * len(inputs)):
+            inputs = [None if array is None else array.copy() for array in inputs]
+            given = [array for array in inputs if array is not None]
+        replaced = _replaced(inputs, out)
+        plain = plain and _is_plain(out)
+    kinds = tuple(
+        [None if a is None else "one" if a.size == 1 and a.shape != shape else "each" for a in inputs]
+    )
+    for array, kind in zip(inputs, kinds, strict=True):
+        if kind == "each" and not (array.shape == shape and _is_plain(array)):  # type: ignore[union-attr]
+            plain = False
+    if plain:
+        loop = _element_loop(formula, kinds, replaced, out.dtype.name)
+        views = [array.reshape(-1) for array in given]
+        if replaced is None:
+            views.append(out.reshape(-1))
+        deal(out.size, out.size, lambda start, stop: loop(start, stop, *views, *numbers))
+    else:
+        evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
+        _in_blocks(deal, evaluate, inputs, kinds, out)
+    return out
+
+
+def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequence[float]) -> Array | None:
+    """The result for a few elements, by the shortest way; None unless the arrays are plain.
+
+    All arrays are given, of one shape and dtype.
+    """
+    for array in arrays:
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+    first = arrays[0]
+    out = np.empty(first.shape, first.dtype)
+    loop = _quick.get((id(formula), first.dtype.char))
+    if loop is None:
+        loop = _element_loop(formula, ("each",) * len(arrays), None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = loop
+    if first.ndim == 1:
+        loop(0, out.size, *arrays, out, *numbers)
+    else:
+        loop(0, out.size, *[array.reshape(-1) for array in arrays], out.reshape(-1), *numbers)
+    return out
+
+
+def _element_loop(
+    formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str
+) -> Callable[..., None]:
+    key = (id(formula), kinds, replaced, dtype)
+    found = _loops.get(key)
+    if found is None:
+        from xpgrad.engine.array_compiler import ArrayLayout, compiled_elements
+
+        found = _loops[key] = formula, compiled_elements(formula, ArrayLayout(kinds, replaced), dtype)
+    return found[1]
+
+
+def _by_loop(
+    formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
+) -> Callable[..., None]:
+    """Evaluation of a block by the compiled loop."""
+    loop = _element_loop(formula, kinds, None, dtype)
+
+    def evaluate(views: list[Array | None], target: Array) -> None:
+        loop(0, target.size, *(view for view in views if view is not None), target, *numbers)
+
+    return evaluate
+
+
+def _by_numpy(
+    formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
+) -> Callable[..., None]:
+    """Evaluation of a block by NumPy."""
+    named = dict(zip(formula.parameters, numbers, strict=True))
+
+    def evaluate(views: list[Array | None], target: Array) -> None:
+        with np.errstate(all="ignore"):  # of this thread
+            (target[...],) = formula(np, *views, **named)
+
+    return evaluate
+
+
+def _in_blocks(
+    deal: Deal,
+    evaluate: Callable[[list[Array | None], Array], None],
+    inputs: Sequence[Array | None],
+    kinds: tuple[str | None, ...],
+    out: Array,
+) -> None:
+    """Evaluate on one contiguous block of every operand after the other."""
+    each = [number for number, kind in enumerate(kinds) if kind == "each"]
+    views = [array if array is None else array.reshape(-1) if kind == "one" else None
+             for array, kind in zip(inputs, kinds, strict=True)]  # fmt: skip
+    read = ["readonly", "contig", "aligned", "nbo"]
+
+    def part(start: int, stop: int) -> None:
+        block = list(views)
+        iterator = np.nditer(
+            [*(inputs[number] for number in each), out],
+            # buffers are made when the range is known: those of a first range would be written back
+            flags=["external_loop", "buffered", "delay_bufalloc", "ranged"],
+            op_flags=[*(read for _ in each), ["writeonly", *read[1:]]],
+            buffersize=_BLOCK,
+        )
+        with iterator:
+            iterator.iterrange = (start, stop)
+            for parts in iterator:
+                for number, view in zip(each, parts, strict=False):
+                    block[number] = view
+                evaluate(block, parts[-1])
+
+    if out.size:
+        deal(out.size, out.size, part)
+
+
+# --- rows -------------------------------------------------------------------------------------------
+
+
+def over_rows(
+    deal: Deal,
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    out: Array | None,
+    compiling: bool,
+) -> tuple:
+    """The outputs of a row formula."""
+    each = [array for array in operands[: len(formula.each)] if array is not None]
+    A, n, B = shape = each[0].shape
+    dtype = each[0].dtype
+    results = {name: np.empty((A, 1, B), dtype) for name in formula.outputs}
+    replaced, plain = None, compiling and B == 1 and all(_is_plain(array) for array in each)
+    if formula.each_output is not None:
+        if out is None:
+            out = np.empty(shape, dtype)
+        else:
+            safe = _safe(operands, out, [name in formula.replaceable for name in formula.operands])
+            if not safe and not _safe(operands, out, [True] * len(operands)):
+                operands = [None if array is None else array.copy() for array in operands]
+            replaced = _replaced(operands, out) if safe else None
+            plain = plain and safe and _is_plain(out)
+        results[formula.each_output] = out
+    if not plain:
+        _row_blocks(deal, formula, operands, numbers, results, compiling)
+    else:
+        loop = _row_loop(formula, operands, replaced, dtype.name)
+        arrays = _row_arguments(formula, operands, results, replaced)
+        deal(A, A * n, lambda start, stop: loop(start, stop, n, *arrays, *numbers))
+    return tuple(results[name] for name in formula.outputs)
+
+
+def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
+    """The one output along the last axis for a few elements; None unless the arrays are plain."""
+    for array in arrays:
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+    first = arrays[0]
+    out = np.empty(first.shape, first.dtype)
+    width = first.shape[-1]
+    loop = _quick.get((id(formula), first.dtype.char))
+    if loop is None:
+        loop = _row_loop(formula, arrays, None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = loop
+    if first.ndim == 2:
+        loop(0, first.shape[0], width, *arrays, out)
+    else:
+        views = [array.reshape(-1, width) for array in (*arrays, out)]
+        loop(0, out.size // width, width, *views)
+    return out
+
+
+def _row_loop(
+    formula: RowFormula, operands: Sequence[Array | None], replaced: int | None, dtype: str
+) -> Callable[..., None]:
+    kinds = tuple(None if array is None else "each" for array in operands)
+    key = (id(formula), kinds, replaced, dtype)
+    found = _loops.get(key)
+    if found is None:
+        from xpgrad.engine.array_compiler import ArrayLayout, compiled_rows
+
+        integers = frozenset(
+            name
+            for name, array in zip(formula.operands, operands, strict=True)
+            if array is not None and array.dtype.kind == "i"
+        )
+        loop = compiled_rows(formula, ArrayLayout(kinds, replaced), integers, dtype)
+        found = _loops[key] = formula, loop
+    return found[1]
+
+
+def _row_arguments(
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    results: dict[str, Array],
+    replaced: int | None,
+) -> list[Array]:
+    """The arrays of a compiled loop: two axes, or one for numbers of rows and columns."""
+    arrays = []
+    for name, array in zip(formula.operands, operands, strict=True):
+        if array is not None:
+            arrays.append(array.reshape(array.shape[:2]) if name in formula.each else array.reshape(-1))
+    each_output = formula.each_output
+    if each_output is not None and replaced is None:
+        arrays.append(results[each_output].reshape(results[each_output].shape[:2]))
+    arrays += [results[name].reshape(-1) for name in formula.outputs if name != each_output]
+    return arrays
+
+
+def _row_blocks(
+    deal: Deal,
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+    compiling: bool,
+) -> None:
+    """Evaluate on some rows after the others, which are copied to where a row is contiguous."""
+    A, n, B = next(array for array in operands if array is not None).shape
+    at_once = max(1, _BLOCK // n)
+    inner = min(B, max(16, at_once))  # so many that what is copied comes in whole cache lines
+    outer = max(1, at_once // inner)
+    starts = [(a, b) for a in range(0, A, outer) for b in range(0, B, inner)]
+
+    def part(first: int, last: int) -> None:
+        for a, b in starts[first:last]:
+            here = (slice(a, a + outer), slice(None), slice(b, b + inner))
+            block: list[Array | None] = []
+            for name, array in zip(formula.operands, operands, strict=True):
+                if array is None or name in formula.columns:
+                    block.append(array)
+                else:
+                    piece = array[here].transpose(0, 2, 1)
+                    block.append(np.ascontiguousarray(piece).reshape(-1, piece.shape[2], 1))
+            values = (_rows_by_loop if compiling else _rows_by_numpy)(formula, block, numbers)
+            for name, value in zip(formula.outputs, values, strict=True):
+                target = results[name][here].transpose(0, 2, 1)
+                target[...] = value.reshape(target.shape)
+
+    deal(len(starts), A * n * B, part)
+
+
+def _rows_by_loop(formula: RowFormula, block: list[Array | None], numbers: Sequence[float]) -> list[Array]:
+    """The outputs for a block of contiguous rows, by the compiled loop."""
+    each = next(array for array in block if array is not None)
+    results = {
+        name: np.empty((each.shape[0], each.shape[1] if name == formula.each_output else 1), each.dtype)
+        for name in formula.outputs
+    }
+    loop = _row_loop(formula, block, None, each.dtype.name)
+    loop(0, each.shape[0], each.shape[1], *_row_arguments(formula, block, results, None), *numbers)
+    return list(results.values())
+
+
+def _rows_by_numpy(formula: RowFormula, block: list[Array | None], numbers: Sequence[float]) -> list[Array]:
+    """The outputs for a block of contiguous rows, by NumPy."""
+    with np.errstate(all="ignore"):  # of this thread
+        return formula.evaluate(
+            np, [None if array is None else array.reshape(array.shape[:2]) for array in block], numbers
+        )

@@ -1,0 +1,53 @@
+"""Zeros around and between the elements of the last dimensions, and their removal, without writing to any array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from array_api_compat import device
+
+
+def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
+    """The array with zeros before and behind its last dimensions; negative numbers take elements away."""
+    first = array.ndim - len(before)
+    for axis, (b, e) in enumerate(zip(before, behind, strict=True), first):
+        size = array.shape[axis]
+        if b < 0 or e < 0:
+            keep = slice(max(-b, 0), size - max(-e, 0))
+            array = array[(*(slice(None),) * axis, keep, ...)]
+        parts = [_zeros(xp, array, axis, b)] if b > 0 else []
+        parts.append(array)
+        if e > 0:
+            parts.append(_zeros(xp, array, axis, e))
+        if len(parts) > 1:
+            array = xp.concat(parts, axis=axis)
+    return array
+
+
+def interleaved(xp: Any, parts: Mapping[tuple[int, ...], Any], steps: Sequence[int]) -> Any:
+    """One array of several of one shape: element i of part r becomes element i * step + r, in each last dimension.
+
+    Parts that are not given are zero.
+    """
+    return _interleaved(xp, parts, xp.zeros_like(next(iter(parts.values()))), steps, ())
+
+
+def _interleaved(
+    xp: Any, parts: Mapping[tuple[int, ...], Any], nothing: Any, steps: Sequence[int], phase: tuple[int, ...]
+) -> Any:
+    done = len(phase)
+    if done == len(steps):
+        return parts.get(phase, nothing)
+    made = [_interleaved(xp, parts, nothing, steps, (*phase, r)) for r in range(steps[done])]
+    if len(made) == 1:
+        return made[0]
+    axis = made[0].ndim - len(steps) + done
+    shape = list(made[0].shape)
+    shape[axis] *= len(made)
+    return xp.reshape(xp.stack(made, axis=axis + 1), tuple(shape))
+
+
+def _zeros(xp: Any, like: Any, axis: int, count: int) -> Any:
+    shape = (*like.shape[:axis], count, *like.shape[axis + 1 :])
+    return xp.zeros(shape, dtype=like.dtype, device=device(like))

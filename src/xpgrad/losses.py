@@ -1,0 +1,471 @@
+"""Losses on logits and their gradients, each pair side by side, each in one stable formula."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from array_api_compat import device, is_array_api_obj
+
+from xpgrad import _activation_formulas as activation_formulas
+from xpgrad import _row_formulas as formulas
+from xpgrad._arguments import (
+    check_arrays,
+    check_choice,
+    check_given,
+    check_integer,
+    check_number,
+    check_out,
+    check_shape,
+)
+from xpgrad._computation import Computation
+from xpgrad._elementwise import Elementwise
+from xpgrad.engine import Formula
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def softmax_cross_entropy(
+    X: Any,
+    labels: Any,
+    weights: Any = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    out: Any = None,
+) -> Any:
+    r"""Cross-entropy between target distributions and the softmax of logits.
+
+    .. math::
+
+        \ell = \sum_j w_j t_j (\log \sum_k e^{x_k - m} - (x_j - m)), \qquad m = \max_k x_k
+
+    t is the target distribution: 1 for the label and 0 for all other classes, or the given probabilities;
+    smoothed by s, it is (1 - s) t + s / C. w are the class weights.
+
+    Parameters
+    ----------
+    X : array, shape (N, C, ...) or (C,)
+        Logits, their classes along axis 1; a single sample has no other axis. float32 or float64; float16 and
+        bfloat16 where the namespace has them, computed in float32.
+    labels : array
+        Of an integer dtype: each sample's class, 0 to C - 1, of X's shape without the classes. Of X's dtype:
+        the probabilities of all classes, of X's shape.
+    weights : array, shape (C,), optional
+        A weight for each class.
+    ignore_index : int, optional
+        A label whose samples do not count: loss and gradient are 0 there, whatever X holds. Only for class
+        numbers.
+    reduction : {"mean", "sum", "none"}
+        What is returned of the samples' losses. The mean of class numbers is weighted by the labels' weights; that of
+        probabilities is over all samples.
+    label_smoothing : float
+        The s above, 0 to 1.
+    out : array, optional
+        Where to put the result, an array of its shape and dtype.
+
+    Returns
+    -------
+    array, shape () or, for "none", X's without the classes
+        The loss. 0 for a sample whose logits are all -inf.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, a label that is no class, or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    softmax_cross_entropy_grad : The gradient.
+
+    References
+    ----------
+    ONNX operator SoftmaxCrossEntropyLoss; PyTorch's cross_entropy for probabilities and smoothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import softmax_cross_entropy
+    >>> X = np.log(np.asarray([[0.25, 0.75], [0.5, 0.5]]))
+    >>> softmax_cross_entropy(X, np.asarray([1, 0]), reduction="none").round(4)
+    array([0.2877, 0.6931])
+    >>> float(softmax_cross_entropy(X, np.asarray([1, 0])).round(4))
+    0.4904
+    """
+    call = _CrossEntropy(
+        "softmax_cross_entropy", X, labels, weights, ignore_index, reduction, label_smoothing, out=out
+    )
+    return call.loss(out)
+
+
+def softmax_cross_entropy_grad(
+    dY: Any,
+    X: Any,
+    labels: Any,
+    weights: Any = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    out: Any = None,
+) -> Any:
+    r"""Gradient of `softmax_cross_entropy` by the logits.
+
+    .. math::
+
+        dx_j = d \cdot (y_j \sum_k w_k t_k - w_j t_j), \qquad y = \mathrm{softmax}(x)
+
+    d is the sample's cotangent: that of the loss, for the mean divided by what the mean divides by.
+
+    Parameters
+    ----------
+    dY : array
+        Cotangent of the loss, of its shape.
+    X, labels, weights : array
+        As in `softmax_cross_entropy`.
+    ignore_index : int, optional
+        As in `softmax_cross_entropy`.
+    reduction : {"mean", "sum", "none"}
+        As in `softmax_cross_entropy`.
+    label_smoothing : float
+        As in `softmax_cross_entropy`.
+    out : array, optional
+        Where to put the result, an array of its shape and dtype; it may be the very array X.
+
+    Returns
+    -------
+    array, shape (N, C, ...) or (C,)
+        dX, the cotangent of the logits, of X's shape and dtype. It is the only array of that size that is made.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, a label that is no class, or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    References
+    ----------
+    ONNX operator SoftmaxCrossEntropyLoss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import softmax_cross_entropy_grad
+    >>> X = np.log(np.asarray([[0.25, 0.75], [0.5, 0.5]]))
+    >>> softmax_cross_entropy_grad(np.asarray(1.0), X, np.asarray([1, 0]))
+    array([[ 0.125, -0.125],
+           [-0.25 ,  0.25 ]])
+    """
+    call = _CrossEntropy(
+        "softmax_cross_entropy_grad", X, labels, weights, ignore_index, reduction, label_smoothing, dY, out
+    )
+    return call.gradient(dY, out)
+
+
+class _CrossEntropy:
+    """A checked call: everything lifted, in shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
+
+    def __init__(
+        self,
+        operator: str,
+        X: Any,
+        labels: Any,
+        weights: Any,
+        ignore_index: Any,
+        reduction: Any,
+        label_smoothing: Any,
+        dY: Any = None,
+        out: Any = None,
+    ) -> None:
+        self.operator, self.reduction = operator, reduction
+        check_given(operator, {"X": X, "labels": labels} | ({"dY": dY} if operator.endswith("_grad") else {}))
+        floats = {"X": X, "weights": weights, "dY": dY, "out": out}
+        xp = check_arrays(operator, floats)
+        by_number = is_array_api_obj(labels) and not xp.isdtype(labels.dtype, "real floating")
+        if by_number:
+            check_arrays(operator, {"X": X}, {"labels": labels})
+        else:
+            check_arrays(operator, {"X": X, "labels": labels})
+        check_choice(operator, "reduction", reduction, _REDUCTIONS)
+        smoothing = check_number(operator, "label_smoothing", label_smoothing)
+        if not 0 <= smoothing <= 1:
+            raise ValueError(f"{operator}: label_smoothing is {smoothing}, expected 0 to 1")
+        shape = tuple(X.shape)
+        if not shape or shape[1 if len(shape) > 1 else 0] == 0:
+            raise ValueError(
+                f"{operator}: X has shape {shape}, expected (N, C, ...) or (C,) with C at least 1"
+            )
+        self.shape, self.sample_shape = shape, shape[:1] + shape[2:] if len(shape) > 1 else ()
+        batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
+        rest = math.prod(shape[2:])
+        self.rows, self.classes = (batch, classes, rest), classes
+        check_shape(operator, "weights", weights, "C", (classes,))
+        if by_number:
+            check_shape(operator, "labels", labels, "X's without the classes", self.sample_shape)
+        else:
+            check_shape(operator, "labels", labels, "the shape of X", shape)
+        self.loss_shape = self.sample_shape if reduction == "none" else ()
+        check_shape(operator, "dY", dY, "the shape of the loss", self.loss_shape)
+        check_out(operator, out, shape if operator.endswith("_grad") else self.loss_shape)
+        self.computation = computation = Computation(operator, xp, [X, weights, dY, out])
+        self.engine, self.xp = computation.engine, computation.xp
+        self.x = computation.reshape(computation.lift(X), self.rows)
+        self.weight = None
+        if weights is not None:
+            self.weight = computation.reshape(computation.lift(weights), (1, classes, 1))
+        self.numbers = (1 - smoothing, smoothing / classes)
+        if by_number:
+            self._take_numbers(labels, ignore_index)
+        else:
+            if ignore_index is not None:
+                raise ValueError(
+                    f"{operator}: ignore_index is {ignore_index!r}, expected None for labels that are probabilities"
+                )
+            self.probabilities = computation.reshape(computation.lift(labels), self.rows)
+            self.label = self.counts = None
+
+    def _take_numbers(self, labels: Any, ignore_index: Any) -> None:
+        """Labels by class number: which of them count, and no other number than a class among those."""
+        xp, computation = self.xp, self.computation
+        N, C, rest = self.rows
+        label = computation.reshape(computation.lift_integers(labels), (N, 1, rest))
+        self.counts = None
+        if ignore_index is not None:
+            ignored = check_integer(self.operator, "ignore_index", ignore_index)
+            self.counts = label != ignored
+            label = xp.where(self.counts, label, xp.zeros_like(label))
+        if N * rest:
+            low, high = int(xp.min(label)), int(xp.max(label))
+            if low < 0 or high >= C:
+                raise ValueError(
+                    f"{self.operator}: labels has {low if low < 0 else high}, expected classes 0 to {C - 1}"
+                )
+        self.label = xp.astype(label, xp.int32)
+        self.number = xp.reshape(xp.arange(C, dtype=xp.int32, device=device(self.x)), (1, C, 1))
+        self.probabilities = None
+
+    def _denominator(self) -> Any:
+        """What the mean divides by: the weights of the labels that count, or the number of samples."""
+        xp, (N, _, rest) = self.xp, self.rows
+        one = xp.ones((1, 1, 1), dtype=self.x.dtype, device=device(self.x))
+        if self.label is None or (self.weight is None and self.counts is None):
+            return one * (N * rest)
+        if self.weight is None:
+            each = xp.astype(self.counts, self.x.dtype)
+        else:
+            flat = xp.reshape(self.label, (-1,))
+            each = xp.reshape(xp.take(xp.reshape(self.weight, (-1,)), flat, axis=0), (N, 1, rest))
+            if self.counts is not None:
+                each = xp.where(self.counts, each, xp.zeros_like(each))
+        return xp.reshape(xp.sum(each), (1, 1, 1))
+
+    def loss(self, out: Any) -> Any:
+        """The loss."""
+        with self.engine.quiet():
+            result = self.computation.reshape(self._loss(), self.loss_shape)
+        return self.computation.put(self.operator, result, out)
+
+    def _loss(self) -> Any:
+        xp = self.xp
+        if self.label is None:
+            formula, operands = formulas.PROBABILITY_LOSS, (self.x, self.probabilities, self.weight)
+        else:
+            formula, operands = formulas.LABEL_LOSS, (self.x, self.label, self.number, self.weight)
+        (losses,) = self.engine.over_rows(formula, operands, self.numbers)
+        if self.counts is not None:
+            losses = xp.where(self.counts, losses, xp.zeros_like(losses))
+        if self.reduction == "none":
+            return losses
+        total = xp.reshape(xp.sum(losses), (1, 1, 1))
+        return total / self._denominator() if self.reduction == "mean" else total
+
+    def gradient(self, dY: Any, out: Any) -> Any:
+        """The logits' cotangent, for that of the loss."""
+        with self.engine.quiet():
+            d = self._row_cotangent(dY)
+        if self.label is None:
+            formula, operands = formulas.PROBABILITY_LOSS_GRAD, (self.x, self.probabilities, d, self.weight)
+        else:
+            formula = formulas.LABEL_LOSS_GRAD
+            operands = (self.x, self.label, d, self.number, self.weight)
+
+        def compute(target: Any) -> Any:
+            (result,) = self.engine.over_rows(formula, operands, self.numbers, target)
+            return result if target is not None else self.computation.reshape(result, self.shape)
+
+        return self.computation.deliver(self.operator, compute, out, self.rows)
+
+    def _row_cotangent(self, dY: Any) -> Any:
+        xp, (N, _, rest) = self.xp, self.rows
+        d = self.computation.lift(dY)
+        if self.reduction == "none":
+            d = self.computation.reshape(d, (N, 1, rest))
+        else:
+            d = self.computation.reshape(d, (1, 1, 1))
+            if self.reduction == "mean":
+                d = d / self._denominator()
+            d = d + xp.zeros((N, 1, rest), dtype=d.dtype, device=device(self.x))
+        return d if self.counts is None else xp.where(self.counts, d, xp.zeros_like(d))
+
+
+# --- binary -----------------------------------------------------------------------------------------
+
+
+def binary_cross_entropy_with_logits(
+    X: Any,
+    targets: Any,
+    weight: Any = None,
+    *,
+    pos_weight: Any = None,
+    reduction: str = "mean",
+    out: Any = None,
+) -> Any:
+    r"""Cross-entropy between probabilities of yes and the sigmoid of logits.
+
+    .. math::
+
+        \ell = w (p t \log(1 + e^{-x}) + (1 - t) \log(1 + e^x))
+
+    Parameters
+    ----------
+    X : array, shape (...)
+        Logits. float32 or float64; float16 and bfloat16 where the namespace has them, computed in float32.
+    targets : array, shape (...)
+        The t above, the probabilities of yes.
+    weight : array, optional
+        The w above, of a shape that broadcasts to X's; 1 where left out.
+    pos_weight : array, optional
+        The p above, of a shape that broadcasts to X's: for one of each class of an (N, C) input (C,).
+    reduction : {"mean", "sum", "none"}
+        What is returned of the elements' losses.
+    out : array, optional
+        Where to put the result, an array of its shape and dtype.
+
+    Returns
+    -------
+    array, shape () or, for "none", (...)
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, or an unknown reduction.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    binary_cross_entropy_with_logits_grad : The gradient.
+
+    References
+    ----------
+    PyTorch's function of the same name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import binary_cross_entropy_with_logits
+    >>> X, targets = np.asarray([0.0, 2.0, -1e4]), np.asarray([1.0, 0.5, 0.0])
+    >>> binary_cross_entropy_with_logits(X, targets, reduction="none").round(4)
+    array([0.6931, 1.1269, 0.    ])
+    """
+    operator = "binary_cross_entropy_with_logits"
+    check_choice(operator, "reduction", reduction, _REDUCTIONS)
+    arrays = (X, targets, weight, pos_weight)
+    if reduction == "none":
+        return _BINARY(arrays, (), out)
+    computation = _BINARY.check(arrays)
+    lifted = [None if array is None else computation.lift(array) for array in arrays]
+    losses = computation.engine.elementwise(_BINARY_FORMULA, lifted)
+    xp = computation.xp
+    with computation.engine.quiet():
+        # with an axis kept: NumPy would make a scalar
+        total = xp.sum(xp.reshape(losses, (-1,)), axis=0, keepdims=True)
+        loss = xp.reshape(total / math.prod(X.shape) if reduction == "mean" else total, ())
+    check_arrays(operator, {"X": X, "out": out})
+    check_out(operator, out, ())
+    return computation.put(operator, loss, out)
+
+
+def binary_cross_entropy_with_logits_grad(
+    dY: Any,
+    X: Any,
+    targets: Any,
+    weight: Any = None,
+    *,
+    pos_weight: Any = None,
+    reduction: str = "mean",
+    out: Any = None,
+) -> Any:
+    r"""Gradient of `binary_cross_entropy_with_logits` by the logits.
+
+    .. math::
+
+        dx = d \cdot w ((1 - t) \sigma(x) - p t \sigma(-x))
+
+    d is the element's cotangent: that of the loss, for the mean divided by the number of elements.
+
+    Parameters
+    ----------
+    dY : array
+        Cotangent of the loss, of its shape.
+    X, targets, weight, pos_weight : array
+        As in `binary_cross_entropy_with_logits`.
+    reduction : {"mean", "sum", "none"}
+        As in `binary_cross_entropy_with_logits`.
+    out : array, optional
+        Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+
+    Returns
+    -------
+    array, shape (...)
+        dX, the cotangent of the logits, of X's shape and dtype.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, or an unknown reduction.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    References
+    ----------
+    PyTorch's function of the same name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import binary_cross_entropy_with_logits_grad
+    >>> X, targets = np.asarray([0.0, 2.0, -1e4]), np.asarray([1.0, 0.5, 0.0])
+    >>> binary_cross_entropy_with_logits_grad(np.asarray(3.0), X, targets).round(4)
+    array([-0.5   ,  0.3808,  0.    ])
+    """
+    operator = "binary_cross_entropy_with_logits_grad"
+    check_choice(operator, "reduction", reduction, _REDUCTIONS)
+    check_given(operator, {"dY": dY, "X": X})
+    check_arrays(operator, {"X": X, "dY": dY})
+    shape = tuple(X.shape)
+    check_shape(operator, "dY", dY, "the shape of the loss", shape if reduction == "none" else ())
+    size = math.prod(shape) if reduction == "mean" else 1
+    return _BINARY_GRAD((dY, X, targets, weight, pos_weight), (1 / size if size else 0.0,), out)
+
+
+_BINARY_FORMULA = Formula(activation_formulas.binary_cross_entropy)
+_BINARY = Elementwise(
+    "binary_cross_entropy_with_logits",
+    ("X", "targets", "weight", "pos_weight"),
+    _BINARY_FORMULA,
+    "X",
+    ("weight", "pos_weight"),
+)
+_BINARY_GRAD = Elementwise(
+    "binary_cross_entropy_with_logits_grad",
+    ("dY", "X", "targets", "weight", "pos_weight"),
+    Formula(activation_formulas.binary_cross_entropy_pullback, {}, ("scale",)),
+    "X",
+    ("dY", "weight", "pos_weight"),
+)

@@ -1,0 +1,89 @@
+"""Convolutions with random arrays for the tests, and the strategies that draw their geometry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import xpgrad
+from xpgrad.testing import conv_grad_reference, conv_reference
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shapes and attributes of a convolution, spelled out."""
+
+    X: tuple[int, ...]
+    W: tuple[int, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def group(self) -> int:
+        return self.attributes.get("group", 1)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """X, W, B, and a cotangent dY."""
+        rng = np.random.default_rng(self.seed)
+        arrays = {name: rng.standard_normal(getattr(self, name)) for name in ("X", "W")}
+        arrays["B"] = rng.standard_normal(self.W[0])
+        shape = xpgrad.conv(arrays["X"], arrays["W"], **self.attributes).shape
+        return arrays | {"dY": rng.standard_normal(shape)}
+
+    def expected(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Y, dX, dW and dB by the direct sums."""
+        X, W, B, dY = (arrays[name] for name in ("X", "W", "B", "dY"))
+        Y = conv_reference(X, W, B, **self.attributes)
+        return {"Y": Y, **conv_grad_reference(dY, X, W, **self.attributes)._asdict()}
+
+
+# One case or more for each code path of each method, no size equal to another where that is possible.
+CASES = {
+    "pointwise": Case((3, 5, 7, 6), (4, 5, 1, 1)),
+    "pointwise-groups": Case((2, 6, 5), (4, 3, 1), {"group": 2}),
+    "pointwise-strides": Case((2, 5, 7, 6), (4, 5, 1, 1), {"strides": [2, 3]}),
+    "3x3": Case((2, 3, 9, 11), (5, 3, 3, 3), {"pads": 1}),
+    "3x3-asymmetric": Case((5, 4, 6, 5), (2, 4, 3, 3), {"pads": [0, 2, 1, 0]}),
+    "3x3-much-padding": Case((1, 2, 4, 5), (3, 2, 3, 3), {"pads": [3, 4, 2, 5]}),
+    "3x3-wide": Case((2, 2, 7, 275), (3, 2, 3, 3), {"pads": [1, 0, 1, 2]}),
+    "3x3-one-tile": Case((2, 3, 3, 3), (2, 3, 3, 3)),
+    "strides": Case((3, 4, 9, 8), (6, 2, 3, 2), {"strides": [2, 3], "pads": [1, 0, 2, 1], "group": 2}),
+    "unread-end": Case((2, 3, 10, 11), (2, 3, 2, 3), {"strides": [3, 4]}),
+    "dilations": Case((2, 4, 9, 10), (6, 4, 3, 3), {"strides": [2, 1], "dilations": [3, 2], "pads": 2}),
+    "stride-over-kernel": Case((2, 3, 11, 9), (4, 3, 2, 1), {"strides": [4, 3]}),
+    "1d": Case((4, 6, 13), (4, 3, 4), {"strides": 2, "dilations": 2, "pads": [3, 1], "group": 2}),
+    "3d": Case((2, 4, 5, 6, 4), (6, 2, 2, 3, 2), {"strides": [2, 1, 2], "pads": [1, 0, 1], "group": 2}),
+    "4d": Case((2, 2, 3, 4, 3, 4), (3, 2, 2, 2, 1, 3), {"pads": [0, 1, 0, 1, 1, 0, 0, 0]}),
+    "depthwise": Case((3, 5, 8, 7), (5, 1, 3, 3), {"pads": 1, "group": 5}),
+    "depthwise-multiplier": Case((2, 4, 8, 7), (12, 1, 3, 2), {"strides": [2, 1], "pads": 1, "group": 4}),
+    "depthwise-dilations": Case((2, 4, 9, 8), (4, 1, 3, 3), {"strides": 2, "dilations": [1, 2], "group": 4}),
+    "few-channels": Case((2, 6, 7, 9), (6, 2, 3, 3), {"pads": [0, 1, 2, 1], "group": 3}),
+    "large": Case((2, 3, 19, 24), (4, 3, 9, 12), {"pads": [4, 5, 3, 6]}),
+    "large-groups": Case((2, 4, 40), (6, 2, 21), {"pads": 10, "group": 2}),
+}
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> Case:
+    """Any geometry of up to three dimensions, small."""
+    n = draw(st.integers(1, 3))
+
+    def sizes(least: int, most: int) -> list[int]:
+        return draw(st.lists(st.integers(least, most), min_size=n, max_size=n))
+
+    group, seen, made = (draw(st.integers(1, 3)) for _ in range(3))
+    kernel, strides, dilations = sizes(1, 4), sizes(1, 3), sizes(1, 3)
+    begin, end, beyond = sizes(0, 3), sizes(0, 3), sizes(0, 4)
+    size = [
+        max(1, (k - 1) * d + 1 - b - e) + more
+        for k, d, b, e, more in zip(kernel, dilations, begin, end, beyond, strict=True)
+    ]
+    return Case(
+        (draw(st.integers(1, 4)), group * seen, *size),
+        (group * made, seen, *kernel),
+        {"strides": strides, "pads": begin + end, "dilations": dilations, "group": group},
+        seed=draw(st.integers(0, 10**6)),
+    )

@@ -1,0 +1,211 @@
+"""What convolutions promise beside their numbers: samples apart, nothing extra, little memory, NaN."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import xpgrad
+from backends import Backend
+from conv_cases import CASES
+from xpgrad._conv import choice
+from xpgrad.testing import assert_close, to_numpy
+
+SOME = ["pointwise-strides", "3x3", "strides", "1d", "depthwise-multiplier", "few-channels", "large-groups"]
+
+
+# --- per sample
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_per_sample_is_one_sample_at_a_time(name: str, backend: Backend) -> None:
+    case = CASES[name]
+    arrays = case.arrays()
+    here = backend.arrays(arrays, "float64")
+    X, W, dY = (here[key] for key in ("X", "W", "dY"))
+    grads = xpgrad.conv_grad(dY, X, W, per_sample=True, **case.attributes)
+    together = xpgrad.conv_grad(dY, X, W, **case.attributes)
+    assert_close(grads.dX, together.dX)
+    for n in range(case.X[0]):
+        alone = xpgrad.conv_grad(dY[n : n + 1, ...], X[n : n + 1, ...], W, **case.attributes)
+        assert_close(grads.dW[n, ...], alone.dW, rtol=1e-12)
+        assert_close(grads.dB[n, ...], alone.dB, rtol=1e-12)
+
+
+def test_per_sample_of_a_transposed_convolution(backend: Backend, rng: np.random.Generator) -> None:
+    shapes = {"X": (3, 4, 5, 4), "W": (4, 3, 3, 2), "dY": (3, 6, 11, 8)}
+    here = backend.arrays({name: rng.standard_normal(shape) for name, shape in shapes.items()}, "float64")
+    options = {"strides": 2, "group": 2}
+    grads = xpgrad.conv_transpose_grad(**here, **options, per_sample=True)
+    for n in range(3):
+        one = {name: a if name == "W" else a[n : n + 1, ...] for name, a in here.items()}
+        alone = xpgrad.conv_transpose_grad(**one, **options)
+        assert_close(grads.dW[n, ...], alone.dW, rtol=1e-12)
+        assert_close(grads.dB[n, ...], alone.dB, rtol=1e-12)
+
+
+# --- only what is asked for
+
+
+@pytest.mark.parametrize("wrt", [(), ("X",), "W", ("B",), ("X", "B"), ("W", "B", "X")])
+def test_wrt_computes_nothing_else(wrt: Any) -> None:
+    case = CASES["3x3"]
+    arrays = case.arrays()
+    X, W, dY = (arrays[name] for name in ("X", "W", "dY"))
+    everything = xpgrad.conv_grad(dY, X, W, **case.attributes)
+    work = [
+        mock.patch.object(type(choice.METHODS[name]), sums, autospec=True, side_effect=AssertionError)
+        for name in choice.METHODS
+        for sums, argument in (("input_gradient", "X"), ("weight_gradient", "W"))
+        if argument not in wrt
+    ]
+    if "B" not in wrt:
+        work.append(
+            mock.patch("xpgrad.engine.numpy_images.NumpyImages.last_axis_sums", side_effect=AssertionError)
+        )
+    for patch in work:
+        patch.start()
+    try:
+        grads = xpgrad.conv_grad(dY, X, W, **case.attributes, wrt=wrt)
+    finally:
+        mock.patch.stopall()
+    for name, field in (("X", "dX"), ("W", "dW"), ("B", "dB")):
+        if name in wrt:
+            assert_close(getattr(grads, field), getattr(everything, field))
+        else:
+            assert getattr(grads, field) is None
+
+
+# --- empty sizes
+
+
+@pytest.mark.parametrize(
+    ("X", "W"), [((0, 4, 6, 5), (3, 4, 2, 2)), ((2, 0, 6, 5), (3, 0, 2, 2)), ((2, 4, 6, 5), (0, 4, 2, 2))]
+)
+def test_empty_sizes(X: tuple[int, ...], W: tuple[int, ...], backend: Backend) -> None:
+    here = backend.arrays({"X": np.ones(X), "W": np.ones(W), "B": np.arange(1.0, W[0] + 1)}, "float32")
+    Y = xpgrad.conv(**here, pads=1)
+    assert_close(Y, np.broadcast_to(to_numpy(here["B"])[:, None, None], (X[0], W[0], 7, 6)), like=here["X"])
+    grads = xpgrad.conv_grad(Y, here["X"], here["W"], pads=1)
+    assert_close(grads.dX, np.zeros(X), like=here["X"])
+    assert_close(grads.dW, np.zeros(W), like=here["X"])
+    apart = xpgrad.conv_grad(Y, here["X"], here["W"], pads=1, per_sample=True)
+    assert tuple(apart.dW.shape) == (X[0], *W)
+    assert tuple(apart.dB.shape) == (X[0], W[0])
+
+
+# --- memory
+
+
+def test_the_gradient_needs_little_memory(rng: np.random.Generator) -> None:
+    """NumPy's own allocations, beyond inputs and results."""
+    X, dY = (rng.standard_normal((8, 64, 56, 56), dtype=np.float32) for _ in range(2))
+    W = rng.standard_normal((64, 64, 3, 3), dtype=np.float32)
+    xpgrad.conv_grad(dY[:1], X[:1], W, pads=1)  # compile first
+    tracemalloc.start()
+    try:
+        grads = xpgrad.conv_grad(dY, X, W, pads=1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    results = sum(a.nbytes for a in grads)
+    assert peak - results < 16e6, f"{(peak - results) / 1e6:.1f} MB"
+
+
+_PEAK = """
+import resource, torch, xpgrad
+X, dY, W = (torch.randn(s) for s in [(8, 64, 56, 56), (8, 64, 56, 56), (64, 64, 3, 3)])
+small = [a[:2] for a in (dY, X)]
+for _ in range(2):
+    xpgrad.conv_grad(*small, W, pads=1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+grads = xpgrad.conv_grad(dY, X, W, pads=1)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print((after - before) * 1024 - sum(a.numel() * 4 for a in grads))
+"""
+
+
+def test_the_process_grows_by_little_on_tensors() -> None:
+    """What the system counts, with whatever torch and BLAS take."""
+    pytest.importorskip("torch")
+    run = subprocess.run(
+        [sys.executable, "-c", _PEAK], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert float(run.stdout) < 16e6, f"{float(run.stdout) / 1e6:.1f} MB"
+
+
+# --- special values, inputs, threads
+
+
+@pytest.mark.parametrize("method", ["shifted", "patches", "taps"])
+def test_a_nan_reaches_what_it_meets_and_nothing_else(method: str) -> None:
+    X, W = np.ones((1, 2, 7, 8)), np.ones((3, 2, 3, 3))
+    X[0, 1, 4, 5] = np.nan
+    Y = xpgrad.conv(X, W, pads=1, method=method)
+    expected = np.zeros((7, 8), dtype=bool)
+    expected[3:6, 4:7] = True
+    assert np.array_equal(np.isnan(Y), np.broadcast_to(expected, Y.shape))
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_inputs_are_not_written_to(name: str) -> None:
+    case = CASES[name]
+    arrays = case.arrays()
+    before = {key: array.copy() for key, array in arrays.items()}
+    for method in ("auto", "shifted", "patches", "taps"):
+        xpgrad.conv(arrays["X"], arrays["W"], arrays["B"], method=method, **case.attributes)
+        xpgrad.conv_grad(arrays["dY"], arrays["X"], arrays["W"], method=method, **case.attributes)
+    for key, array in arrays.items():
+        assert np.array_equal(array, before[key])
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("name", ["3x3-asymmetric", "1d", "depthwise", "large"])
+def test_any_number_of_threads(name: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", threads)
+    case = CASES[name]
+    arrays = case.arrays()
+    expected = case.expected(arrays)
+    X, W, B, dY = (arrays[key] for key in ("X", "W", "B", "dY"))
+    assert_close(xpgrad.conv(X, W, B, **case.attributes), expected["Y"], rtol=1e-12)
+    for actual, field in zip(xpgrad.conv_grad(dY, X, W, **case.attributes), ("dX", "dW", "dB"), strict=True):
+        assert_close(actual, expected[field], rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["winograd", "patches"])
+def test_bands_of_one_image(method: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    """An image that does not fit the cache is computed in bands of rows or columns."""
+    X, W = rng.standard_normal((2, 3, 21, 17)), rng.standard_normal((4, 3, 3, 3))
+    dY = rng.standard_normal((2, 4, 21, 17))
+    whole = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
+    monkeypatch.setattr("xpgrad.engine.numpy_images._BAND", 1)
+    for jit in ("1", "0"):
+        monkeypatch.setenv("XPGRAD_JIT", jit)
+        apart = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
+        for actual, desired in zip(apart, whole, strict=True):
+            assert_close(actual, desired, rtol=1e-12)
+
+
+def test_winograds_error_in_float32(rng: np.random.Generator) -> None:
+    """Relative to the largest value, with many channels."""
+    X = rng.standard_normal((2, 256, 14, 14), dtype=np.float32)
+    W = rng.standard_normal((64, 256, 3, 3), dtype=np.float32)
+    dY = rng.standard_normal((2, 64, 14, 14), dtype=np.float32)
+    exact = [a.astype(np.float64) for a in (dY, X, W)]
+    expected = [
+        xpgrad.conv(*exact[1:], pads=1, method="shifted"),
+        *xpgrad.conv_grad(*exact, pads=1, method="shifted"),
+    ]
+    actual = [
+        xpgrad.conv(X, W, pads=1, method="winograd"),
+        *xpgrad.conv_grad(dY, X, W, pads=1, method="winograd"),
+    ]
+    for a, b in zip(actual, expected, strict=True):
+        assert_close(a, b, like=X, rtol=4e-6)
