@@ -78,7 +78,7 @@ def function_samples(name):
     return [*info.sample_inputs("cpu", torch.float64, requires_grad=True)]
 
 
-@pytest.mark.parametrize("name", [name for name in functional.__all__ if hasattr(nn.functional, name)])
+@pytest.mark.parametrize("name", [name for name in functional.__all__ if name.startswith("conv")])
 def test_function_samples(name):
     from torch.testing._internal.common_methods_invocations import op_db
 

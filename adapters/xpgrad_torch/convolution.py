@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-import xpgrad
-from xpgrad_torch._autograd import Kernel, apply, autocasts, is_watched
+from xpgrad_torch._autograd import Kernel, apply, autocasts
 
 __all__ = [
     "Conv1d",
@@ -56,20 +55,10 @@ def _run(
         operands = [_autocast(x, torch.get_autocast_dtype(device)) for x in operands]
         # The kernel keeps its sums in float32; its own products are not to be converted again.
         with torch.autocast(device, enabled=False):
-            Y = _differentiable(kernel, operands, attributes)
-    else:
-        Y = _differentiable(kernel, operands, attributes)
-    return Y.squeeze(0) if single else Y
-
-
-def _differentiable(kernel: Kernel, operands: Sequence[Any], attributes: dict[str, Any]) -> Tensor:
-    """Run a kernel; under `torch.func` and forward mode as PyTorch's operators, which these can see."""
-    if is_watched():
-        with xpgrad.use_engine("standard"):
-            (Y,) = kernel.forward(*operands, **attributes)
+            (Y,) = apply(kernel, operands, attributes)
     else:
         (Y,) = apply(kernel, operands, attributes)
-    return Y
+    return Y.squeeze(0) if single else Y
 
 
 def _autocast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
