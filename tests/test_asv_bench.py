@@ -23,6 +23,7 @@ try:
         importlib.import_module(f"benchmarks.{module.name}")
         for module in pkgutil.iter_modules(package.__path__)
     ]
+    memory = importlib.import_module("benchmarks.memory")
     recurrent = importlib.import_module("benchmarks.recurrent")
     activations = importlib.import_module("benchmarks.activations")
 finally:
@@ -47,7 +48,8 @@ def _cases(modules=MODULES):
 @pytest.fixture
 def small(monkeypatch):
     brief = functools.partial(common.ratio, seconds=0.0, least=1)
-    monkeypatch.setattr(recurrent, "SHAPES", SMALL)
+    for module in (recurrent, memory):
+        monkeypatch.setattr(module, "SHAPES", SMALL)
     for suite in {case.values[0] for case in _cases([activations])}:
         monkeypatch.setattr(suite, "shapes", {"small": (4, 3)})
     for module in MODULES:

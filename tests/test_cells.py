@@ -328,3 +328,28 @@ def test_against_pytorchs_cells(operator: Operator, bias: bool) -> None:
     grads = pullback(**cotangents)
     for name, desired in expected.items():
         assert_close(getattr(grads, name), desired, label=name)
+
+
+@each_operator()
+def test_per_sample_gradients_are_those_of_each_sample(operator: Operator, backend: Backend) -> None:
+    case = sequence_of_one_step(operator, "clip with peepholes" if operator is LSTM else "clip")
+    arguments = {name: backend.array(array) for name, array in cell_arguments(case).items()}
+    cotangents = {name: backend.array(array) for name, array in cell_cotangents(case).items()}
+    outputs = getattr(xpgrad, f"{operator.name}_cell")(**arguments, **case.attributes)
+    saved = {name: getattr(outputs, name) for name in SAVED[operator]}
+
+    def gradients(given: Mapping[str, Any], **more: Any) -> Any:
+        return getattr(xpgrad, f"{operator.name}_cell_grad")(**given, **case.attributes, **more)
+
+    given = {**arguments, **saved, **cotangents}
+    every = gradients(given, per_sample=True)
+    samples = {name for name in given if name not in ("W", "R", "B", "P")}
+    for k in range(N):
+        alone = gradients({n: a[k : k + 1, ...] if n in samples else a for n, a in given.items()})
+        for name, expected in alone._asdict().items():
+            got = getattr(every, name)[k, ...]
+            if name[1:] in samples:
+                expected = expected[0, ...]
+            assert_close(got, expected, rtol=1e-12, label=name)
+    with pytest.raises(ValueError, match=f"{operator.name}_cell_grad: per_sample is 2, expected one of"):
+        gradients(given, per_sample=2)

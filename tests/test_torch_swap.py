@@ -1,6 +1,7 @@
 """xpgrad_torch.swap: our modules in the place of PyTorch's."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -168,6 +169,159 @@ def test_training_continues_under_the_same_optimizer():
             losses[-1].append(loss.item())
     assert losses[1][-1] < 0.7 * losses[1][5]
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=1e-4)
+
+
+# --- the report, undoing, verifying ------------------------------------------------------------------
+
+
+def mixed():
+    class Mine(nn.GRU):
+        pass
+
+    torch.manual_seed(0)
+    shared = nn.LSTM(4, 4)
+    return nn.ModuleDict(
+        {
+            "a": shared,
+            "b": nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Linear(2, 2)),
+            "c": shared,
+            "mine": Mine(2, 3),
+            "projected": nn.LSTM(3, 4, proj_size=2),
+            "complex": nn.Conv1d(1, 2, 3, dtype=torch.complex64),
+            "normed": nn.utils.parametrizations.weight_norm(nn.GRU(2, 3), "weight_hh_l0"),
+            "ours": xpgrad_torch.GRUCell(2, 3),
+        }
+    )
+
+
+# Without the spaces between the columns.
+TABLE = """
+module | type | now | why
+a, c | LSTM | xpgrad_torch.LSTM
+b.0 | Conv2d | xpgrad_torch.Conv2d
+b.2 | Linear | unchanged | xpgrad has no Linear
+mine | Mine | unchanged | it is a subclass of GRU, which may compute something else
+projected | LSTM | unchanged | an LSTM with proj_size = 2 stays torch.nn.LSTM, expected proj_size = 0: \
+xpgrad_torch.LSTM computes the same, but slower
+complex | Conv1d | unchanged | a Conv1d with weights of torch.complex64 stays torch.nn's, expected a real \
+floating-point dtype
+normed | ParametrizedGRU | unchanged | it is parametrized: swap first, then parametrize
+normed.parametrizations.weight_hh_l0 | ParametrizationList | unchanged | xpgrad has no ParametrizationList
+ours | GRUCell | unchanged | it is xpgrad's already
+2 of 9 modules with parameters replaced
+"""
+
+
+def test_report_is_a_table_of_everything_with_parameters(capsys):
+    model = mixed()
+    before = {name: type(module) for name, module in model.named_modules()}
+    found = xpgrad_torch.swap_report(model)
+    assert {name: type(module) for name, module in model.named_modules()} == before
+    lines = str(found).splitlines()
+    assert [re.sub("  +", " | ", line) for line in lines] == TABLE.strip().splitlines()
+    assert len({line.index(row.now) for line, row in zip(lines[1:], found.rows, strict=False)}) == 1
+    with pytest.warns(UserWarning, match="stays") as caught:
+        xpgrad_torch.swap(model, verbose=True)
+    assert len(caught) == 2
+    assert capsys.readouterr().out.strip() == str(found)
+    for row in found.rows:
+        module = model.get_submodule(row.names[0])
+        assert type(module).__module__.startswith("xpgrad_torch") == (
+            row.now != "unchanged" or row.names == ("ours",)
+        )
+    assert "(model)" in str(xpgrad_torch.swap_report(nn.LSTM(2, 3)))
+
+
+def test_nothing_is_printed_unasked(capsys):
+    xpgrad_torch.swap(Tagger())
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTMCell", "GRUCell", "Conv1d", "ConvTranspose3d"])
+def test_unswap_is_the_way_back(name):
+    theirs = getattr(nn, name)(3, 4, *([3] if "Conv" in name else []))
+    model = nn.ModuleList([theirs, nn.ModuleList([theirs])])
+    parameters, text = list(model.parameters()), repr(model)
+    xpgrad_torch.swap(model)
+    assert xpgrad_torch.unswap(model) is model
+    assert type(model[0]) is getattr(nn, name)
+    assert model[0] is model[1][0]
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert repr(model) == text
+    single = xpgrad_torch.unswap(xpgrad_torch.swap(theirs))
+    assert type(single) is getattr(nn, name)
+    X = torch.randn(2, 3, *[5] * int(name[-2])) if "Conv" in name else torch.randn(4, 3)
+    a, b = theirs(X), single(X)
+    assert torch.equal(a[0], b[0])
+
+
+def test_unswap_leaves_what_pytorch_does_not_have():
+    model = nn.ModuleList([xpgrad_torch.LSTM(2, 3, peephole=True, clip=1.0), xpgrad_torch.GRU(2, 3)])
+    with pytest.warns(UserWarning, match=r"unswap: LSTM\(2, 3.*expected no peephole, clip") as caught:
+        xpgrad_torch.unswap(model)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert type(model[0]) is xpgrad_torch.LSTM
+    assert type(model[1]) is nn.GRU
+    with pytest.raises(TypeError, match="unswap: model is int"):
+        xpgrad_torch.unswap(3)
+
+
+class Everything(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(2, 3, 3, padding=1), nn.BatchNorm1d(3)
+        self.rnn = nn.GRU(3, 4, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, x, scale=1.0, *, shift=0.0):
+        output, state = self.rnn(self.norm(self.conv(x)).transpose(1, 2))
+        return {"output": output * scale + shift, "state": state}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("form", ["tensor", "tuple", "names"])
+def test_verify_leaves_no_trace(dtype, form):
+    torch.manual_seed(0)
+    model = Everything().to(dtype)
+    x, scale = torch.randn(5, 2, 6, dtype=dtype), torch.tensor(2.0, dtype=dtype)
+    example = {"tensor": x, "tuple": (x, scale), "names": {"x": x, "scale": scale, "shift": 0.5}}[form]
+    before = copy.deepcopy(model.state_dict())
+    random = torch.random.get_rng_state()
+    assert xpgrad_torch.swap(model, verify=example) is model
+    assert type(model.rnn) is xpgrad_torch.GRU
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert not x.requires_grad
+
+
+@pytest.mark.parametrize("broken", ["forward", "backward"])
+def test_verify_finds_what_differs_and_puts_the_model_back(monkeypatch, broken):
+    import xpgrad
+
+    name = "gru" if broken == "forward" else "gru_grad"
+    kernel = getattr(xpgrad, name)
+
+    def wrong(*args, **kwargs):
+        result = kernel(*args, **kwargs)
+        field = "H_all" if broken == "forward" else "dR"
+        return result._replace(**{field: getattr(result, field) * 1.001})
+
+    monkeypatch.setattr(xpgrad, name, wrong)
+    model = Everything()
+    words = "output 0 off by" if broken == "forward" else "gradient of rnn.weight_hh_l0 off by"
+    with pytest.raises(RuntimeError, match=f"swap: verify found {words} .*, expected at most 0.0001"):
+        xpgrad_torch.swap(model, verify=torch.randn(5, 2, 6))
+    assert type(model.rnn) is nn.GRU
+    xpgrad_torch.swap(model, verify=torch.randn(5, 2, 6), tolerance=0.01)
+    assert type(model.rnn) is xpgrad_torch.GRU
+
+
+def test_bad_verify():
+    with pytest.raises(ValueError, match=r"tolerance is 0\.1, expected verify to be given"):
+        xpgrad_torch.swap(nn.LSTM(2, 3), tolerance=0.1)
+    model = nn.Sequential(nn.Embedding(3, 2)).requires_grad_(False)
+    with pytest.raises(ValueError, match="no output with a gradient"):
+        xpgrad_torch.swap(model, verify=torch.tensor([1, 2]))
 
 
 def test_activations_are_left_alone_unless_asked_for():

@@ -22,7 +22,7 @@ def pair(name, *args, seed=0, dtype=torch.float64, **kwargs):
 
 def random_states(module, batch=(N,), dtype=torch.float64):
     """Return a tuple of random initial states: two for an LSTM, one for a GRU."""
-    sizes = [module.hidden_size] * (2 if isinstance(module, nn.LSTM | nn.LSTMCell) else 1)
+    sizes = [module.hidden_size] * (2 if type(module).__name__.startswith("LSTM") else 1)
     layers = ()
     if isinstance(module, nn.RNNBase):
         layers = (module.num_layers * (2 if module.bidirectional else 1),)

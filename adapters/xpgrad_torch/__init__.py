@@ -35,7 +35,7 @@ from xpgrad_torch.convolution import (
 )
 from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from xpgrad_torch.modules import GRU, LSTM, GRUCell, LSTMCell
-from xpgrad_torch.swap import swap
+from xpgrad_torch.swap import swap, swap_report, unswap
 
 __all__ = [
     "BCEWithLogitsLoss",
@@ -74,4 +74,6 @@ __all__ = [
     "Threshold",
     "functional",
     "swap",
+    "swap_report",
+    "unswap",
 ]

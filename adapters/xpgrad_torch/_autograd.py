@@ -1,86 +1,42 @@
-"""xpgrad's kernels under autograd: one autograd function for all of them."""
+"""xpgrad's kernels under autograd and `torch.func`: one autograd function for all of them."""
 
-import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 import xpgrad
+from xpgrad_torch._batching import vmap_forward, vmap_gradient
+from xpgrad_torch._kernel import Kernel
 
-
-class Kernel:
-    """What autograd has to know of a kernel of xpgrad and of its gradient.
-
-    Parameters
-    ----------
-    name : str
-        The kernel's name; with ``_grad`` behind it, the gradient's.
-    outputs : tuple of str
-        The names of the kernel's outputs, those first that have a cotangent.
-    cotangents : tuple of str
-        The gradient's names for the cotangents of the first outputs.
-    saved : tuple of str
-        The outputs that the gradient takes.
-    """
-
-    def __init__(
-        self, name: str, outputs: tuple[str, ...], cotangents: tuple[str, ...], saved: tuple[str, ...] = ()
-    ) -> None:
-        parameters = inspect.signature(getattr(xpgrad, name)).parameters.values()
-        operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self.name = name
-        self.operands = tuple(p.name for p in operands)
-        self.required = {p.name for p in operands if p.default is p.empty}
-        # What has a gradient, in the order in which the gradient returns them.
-        self.differentiable = tuple(name for name in self.operands if name != "sequence_lens")
-        # What the gradient depends on: not a bias that was only added.
-        taken = inspect.signature(getattr(xpgrad, f"{name}_grad")).parameters
-        self.taken = tuple(name for name in self.operands if name in taken)
-        self.outputs, self.cotangents, self.saved = outputs, cotangents, saved
-
-    def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
-        """Run the kernel."""
-        outputs = getattr(xpgrad, self.name)(*operands, **attributes)
-        return outputs if isinstance(outputs, tuple) else (outputs,)
-
-    def gradient(self, **arguments: Any) -> dict[str, Tensor | None]:
-        """Run the gradient, and name what it returns after the operands."""
-        grads = getattr(xpgrad, f"{self.name}_grad")(**arguments)
-        return dict(zip(self.differentiable, grads, strict=True))
-
-    def check(self, operands: Sequence[Any]) -> None:
-        """Raise TypeError for an operand that is no tensor."""
-        for name, operand in zip(self.operands, operands, strict=True):
-            if not isinstance(operand, Tensor) and (operand is not None or name in self.required):
-                raise TypeError(f"{self.name}: {name} is {type(operand).__name__}, expected torch.Tensor")
+__all__ = ["Kernel", "apply", "autocasts", "is_watched"]
 
 
 class _XpgradKernel(torch.autograd.Function):
     """A kernel with its gradient as the backward.
 
-    Its arguments are a `Kernel`, the operands, the attributes of both, and those of the gradient alone. What
-    is saved are outputs, not attributes of the context, so that autograd owns and frees them.
+    Its arguments are a `Kernel`, the operands, the attributes of both, those of the gradient alone, and
+    whether the gradient is to run the kernel again instead of keeping its outputs. What is saved are operands
+    and outputs, not attributes of the context, so that autograd owns and frees them.
     """
 
     @staticmethod
     def forward(*args: Any) -> Any:
-        kernel, *operands, attributes, _ = args
+        kernel, *operands, attributes, _, _ = args
         return tuple(kernel.forward(*operands, **attributes))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kernel, *operands, attributes, asked = inputs
-        inputs_by_name = dict(zip(kernel.operands, operands, strict=True))
-        outputs = dict(zip(kernel.outputs, output, strict=True))
-        ctx.save_for_backward(
-            *(inputs_by_name[name] for name in kernel.taken), *(outputs[name] for name in kernel.saved)
-        )
+        kernel, *operands, attributes, asked, again = inputs
+        by_name = dict(zip(kernel.operands, operands, strict=True))
+        saved = [] if again else kernel.saved_of(output)
+        ctx.save_for_backward(*(by_name[name] for name in kernel.taken), *saved)
         ctx.mark_non_differentiable(*output[len(kernel.cotangents) :])
         ctx.set_materialize_grads(False)
-        ctx.kernel, ctx.attributes, ctx.asked = kernel, attributes, asked
+        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, attributes, asked, again
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
@@ -88,39 +44,182 @@ class _XpgradKernel(torch.autograd.Function):
         needs = ctx.needs_input_grad[1 : len(kernel.operands) + 1]
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * len(ctx.needs_input_grad)
-        tensors = dict(zip((*kernel.taken, *kernel.saved), ctx.saved_tensors, strict=True))
-        operands = {name: tensors[name] for name in kernel.taken}
-        saved = {name: tensors[name] for name in kernel.saved}
-        asked = {
-            **ctx.attributes,
-            **ctx.asked,
-            **dict(zip(kernel.cotangents, cotangents, strict=False)),
-            "wrt": tuple(name for name, need in zip(kernel.operands, needs, strict=True) if need),
-        }
-        if not torch.is_grad_enabled():
-            grads = kernel.gradient(**operands, **saved, **asked)
+        wrt = tuple(name for name, need in zip(kernel.operands, needs, strict=True) if need)
+        arrays = list(ctx.saved_tensors)
+        # Where this gradient is part of a graph, or of something that torch.func follows, it needs rules too.
+        followed = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+        if ctx.again and kernel.saved:
+            operands = _all_operands(kernel, arrays)
+            outputs = (
+                _XpgradKernel.apply(kernel, *operands, ctx.attributes, ctx.asked, True)
+                if followed
+                else kernel.forward(*operands, **ctx.attributes)
+            )
+            arrays += kernel.saved_of(outputs)
+        arrays += cotangents[: len(kernel.cotangents)]
+        if any(c is not None and torch._C._functorch.is_legacy_batchedtensor(c) for c in cotangents):
+            grads = _map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.asked)
+        elif followed:
+            grads = _XpgradGradient.apply(kernel, *arrays, wrt, ctx.attributes, ctx.asked, False)
         else:
-            # create_graph=True: the gradients must carry a graph themselves. The standard engine consists of
-            # differentiable operators; the saved arrays are functions of the operands, so make them anew.
-            with xpgrad.use_engine("standard"):
-                if saved:
-                    again = kernel.forward(**operands, **ctx.attributes)
-                    outputs = dict(zip(kernel.outputs, again, strict=True))
-                    saved = {name: outputs[name] for name in kernel.saved}
-                grads = kernel.gradient(**operands, **saved, **asked)
-        return None, *(grads.get(name) for name in kernel.operands), None, None
+            grads = kernel.gradient(arrays, wrt, ctx.attributes | ctx.asked)
+        by_name = dict(zip(wrt, grads, strict=True))
+        return None, *(by_name.get(name) for name in kernel.operands), None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        kernel, *operands, attributes, asked, again = args
+        return vmap_forward(
+            kernel,
+            lambda joined: _XpgradKernel.apply(kernel, *joined, attributes, asked, again),
+            info.batch_size,
+            in_dims[1:-3],
+            operands,
+            attributes,
+        )
+
+
+class _XpgradGradient(torch.autograd.Function):
+    """A kernel's gradient where it is differentiated or mapped itself.
+
+    Its arguments are a `Kernel`, the gradient's arrays, the operands to differentiate in, the attributes, and
+    whether the parameters' gradients are wanted for every sample.
+    """
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        kernel, *arrays, wrt, attributes, asked, per_sample = args
+        return kernel.gradient(arrays, wrt, attributes | asked, per_sample)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        kernel, *arrays, wrt, attributes, asked, per_sample = inputs
+        ctx.save_for_backward(*arrays)
+        ctx.kernel, ctx.wrt, ctx.attributes, ctx.per_sample = kernel, wrt, attributes | asked, per_sample
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        grads = ctx.kernel.gradient_pullback(
+            ctx.saved_tensors,
+            ctx.wrt,
+            ctx.attributes,
+            ctx.per_sample,
+            ctx.needs_input_grad[1:-4],
+            cotangents,
+        )
+        return None, *grads, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        kernel, *arrays, wrt, attributes, asked, per_sample = args
+        return vmap_gradient(
+            kernel,
+            lambda joined, each: _XpgradGradient.apply(kernel, *joined, wrt, attributes, asked, each),
+            info.batch_size,
+            in_dims[1:-4],
+            arrays,
+            attributes,
+            wrt,
+            per_sample,
+        )
+
+
+def _map_older_batch(
+    kernel: Kernel,
+    arrays: Sequence[Tensor | None],
+    wrt: Sequence[str],
+    attributes: dict[str, Any],
+    asked: dict[str, Any],
+) -> tuple[Tensor, ...]:
+    """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose vmap knows no rules."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    mapped = [x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in arrays]
+    bare = [
+        torch._remove_batch_dim(x, level, 0, 0) if x is not None and batched else x
+        for x, batched in zip(arrays, mapped, strict=True)
+    ]
+    size = next(x.shape[0] for x, batched in zip(bare, mapped, strict=True) if x is not None and batched)
+    grads, dims = vmap_gradient(
+        kernel,
+        lambda joined, each: _XpgradGradient.apply(kernel, *joined, wrt, attributes, asked, each),
+        size,
+        [0 if batched else None for batched in mapped],
+        bare,
+        attributes,
+        wrt,
+        False,
+    )
+    return tuple(torch._add_batch_dim(g, dim, level) for g, dim in zip(grads, dims, strict=True))
+
+
+def _all_operands(kernel: Kernel, taken: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return the kernel's operands in their order, from those that its gradient takes."""
+    by_name = dict(zip(kernel.taken, taken, strict=True))
+    return [by_name.get(name) for name in kernel.operands]
 
 
 def apply(
-    kernel: Kernel, operands: Sequence[Tensor | None], attributes: dict[str, Any], **asked: Any
+    kernel: Kernel,
+    operands: Sequence[Tensor | None],
+    attributes: dict[str, Any],
+    *,
+    again: bool = False,
+    **asked: Any,
 ) -> tuple[Tensor, ...]:
-    """Return the kernel's outputs that have a cotangent; `asked` are attributes of the gradient alone."""
+    """Return the kernel's outputs that have a cotangent.
+
+    Parameters
+    ----------
+    kernel, operands, attributes
+        What to run, on what, and how.
+    again : bool
+        Keep no outputs for the gradient, which then runs the kernel again: less memory for more time.
+    **asked
+        Attributes of the gradient alone.
+    """
     kernel.check(operands)
     # The kernel's forward does not know this attribute, and the backward is late for an error.
     if asked.get("peephole", "full") not in ("full", "truncated"):
         raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
-    outputs = _XpgradKernel.apply(kernel, *operands, attributes, asked)
+    outputs: Sequence[Tensor]
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        outputs = _as_operator(kernel, operands, attributes | asked, again)
+    elif forward_ad._current_level >= 0 or (kernel.shapes is None and is_watched()):
+        outputs = _as_many_operators(kernel, operands, attributes, asked)
+    else:
+        outputs = _XpgradKernel.apply(kernel, *operands, attributes, asked, again)
     return tuple(outputs[: len(kernel.cotangents)])
+
+
+def _as_operator(
+    kernel: Kernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], again: bool
+) -> Sequence[Tensor]:
+    """Run the kernel as the one operator that recorders of operators are to see."""
+
+    def run(*operands: Tensor | None) -> Any:
+        return kernel.operator(*operands, **attributes)
+
+    if again:
+        outputs = checkpoint(run, *operands, use_reentrant=False, preserve_rng_state=False)
+    else:
+        outputs = run(*operands)
+    return outputs if isinstance(outputs, tuple | list) else (outputs,)
+
+
+def _as_many_operators(
+    kernel: Kernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], asked: Mapping[str, Any]
+) -> Sequence[Tensor]:
+    """Run the kernel as PyTorch's own operators, which have all rules that there are, step by step."""
+    for name, value in asked.items():
+        default = next(p.default for p in kernel.gradient_attributes if p.name == name)
+        if value != default:
+            raise ValueError(
+                f"{kernel.name}: {name} is {value!r}, expected {default!r} in forward mode, which follows "
+                "the function itself"
+            )
+    with xpgrad.use_engine("standard"):
+        return kernel.forward(*operands, **attributes)
 
 
 def autocasts(x: Tensor) -> bool:

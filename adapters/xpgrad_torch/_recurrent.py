@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 import xpgrad
 from xpgrad_torch import functional
 from xpgrad_torch._autograd import autocasts
+from xpgrad_torch._memory import check_save
 
 States = tuple[Tensor, ...]
 
@@ -122,9 +123,20 @@ class Recurrent(nn.Module):
 
 
 class Layers(Recurrent, nn.RNNBase):
-    """Layers of one or two directions over sequences, in the place of a module over `torch.nn.RNNBase`."""
+    """Layers of one or two directions over sequences, in the place of a module over `torch.nn.RNNBase`.
 
+    No subclasses of `torch.nn.LSTM` and `torch.nn.GRU`: `torch.compile` leaves these out of its graphs.
+    """
+
+    save: str | int = "all"
     weight_ih_l0: Tensor
+
+    def _set_options(self, **options: Any) -> None:
+        check_save(self._NAME, options["save"])
+        super()._set_options(**options)
+
+    def _gradient_attributes(self) -> dict[str, Any]:
+        return super()._gradient_attributes() | {"save": self.save}
 
     def forward(
         self,

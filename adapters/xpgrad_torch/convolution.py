@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-import xpgrad
-from xpgrad_torch._autograd import Kernel, apply, autocasts, is_watched
+from xpgrad_torch._autograd import Kernel, apply, autocasts
 
 __all__ = [
     "Conv1d",
@@ -26,8 +25,10 @@ __all__ = [
 
 Sizes = int | Sequence[int]
 
-_CONV = Kernel("conv", ("Y",), ("dY",))
-_CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",))
+# Axis 0 is the batch; the size of the output takes the kernel's own rules.
+_SHAPES = {"X": "N ...", "W": "O ...", "B": "O", "Y": "N ..."}
+_CONV = Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES)
+_CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES)
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 
@@ -54,20 +55,10 @@ def _run(
         operands = [_autocast(x, torch.get_autocast_dtype(device)) for x in operands]
         # The kernel keeps its sums in float32; its own products are not to be converted again.
         with torch.autocast(device, enabled=False):
-            Y = _differentiable(kernel, operands, attributes)
-    else:
-        Y = _differentiable(kernel, operands, attributes)
-    return Y.squeeze(0) if single else Y
-
-
-def _differentiable(kernel: Kernel, operands: Sequence[Any], attributes: dict[str, Any]) -> Tensor:
-    """Run a kernel; under `torch.func` and forward mode as PyTorch's operators, which these can see."""
-    if is_watched():
-        with xpgrad.use_engine("standard"):
-            (Y,) = kernel.forward(*operands, **attributes)
+            (Y,) = apply(kernel, operands, attributes)
     else:
         (Y,) = apply(kernel, operands, attributes)
-    return Y
+    return Y.squeeze(0) if single else Y
 
 
 def _autocast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -15,6 +16,7 @@ from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.blas import Blas, find_blas
 from xpgrad.engine.team import OpenMPTeam, PoolTeam, find_openmp
 
+_FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
 _COMPUTED = (torch.float32, torch.float64)
@@ -72,6 +74,9 @@ class TorchEngine(NumpyEngine):
 
     def lift(self, array: torch.Tensor) -> np.ndarray:
         """A view of the tensor's memory."""
+        if _FSDP in sys.modules:
+            # FSDP gives parameters' memory back by resizing it, which `numpy()` forbids for good.
+            return np.from_dlpack(array.detach())
         return array.detach().numpy()
 
     def lower(self, array: np.ndarray) -> torch.Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch.activations import (
     celu,
     elu,
@@ -87,17 +88,40 @@ __all__ = [
     "thresholded_relu",
 ]
 
+# The axes of each array: T time, N batch, I input, H hidden, D directions.
+_SEQUENCE = {"X": "T N I", "sequence_lens": "N", "initial_h": "D N H", "H_all": "T D N H", "H_t": "D N H"}
 _LSTM = Kernel(
     "lstm",
     xpgrad.LSTMForward._fields,
     ("grad_H_all", "grad_H_t", "grad_C_t"),
     saved=("H_all", "C_all", "iofc"),
+    shapes=_SEQUENCE
+    | {"W": "D 4H I", "R": "D 4H H", "B": "D 8H", "P": "D 3H"}
+    | {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
 )
-_GRU = Kernel("gru", xpgrad.GRUForward._fields, ("grad_H_all", "grad_H_t"), saved=("H_all", "zrh"))
+_GRU = Kernel(
+    "gru",
+    xpgrad.GRUForward._fields,
+    ("grad_H_all", "grad_H_t"),
+    saved=("H_all", "zrh"),
+    shapes=_SEQUENCE | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H", "zrh": "T D N 3H"},
+)
+_CELL = {"X": "N I", "H": "N H", "H_next": "N H"}
 _LSTM_CELL = Kernel(
-    "lstm_cell", xpgrad.LSTMCellForward._fields, ("grad_H", "grad_C"), saved=("C_next", "iofc")
+    "lstm_cell",
+    xpgrad.LSTMCellForward._fields,
+    ("grad_H", "grad_C"),
+    saved=("C_next", "iofc"),
+    shapes=_CELL
+    | {"W": "4H I", "R": "4H H", "B": "8H", "P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"},
 )
-_GRU_CELL = Kernel("gru_cell", xpgrad.GRUCellForward._fields, ("grad_H",), saved=("zrh",))
+_GRU_CELL = Kernel(
+    "gru_cell",
+    xpgrad.GRUCellForward._fields,
+    ("grad_H",),
+    saved=("zrh",),
+    shapes=_CELL | {"W": "3H I", "R": "3H H", "B": "6H", "zrh": "N 3H"},
+)
 
 
 def lstm(
@@ -118,6 +142,7 @@ def lstm(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
+    save: str | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The ONNX LSTM as a differentiable function of PyTorch tensors.
 
@@ -144,6 +169,11 @@ def lstm(
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` leaves out the path from the peepholes into the cell
         state, as ONNX Runtime's LSTMGrad does.
+    save : "all", "states" or int
+        What is kept for the gradient. ``"all"``: every step's states and gates, 6H numbers a step and
+        sequence. ``"states"``: the operands alone, among them the initial states; the gradient runs the
+        kernel again and gets the same numbers, to the last bit. A number k: the states of every k-th step,
+        from which the gradient rebuilds k steps at a time; sums over steps are then added in another order.
 
     Returns
     -------
@@ -181,7 +211,7 @@ def lstm(
         "layout": layout,
     }
     operands = (X, W, R, B, sequence_lens, initial_h, initial_c, P)
-    H_all, H_t, C_t = apply(_LSTM, operands, attributes, peephole=peephole)
+    H_all, H_t, C_t = apply_sequence(_LSTM, operands, attributes, save, peephole=peephole)
     return H_all, H_t, C_t
 
 
@@ -200,6 +230,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    save: str | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX GRU as a differentiable function of PyTorch tensors.
 
@@ -224,6 +255,8 @@ def gru(
     linear_before_reset : {0, 1}
         Where the reset gate multiplies: 1 behind the recurrent product, as in `torch.nn.GRU`; 0 in front of
         it, ONNX's default.
+    save : "all", "states" or int
+        As in `lstm`; ``"all"`` is 4H numbers a step and sequence.
 
     Returns
     -------
@@ -260,7 +293,7 @@ def gru(
         "linear_before_reset": linear_before_reset,
         "layout": layout,
     }
-    H_all, H_t = apply(_GRU, (X, W, R, B, sequence_lens, initial_h), attributes)
+    H_all, H_t = apply_sequence(_GRU, (X, W, R, B, sequence_lens, initial_h), attributes, save)
     return H_all, H_t
 
 

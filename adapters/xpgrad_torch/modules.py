@@ -34,7 +34,7 @@ class _LSTMOptions(Recurrent):
         return super()._attributes() | {"input_forget": self.input_forget}
 
     def _gradient_attributes(self) -> dict[str, Any]:
-        return {"peephole": self.peephole_gradient}
+        return super()._gradient_attributes() | {"peephole": self.peephole_gradient}
 
     def _add_peepholes(self, names: Sequence[str], factory: dict[str, Any]) -> None:
         # After the other parameters, so that these draw the numbers that PyTorch's module gives them.
@@ -65,7 +65,7 @@ class _GRUOptions(Recurrent):
         return super()._attributes() | {"linear_before_reset": int(self.reset_after)}
 
 
-class LSTM(_LSTMOptions, Layers, nn.LSTM):
+class LSTM(_LSTMOptions, Layers):
     """Long short-term memory: `torch.nn.LSTM`, with more options and without the price of packed sequences.
 
     For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
@@ -98,6 +98,9 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
     activations, activation_alpha, activation_beta : sequence, optional
         ONNX's attributes: three names per direction, for the gates, the cell's input and the cell's output;
         default Sigmoid, Tanh, Tanh. The alphas and betas are those of the activations that take them.
+    save : "all", "states" or int
+        What is kept for the gradient: all gates, only what they are rebuilt from, or the states of every
+        k-th step. See `xpgrad_torch.functional.lstm`.
 
     Raises
     ------
@@ -122,6 +125,7 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
 
     _KERNEL = "lstm"
     _NAME = "LSTM"
+    _OPTIONS = (*_LSTMOptions._OPTIONS, "save")
 
     def __init__(
         self,
@@ -143,9 +147,11 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
+        save: str | int = "all",
     ) -> None:
         factory = {"device": device, "dtype": dtype}
         super().__init__(
+            "LSTM",
             input_size,
             hidden_size,
             num_layers,
@@ -164,6 +170,7 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
             activations=activations,
             activation_alpha=activation_alpha,
             activation_beta=activation_beta,
+            save=save,
         )
         if peephole:
             suffixes = [suffix for layer in range(num_layers) for suffix in self._suffixes(layer)]
@@ -204,7 +211,7 @@ class LSTM(_LSTMOptions, Layers, nn.LSTM):
         return H_all, H_t, C_t
 
 
-class GRU(_GRUOptions, Layers, nn.GRU):
+class GRU(_GRUOptions, Layers):
     """Gated recurrent unit: `torch.nn.GRU`, with both reset conventions and more options.
 
     For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
@@ -231,6 +238,9 @@ class GRU(_GRUOptions, Layers, nn.GRU):
     activations, activation_alpha, activation_beta : sequence, optional
         ONNX's attributes: two names per direction, for the gates and the candidate; default Sigmoid, Tanh.
         The alphas and betas are those of the activations that take them.
+    save : "all", "states" or int
+        What is kept for the gradient: all gates, only what they are rebuilt from, or the states of every
+        k-th step. See `xpgrad_torch.functional.gru`.
 
     Raises
     ------
@@ -255,6 +265,7 @@ class GRU(_GRUOptions, Layers, nn.GRU):
 
     _KERNEL = "gru"
     _NAME = "GRU"
+    _OPTIONS = (*_GRUOptions._OPTIONS, "save")
 
     def __init__(
         self,
@@ -273,8 +284,10 @@ class GRU(_GRUOptions, Layers, nn.GRU):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
+        save: str | int = "all",
     ) -> None:
         super().__init__(
+            "GRU",
             input_size,
             hidden_size,
             num_layers,
@@ -291,6 +304,7 @@ class GRU(_GRUOptions, Layers, nn.GRU):
             activations=activations,
             activation_alpha=activation_alpha,
             activation_beta=activation_beta,
+            save=save,
         )
 
 

@@ -1,93 +1,125 @@
 """Putting xpgrad's modules into a model that was written with PyTorch's."""
 
+import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
 
 from xpgrad_torch import activations as _activations
 from xpgrad_torch import convolution, losses, modules
 
-__all__ = ["swap"]
+__all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
 
-def _same_state(replacement: type[nn.Module]) -> Callable[[nn.Module], nn.Module]:
-    """Return a builder for a module that differs from the one it replaces in its methods only."""
+class _Replacement(NamedTuple):
+    """What takes a module's place, and why it does not for some; None where it does."""
 
-    def build(module: nn.Module) -> nn.Module:
-        new = replacement.__new__(replacement)
-        new.__dict__.update(module.__dict__)
-        # The same parameters, in tables of the new module's own, so that assigning one to the new module
-        # leaves the old one alone; hooks stay in theirs, where their handles look for them.
-        for name, value in module.__dict__.items():
-            if name in ("_parameters", "_buffers", "_modules") or isinstance(value, list):
-                new.__dict__[name] = value.copy()
-        return new
-
-    return build
+    module: type[nn.Module]
+    why_not: Callable[[nn.Module], str | None] = lambda module: None
 
 
-def _lstm(module: nn.Module) -> nn.Module:
+def _projected(module: nn.Module) -> str | None:
     if module.proj_size:
-        warnings.warn(
-            f"swap: an LSTM with proj_size = {module.proj_size} stays torch.nn.LSTM, expected proj_size = 0: "
-            "xpgrad_torch.LSTM computes the same, but slower",
-            stacklevel=4,
+        return (
+            f"an LSTM with proj_size = {module.proj_size} stays torch.nn.LSTM, expected proj_size = 0: "
+            "xpgrad_torch.LSTM computes the same, but slower"
         )
-        return module
-    return _same_state(modules.LSTM)(module)
+    return None
 
 
-def _threshold(module: nn.Module) -> nn.Module:
+def _not_real(module: nn.Module) -> str | None:
+    weight: Any = module.weight
+    if not weight.dtype.is_floating_point:
+        return (
+            f"a {type(module).__name__} with weights of {weight.dtype} stays torch.nn's, expected a real "
+            "floating-point dtype"
+        )
+    return None
+
+
+def _not_zero(module: nn.Module) -> str | None:
     if module.value != 0:
-        warnings.warn(
-            f"swap: a Threshold with value = {module.value} stays torch.nn.Threshold, expected value = 0",
-            stacklevel=4,
-        )
-        return module
-    return _same_state(_activations.Threshold)(module)
-
-
-def _convolution(replacement: type[nn.Module]) -> Callable[[nn.Module], nn.Module]:
-    """Return a builder for a module whose weight xpgrad's kernels take."""
-
-    def build(module: nn.Module) -> nn.Module:
-        dtype = module.weight.dtype
-        if not dtype.is_floating_point:
-            warnings.warn(
-                f"swap: a {type(module).__name__} with weights of {dtype} stays torch.nn's, expected a real "
-                "floating-point dtype",
-                stacklevel=4,
-            )
-            return module
-        return _same_state(replacement)(module)
-
-    return build
+        return f"a Threshold with value = {module.value} stays torch.nn.Threshold, expected value = 0"
+    return None
 
 
 # What is replaced, by exact type: a subclass may have changed what the module computes.
-_BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
-    nn.Conv1d: _convolution(convolution.Conv1d),
-    nn.Conv2d: _convolution(convolution.Conv2d),
-    nn.Conv3d: _convolution(convolution.Conv3d),
-    nn.ConvTranspose1d: _convolution(convolution.ConvTranspose1d),
-    nn.ConvTranspose2d: _convolution(convolution.ConvTranspose2d),
-    nn.ConvTranspose3d: _convolution(convolution.ConvTranspose3d),
-    nn.GRU: _same_state(modules.GRU),
-    nn.GRUCell: _same_state(modules.GRUCell),
-    nn.LSTM: _lstm,
-    nn.LSTMCell: _same_state(modules.LSTMCell),
+_Table = Mapping[type[nn.Module], _Replacement]
+_REPLACEMENTS: _Table = {
+    nn.Conv1d: _Replacement(convolution.Conv1d, _not_real),
+    nn.Conv2d: _Replacement(convolution.Conv2d, _not_real),
+    nn.Conv3d: _Replacement(convolution.Conv3d, _not_real),
+    nn.ConvTranspose1d: _Replacement(convolution.ConvTranspose1d, _not_real),
+    nn.ConvTranspose2d: _Replacement(convolution.ConvTranspose2d, _not_real),
+    nn.ConvTranspose3d: _Replacement(convolution.ConvTranspose3d, _not_real),
+    nn.GRU: _Replacement(modules.GRU),
+    nn.GRUCell: _Replacement(modules.GRUCell),
+    nn.LSTM: _Replacement(modules.LSTM, _projected),
+    nn.LSTMCell: _Replacement(modules.LSTMCell),
 }
 # What is replaced where it is asked for.
-_ACTIVATION_BUILDERS: dict[type[nn.Module], Callable[[nn.Module], nn.Module]] = {
-    getattr(nn, name): _same_state(getattr(family, name))
+_ACTIVATIONS: _Table = {
+    getattr(nn, name): _Replacement(getattr(family, name))
     for family in (_activations, losses)
     for name in family.__all__
     if hasattr(nn, name)
-} | {nn.Threshold: _threshold}
+} | {nn.Threshold: _Replacement(_activations.Threshold, _not_zero)}
+_OURS = {entry.module: theirs for theirs, entry in [*_REPLACEMENTS.items(), *_ACTIVATIONS.items()]}
 
 
-def swap(model: nn.Module, *, activations: bool = False) -> nn.Module:
+def _table(activations: bool) -> _Table:
+    return {**_REPLACEMENTS, **_ACTIVATIONS} if activations else _REPLACEMENTS
+
+
+def _same_state(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
+    """Return a module of another type that differs from the one it replaces in its methods only."""
+    new = kind.__new__(kind)
+    new.__dict__.update(module.__dict__)
+    # The same parameters, in tables of the new module's own, so that assigning one to the new module
+    # leaves the old one alone; hooks stay in theirs, where their handles look for them.
+    for name, value in module.__dict__.items():
+        if name in ("_parameters", "_buffers", "_modules") or isinstance(value, list):
+            new.__dict__[name] = value.copy()
+    return new
+
+
+def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | None]) -> nn.Module:
+    """Replace modules, each once, where `wanted` names another type; return the model or what replaces it."""
+    replaced: dict[nn.Module, nn.Module] = {}
+
+    def replacement(module: nn.Module) -> nn.Module:
+        if module not in replaced:
+            kind = wanted(module)
+            replaced[module] = module if kind is None else _same_state(module, kind)
+        return replaced[module]
+
+    if wanted(model) is not None:
+        return replacement(model)
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is not None:
+                parent._modules[name] = replacement(child)
+    return model
+
+
+def _wanted(module: nn.Module, table: _Table) -> type[nn.Module] | None:
+    """Return the type that is to take the module's place."""
+    entry = table.get(type(module))
+    return None if entry is None or entry.why_not(module) else entry.module
+
+
+def swap(
+    model: nn.Module,
+    *,
+    activations: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
     Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, LSTMCell, GRUCell, Conv1d, Conv2d,
@@ -103,6 +135,15 @@ def swap(model: nn.Module, *, activations: bool = False) -> nn.Module:
     activations : bool
         Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
         BCEWithLogitsLoss. A Threshold whose value is not 0 stays, with a warning.
+    verbose : bool
+        Print what was replaced and what was not, and why, as `swap_report` tells it.
+    verify : tensor, tuple or dict, optional
+        An example input: the model's only argument, all of its arguments by position, or all by name. The
+        model then runs on it forward and backward before and after, and what differs raises.
+    tolerance : float, optional
+        With `verify` the largest difference allowed, relative to the largest number of the tensor that is
+        compared, or to a thousandth of that of all outputs or all gradients where that is more; by default
+        1e-9 for float64, 1e-4 for float32, 5e-2 for less.
 
     Returns
     -------
@@ -113,31 +154,267 @@ def swap(model: nn.Module, *, activations: bool = False) -> nn.Module:
     ------
     TypeError
         Where `model` is no module.
+    ValueError
+        Where `tolerance` is given without `verify`, or no output of the model has a gradient.
+    RuntimeError
+        Where an output or a gradient differs by more than the tolerance. The model is then as it was.
+
+    See Also
+    --------
+    unswap : The way back.
+    swap_report : What would be replaced.
 
     Examples
     --------
     >>> import torch
     >>> import xpgrad_torch
-    >>> model = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(3, 5), "out": torch.nn.Linear(5, 2)})
-    >>> type(xpgrad_torch.swap(model)["rnn"]).__module__
-    'xpgrad_torch.modules'
-    >>> type(xpgrad_torch.swap(torch.nn.GELU(), activations=True)).__module__
-    'xpgrad_torch.activations'
+    >>> model = torch.nn.Sequential(torch.nn.Conv1d(3, 4, 3), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    >>> model = xpgrad_torch.swap(model, verbose=True, verify=torch.randn(2, 3, 8))
+    module  type    now                  why
+    0       Conv1d  xpgrad_torch.Conv1d
+    2       Linear  unchanged            xpgrad has no Linear
+    1 of 2 modules with parameters replaced
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
-    builders = _BUILDERS | _ACTIVATION_BUILDERS if activations else _BUILDERS
-    replacements: dict[nn.Module, nn.Module] = {}
+    if tolerance is not None and verify is None:
+        raise ValueError(f"swap: tolerance is {tolerance}, expected verify to be given, it is None")
+    table = _table(activations)
+    found = _report(model, table)
+    for reason in dict.fromkeys(row.why for row in found.rows if row.warns):
+        warnings.warn(f"swap: {reason}", stacklevel=2)
+    before = None if verify is None else _results(model, verify)
+    swapped = _replace(model, lambda module: _wanted(module, table))
+    if before is not None:
+        try:
+            _compare(before, _results(swapped, verify), tolerance)
+        except BaseException:
+            unswap(swapped)
+            raise
+    if verbose:
+        print(found)
+    return swapped
 
-    def replacement(module: nn.Module) -> nn.Module:
-        if module not in replacements:
-            replacements[module] = builders[type(module)](module)
-        return replacements[module]
 
-    if type(model) in builders:
-        return replacement(model)
-    for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if child is not None and type(child) in builders:
-                parent._modules[name] = replacement(child)
-    return model
+def unswap(model: nn.Module) -> nn.Module:
+    """Put PyTorch's modules back in the place of xpgrad's.
+
+    The parameters stay the very same. Modules with options that PyTorch's do not have stay, with a warning.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, which is changed, or a single module, which is not.
+
+    Returns
+    -------
+    torch.nn.Module
+        The model, or PyTorch's module with the state of the single module.
+
+    Raises
+    ------
+    TypeError
+        Where `model` is no module.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> model = xpgrad_torch.swap(torch.nn.ModuleList([torch.nn.LSTM(3, 5)]))
+    >>> type(xpgrad_torch.unswap(model)[0]).__module__
+    'torch.nn.modules.rnn'
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"unswap: model is {type(model).__name__}, expected torch.nn.Module")
+    left = [module for module in model.modules() if type(module) in _OURS and _own_options(module)]
+    for module in left:
+        warnings.warn(
+            f"unswap: {module} stays xpgrad_torch's, expected no {', '.join(_own_options(module))}, which "
+            f"torch.nn.{_OURS[type(module)].__name__} does not have",
+            stacklevel=2,
+        )
+    return _replace(model, lambda m: None if _own_options(m) else _OURS.get(type(m)))
+
+
+def _own_options(module: nn.Module) -> list[str]:
+    """Return the names of a module's options that PyTorch's module does not have, where they are in use."""
+    kind = type(module)
+    return [name for name in getattr(kind, "_OPTIONS", ()) if getattr(module, name) != getattr(kind, name)]
+
+
+# ---------------------------------------------------------------------------------------------- the report
+
+
+class ReportRow(NamedTuple):
+    """One module: its names in the model, its type, what takes its place, and why nothing does.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Where it stands in the model; ``""`` is the model itself.
+    type : str
+        Its type's name.
+    now : str
+        The type of what takes its place, or ``"unchanged"``.
+    why : str
+        Why it stays; empty where it does not.
+    warns : bool
+        Whether `swap` warns about it: xpgrad has such a module, but does not take this one's place.
+    """
+
+    names: tuple[str, ...]
+    type: str
+    now: str
+    why: str
+    warns: bool
+
+
+class SwapReport(NamedTuple):
+    """What `swap` replaces and what it leaves: a row for each module with parameters of its own.
+
+    Parameters
+    ----------
+    rows : tuple of ReportRow
+        In the order of the model. `str()` lays them out as a table.
+    """
+
+    rows: tuple[ReportRow, ...]
+
+    def __str__(self) -> str:
+        head = ("module", "type", "now", "why")
+        cells = [
+            (", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in self.rows
+        ]
+        widths = [max(len(line[k]) for line in [head, *cells]) for k in range(3)]
+        lines = [
+            "  ".join([*(c.ljust(w) for c, w in zip(line, widths, strict=False)), line[3]]).rstrip()
+            for line in [head, *cells]
+        ]
+        count = sum(row.now != "unchanged" for row in self.rows)
+        return "\n".join([*lines, f"{count} of {len(self.rows)} modules with parameters replaced"])
+
+
+def swap_report(model: nn.Module, *, activations: bool = False) -> SwapReport:
+    """Tell what `swap` would replace in a model, what it would leave, and why, without changing it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model.
+    activations : bool
+        As for `swap`.
+
+    Returns
+    -------
+    SwapReport
+        A row for each module with parameters of its own; printed, a table.
+
+    Raises
+    ------
+    TypeError
+        Where `model` is no module.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch import swap_report
+    >>> print(swap_report(torch.nn.Sequential(torch.nn.GRU(2, 3), torch.nn.RNN(2, 3))))
+    module  type  now               why
+    0       GRU   xpgrad_torch.GRU
+    1       RNN   unchanged         xpgrad has no RNN
+    1 of 2 modules with parameters replaced
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"swap_report: model is {type(model).__name__}, expected torch.nn.Module")
+    return _report(model, _table(activations))
+
+
+def _report(model: nn.Module, table: _Table) -> SwapReport:
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    rows = []
+    for module, where in names.items():
+        if type(module) not in table and not any(True for _ in module.parameters(recurse=False)):
+            continue
+        kind, entry = _wanted(module, table), table.get(type(module))
+        now = "unchanged" if kind is None else f"xpgrad_torch.{kind.__name__}"
+        why = "" if kind else (entry.why_not(module) if entry else _why_unknown(module, table)) or ""
+        rows.append(ReportRow(tuple(where), type(module).__name__, now, why, bool(entry and not kind)))
+    return SwapReport(tuple(rows))
+
+
+def _why_unknown(module: nn.Module, table: _Table) -> str:
+    """Tell why a module's type is not in the table."""
+    kind = type(module)
+    if kind in _OURS:
+        return "it is xpgrad's already"
+    if hasattr(module, "parametrizations"):
+        return "it is parametrized: swap first, then parametrize"
+    for base in kind.__mro__[1:]:
+        if base in table:
+            return f"it is a subclass of {base.__name__}, which may compute something else"
+    return f"xpgrad has no {kind.__name__}"
+
+
+# ------------------------------------------------------------------------------------------------ verifying
+
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+def _results(model: nn.Module, example: Any) -> dict[str, Tensor]:
+    """Return outputs and gradients by name, of one forward and backward that leaves no trace."""
+    args, kwargs = (), {}
+    if isinstance(example, Mapping):
+        kwargs = dict(example)
+    else:
+        args = example if isinstance(example, tuple) else (example,)
+    buffers = copy.deepcopy(dict(model.named_buffers()))
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
+        leaves: dict[str, Tensor] = {
+            f"gradient of {name}": p for name, p in model.named_parameters() if p.requires_grad
+        }
+        args, kwargs = _pytree.tree_map(_leaf, (args, kwargs))
+        inputs = [x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+        leaves |= {f"gradient of input {k}": x for k, x in enumerate(inputs)}
+        tensors = [y for y in _pytree.tree_leaves(model(*args, **kwargs)) if isinstance(y, Tensor)]
+        found = {f"output {k}": y.detach() for k, y in enumerate(tensors)}
+        followed = [y for y in tensors if y.requires_grad]
+        if not followed:
+            raise ValueError("swap: verify found no output with a gradient, expected at least one")
+        cotangents = [torch.randn_like(y) for y in followed]
+        grads = torch.autograd.grad(followed, list(leaves.values()), cotangents, allow_unused=True)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    return found | {name: g for name, g in zip(leaves, grads, strict=True) if g is not None}
+
+
+def _leaf(x: Any) -> Any:
+    return x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, Tensor) else x
+
+
+def _compare(before: dict[str, Tensor], after: dict[str, Tensor], tolerance: float | None) -> None:
+    """Raise RuntimeError for what is missing or differs."""
+    if before.keys() != after.keys():
+        odd = ", ".join(sorted(before.keys() ^ after.keys()))
+        raise RuntimeError(f"swap: verify found {odd} only before or only after, expected the same")
+    # A bias in front of a normalization has a gradient of rounding errors alone.
+    least = {
+        name: 1e-3 * max(float(x.abs().max()) for n, x in before.items() if n[:3] == name[:3] and x.numel())
+        for name in before
+    }
+    for name, old in before.items():
+        new = after[name]
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise RuntimeError(
+                f"swap: verify found {name} of shape {tuple(new.shape)} and {new.dtype}, expected "
+                f"{tuple(old.shape)} and {old.dtype}"
+            )
+        if not old.numel():
+            continue
+        allowed = _TOLERANCES.get(old.dtype, 5e-2) if tolerance is None else tolerance
+        largest = max(float(old.abs().max()), least[name], torch.finfo(old.dtype).tiny)
+        error = float((new - old).abs().max()) / largest
+        if not error <= allowed:
+            raise RuntimeError(f"swap: verify found {name} off by {error:.3g}, expected at most {allowed:g}")

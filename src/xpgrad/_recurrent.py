@@ -377,6 +377,14 @@ def one_step(*arrays: Any) -> list[Any]:
     return [None if array is None else array[None, ...] for array in arrays]
 
 
+def of_one_step(name: str, grad: Any, per_sample: bool) -> Any:
+    """A gradient without the axis of length 1 that `one_step` put in front of its argument; None for None."""
+    if grad is None:
+        return None
+    behind_batch = per_sample and name in ("W", "R", "B", "P")
+    return grad[:, 0, ...] if behind_batch else grad[0, ...]
+
+
 # --- what needs no recurrence, and so stands behind the loop ------------------------------------------
 
 

@@ -39,6 +39,7 @@ from xpgrad._recurrent import (
     GradientSums,
     RecurrentCall,
     check_cell,
+    of_one_step,
     one_step,
 )
 from xpgrad._timeline import Chunk
@@ -789,6 +790,7 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
+    per_sample: bool = False,
     wrt: Iterable[str] | None = None,
 ) -> GRUCellGrads:
     """Gradient of `gru_cell`.
@@ -803,6 +805,8 @@ def gru_cell_grad(
         Cotangent of H_next; zero where left out.
     activations, activation_alpha, activation_beta, clip, linear_before_reset
         As `gru_cell` was given them.
+    per_sample : bool
+        Give each parameter's gradient for every sample of the batch on its own, behind a batch axis.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for
         the others is left out.
@@ -832,15 +836,17 @@ def gru_cell_grad(
     operator = "gru_cell_grad"
     states, cotangents = {"H": (H, 1), "zrh": (zrh, 3)}, {"grad_H": (grad_H, 1)}
     check_cell(operator, 3, X, W, R, {"B": (B, "6H")}, states, cotangents)
+    check_choice(operator, "per_sample", per_sample, (False, True))
     wanted = check_wrt(operator, wrt, ("X", "H", "W", "R", "B"))
     # one step has no use for the output that was saved: any array of its shape stands for it
     over_time = dict(zip(("H_all", "zrh"), one_step(*one_step(H, zrh)), strict=True))
     grads = _backward(
         operator, (*one_step(X, W, R, B), None, *one_step(H)), over_time=over_time, grad_H_all=None,
-        grad_H_t=one_step(grad_H)[0], linear_before_reset=linear_before_reset, per_sample=False,
+        grad_H_t=one_step(grad_H)[0], linear_before_reset=linear_before_reset, per_sample=per_sample,
         wanted=frozenset("initial_h" if name == "H" else name for name in wanted), direction="forward",
         layout=0, clip=clip, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta,
     )  # fmt: skip
-    dX, dW, dR, dB, dH = (None if grad is None else grad[0, ...] for grad in grads)
-    return GRUCellGrads(dX, dH, dW, dR, dB)
+    names = ("X", "W", "R", "B", "H")
+    by_name = {name: of_one_step(name, grad, per_sample) for name, grad in zip(names, grads, strict=True)}
+    return GRUCellGrads(*(by_name[name] for name in ("X", "H", "W", "R", "B")))

@@ -39,6 +39,7 @@ from xpgrad._recurrent import (
     GradientSums,
     RecurrentCall,
     check_cell,
+    of_one_step,
     one_step,
 )
 from xpgrad._timeline import Chunk
@@ -726,6 +727,7 @@ def lstm_cell_grad(
     clip: float | None = None,
     input_forget: bool = False,
     peephole: str = "full",
+    per_sample: bool = False,
     wrt: Iterable[str] | None = None,
 ) -> LSTMCellGrads:
     """Gradient of `lstm_cell`.
@@ -742,6 +744,8 @@ def lstm_cell_grad(
         As `lstm_cell` was given them.
     peephole : {"full", "truncated"}
         See `lstm_grad`, whose equations these are.
+    per_sample : bool
+        Give each parameter's gradient for every sample of the batch on its own, behind a batch axis.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "C", "W", "R", "B", "P"; all by default, "P"
         where P is given. The work for the others is left out.
@@ -774,6 +778,7 @@ def lstm_cell_grad(
     states = {"H": (H, 1), "C": (C, 1), "C_next": (C_next, 1), "iofc": (iofc, 4)}
     cotangents = {"grad_H": (grad_H, 1), "grad_C": (grad_C, 1)}
     check_cell(operator, 4, X, W, R, {"B": (B, "8H"), "P": (P, "3H")}, states, cotangents)
+    check_choice(operator, "per_sample", per_sample, (False, True))
     names = check_wrt(operator, wrt, _CELL_ARGUMENTS, given={"P": P})
     wanted = frozenset(_SEQUENCE_NAME.get(name, name) for name in names)
     # one step has no use for the output that was saved: any array of its shape stands for it
@@ -782,9 +787,10 @@ def lstm_cell_grad(
     grads = _backward(
         operator, (*one_step(X, W, R, B), None, *one_step(H, C, P)), over_time=over_time,
         grad_H_all=None, cotangents={"grad_H_t": grad_H, "grad_C_t": grad_C}, input_forget=input_forget,
-        peephole=peephole, per_sample=False, wanted=wanted, direction="forward", layout=0, clip=clip,
+        peephole=peephole, per_sample=per_sample, wanted=wanted, direction="forward", layout=0, clip=clip,
         activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
     by_name = dict(zip(_ARGUMENTS, grads, strict=True))
-    results = [by_name[_SEQUENCE_NAME.get(name, name)] for name in _CELL_ARGUMENTS]
-    return LSTMCellGrads(*(None if result is None else result[0, ...] for result in results))
+    return LSTMCellGrads(
+        *(of_one_step(name, by_name[_SEQUENCE_NAME.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
+    )

@@ -1,0 +1,248 @@
+"""The kernels as operators of PyTorch's own kind, ``torch.ops.xpgrad.lstm`` and so on, for its compilers.
+
+`torch.compile`, `torch.export` and all else that records operators sees each kernel, and each gradient, as
+one. Schemas, shapes and derivatives come from the kernels' descriptions.
+"""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import xpgrad
+from xpgrad_torch._batching import vmap_forward, vmap_gradient
+
+if TYPE_CHECKING:
+    from xpgrad_torch._kernel import Kernel
+
+# A list of one whole number stands for that number, which the kernels read as one for all dimensions.
+_SIZES = "int | Sequence[int]"
+_TYPES = {
+    "str": "str",
+    "int": "int",
+    "bool": "bool",
+    "float | None": "float?",
+    "Sequence[str] | None": "str[]?",
+    "Sequence[float] | None": "float[]?",
+    "Sequence[int] | None": "int[]?",
+    _SIZES: "int[1]",
+}
+
+
+def register(kernel: "Kernel") -> tuple[Any, Any]:
+    """Register a kernel and its gradient; return both operators."""
+    name = kernel.name
+    _Forward(kernel)
+    _Gradient(kernel)
+    ops = torch.ops.xpgrad
+    return getattr(ops, name).default, getattr(ops, f"{name}_grad").default
+
+
+class _Operator:
+    """What the operators of kernels and of gradients share."""
+
+    def __init__(self, kernel: "Kernel", name: str, schema: str) -> None:
+        self.kernel = kernel
+        parameters = [*kernel.attributes, *kernel.gradient_attributes]
+        self.sizes = [p.name for p in parameters if p.annotation == _SIZES]
+        operator = torch.library.custom_op(f"xpgrad::{name}", self.run, mutates_args=(), schema=schema)
+        operator.register_fake(self.fake)
+        operator.register_autograd(self.backward, setup_context=self.setup_context)
+        if kernel.shapes is not None:
+            operator.register_vmap(self.vmap)
+        self.call = getattr(torch.ops.xpgrad, name).default
+
+    def numbers(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes as the kernel takes them."""
+        return {
+            name: value[0] if name in self.sizes and len(value) == 1 else value
+            for name, value in attributes.items()
+        }
+
+    def run(self, *arrays: Any, **attributes: Any) -> Any:
+        raise NotImplementedError
+
+    def fake(self, *arrays: Any, **attributes: Any) -> Any:
+        raise NotImplementedError
+
+    def setup_context(self, ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+        raise NotImplementedError
+
+    def backward(self, ctx: Any, *cotangents: Any) -> Any:
+        raise NotImplementedError
+
+    def vmap(self, info: Any, dims: Any, *arrays: Any, **attributes: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Forward(_Operator):
+    """A kernel. Attributes of the gradient alone are its too: only the gradient reads them."""
+
+    def __init__(self, kernel: "Kernel") -> None:
+        # No defaults: PyTorch would leave such arguments out, and count gradients without them.
+        operands = [f"Tensor{'' if name in kernel.required else '?'} {name}" for name in kernel.operands]
+        attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
+        results = ", ".join(["Tensor"] * len(kernel.outputs))
+        super().__init__(kernel, kernel.name, _schema(operands, attributes, f"({results})"))
+
+    def _own(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        foreign = {p.name for p in self.kernel.gradient_attributes}
+        return {name: x for name, x in self.numbers(attributes).items() if name not in foreign}
+
+    def run(self, *operands: Any, **attributes: Any) -> Any:
+        return _result([y.contiguous() for y in self.kernel.forward(*operands, **self._own(attributes))])
+
+    def fake(self, *operands: Any, **attributes: Any) -> Any:
+        kernel = self.kernel
+        if kernel.shapes is None or any("..." in kernel.shapes[name] for name in kernel.outputs):
+            # These shapes take a computation, which the kernel does.
+            with xpgrad.use_engine("standard"):
+                shapes = [list(y.shape) for y in kernel.forward(*operands, **self._own(attributes))]
+        else:
+            sizes = self._sizes(operands, attributes)
+            shapes = [
+                [_size(axis, sizes) for axis in kernel.axes(name, attributes)] for name in kernel.outputs
+            ]
+        return _result([operands[0].new_empty(shape) for shape in shapes])
+
+    def _sizes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, int]:
+        """Return the sizes that the operands' axes stand for, by symbol."""
+        sizes: dict[str, int] = {}
+        for name, x in zip(self.kernel.operands, operands, strict=True):
+            if name in self.kernel.required:
+                axes = self.kernel.axes(name, attributes)
+                sizes |= {axis: n for axis, n in zip(axes, x.shape, strict=True) if axis.isalpha()}
+        return sizes
+
+    def setup_context(self, ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+        kernel = self.kernel
+        outputs = output if isinstance(output, tuple | list) else (output,)
+        operands = dict(zip(kernel.operands, inputs, strict=True))
+        ctx.save_for_backward(*(operands[name] for name in kernel.taken), *kernel.saved_of(outputs))
+        ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
+        ctx.attributes = keyword_only_inputs
+
+    def backward(self, ctx: Any, *cotangents: Any) -> Any:
+        kernel = self.kernel
+        needed = dict(zip(kernel.operands, ctx.needs_input_grad, strict=True))
+        wrt = [name for name in kernel.operands if needed[name]]
+        arrays = [*ctx.saved_tensors, *cotangents[: len(kernel.cotangents)]]
+        grads = kernel.gradient_operator(*arrays, **ctx.attributes, wrt=wrt)
+        by_name = dict(zip(wrt, grads, strict=True))
+        return tuple(by_name.get(name) for name in kernel.operands)
+
+    def vmap(self, info: Any, dims: Any, *operands: Any, **attributes: Any) -> Any:
+        results, positions = vmap_forward(
+            self.kernel,
+            lambda joined: _list(self.call(*joined, **attributes)),
+            info.batch_size,
+            dims,
+            operands,
+            attributes,
+        )
+        return _result(results), _result(positions)
+
+
+class _Gradient(_Operator):
+    """A gradient: the wanted ones of its arrays, in the order of `wrt`.
+
+    Its own derivative takes the saved arrays for functions of the operands, which they are.
+    """
+
+    def __init__(self, kernel: "Kernel") -> None:
+        given = {*kernel.required, *kernel.saved}
+        arrays = [f"Tensor{'' if name in given else '?'} {name}" for name in kernel.gradient_arrays]
+        attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
+        options = [*attributes, "bool per_sample=False", "str[] wrt"]
+        super().__init__(kernel, f"{kernel.name}_grad", _schema(arrays, options, "Tensor[]"))
+
+    def run(
+        self, *arrays: Any, wrt: Sequence[str], per_sample: bool = False, **attributes: Any
+    ) -> list[Tensor]:
+        grads = self.kernel.gradient(arrays, wrt, self.numbers(attributes), per_sample)
+        return [grad.contiguous() for grad in grads]
+
+    def fake(
+        self, *arrays: Any, wrt: Sequence[str], per_sample: bool = False, **attributes: Any
+    ) -> list[Tensor]:
+        kernel = self.kernel
+        named = dict(zip(kernel.gradient_arrays, arrays, strict=True))
+        grads = []
+        for name in wrt:
+            shape = named[name].shape if name in named else self._bias_shape(named)
+            if per_sample and kernel.batch_axis(name, attributes) is None:
+                axis = kernel.batch_axis("X", attributes)
+                shape = (named["X"].shape[axis or 0], *shape)
+            grads.append(named["X"].new_empty(shape))
+        return grads
+
+    def _bias_shape(self, named: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the shape of a bias that is only added: the output's channels."""
+        return (named[self.kernel.cotangents[0]].shape[1],)
+
+    def setup_context(self, ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        attributes = dict(keyword_only_inputs)
+        ctx.wrt, ctx.per_sample = attributes.pop("wrt"), attributes.pop("per_sample")
+        ctx.attributes = attributes
+
+    def backward(self, ctx: Any, *cotangents: Any) -> Any:
+        (grads,) = cotangents
+        needs = ctx.needs_input_grad[: len(self.kernel.gradient_arrays)]
+        attributes = self.numbers(ctx.attributes)
+        return tuple(
+            self.kernel.gradient_pullback(
+                ctx.saved_tensors, ctx.wrt, attributes, ctx.per_sample, needs, grads
+            )
+        )
+
+    def vmap(
+        self,
+        info: Any,
+        dims: Any,
+        *arrays: Any,
+        wrt: Sequence[str],
+        per_sample: bool = False,
+        **attributes: Any,
+    ) -> Any:
+        results, positions = vmap_gradient(
+            self.kernel,
+            lambda joined, each: self.call(*joined, **attributes, per_sample=each, wrt=wrt),
+            info.batch_size,
+            dims,
+            arrays,
+            attributes,
+            wrt,
+            per_sample,
+        )
+        return list(results), list(positions)
+
+
+def _schema(arrays: Sequence[str], options: Sequence[str], result: str) -> str:
+    return f"({', '.join([*arrays, '*', *options] if options else arrays)}) -> {result}"
+
+
+def _attribute(parameter: inspect.Parameter) -> str:
+    """Return an attribute as a schema has it, with the kernel's default."""
+    default = parameter.default
+    text = json.dumps(default) if isinstance(default, str) else str(default)
+    return f"{_TYPES[str(parameter.annotation)]} {parameter.name}={text}"
+
+
+def _size(axis: str, sizes: Mapping[str, int]) -> int:
+    """Return the size of an axis such as ``"N"``, ``"1"`` or ``"4H"``."""
+    if axis.isalpha():
+        return sizes[axis]
+    return int(axis[:-1]) * sizes[axis[-1]]
+
+
+def _list(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, tuple | list) else (result,)
+
+
+def _result(results: Sequence[Any]) -> Any:
+    """Return the only result, or all as a tuple."""
+    return results[0] if len(results) == 1 else tuple(results)

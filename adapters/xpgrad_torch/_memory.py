@@ -1,0 +1,117 @@
+"""Sequences with less memory between forward and backward: the gates are rebuilt instead of kept."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xpgrad_torch._autograd import Kernel, apply
+
+# The state in which one segment ends is the one in which the next begins.
+_ENDS = {"initial_h": "H_t", "initial_c": "C_t"}
+
+
+def check_save(operator: str, save: Any) -> None:
+    """Raise TypeError or ValueError for what `save` can't be."""
+    if isinstance(save, str):
+        if save not in ("all", "states"):
+            raise ValueError(f"{operator}: save is {save!r}, expected 'all', 'states' or a number of steps")
+    elif isinstance(save, bool) or not isinstance(save, int):
+        raise TypeError(
+            f"{operator}: save is {save!r} of type {type(save).__name__}, expected 'all', 'states' or a "
+            "number of steps"
+        )
+    elif save < 1:
+        raise ValueError(f"{operator}: save is {save}, expected a number of steps of at least 1")
+
+
+def apply_sequence(
+    kernel: Kernel,
+    operands: Sequence[Tensor | None],
+    attributes: dict[str, Any],
+    save: str | int,
+    **asked: Any,
+) -> tuple[Tensor, ...]:
+    """Return the outputs of a sequence kernel, of which autograd keeps what `save` says."""
+    check_save(kernel.name, save)
+    if isinstance(save, str):
+        return apply(kernel, operands, attributes, again=save == "states", **asked)
+    kernel.check(operands)
+    named = dict(zip(kernel.operands, operands, strict=True))
+    parts = [
+        _run_segments(kernel, one, own, save, asked)
+        for one, own in _directions(kernel, named, attributes, save)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(
+        torch.cat(pair, kernel.axes(name, attributes).index("D"))
+        for name, pair in zip(kernel.outputs, zip(*parts, strict=True), strict=False)
+    )
+
+
+def _directions(
+    kernel: Kernel, operands: Mapping[str, Tensor | None], attributes: dict[str, Any], save: int
+) -> list[tuple[dict[str, Tensor | None], dict[str, Any]]]:
+    """Return the operands and attributes of each direction alone."""
+    if attributes["direction"] != "bidirectional":
+        return [(dict(operands), attributes)]
+    names = attributes["activations"]
+    if names is not None:
+        for name in ("activation_alpha", "activation_beta"):
+            if attributes[name]:
+                raise ValueError(
+                    f"{kernel.name}: save is {save}, expected 'all' or 'states' where {name} is given for "
+                    "two directions"
+                )
+    directions = []
+    for number, direction in enumerate(("forward", "reverse")):
+        own = attributes | {"direction": direction}
+        if names is not None:
+            half = len(names) // 2
+            own["activations"] = names[half:] if number else names[:half]
+        taken = {name: _narrow(kernel, name, x, attributes, "D", number, 1) for name, x in operands.items()}
+        directions.append((taken, own))
+    return directions
+
+
+def _run_segments(
+    kernel: Kernel,
+    operands: dict[str, Tensor | None],
+    attributes: dict[str, Any],
+    steps: int,
+    asked: Mapping[str, Any],
+) -> tuple[Tensor, ...]:
+    """Run one direction so many steps at a time: only the states between are kept."""
+    X, lengths = operands["X"], operands["sequence_lens"]
+    total = X.shape[kernel.axes("X", attributes).index("T")] if X is not None else 0
+    starts = list(range(0, max(total, 1), steps))
+    if attributes["direction"] == "reverse":
+        starts.reverse()
+    pieces = {}
+    for start in starts:
+        count = min(steps, total - start)
+        segment = operands | {"X": _narrow(kernel, "X", X, attributes, "T", start, count)}
+        if lengths is not None:
+            segment["sequence_lens"] = (lengths - start).clamp(0, count)
+        outputs = apply(kernel, list(segment.values()), attributes, again=True, **asked)
+        by_name = dict(zip(kernel.outputs, outputs, strict=False))
+        pieces[start] = by_name["H_all"]
+        operands = operands | {name: by_name[end] for name, end in _ENDS.items() if name in operands}
+    time = kernel.axes("H_all", attributes).index("T")
+    return torch.cat([pieces[start] for start in sorted(pieces)], time), *outputs[1:]
+
+
+def _narrow(
+    kernel: Kernel,
+    name: str,
+    x: Tensor | None,
+    attributes: Mapping[str, Any],
+    axis: str,
+    start: int,
+    count: int,
+) -> Tensor | None:
+    """Return a part of an operand along an axis; the whole where it does not have the axis."""
+    axes = kernel.axes(name, attributes)
+    return x if x is None or axis not in axes else x.narrow(axes.index(axis), start, count)

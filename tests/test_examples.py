@@ -1,0 +1,72 @@
+"""The examples run, learn, and compute what they say."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[1] / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tagger_learns():
+    before, after = load("tagger").train(150)
+    assert before < 0.7
+    assert after > 0.85
+
+
+def test_tags_are_those_of_the_rule():
+    words, tags, lengths = load("tagger").sentences(50, 9, torch.Generator().manual_seed(0))
+    for sentence, answer, length in zip(words.tolist(), tags.tolist(), lengths.tolist(), strict=True):
+        for t, word in enumerate(sentence):
+            if t >= length:
+                assert (word, answer[t]) == (0, -100)
+                continue
+            before = [t - s for s in range(t) if sentence[s] > word]
+            behind = [s - t for s in range(t + 1, length) if sentence[s] > word]
+            assert answer[t] == (min(before, default=99) < min(behind, default=99))
+
+
+def test_per_sample_clipping_learns():
+    before, after = load("per_sample_clipping").train(40)
+    assert before < 0.75
+    assert after > 0.85
+
+
+@pytest.mark.parametrize("bound", [0.05, 100.0])
+def test_clipped_gradients_are_those_of_a_loop(bound):
+    example = load("per_sample_clipping")
+    torch.manual_seed(0)
+    model = example.Classifier()
+    x, labels = example.series(6, torch.Generator().manual_seed(1))
+    got = example.private_gradients(model, x, labels, bound=bound, noise=0.0)
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for k in range(len(x)):
+        loss = torch.nn.functional.cross_entropy(model(x[k : k + 1]), labels[k : k + 1])
+        grads = torch.autograd.grad(loss, list(model.parameters()))
+        norm = torch.stack([g.norm() for g in grads]).norm()
+        for name, g in zip(total, grads, strict=True):
+            total[name] += g * min(1.0, bound / float(norm))
+    for name, g in got.items():
+        torch.testing.assert_close(g, total[name] / len(x), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tagger", "per_sample_clipping"])
+def test_command(name):
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), "--steps", "1"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "before" in done.stdout

@@ -1,0 +1,376 @@
+"""torch.func and forward mode: vmap, grad, per-sample gradients, jvp, hessian, for every operator."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad, gradcheck
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import xpgrad
+import xpgrad_torch
+from torch_operators import OPERATORS
+
+# PyTorch itself still uses what it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+MAPPED = 3
+
+
+def weighted(outputs):
+    """A number in which every output has another weight."""
+    return sum((y * torch.cos(torch.arange(y.numel(), dtype=y.dtype)).view_as(y)).sum() for y in outputs)
+
+
+def tangents_of(tensors):
+    return tuple(torch.randn_like(x) for x in tensors)
+
+
+def assert_equal(got, expected, tolerance=1e-10):
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def mapped_operands(operator, names):
+    """Operands of which those in `names` have one more axis in front, of different values."""
+    operands = operator.operands()
+    others = [operator.operands(seed=seed) for seed in range(MAPPED)]
+    for name in names:
+        operands[name] = torch.stack([other[name] for other in others])
+    if "sequence_lens" in names:
+        lengths = operands["sequence_lens"]
+        operands["sequence_lens"] = (lengths + torch.arange(MAPPED)[:, None]) % (int(lengths.max()) + 1)
+    return operands
+
+
+def slices(operands, names):
+    return [{n: x[k] if n in names else x for n, x in operands.items()} for k in range(MAPPED)]
+
+
+def data_of(operator):
+    return [name for name in operator.shapes if operator.batch_axis(name) is not None]
+
+
+@pytest.fixture
+def kernel_calls(monkeypatch):
+    """Count how often each kernel runs, and with which attributes."""
+    calls = []
+
+    def watch(name, kernel):
+        def spy(*args, **kwargs):
+            calls.append((name, kwargs))
+            return kernel(*args, **kwargs)
+
+        return spy
+
+    for name in {operator.kernel.name for operator in OPERATORS.values()}:
+        for each in (name, f"{name}_grad"):
+            monkeypatch.setattr(xpgrad, each, watch(each, getattr(xpgrad, each)))
+    return calls
+
+
+# --- vmap ------------------------------------------------------------------------------------------------
+
+
+@every_operator
+@pytest.mark.parametrize("mapped", ["all data", "input alone", "all but the input"])
+def test_vmap_joins_the_batch(operator, mapped, kernel_calls):
+    data = data_of(operator)
+    names = {"all data": data, "input alone": ["X"], "all but the input": data[1:]}[mapped]
+    if not names:
+        pytest.skip("the operator has no data but its input")
+    operands = mapped_operands(operator, names)
+    expected = [operator.run(each) for each in slices(operands, names)]
+    kernel_calls.clear()
+    got = vmap(operator.of(operands, names))(*(operands[name] for name in names))
+    assert len(kernel_calls) == 1
+    assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
+
+
+@every_operator
+def test_vmap_over_another_axis_and_out(operator):
+    X = operator.operands()["X"]
+    last = torch.stack([X, 2 * X, -X], dim=-1)
+    got = vmap(operator.of(operator.operands(), ["X"]), in_dims=-1, out_dims=1)(last)
+    for k, factor in enumerate((1, 2, -1)):
+        assert_equal([y.select(1, k) for y in got], operator.run(operator.operands() | {"X": factor * X}))
+
+
+@every_operator
+def test_vmap_over_parameters(operator):
+    """An ensemble: another weight for each, on the same data."""
+    names = [name for name in operator.shapes if operator.batch_axis(name) is None]
+    operands = mapped_operands(operator, names)
+    expected = [operator.run(each) for each in slices(operands, names)]
+    got = vmap(operator.of(operands, names))(*(operands[name] for name in names))
+    assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
+
+
+@every_operator
+def test_nested_vmap(operator):
+    X = operator.operands()["X"]
+    twice = torch.stack([torch.stack([X, 2 * X]), torch.stack([-X, 0.5 * X]), torch.stack([0 * X, 3 * X])])
+    got = vmap(vmap(operator.of(operator.operands(), ["X"])))(twice)
+    for i, j in itertools.product(range(3), range(2)):
+        assert_equal([y[i, j] for y in got], operator.run(operator.operands() | {"X": twice[i, j]}))
+
+
+# --- gradients -------------------------------------------------------------------------------------------
+
+
+def reference_gradients(operator, operands, names):
+    leaves = [operands[name].detach().requires_grad_() for name in names]
+    with xpgrad.use_engine("standard"):
+        return torch.autograd.grad(weighted(operator.of(operands, names)(*leaves)), leaves)
+
+
+@every_operator
+def test_grad(operator, kernel_calls):
+    names = operator.differentiable
+    operands = operator.operands()
+    everything = tuple(range(len(names)))
+    function = operator.of(operands, names)
+    got = grad(lambda *x: weighted(function(*x)), argnums=everything)(*(operands[n] for n in names))
+    # the fast kernel, once forward and once backward
+    assert [name for name, _ in kernel_calls] == [operator.kernel.name, f"{operator.kernel.name}_grad"]
+    assert_equal(got, reference_gradients(operator, operands, names))
+
+
+@every_operator
+def test_vjp_outside_of_its_call(operator):
+    names = operator.differentiable
+    operands = operator.operands()
+    outputs, pullback = vjp(operator.of(operands, names), *(operands[n] for n in names))
+    cotangents = tangents_of(outputs)
+    leaves = [operands[n].requires_grad_() for n in names]
+    expected = torch.autograd.grad(operator.of(operands, names)(*leaves), leaves, cotangents)
+    assert_equal(pullback(cotangents), expected)
+
+
+@every_operator
+@pytest.mark.parametrize("size", [1, 2])
+def test_per_sample_gradients_take_the_kernel_of_that_name(operator, size, kernel_calls):
+    """vmap(grad), with one or more sequences in each sample: one call for all of them, no loop."""
+    names, data = operator.differentiable, data_of(operator)
+    samples = [operator.operands(seed=seed, N=size) for seed in range(MAPPED)]
+    operands = samples[0] | {name: torch.stack([s[name] for s in samples]) for name in data}
+    dims = tuple(0 if name in data else None for name in operands)
+    everything = tuple(k for k, name in enumerate(operands) if name in names)
+
+    def loss(*tensors):
+        return weighted(operator.of(operands, list(operands))(*tensors))
+
+    got = vmap(grad(loss, argnums=everything), in_dims=dims)(*operands.values())
+    names_run = [name for name, _ in kernel_calls]
+    assert names_run == [operator.kernel.name, f"{operator.kernel.name}_grad"]
+    assert kernel_calls[1][1]["per_sample"] is True
+    expected = [reference_gradients(operator, each, names) for each in slices(operands, data)]
+    assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
+
+
+@every_operator
+def test_per_sample_gradients_within_a_map(operator):
+    """vmap(vmap(grad)): groups of samples."""
+    X = operator.operands(N=1)["X"]
+    operands = operator.operands(N=1)
+    groups = torch.stack([torch.stack([X, 2 * X]), torch.stack([-X, 0.5 * X])])
+
+    def loss(W, x):
+        return weighted(operator.of(operands, ["X", "W"])(x, W))
+
+    got = vmap(vmap(grad(loss), in_dims=(None, 0)), in_dims=(None, 0))(operands["W"], groups)
+    for i, j in itertools.product(range(2), range(2)):
+        (expected,) = reference_gradients(operator, operands | {"X": groups[i, j]}, ["W"])
+        torch.testing.assert_close(got[i, j], expected, rtol=1e-10, atol=1e-10)
+
+
+@every_operator
+def test_many_cotangents_at_once(operator):
+    names = operator.differentiable
+    operands = operator.operands()
+    leaves = [operands[name].requires_grad_() for name in names]
+    y = operator.of(operands, names)(*leaves)[0]
+    cotangents = torch.randn(MAPPED, *y.shape, dtype=y.dtype)
+    got = torch.autograd.grad(
+        y, leaves, cotangents, is_grads_batched=True, retain_graph=True, allow_unused=True
+    )
+    for k in range(MAPPED):
+        expected = torch.autograd.grad(y, leaves, cotangents[k], retain_graph=True, allow_unused=True)
+        for a, b in zip(got, expected, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a[k], b, rtol=1e-10, atol=1e-10)
+
+
+# --- forward mode, and both modes together ---------------------------------------------------------------
+
+
+@every_operator
+def test_jvp_against_differences(operator):
+    names = operator.differentiable
+    operands = operator.operands()
+    primals = tuple(operands[name] for name in names)
+    tangents = tangents_of(primals)
+    function = operator.of(operands, names)
+    outputs, derivative = jvp(function, primals, tangents)
+    step = 1e-6
+    ahead, behind = (
+        function(*(x + sign * step * t for x, t in zip(primals, tangents, strict=True))) for sign in (1, -1)
+    )
+    assert_equal(outputs, function(*primals))
+    for d, a, b in zip(derivative, ahead, behind, strict=True):
+        torch.testing.assert_close(d, (a - b) / (2 * step), rtol=1e-7, atol=1e-8)
+
+
+@every_operator
+def test_gradcheck_in_forward_mode(operator):
+    names = operator.differentiable
+    operands = operator.operands(N=1)
+    leaves = [operands[name].requires_grad_() for name in names]
+    assert gradcheck(
+        operator.of(operands, names),
+        leaves,
+        check_forward_ad=True,
+        check_backward_ad=False,
+        check_batched_forward_grad=True,
+        fast_mode=True,
+    )
+
+
+@every_operator
+def test_dual_numbers(operator):
+    operands = operator.operands()
+    X, tangent = operands["X"], torch.randn_like(operands["X"])
+    with forward_ad.dual_level():
+        outputs = operator.run(operands | {"X": forward_ad.make_dual(X, tangent)})
+        got = [forward_ad.unpack_dual(y).tangent for y in outputs]
+    _, expected = jvp(operator.of(operands, ["X"]), (X,), (tangent,))
+    assert_equal(got, expected)
+
+
+@every_operator
+def test_second_derivatives_in_every_order_of_modes(operator):
+    operands = operator.operands(N=1)
+    X = operands["X"]
+
+    def loss(x):
+        return weighted(operator.of(operands, ["X"])(x))
+
+    leaf = X.detach().requires_grad_()
+    with xpgrad.use_engine("standard"):
+        (first,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
+    expected = (
+        torch.stack([torch.autograd.grad(part, leaf, retain_graph=True)[0] for part in first.flatten()]).view(
+            *X.shape, *X.shape
+        )
+        if first.requires_grad
+        else torch.zeros(*X.shape, *X.shape).double()
+    )
+    for outer, inner in itertools.product((jacfwd, jacrev), repeat=2):
+        torch.testing.assert_close(outer(inner(loss))(X), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(hessian(loss)(X), expected, rtol=1e-10, atol=1e-10)
+
+
+@every_operator
+def test_mixed_second_derivatives_of_parameters(operator):
+    """The product of the Hessian in W and X with a vector, forward over reverse and reverse over reverse."""
+    operands = operator.operands()
+    point = (operands["X"], operands["W"])
+    vector = tangents_of(point)
+
+    def loss(x, w):
+        return weighted(y.tanh() for y in operator.of(operands, ["X", "W"])(x, w))
+
+    gradient = grad(loss, argnums=(0, 1))
+    _, got = jvp(gradient, point, vector)
+
+    def along(x, w):
+        return sum((g * v).sum() for g, v in zip(gradient(x, w), vector, strict=True))
+
+    expected = grad(along, argnums=(0, 1))(*point)
+    assert_equal(got, expected)
+    assert expected[1].abs().max() > 1e-3
+
+
+def test_truncated_peepholes_have_no_forward_mode():
+    operator = OPERATORS["lstm"]
+    operands = operator.operands()
+    with pytest.raises(ValueError, match="lstm: peephole is 'truncated', expected 'full' in forward mode"):
+        jvp(
+            lambda X: xpgrad_torch.functional.lstm(**operands | {"X": X}, peephole="truncated"),
+            (operands["X"],),
+            (operands["X"],),
+        )
+
+
+# --- modules ---------------------------------------------------------------------------------------------
+
+MODULES = {
+    "LSTM": (lambda: xpgrad_torch.LSTM(2, 3, 2, bidirectional=True, dtype=torch.float64), (4, 5, 2), 1),
+    "LSTM-first": (lambda: xpgrad_torch.LSTM(2, 3, batch_first=True, dtype=torch.float64), (5, 4, 2), 0),
+    "GRU": (lambda: xpgrad_torch.GRU(2, 3, 2, dtype=torch.float64), (4, 5, 2), 1),
+    "LSTMCell": (lambda: xpgrad_torch.LSTMCell(2, 3, dtype=torch.float64), (5, 2), 0),
+    "GRUCell": (lambda: xpgrad_torch.GRUCell(2, 3, dtype=torch.float64), (5, 2), 0),
+    "Conv2d": (lambda: xpgrad_torch.Conv2d(2, 4, 3, dtype=torch.float64), (5, 2, 6, 5), 0),
+    "ConvTranspose1d": (lambda: xpgrad_torch.ConvTranspose1d(2, 4, 3, dtype=torch.float64), (5, 2, 6), 0),
+}
+every_module = pytest.mark.parametrize(("build", "shape", "axis"), MODULES.values(), ids=MODULES)
+
+
+def first_output(result):
+    return result if isinstance(result, torch.Tensor) else first_output(result[0])
+
+
+@every_module
+def test_modules_per_sample(build, shape, axis):
+    """Each sample alone, without an axis for the batch, as Opacus and influence functions write it."""
+    torch.manual_seed(0)
+    module = build()
+    X = torch.randn(shape, dtype=torch.float64)
+    parameters = dict(module.named_parameters())
+
+    def loss(parameters, x):
+        return first_output(functional_call(module, parameters, (x,))).tanh().square().sum()
+
+    got = vmap(grad(loss), in_dims=(None, axis))(parameters, X)
+    for k, x in enumerate(X.unbind(axis)):
+        expected = torch.autograd.grad(loss(parameters, x), list(parameters.values()))
+        assert_equal([got[name][k] for name in parameters], expected)
+
+
+@every_module
+def test_modules_as_an_ensemble(build, shape, axis):
+    torch.manual_seed(0)
+    modules = [build() for _ in range(MAPPED)]
+    X = torch.randn(shape, dtype=torch.float64)
+    parameters, buffers = torch.func.stack_module_state(modules)
+    got = vmap(lambda p, b: first_output(functional_call(modules[0], (p, b), (X,))))(parameters, buffers)
+    assert_equal(got, [first_output(module(X)) for module in modules])
+
+
+def test_training_by_torch_func():
+    """A step of SGD on a model with everything in it, written in the functional way."""
+    torch.manual_seed(0)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = xpgrad_torch.Conv1d(2, 4, 3, padding=1)
+            self.rnn = xpgrad_torch.GRU(4, 3, batch_first=True)
+            self.head = nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.head(self.rnn(self.conv(x).transpose(1, 2))[0][:, -1])
+
+    model = Model().double()
+    X = torch.randn(5, 2, 6, dtype=torch.float64)
+
+    def loss(parameters, x):
+        return functional_call(model, parameters, (x,)).square().mean()
+
+    parameters = dict(model.named_parameters())
+    mean = grad(loss)(parameters, X)
+    each = vmap(grad(loss), in_dims=(None, 0))(parameters, X.unsqueeze(1))
+    for name in parameters:
+        torch.testing.assert_close(each[name].mean(0), mean[name])

@@ -1,0 +1,179 @@
+"""The kernels as operators of PyTorch's: opcheck, torch.compile, torch.export."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import xpgrad_torch
+from torch_operators import OPERATORS
+
+# PyTorch itself still uses what it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+MODULES = {
+    "LSTM": (lambda: xpgrad_torch.LSTM(2, 3, 2, bidirectional=True), (4, 5, 2)),
+    "LSTM-peephole": (lambda: xpgrad_torch.LSTM(2, 3, batch_first=True, peephole=True, clip=2.0), (4, 5, 2)),
+    "LSTM-projected": (lambda: xpgrad_torch.LSTM(2, 3, proj_size=2), (4, 5, 2)),
+    "GRU": (lambda: xpgrad_torch.GRU(2, 3, 2, reset_after=False), (4, 5, 2)),
+    "LSTMCell": (lambda: xpgrad_torch.LSTMCell(2, 3), (4, 2)),
+    "GRUCell": (lambda: xpgrad_torch.GRUCell(2, 3), (4, 2)),
+    "Conv2d": (lambda: xpgrad_torch.Conv2d(2, 4, 3, padding="same", groups=2), (4, 2, 6, 5)),
+    "Conv1d-circular": (lambda: xpgrad_torch.Conv1d(2, 4, 3, padding=1, padding_mode="circular"), (4, 2, 6)),
+    "ConvTranspose2d": (lambda: xpgrad_torch.ConvTranspose2d(2, 4, 3, stride=2), (4, 2, 6, 5)),
+}
+every_module = pytest.mark.parametrize(("build", "shape"), MODULES.values(), ids=MODULES)
+
+
+def gradient_inputs(operator):
+    """The arrays that the registered gradient takes, with random cotangents, and what it may be asked for."""
+    operands, kernel = operator.operands(), operator.kernel
+    attributes = operator.attributes if operator.given is None else operator.given
+    results = kernel.operator(*operands.values(), **attributes)
+    outputs = dict(zip(kernel.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+    cotangents = [torch.randn_like(outputs[name]) for name in kernel.outputs[: len(kernel.cotangents)]]
+    arrays = [operands[name] for name in kernel.taken] + [outputs[name] for name in kernel.saved]
+    return [*arrays, *cotangents], attributes
+
+
+@every_operator
+@pytest.mark.parametrize("grad", [False, True], ids=["values", "grad"])
+def test_opcheck(operator, grad):
+    operands = operator.operands()
+    for name in operator.differentiable:
+        operands[name].requires_grad_(grad)
+    attributes = operator.attributes if operator.given is None else operator.given
+    torch.library.opcheck(operator.kernel.operator, tuple(operands.values()), attributes)
+
+
+@every_operator
+@pytest.mark.parametrize("per_sample", [False, True], ids=["summed", "per_sample"])
+def test_opcheck_of_the_gradient(operator, per_sample):
+    arrays, attributes = gradient_inputs(operator)
+    options = {**attributes, "wrt": operator.differentiable, "per_sample": per_sample}
+    torch.library.opcheck(operator.kernel.gradient_operator, tuple(arrays), options)
+
+
+@every_operator
+def test_registered_and_eager_are_the_same(operator):
+    """Values, gradients for random cotangents, and gradients of these."""
+    names = operator.differentiable
+    operands = operator.operands()
+    attributes = operator.attributes if operator.given is None else operator.given
+    leaves = [operands[name].requires_grad_() for name in names]
+    registered = operator.kernel.operator(*operands.values(), **attributes)
+    registered = registered if isinstance(registered, tuple) else (registered,)
+    eager = operator.run(operands)
+    registered = registered[: len(eager)]
+    cotangents = [torch.randn_like(y, requires_grad=True) for y in eager]
+    results = []
+    for outputs in (registered, eager):
+        grads = torch.autograd.grad(outputs, leaves, cotangents, create_graph=True)
+        mixed = sum((g * torch.cos(torch.arange(g.numel())).view_as(g)).sum() for g in grads)
+        second = torch.autograd.grad(mixed, [*leaves, *cotangents], allow_unused=True, materialize_grads=True)
+        results.append([*outputs, *grads, *second])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    assert any(x.abs().max() > 1e-3 for x in results[0][-len(cotangents) :])
+
+
+def flat(result):
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [x for part in result for x in flat(part)]
+
+
+def kernels_in(graph):
+    return [str(node.target) for node in graph.nodes if "xpgrad" in str(node.target)]
+
+
+@every_module
+def test_compile_sees_one_node_for_each_kernel(build, shape):
+    torch.manual_seed(0)
+    module = build()
+    X = torch.randn(shape, requires_grad=True)
+    leaves = [X, *module.parameters()]
+    eager = flat(module(X))
+    cotangents = [torch.randn_like(y) for y in eager]
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(module, fullgraph=True, backend=counter)
+    outputs = flat(compiled(X))
+    assert counter.frame_count == 1
+    assert len(kernels_in(counter.graphs[0].graph)) == getattr(module, "num_layers", 1)
+    for a, b in zip(outputs, eager, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    got = torch.autograd.grad(outputs, leaves, cotangents)
+    for a, b in zip(got, torch.autograd.grad(eager, leaves, cotangents), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_compiled_code_runs_for_every_length():
+    """By inductor's C++, with lengths as tensors and other numbers of steps."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    module = xpgrad_torch.LSTM(2, 3, 2, batch_first=True)
+    step = torch.compile(
+        lambda x, lengths: module(x, lengths=lengths)[0].tanh(), fullgraph=True, dynamic=True
+    )
+    for steps in (5, 7, 9):
+        x, lengths = torch.randn(3, steps, 2), torch.tensor([steps, 2, 0])
+        expected = module(x, lengths=lengths)[0].tanh()
+        y = step(x, lengths)
+        torch.testing.assert_close(y, expected)
+        cotangent = torch.randn_like(y)
+        parameters = list(module.parameters())
+        for a, b in zip(
+            torch.autograd.grad(y, parameters, cotangent),
+            torch.autograd.grad(expected, parameters, cotangent),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@every_module
+@pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
+def test_export(build, shape, strict):
+    torch.manual_seed(0)
+    module = build().eval()
+    X = torch.randn(shape)
+    program = torch.export.export(module, (X,), strict=strict)
+    assert len(kernels_in(program.graph)) == getattr(module, "num_layers", 1)
+    for a, b in zip(flat(program.module()(X)), flat(module(X)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_export_with_a_batch_of_any_size():
+    module = xpgrad_torch.GRU(2, 3, batch_first=True).eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(module, (torch.randn(4, 5, 2),), dynamic_shapes=({0: batch},))
+    X = torch.randn(9, 5, 2)
+    torch.testing.assert_close(program.module()(X)[0], module(X)[0])
+
+
+@every_operator
+def test_recorders_see_the_operator(operator):
+    class Recorder(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    operands = operator.operands()
+    with Recorder() as recorder:
+        operator.run(operands)
+    assert [name for name in recorder.seen if "xpgrad" in name] == [str(operator.kernel.operator)]
+
+
+def test_fake_tensors_have_the_shapes_of_the_results():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    operator = OPERATORS["lstm-both"]
+    operands = operator.operands()
+    with FakeTensorMode() as mode:
+        fake = operator.run({name: mode.from_tensor(x) for name, x in operands.items()})
+    for a, b in zip(fake, operator.run(operands), strict=True):
+        assert (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)

@@ -1,0 +1,110 @@
+"""One row for each function of `xpgrad_torch.functional`: what the tests of transforms go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from xpgrad_torch import convolution, functional
+
+T, N, I, H = 3, 2, 2, 3
+SIZES = {"T": T, "N": N, "I": I, "H": H, "D": 1, "C": 4, "O": 6, "L": 7, "K": 3}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A function, its kernel, and the shapes of what it takes, by the kernel's names in its order.
+
+    Shapes are axes; `attributes` are the function's, `given` the same as the kernel has them.
+    """
+
+    function: Callable[..., Any]
+    kernel: Any
+    shapes: dict[str, str]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def operands(self, seed: int = 0, dtype: torch.dtype = torch.float64, **sizes: int) -> dict[str, Any]:
+        """Random operands by name."""
+        g = torch.Generator().manual_seed(seed)
+        known = SIZES | self.sizes | sizes
+        drawn = {}
+        for name, axes in self.shapes.items():
+            shape = [known[a] if a.isalpha() else int(a[:-1] or 1) * known[a[-1]] for a in axes.split()]
+            drawn[name] = torch.randn(shape, generator=g, dtype=dtype) * 0.6
+        if "sequence_lens" in drawn:
+            drawn["sequence_lens"] = 1 + torch.arange(known["N"]) % known["T"]
+        return drawn
+
+    def run(self, operands: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        """Outputs, as a tuple."""
+        outputs = self.function(*operands.values(), **self.attributes)
+        return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+
+    def of(self, operands: dict[str, Any], names: list[str]) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """The function of some operands, by position; the others as they are."""
+        return lambda *tensors: self.run(operands | dict(zip(names, tensors, strict=True)))
+
+    @property
+    def differentiable(self) -> list[str]:
+        """The operands that have a gradient."""
+        return [name for name in self.shapes if name != "sequence_lens"]
+
+    def batch_axis(self, name: str) -> int | None:
+        """Where the batch is in an operand; None in a parameter."""
+        axes = self.shapes[name].split()
+        return axes.index("N") if "N" in axes else None
+
+
+_LSTM = {
+    "X": "T N I", "W": "D 4H I", "R": "D 4H H", "B": "D 8H", "sequence_lens": "N", "initial_h": "D N H",
+    "initial_c": "D N H", "P": "D 3H",
+}  # fmt: skip
+_LSTM_FIRST = _LSTM | {"X": "N T I", "initial_h": "N D H", "initial_c": "N D H"}
+_GRU = {
+    "X": "T N I", "W": "D 3H I", "R": "D 3H H", "B": "D 6H", "sequence_lens": "N", "initial_h": "D N H",
+}  # fmt: skip
+_LSTM_CELL = {"X": "N I", "H": "N H", "C": "N H", "W": "4H I", "R": "4H H", "B": "8H", "P": "3H"}
+_GRU_CELL = {"X": "N I", "H": "N H", "W": "3H I", "R": "3H H", "B": "6H"}
+_BOTH = {"direction": "bidirectional"}
+
+OPERATORS = {
+    "lstm": Operator(functional.lstm, functional._LSTM, _LSTM, {"clip": 1.5}),
+    "lstm-both": Operator(
+        functional.lstm, functional._LSTM, _LSTM_FIRST, _BOTH | {"layout": 1}, sizes={"D": 2}
+    ),
+    "gru": Operator(functional.gru, functional._GRU, _GRU),
+    "gru-both": Operator(
+        functional.gru, functional._GRU, _GRU, _BOTH | {"linear_before_reset": 1}, sizes={"D": 2}
+    ),
+    "lstm_cell": Operator(
+        functional.lstm_cell, functional._LSTM_CELL, _LSTM_CELL, {"activations": ["Sigmoid", "Tanh", "Elu"]}
+    ),
+    "gru_cell": Operator(functional.gru_cell, functional._GRU_CELL, _GRU_CELL),
+    "conv1d": Operator(
+        functional.conv1d,
+        convolution._CONV,
+        {"X": "N C L", "W": "O C K", "B": "O"},
+        {"stride": 2, "padding": [1, 0]},
+        {"strides": 2, "pads": [1, 0]},
+    ),
+    "conv2d": Operator(
+        functional.conv2d,
+        convolution._CONV,
+        {"X": "N C L L", "W": "O H K K", "B": "O"},
+        {"padding": "same", "groups": 2},
+        {"auto_pad": "SAME_UPPER", "group": 2},
+        {"H": 2},
+    ),
+    "conv_transpose2d": Operator(
+        functional.conv_transpose2d,
+        convolution._CONV_TRANSPOSE,
+        {"X": "N C I T", "W": "C O K K", "B": "O"},
+        {"stride": 2, "output_padding": 1},
+        {"strides": 2, "output_padding": 1},
+    ),
+}
