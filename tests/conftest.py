@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one core each: threads of several workers would wait for one another
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 
