@@ -55,12 +55,6 @@ def test_the_cases_reach_every_method() -> None:
     assert all(sum(method == m for m, _ in COMBINED) >= 2 for method in METHODS)
 
 
-def transposed(case: Case, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The transposed convolution whose adjoint the case is: its arrays, and its attributes."""
-    given = {"X": arrays["dY"], "W": arrays["W"], "dY": arrays["X"]}
-    return given, {**case.attributes, "output_shape": case.X[2:]}
-
-
 @pytest.mark.parametrize("name", [name for name in CASES if name != "3x3-much-padding"])
 def test_transposed_by_the_direct_sum(name: str, backend: Backend) -> None:
     """conv_transpose of dY is dX of the convolution, and its gradients are Y and the same dW."""

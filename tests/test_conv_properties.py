@@ -83,6 +83,28 @@ def test_wrt_computes_nothing_else(wrt: Any) -> None:
             assert getattr(grads, field) is None
 
 
+# --- vjp
+
+
+def test_vjp_is_the_forward_and_the_gradient(backend: Backend) -> None:
+    case = CASES["strides"]
+    here = backend.arrays(case.arrays(), "float64")
+    X, W, B, dY = (here[key] for key in ("X", "W", "B", "dY"))
+    Y, pullback = xpgrad.vjp(xpgrad.conv, X, W, B, **case.attributes)
+    assert_close(Y, xpgrad.conv(X, W, B, **case.attributes))
+    expected = xpgrad.conv_grad(dY, X, W, **case.attributes)
+    for grads in (pullback(dY), pullback(dY=dY)):
+        for actual, desired in zip(grads, expected, strict=True):
+            assert_close(actual, desired)
+    for grads in (pullback(), pullback(None)):  # a cotangent left out is zero
+        for actual, desired in zip(grads, expected, strict=True):
+            assert_close(actual, np.zeros(desired.shape), like=X)
+    _, pullback = xpgrad.vjp(xpgrad.conv_transpose, dY, W, wrt="W", **case.attributes)
+    assert pullback(xpgrad.conv_transpose(dY, W, **case.attributes)).dX is None
+    with pytest.raises(TypeError, match="got 2 cotangents"):
+        pullback(dY, dY)
+
+
 # --- empty sizes
 
 
