@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one core each: threads of several workers would wait for one another
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # one core each: threads of several workers would wait for one another
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 

@@ -42,7 +42,7 @@ if hasattr(os, "register_at_fork"):
 def _shared_work(
     function: Callable[[Any], Any], items: Sequence[Any]
 ) -> tuple[Callable[[], None], list[Any], list[BaseException]]:
-    """What each thread does until no item is left; the results, and the errors, which must not leave a thread."""
+    """What each thread does until no item is left; the results; the errors, which must not leave a thread."""
     results: list[Any] = [None] * len(items)
     errors: list[BaseException] = []
     waiting = iter(range(len(items)))  # taking the next one is atomic
