@@ -128,7 +128,9 @@ def test_biases_have_one_number_an_output_channel(function: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "shape"), [(conv_grad, Y.shape), (conv_transpose_grad, Y_T.shape)], ids=lambda v: str(v)
+    ("function", "shape"),
+    [(conv_grad, Y.shape), (conv_transpose_grad, Y_T.shape)],
+    ids=["conv", "conv_transpose"],
 )
 def test_the_cotangent_has_the_outputs_shape(function: Any, shape: tuple[int, ...]) -> None:
     wrong = (*shape[:3], shape[3] + 1)
