@@ -6,8 +6,7 @@ typed as read-only and every loop has one signature, so that it is compiled once
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xpgrad.engine.compiler import load, preamble
 from xpgrad.engine.formula import Formula
@@ -32,8 +31,10 @@ class ArrayLayout(NamedTuple):
     same_as: int | None = None
 
 
-def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Callable[..., None]:
-    """Return ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
+def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
+    """Return a module with ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
+
+    Its ``part_address()`` is that of a C function ``part(data, number)``, which runs the loop on one part.
 
     Parameters
     ----------
@@ -68,8 +69,41 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Call
         *(f"    {array} = {array}[start:stop]" for array in _whole(arrays, layout)),
         "    for j in range(stop - start):",
         f"        {target}[j], = {name}({', '.join([*arguments, *(f'r{real}' for real in reals)])})",
+        *_part([(dtype, 1)] * len(arrays), 0, len(reals)),
     ]
-    return load(f"{_label(formula)}_{dtype}", "\n".join(text) + "\n").loop
+    return load(f"{_label(formula)}_{dtype}", "\n".join(text) + "\n")
+
+
+def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
+    """A C function for one part of the work, whose data are integers behind a pointer.
+
+    Those are the addresses of the parts' bounds and of the numbers, the loop's sizes, and of each array (by
+    dtype and rank) the address and the shape. Compiled when it is first asked for.
+    """
+    arguments = [f"head[{2 + number}]" for number in range(sizes)]
+    place = 2 + sizes
+    for scalar, rank in arrays:
+        shape = ", ".join(f"head[{place + 1 + axis}]" for axis in range(rank))
+        arguments.append(f"carray(pointer(head[{place}]), ({shape},), np.{scalar})")
+        place += 1 + rank
+    arguments += [f"reals[{number}]" for number in range(reals)]
+    return [
+        "\n",
+        "import numpy as np",
+        "from numba import carray, cfunc",
+        "from xpgrad.engine.native import pointer\n\n",
+        "def part(data, number):",
+        f"    head = carray(data, ({place},), np.int64)",
+        "    bounds = carray(pointer(head[0]), (number + 2,), np.int64)",
+        f"    reals = carray(pointer(head[1]), ({reals},), np.float64)",
+        f"    loop(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
+        "address = None\n\n",
+        "def part_address():",
+        "    global address",
+        "    if address is None:",
+        "        address = cfunc('void(voidptr, int64)', cache=True)(part)",
+        "    return address.address",
+    ]
 
 
 def _whole(arrays: list[str], layout: ArrayLayout) -> list[str]:
@@ -94,10 +128,8 @@ def _array_types(dtype: str, rank: int) -> list[str]:
 # --- rows -------------------------------------------------------------------------------------------
 
 
-def compiled_rows(
-    formula: RowFormula, layout: ArrayLayout, integers: frozenset[str], dtype: str
-) -> Callable[..., None]:
-    """Return ``loop(start, stop, width, *arrays, [result], *row results, *numbers)``.
+def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[str], dtype: str) -> Any:
+    """A module as for elements: ``loop(start, stop, width, *arrays, [result], *row results, *numbers)``.
 
     Parameters
     ----------
@@ -163,8 +195,13 @@ def compiled_rows(
         *(f"    x_{name} = a_{name}[:width]" for name in formula.columns if values[name] != "None"),
         "    for k in range(start, stop):",
         *(f"        {line}" for line in body),
+        *_part([_dtype_and_rank(name, dtype) for name in types], 1, len(reals)),
     ]
-    return load(f"{formula.steps[-1].function.__name__}_{dtype}", "\n".join(text) + "\n").loop
+    return load(f"{formula.steps[-1].function.__name__}_{dtype}", "\n".join(text) + "\n")
+
+
+def _dtype_and_rank(type_name: str, dtype: str) -> tuple[str, int]:
+    return "int32" if type_name.startswith("int32_") else dtype, 2 if type_name.endswith("each") else 1
 
 
 def _step(step: Step, formula: RowFormula, values: dict[str, str], target: str | None) -> list[str]:

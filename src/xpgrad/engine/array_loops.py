@@ -7,7 +7,7 @@ elements through the buffers of NumPy's iterator, rows through copies of some ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,10 +22,23 @@ _NUMPY_BLOCK = 131072
 
 Array = np.ndarray
 Deal = Callable[[int, int, Callable[[int, int], None]], None]
-"""``deal(count, size, part)``: the engine's way to have ``part(start, stop)`` done by its threads."""
 
-_loops: dict[tuple, tuple[Any, Callable[..., None]]] = {}
-"""Compiled loops; each keeps its formula, which its key holds by identity."""
+
+class Threads(Protocol):
+    """What is asked of the engine: parts of 0 .. count in its threads, where `size` elements are enough."""
+
+    def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
+        """Have ``part(start, stop)`` done."""
+
+    def deal_compiled(
+        self, count: int, size: int, code: Any, sizes: Sequence[int], arrays: Sequence[Array],
+        numbers: Sequence[float],
+    ) -> None:  # fmt: skip
+        """Have ``code.loop(start, stop, *sizes, *arrays, *numbers)`` done."""
+
+
+_codes: dict[tuple, tuple[Any, Any]] = {}
+"""Compiled loops, as generated modules; each keeps its formula, which its key holds by identity."""
 
 
 _quick: dict[tuple[int, str], Callable[..., None]] = {}
@@ -61,7 +74,7 @@ def _safe(inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool
 
 
 def elementwise(
-    deal: Deal,
+    threads: Threads,
     formula: Formula,
     inputs: Sequence[Array | None],
     numbers: Sequence[float],
@@ -88,14 +101,14 @@ def elementwise(
     each = [array for array, kind in zip(given, [k for k in kinds if k], strict=True) if kind == "each"]
     plain = plain and all(array.shape == shape and _is_plain(array) for array in each)
     if plain:
-        loop = _element_loop(formula, kinds, replaced, out.dtype.name)
+        code = _element_code(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
         if replaced is None:
             views.append(out.reshape(-1))
-        deal(out.size, out.size, lambda start, stop: loop(start, stop, *views, *numbers))
+        threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(deal, evaluate, inputs, kinds, out, _BLOCK if compiling else _NUMPY_BLOCK)
+        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else _NUMPY_BLOCK)
     return out
 
 
@@ -112,7 +125,7 @@ def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequen
     out = np.empty(first.shape, first.dtype)
     loop = _quick.get((id(formula), first.dtype.char))
     if loop is None:
-        loop = _element_loop(formula, ("each",) * len(arrays), None, out.dtype.name)
+        loop = _element_code(formula, ("each",) * len(arrays), None, out.dtype.name).loop
         _quick[id(formula), first.dtype.char] = loop
     if first.ndim == 1:
         loop(0, out.size, *arrays, out, *numbers)
@@ -121,15 +134,13 @@ def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequen
     return out
 
 
-def _element_loop(
-    formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str
-) -> Callable[..., None]:
+def _element_code(formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
     key = (id(formula), kinds, replaced, dtype)
-    found = _loops.get(key)
+    found = _codes.get(key)
     if found is None:
         from xpgrad.engine.array_compiler import ArrayLayout, compiled_elements
 
-        found = _loops[key] = formula, compiled_elements(formula, ArrayLayout(kinds, replaced), dtype)
+        found = _codes[key] = formula, compiled_elements(formula, ArrayLayout(kinds, replaced), dtype)
     return found[1]
 
 
@@ -137,7 +148,7 @@ def _by_loop(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
 ) -> Callable[..., None]:
     """Evaluation of a block by the compiled loop."""
-    loop = _element_loop(formula, kinds, None, dtype)
+    loop = _element_code(formula, kinds, None, dtype).loop
 
     def evaluate(views: list[Array | None], target: Array) -> None:
         loop(0, target.size, *(view for view in views if view is not None), target, *numbers)
@@ -197,7 +208,7 @@ def _in_blocks(
 
 
 def over_rows(
-    deal: Deal,
+    threads: Threads,
     formula: RowFormula,
     operands: Sequence[Array | None],
     numbers: Sequence[float],
@@ -223,11 +234,11 @@ def over_rows(
     if not A * B:
         pass  # no rows
     elif not plain:
-        _row_blocks(deal, formula, operands, numbers, results, compiling)
+        _row_blocks(threads.deal, formula, operands, numbers, results, compiling)
     else:
-        loop = _row_loop(formula, operands, replaced, dtype.name)
+        code = _row_code(formula, operands, replaced, dtype.name)
         arrays = _row_arguments(formula, operands, results, replaced)
-        deal(A, A * n, lambda start, stop: loop(start, stop, n, *arrays, *numbers))
+        threads.deal_compiled(A, A * n, code, (n,), arrays, numbers)
     return tuple(results[name] for name in formula.outputs)
 
 
@@ -242,7 +253,7 @@ def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     width = first.shape[-1]
     loop = _quick.get((id(formula), first.dtype.char))
     if loop is None:
-        loop = _row_loop(formula, arrays, None, out.dtype.name)
+        loop = _row_code(formula, arrays, None, out.dtype.name).loop
         _quick[id(formula), first.dtype.char] = loop
     if first.ndim == 2:
         loop(0, first.shape[0], width, *arrays, out)
@@ -251,12 +262,10 @@ def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     return out
 
 
-def _row_loop(
-    formula: RowFormula, operands: Sequence[Array | None], replaced: int | None, dtype: str
-) -> Callable[..., None]:
+def _row_code(formula: RowFormula, operands: Sequence[Array | None], replaced: int | None, dtype: str) -> Any:
     kinds = tuple(None if array is None else "each" for array in operands)
     key = (id(formula), kinds, replaced, dtype)
-    found = _loops.get(key)
+    found = _codes.get(key)
     if found is None:
         from xpgrad.engine.array_compiler import ArrayLayout, compiled_rows
 
@@ -265,8 +274,8 @@ def _row_loop(
             for name, array in zip(formula.operands, operands, strict=True)
             if array is not None and array.dtype.kind == "i"
         )
-        loop = compiled_rows(formula, ArrayLayout(kinds, replaced), integers, dtype)
-        found = _loops[key] = formula, loop
+        code = compiled_rows(formula, ArrayLayout(kinds, replaced), integers, dtype)
+        found = _codes[key] = formula, code
     return found[1]
 
 
@@ -330,7 +339,7 @@ def _rows_by_loop(formula: RowFormula, block: list[Array | None], numbers: Seque
         name: np.empty((each.shape[0], each.shape[1] if name == formula.each_output else 1), each.dtype)
         for name in formula.outputs
     }
-    loop = _row_loop(formula, block, None, each.dtype.name)
+    loop = _row_code(formula, block, None, each.dtype.name).loop
     loop(0, each.shape[0], each.shape[1], *_row_arguments(formula, block, results, None), *numbers)
     return list(results.values())
 

@@ -175,6 +175,30 @@ class NumpyEngine(NumpyImages, StandardEngine):
         bounds = [count * number // threads for number in range(threads + 1)]
         self.team.map(lambda number: part(bounds[number], bounds[number + 1]), range(threads))
 
+    def deal_compiled(
+        self,
+        count: int,
+        size: int,
+        code: Any,
+        sizes: Sequence[int],
+        arrays: Sequence[np.ndarray],
+        numbers: Sequence[float],
+    ) -> None:
+        """``code.loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, threads as for `deal`.
+
+        The threads run compiled code alone: none waits for the interpreter.
+        """
+        threads = self.team.size() if size >= _PARALLEL else 1
+        if threads == 1:
+            code.loop(0, count, *sizes, *arrays, *numbers)
+            return
+        bounds = np.asarray([count * number // threads for number in range(threads + 1)], dtype=np.int64)
+        reals = np.asarray(numbers, dtype=np.float64)
+        head = [bounds.ctypes.data, reals.ctypes.data, *sizes]
+        for array in arrays:
+            head += [array.__array_interface__["data"][0], *array.shape]
+        self.team.run(code.part_address(), np.asarray(head, dtype=np.int64), threads)
+
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`, unless the shape asks for a copy."""
         lifted = self.lift(out)
@@ -220,7 +244,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         out: np.ndarray | None = None,
     ) -> np.ndarray:
         """See StandardEngine.elementwise; in one pass, and without temporaries of the result's size."""
-        return array_loops.elementwise(self.deal, formula, inputs, numbers, out, jit_enabled())
+        return array_loops.elementwise(self, formula, inputs, numbers, out, jit_enabled())
 
     def over_rows(
         self,
@@ -230,7 +254,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         out: np.ndarray | None = None,
     ) -> tuple:
         """See StandardEngine.over_rows; some rows at a time."""
-        return array_loops.over_rows(self.deal, formula, operands, numbers, out, jit_enabled())
+        return array_loops.over_rows(self, formula, operands, numbers, out, jit_enabled())
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads, each with one thread for its products."""
