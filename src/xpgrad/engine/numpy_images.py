@@ -14,8 +14,8 @@ from xpgrad.engine.shifts import Crop, Place
 from xpgrad.engine.windows import Transform, Windows
 
 # Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
-_BLOCK = 1 << 21
-_BAND = 3 << 19
+_BLOCK = 5 << 18
+_BAND = 1 << 21
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 18
 
