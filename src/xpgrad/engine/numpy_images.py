@@ -31,10 +31,10 @@ class NumpyImages(Images):
 
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images at a time as stay in a cache, in as many blocks as keep all threads busy."""
-        elements = max(1, count * size)
-        threads = min(thread_count(), -(-elements // _PARALLEL))
-        rounds = -(-elements // (threads * _BLOCK))
-        return _slices(count, -(-count // (threads * rounds)))
+        threads = max(1, min(thread_count(), count * size // _PARALLEL))
+        at_once = max(1, _BLOCK // max(1, size))
+        rounds = -(-count // (threads * at_once))
+        return _slices(count, -(-count // max(1, threads * rounds)))
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
         """As many as stay in a second-level cache, about the same number in each band."""
