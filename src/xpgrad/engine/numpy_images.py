@@ -14,8 +14,8 @@ from xpgrad.engine.shifts import Crop, Place
 from xpgrad.engine.windows import Transform, Windows
 
 # Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
-_BLOCK = 1 << 21
-_BAND = 3 << 19
+_BLOCK = 5 << 18
+_BAND = 1 << 21
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 18
 
@@ -32,10 +32,10 @@ class NumpyImages(Images):
 
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images at a time as stay in a cache, in as many blocks as keep all threads busy."""
-        elements = max(1, count * size)
-        threads = min(self.team.size(), -(-elements // _PARALLEL))
-        rounds = -(-elements // (threads * _BLOCK))
-        return _slices(count, -(-count // (threads * rounds)))
+        threads = max(1, min(self.team.size(), count * size // _PARALLEL))
+        at_once = max(1, _BLOCK // max(1, size))
+        rounds = -(-count // (threads * at_once))
+        return _slices(count, -(-count // max(1, threads * rounds)))
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
         """As many as stay in a second-level cache, about the same number in each band."""
