@@ -54,6 +54,8 @@ def choose(operator: str, method: str, engine: Any, geometry: ConvGeometry) -> M
 def preferred(engine: Any, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
     g = geometry
+    if not all(type(size) is int for size in (*g.input_shape, *g.weight_shape)):
+        return "shifted"  # a compiler traces shapes alone, with symbols that have no cost
     seen, made = g.channels // g.group, g.outputs // g.group
     few = seen * made <= (_FEW_COMPILED if engine.compiles() else _FEW)
     cost = g.multiplications * (_TAP if few else 1.0)

@@ -98,9 +98,15 @@ class Grid:
         return Y[(..., *(slice(0, o) for o in g.output_size))]
 
 
-@functools.lru_cache(maxsize=256)
 def grid_of(geometry: ConvGeometry) -> Grid:
     """The grid of a geometry."""
+    sizes = (*geometry.input_shape, *geometry.weight_shape)
+    # the symbols that a compiler computes with cannot be kept by their values
+    return _kept_grid(geometry) if all(type(size) is int for size in sizes) else Grid(geometry)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_grid(geometry: ConvGeometry) -> Grid:
     return Grid(geometry)
 
 

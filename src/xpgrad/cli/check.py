@@ -392,29 +392,33 @@ _LSTM_CELL_OPTIONS: dict[str, dict[str, Any]] = {
         "clip",
         "input_forget",
         "activations, alpha < 0",
+        "per_sample",
     )
 }
 _GRU_CELL_OPTIONS: dict[str, dict[str, Any]] = {
     f"{name}, {reset}": _GRU_OPTIONS[f"{name}, {reset}"]
-    for name in ("plain", "no bias", "clip", "activations, alpha < 0")
+    for name in ("plain", "no bias", "clip", "activations, alpha < 0", "per_sample")
     for reset in ("reset before", "reset after")
 }
 _CELL_NAMES = {"initial_h": "H", "initial_c": "C", "H_t": "H_next", "C_t": "C_next"}
 
 
-def _to_cell(op: Recurrence, name: str, array: Array) -> tuple[str, Array] | None:
+def _to_cell(op: Recurrence, case: Case, name: str, array: Array) -> tuple[str, Array] | None:
     """The cell's name and array for a sequence's; None where the cell has none."""
     if name in ("H_all", "C_all"):
         return None
     _, prefix, bare = name.rpartition("gradient of ")
-    over_time = name == op.saved[-1]
-    return prefix + _CELL_NAMES.get(bare, bare), array[0, 0, ...] if over_time else array[0, ...]
+    if name == op.saved[-1]:  # over time
+        array = array[0, ...]
+    elif case.gradient_attributes.get("per_sample") and prefix and bare in ("W", "R", "B", "P"):
+        return name, array[:, 0, ...]
+    return prefix + _CELL_NAMES.get(bare, bare), array[0, ...]
 
 
-def _cell_results(op: Recurrence, results: Arrays | None) -> Arrays | None:
+def _cell_results(op: Recurrence, case: Case, results: Arrays | None) -> Arrays | None:
     if results is None:
         return None
-    return dict(filter(None, (_to_cell(op, name, array) for name, array in results.items())))
+    return dict(filter(None, (_to_cell(op, case, name, array) for name, array in results.items())))
 
 
 def _cell_case(op: Recurrence, **options: Any) -> Case:
@@ -423,6 +427,7 @@ def _cell_case(op: Recurrence, **options: Any) -> Case:
     return case._replace(
         arguments={_CELL_NAMES.get(name, name): array[0] for name, array in case.arguments.items()},
         cotangents={_CELL_NAMES[name]: a[0] for name, a in case.cotangents.items() if name != "H_all"},
+        sample_axes=dict.fromkeys(["X", *_CELL_NAMES.values()], 0),
     )
 
 
@@ -432,7 +437,8 @@ def _as_sequence(op: Recurrence, case: Case) -> Case:
     cotangents = {names[name]: array[None] for name, array in case.cotangents.items()}
     cotangents["H_all"] = np.zeros((1, *cotangents["H_t"].shape))
     arguments = {names.get(name, name): array[None] for name, array in case.arguments.items()}
-    return case._replace(arguments=arguments, cotangents=cotangents)
+    sample_axes = {name: _sample_axis(name, 0) for name in ("X", *cotangents)}
+    return case._replace(arguments=arguments, cotangents=cotangents, sample_axes=sample_axes)
 
 
 def _run_cell(op: Recurrence, case: Case) -> dict[str, Array]:
@@ -446,7 +452,7 @@ def _run_cell(op: Recurrence, case: Case) -> dict[str, Array]:
 
 def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
     def through(oracle: Callable[..., Arrays | None], **more: Any) -> Callable[[Case], Arrays | None]:
-        return lambda case: _cell_results(op, oracle(op, _as_sequence(op, case), **more))
+        return lambda case: _cell_results(op, case, oracle(op, _as_sequence(op, case), **more))
 
     name = f"{op.name}_cell"
     return Kernel(
