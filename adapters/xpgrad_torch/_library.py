@@ -6,6 +6,7 @@ one. Schemas, shapes and derivatives come from the kernels' descriptions.
 
 import inspect
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def register(kernel: "Kernel") -> tuple[Any, Any]:
     return getattr(ops, name).default, getattr(ops, f"{name}_grad").default
 
 
-class _Operator:
+class _Operator(ABC):
     """What the operators of kernels and of gradients share."""
 
     def __init__(self, kernel: "Kernel", name: str, schema: str) -> None:
@@ -62,20 +63,25 @@ class _Operator:
             for name, value in attributes.items()
         }
 
+    @abstractmethod
     def run(self, *arrays: Any, **attributes: Any) -> Any:
-        raise NotImplementedError
+        """Return the outputs."""
 
+    @abstractmethod
     def fake(self, *arrays: Any, **attributes: Any) -> Any:
-        raise NotImplementedError
+        """Return outputs without values, of the right shapes."""
 
+    @abstractmethod
     def setup_context(self, ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-        raise NotImplementedError
+        """Keep what the backward takes."""
 
+    @abstractmethod
     def backward(self, ctx: Any, *cotangents: Any) -> Any:
-        raise NotImplementedError
+        """Return the cotangents of the inputs."""
 
+    @abstractmethod
     def vmap(self, info: Any, dims: Any, *arrays: Any, **attributes: Any) -> Any:
-        raise NotImplementedError
+        """Return the outputs of a batch, and their batch axes."""
 
 
 class _Forward(_Operator):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
 
 
-class Method:
+class Method(ABC):
     """A way to compute a convolution; every method gives the same numbers but for rounding.
 
     Arrays come lifted, in the engine's namespace, with the shapes of the geometry, and none is empty.
@@ -20,17 +21,17 @@ class Method:
         """Why the method can't compute this geometry here, as the end of a sentence, or None."""
         return None
 
+    @abstractmethod
     def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """Y, (N, O, *output_size); B, (O,), may be None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """dX, (N, C, *size); plus B, (C,), where given: then it is a transposed convolution."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """dW, (O, C / group, *kernel)."""
-        raise NotImplementedError
 
 
 def with_bias(engine: Any, Y: Any, B: Any, target: Any = None) -> Any:

@@ -34,7 +34,7 @@ class ArrayLayout(NamedTuple):
 def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     """Return a module with ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
 
-    Its ``part_address()`` is that of a C function ``part(data, number)``, which runs the loop on one part.
+    Its ``part_function()`` is a C function ``part(data, number)``, which runs the loop on one part.
 
     Parameters
     ----------
@@ -89,6 +89,7 @@ def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
     arguments += [f"reals[{number}]" for number in range(reals)]
     return [
         "\n",
+        "import functools\n",
         "import numpy as np",
         "from numba import carray, cfunc",
         "from xpgrad.engine.native import pointer\n\n",
@@ -97,12 +98,9 @@ def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
         "    bounds = carray(pointer(head[0]), (number + 2,), np.int64)",
         f"    reals = carray(pointer(head[1]), ({reals},), np.float64)",
         f"    loop(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
-        "address = None\n\n",
-        "def part_address():",
-        "    global address",
-        "    if address is None:",
-        "        address = cfunc('void(voidptr, int64)', cache=True)(part)",
-        "    return address.address",
+        "@functools.cache",
+        "def part_function():",
+        "    return cfunc('void(voidptr, int64)', cache=True)(part)",
     ]
 
 

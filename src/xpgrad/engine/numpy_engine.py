@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -121,29 +122,27 @@ class NumpyEngine(NumpyImages, StandardEngine):
         if not len(steps):
             return
         dtype = _dtype(stages)
+        products = any(isinstance(stage, Product) for stage in stages)
         if not (dtype and jit_enabled()):
-            self._scan_by_stages(stages, steps, [self._interpreted(stage) for stage in stages])
-        elif self.blas is not None:
-            self._scan_compiled(stages, steps, dtype, self.blas)
-        elif len(stages) > 1 or isinstance(stages[0], Product):
-            self._scan_by_stages(stages, steps, [self._alone(stage) for stage in stages])
+            self._scan_by_stages(stages, steps, _evaluate_blockwise)
+        elif products and self.blas is None:
+            self._scan_by_stages(stages, steps, lambda stage, span: self.scan([stage], np.asarray([span])))
         else:
-            self._scan_compiled(stages, steps, dtype, None)
+            self._scan_compiled(stages, steps, dtype, self.blas if products else None)
 
     def _scan_by_stages(
-        self, stages: Sequence[Elementwise | Product], steps: np.ndarray, calls: Sequence[Callable]
+        self,
+        stages: Sequence[Elementwise | Product],
+        steps: np.ndarray,
+        evaluate: Callable[[Elementwise, Span], None],
     ) -> None:
+        """The loop in Python; `evaluate` does what is no product."""
         for span in map(Span._make, steps.tolist()):
-            for stage, call in zip(stages, calls, strict=True):
-                call(stage, span)
-
-    def _interpreted(self, stage: Elementwise | Product) -> Callable[[Any, Span], None]:
-        return self._multiply if isinstance(stage, Product) else _evaluate_blockwise
-
-    def _alone(self, stage: Elementwise | Product) -> Callable[[Any, Span], None]:
-        if isinstance(stage, Product):
-            return self._multiply
-        return lambda stage, span: self.scan([stage], np.asarray([span]))
+            for stage in stages:
+                if isinstance(stage, Product):
+                    self._multiply(stage, span)
+                else:
+                    evaluate(stage, span)
 
     def _multiply(self, stage: Product, span: Span) -> None:
         first = first_row(stage.source, span)
@@ -152,28 +151,28 @@ class NumpyEngine(NumpyImages, StandardEngine):
     def _scan_compiled(
         self, stages: Sequence[Elementwise | Product], steps: np.ndarray, dtype: str, blas: Blas | None
     ) -> None:
+        """The loop compiled; `blas` is given where there are products."""
         from xpgrad.engine.compiler import compiled_loop, operands_of
 
         steps = np.ascontiguousarray(steps, dtype=np.int64)
-        products = any(isinstance(stage, Product) for stage in stages)
-        bounds = _bounds(steps, _width(stages), self.team.size(), products)
+        bounds = _bounds(steps, _width(stages), self.team.size(), blas is not None)
         packed = blas.packed.get(dtype) if blas else None
         head = [len(steps), steps.ctypes.data, bounds.ctypes.data]
         head += [blas.gemm[dtype] if blas else 0, packed.compute if packed else 0]
         for rows in operands_of(stages):
             head += _matrix(rows)
         data, parts = np.asarray(head, dtype=np.int64), len(bounds) - 1
-        with blas.in_one_thread() if blas and products and parts > 1 else contextlib.nullcontext():
+        with blas.in_one_thread() if blas and parts > 1 else contextlib.nullcontext():
             self.team.run(compiled_loop(stages, dtype), data, parts)
+
+    def _cuts(self, count: int, size: int) -> list[int]:
+        """Where to cut 0 .. count for threads: nowhere inside, if `size` elements are not enough for them."""
+        threads = self.team.size() if size >= _PARALLEL else 1
+        return [count * number // threads for number in range(threads + 1)]
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """``part(start, stop)`` over 0 .. count, in threads if they have enough elements, `size` in all."""
-        threads = self.team.size() if size >= _PARALLEL else 1
-        if threads == 1:
-            part(0, count)
-            return
-        bounds = [count * number // threads for number in range(threads + 1)]
-        self.team.map(lambda number: part(bounds[number], bounds[number + 1]), range(threads))
+        self.team.map(lambda ends: part(*ends), list(itertools.pairwise(self._cuts(count, size))))
 
     def deal_compiled(
         self,
@@ -188,16 +187,16 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
         The threads run compiled code alone: none waits for the interpreter.
         """
-        threads = self.team.size() if size >= _PARALLEL else 1
-        if threads == 1:
+        bounds = np.asarray(self._cuts(count, size), dtype=np.int64)
+        parts = len(bounds) - 1
+        if parts == 1:
             code.loop(0, count, *sizes, *arrays, *numbers)
             return
-        bounds = np.asarray([count * number // threads for number in range(threads + 1)], dtype=np.int64)
         reals = np.asarray(numbers, dtype=np.float64)
         head = [bounds.ctypes.data, reals.ctypes.data, *sizes]
         for array in arrays:
             head += [array.__array_interface__["data"][0], *array.shape]
-        self.team.run(code.part_address(), np.asarray(head, dtype=np.int64), threads)
+        self.team.run(code.part_function().address, np.asarray(head, dtype=np.int64), parts)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`, unless the shape asks for a copy."""

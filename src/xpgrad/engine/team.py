@@ -10,6 +10,7 @@ import contextvars
 import ctypes
 import functools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -39,43 +40,55 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-def _shared_work(
-    function: Callable[[Any], Any], items: Sequence[Any]
-) -> tuple[Callable[[], None], list[Any], list[BaseException]]:
-    """What each thread does until no item is left; the results; the errors, which must not leave a thread."""
-    results: list[Any] = [None] * len(items)
-    errors: list[BaseException] = []
-    waiting = iter(range(len(items)))  # taking the next one is atomic
-    contexts = [contextvars.copy_context() for _ in items]
+class Team(ABC):
+    """Threads for independent parts."""
 
-    def work() -> None:
-        for number in waiting:
-            try:
-                results[number] = contexts[number].run(function, items[number])
-            except BaseException as error:
-                errors.append(error)
+    @abstractmethod
+    def size(self) -> int:
+        """How many threads."""
 
-    return work, results, errors
+    @abstractmethod
+    def run(self, function: int, data: np.ndarray, parts: int) -> None:
+        """Call the compiled ``function(data, part)`` for each part."""
+
+    @abstractmethod
+    def _together(self, work: Callable[[], None], threads: int) -> None:
+        """Call `work`, which raises nothing, in so many threads."""
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """The function of each item, in threads; context variables are the caller's."""
+        threads = min(self.size(), len(items))
+        if threads < 2:
+            return [function(item) for item in items]
+        results: list[Any] = [None] * len(items)
+        errors: list[BaseException] = []
+        waiting = iter(range(len(items)))  # taking the next one is atomic
+        contexts = [contextvars.copy_context() for _ in items]
+
+        def work() -> None:
+            for number in waiting:
+                try:
+                    results[number] = contexts[number].run(function, items[number])
+                except BaseException as error:  # it must not leave a thread
+                    errors.append(error)
+
+        self._together(work, threads)
+        if errors:
+            raise errors[0]
+        return results
 
 
-class PoolTeam:
+class PoolTeam(Team):
     """Threads of our own."""
 
     def size(self) -> int:
         """How many threads."""
         return thread_count()
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """The function of each item, in threads; context variables are the caller's."""
-        if len(items) < 2 or self.size() < 2:
-            return [function(item) for item in items]
-        work, results, errors = _shared_work(function, items)
-        helpers = [_thread_pool(self.size()).submit(work) for _ in range(min(self.size(), len(items)) - 1)]
+    def _together(self, work: Callable[[], None], threads: int) -> None:
+        others = [_thread_pool(self.size()).submit(work) for _ in range(threads - 1)]
         work()  # the caller is one of the threads: it is awake and has a core
-        wait(helpers)
-        if errors:
-            raise errors[0]
-        return results
+        wait(others)
 
     def run(self, function: int, data: np.ndarray, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part."""
@@ -87,7 +100,7 @@ class PoolTeam:
             self.map(lambda part: call(address, part), range(parts))
 
 
-class OpenMPTeam:
+class OpenMPTeam(Team):
     """The team of an OpenMP runtime in this process, by the entry point that GCC's programs use.
 
     Parameters
@@ -102,7 +115,6 @@ class OpenMPTeam:
         self._parallel = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
         )(parallel)
-        self._thread_number = ctypes.CFUNCTYPE(ctypes.c_int)(thread_number)
         self._addresses = thread_number, team_size
         self._threads = threads
 
@@ -110,16 +122,9 @@ class OpenMPTeam:
         """How many threads."""
         return 1 if _forked else self._threads()
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """The function of each item, in the team's threads; context variables are the caller's."""
-        if len(items) < 2 or self.size() < 2:
-            return [function(item) for item in items]
-        work, results, errors = _shared_work(function, items)
+    def _together(self, work: Callable[[], None], threads: int) -> None:
         callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())
-        self._parallel(ctypes.cast(callback, ctypes.c_void_p), None, min(self.size(), len(items)), 0)
-        if errors:
-            raise errors[0]
-        return results
+        self._parallel(ctypes.cast(callback, ctypes.c_void_p), None, threads, 0)
 
     def run(self, function: int, data: np.ndarray, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part."""
