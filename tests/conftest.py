@@ -17,6 +17,7 @@ import pytest
 
 import xpgrad
 from backends import BACKENDS, Backend
+from xpgrad import _plans
 
 try:
     import hypothesis
@@ -45,6 +46,12 @@ def automatic_engine() -> Iterator[None]:
     """A test that forces an engine does not reach the next one."""
     with xpgrad.use_engine(None):
         yield
+
+
+@pytest.fixture(autouse=True)
+def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call runs from its program the first time, as it does from the second time on for a user."""
+    monkeypatch.setattr(_plans, "_FIRST_CALLS", 0)
 
 
 @pytest.fixture

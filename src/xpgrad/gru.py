@@ -29,11 +29,12 @@ for statistical machine translation" (2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._plans import planned
 from xpgrad._recurrent import (
     Direction,
     GradientSums,
@@ -43,9 +44,13 @@ from xpgrad._recurrent import (
     one_step,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product
+from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
 
 _DEFAULTS = ("Sigmoid", "Tanh")
+_STATES = ("initial_h",)
+_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
+_SAVED = {"H_all": 1, "zrh": 3}  # with their widths in units of H
+_COTANGENTS = ("grad_H_t",)
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
@@ -292,14 +297,23 @@ def gru(
     )  # fmt: skip
 
 
-def _forward(
-    operator: str, arrays: Sequence[Any], *, linear_before_reset: int, **attributes: Any
+def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> GRUForward:
+    """`arrays` are gru's, in its order, with those left out as None."""
+    return planned(_compute_forward, operator, dict(zip(_OPERANDS, arrays, strict=True)), options)
+
+
+def _compute_forward(
+    operator: str,
+    arrays: Mapping[str, Any],
+    recorder: Recorder | None,
+    *,
+    linear_before_reset: int,
+    **attributes: Any,
 ) -> GRUForward:
-    """Check and compute; `arrays` are gru's, in its order, with those left out as None."""
-    X, W, R, B, sequence_lens, initial_h = arrays
+    """Check and compute, or write down."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     call = RecurrentCall(
-        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h}, defaults=_DEFAULTS, **attributes
+        operator, 3, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
     )
     one_direction = _forward_after if linear_before_reset else _forward_before
     with call.engine.quiet():
@@ -480,26 +494,31 @@ def gru_grad(
     """
     check_choice("gru_grad", "per_sample", per_sample, (False, True))
     return _backward(
-        "gru_grad", (X, W, R, B, sequence_lens, initial_h), over_time={"H_all": H_all, "zrh": zrh},
-        grad_H_all=grad_H_all, grad_H_t=grad_H_t, linear_before_reset=linear_before_reset,
-        per_sample=per_sample, wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction,
+        "gru_grad", (X, W, R, B, sequence_lens, initial_h), (H_all, zrh), (grad_H_all, grad_H_t),
+        linear_before_reset=linear_before_reset, per_sample=per_sample, wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction,
         layout=layout, clip=clip, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta,
     )  # fmt: skip
 
 
 def _backward(
-    operator: str, arrays: Sequence[Any], *, over_time: dict[str, Any], grad_H_all: Any, grad_H_t: Any,
-    linear_before_reset: int, per_sample: bool, wanted: frozenset[str], **attributes: Any,
+    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
+) -> GRUGrads:
+    """`arrays` are as for `_forward`."""
+    names = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
+    named = dict(zip(names, (*arrays, *saved, *cotangents), strict=True))
+    return planned(_compute_backward, operator, named, options)
+
+
+def _compute_backward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, linear_before_reset: int,
+    per_sample: bool, wanted: frozenset[str], **attributes: Any,
 ) -> GRUGrads:  # fmt: skip
-    """Check and compute, as `_forward`."""
-    X, W, R, B, sequence_lens, initial_h = arrays
+    """Check and compute, or write down."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    widths = {"H_all": 1, "zrh": 3}
     call = RecurrentCall(
-        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h}, defaults=_DEFAULTS,
-        saved={name: (array, widths[name]) for name, array in over_time.items()}, grad_H_all=grad_H_all,
-        cotangents={"grad_H_t": grad_H_t}, **attributes,
+        operator, 3, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        recorder=recorder, **attributes,
     )  # fmt: skip
     one_direction = _backward_after if linear_before_reset else _backward_before
     with call.engine.quiet():
@@ -839,10 +858,9 @@ def gru_cell_grad(
     check_choice(operator, "per_sample", per_sample, (False, True))
     wanted = check_wrt(operator, wrt, ("X", "H", "W", "R", "B"))
     # one step has no use for the output that was saved: any array of its shape stands for it
-    over_time = dict(zip(("H_all", "zrh"), one_step(*one_step(H, zrh)), strict=True))
     grads = _backward(
-        operator, (*one_step(X, W, R, B), None, *one_step(H)), over_time=over_time, grad_H_all=None,
-        grad_H_t=one_step(grad_H)[0], linear_before_reset=linear_before_reset, per_sample=per_sample,
+        operator, (*one_step(X, W, R, B), None, *one_step(H)), one_step(*one_step(H, zrh)),
+        (None, *one_step(grad_H)), linear_before_reset=linear_before_reset, per_sample=per_sample,
         wanted=frozenset("initial_h" if name == "H" else name for name in wanted), direction="forward",
         layout=0, clip=clip, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta,

@@ -29,11 +29,12 @@ Schraudolph and Schmidhuber, "Learning precise timing with LSTM recurrent networ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._plans import planned
 from xpgrad._recurrent import (
     Direction,
     GradientSums,
@@ -43,9 +44,13 @@ from xpgrad._recurrent import (
     one_step,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product
+from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
+_STATES = ("initial_h", "initial_c")
+_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "P")
+_SAVED = {"H_all": 1, "C_all": 1, "iofc": 4}  # with their widths in units of H
+_COTANGENTS = ("grad_H_t", "grad_C_t")
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
 
 
@@ -276,14 +281,24 @@ def lstm(
     )  # fmt: skip
 
 
-def _forward(operator: str, arrays: Sequence[Any], *, input_forget: bool, **attributes: Any) -> LSTMForward:
-    """Check and compute; `arrays` are lstm's, in its order, with those left out as None."""
-    X, W, R, B, sequence_lens, initial_h, initial_c, P = arrays
+def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> LSTMForward:
+    """`arrays` are lstm's, in its order, with those left out as None."""
+    return planned(_compute_forward, operator, dict(zip(_OPERANDS, arrays, strict=True)), options)
+
+
+def _compute_forward(
+    operator: str,
+    arrays: Mapping[str, Any],
+    recorder: Recorder | None,
+    *,
+    input_forget: bool,
+    **attributes: Any,
+) -> LSTMForward:
+    """Check and compute, or write down."""
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
     call = RecurrentCall(
-        operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
-        defaults=_DEFAULTS, **attributes,
-    )  # fmt: skip
+        operator, 4, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
+    )
     with call.engine.quiet():
         parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
         H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
@@ -440,29 +455,33 @@ def lstm_grad(
     wanted = check_wrt("lstm_grad", wrt, _ARGUMENTS, given={"P": P})
     return _backward(
         "lstm_grad", (X, W, R, B, sequence_lens, initial_h, initial_c, P),
-        over_time={"H_all": H_all, "C_all": C_all, "iofc": iofc}, grad_H_all=grad_H_all,
-        cotangents={"grad_H_t": grad_H_t, "grad_C_t": grad_C_t}, input_forget=input_forget, peephole=peephole,
+        (H_all, C_all, iofc), (grad_H_all, grad_H_t, grad_C_t), input_forget=input_forget, peephole=peephole,
         per_sample=per_sample, wanted=wanted, direction=direction, layout=layout, clip=clip,
         activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
 
 
 def _backward(
-    operator: str, arrays: Sequence[Any], *, over_time: dict[str, Any], grad_H_all: Any,
-    cotangents: dict[str, Any], input_forget: bool, peephole: str, per_sample: bool, wanted: frozenset[str],
-    **attributes: Any,
+    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
+) -> LSTMGrads:
+    """`arrays` are as for `_forward`."""
+    names = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
+    named = dict(zip(names, (*arrays, *saved, *cotangents), strict=True))
+    return planned(_compute_backward, operator, named, options)
+
+
+def _compute_backward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, input_forget: bool,
+    peephole: str, per_sample: bool, wanted: frozenset[str], **attributes: Any,
 ) -> LSTMGrads:  # fmt: skip
-    """Check and compute, as `_forward`."""
-    X, W, R, B, sequence_lens, initial_h, initial_c, P = arrays
+    """Check and compute, or write down."""
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
     check_choice(operator, "peephole", peephole, ("full", "truncated"))
-    widths = {"H_all": 1, "C_all": 1, "iofc": 4}
     call = RecurrentCall(
-        operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
-        defaults=_DEFAULTS, saved={name: (array, widths[name]) for name, array in over_time.items()},
-        grad_H_all=grad_H_all, cotangents=cotangents, **attributes,
+        operator, 4, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        recorder=recorder, **attributes,
     )  # fmt: skip
-    full = peephole == "full" and P is not None
+    full = peephole == "full" and arrays["P"] is not None
     with call.engine.quiet():
         parts = [
             _backward_direction(call, d, wanted, bool(input_forget), full, per_sample)
@@ -782,11 +801,10 @@ def lstm_cell_grad(
     names = check_wrt(operator, wrt, _CELL_ARGUMENTS, given={"P": P})
     wanted = frozenset(_SEQUENCE_NAME.get(name, name) for name in names)
     # one step has no use for the output that was saved: any array of its shape stands for it
-    over_time = dict(zip(("H_all", "C_all", "iofc"), one_step(*one_step(H, C_next, iofc)), strict=True))
-    grad_H, grad_C = one_step(grad_H, grad_C)
+    saved = one_step(*one_step(H, C_next, iofc))
     grads = _backward(
-        operator, (*one_step(X, W, R, B), None, *one_step(H, C, P)), over_time=over_time,
-        grad_H_all=None, cotangents={"grad_H_t": grad_H, "grad_C_t": grad_C}, input_forget=input_forget,
+        operator, (*one_step(X, W, R, B), None, *one_step(H, C, P)), saved,
+        (None, *one_step(grad_H, grad_C)), input_forget=input_forget,
         peephole=peephole, per_sample=per_sample, wanted=wanted, direction="forward", layout=0, clip=clip,
         activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip

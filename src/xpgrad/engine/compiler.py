@@ -138,6 +138,25 @@ def share(work):
     return load("share", text).share.address
 
 
+@functools.cache
+def compiled_executor(dtype: str) -> int:
+    """The address of native_program.execute for arrays of a dtype, as ``(code, begin, end)``."""
+    text = f"""# walks through a program's instructions on {dtype}; generated, {_versions()}
+from numba import cfunc
+import numpy as np
+
+from xpgrad.engine.native_program import execute
+
+one = np.{dtype}(1)
+
+
+@cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
+def run(code, begin, end):
+    execute(code, begin, end, one)
+"""
+    return load(f"program_{dtype}", text).run.address
+
+
 def cache_folder() -> Path:
     """Where compiled formulas are kept: ``XPGRAD_CACHE_DIR``, else the user's cache folder."""
     chosen = os.environ.get("XPGRAD_CACHE_DIR")
@@ -240,7 +259,8 @@ def _versions() -> str:
     import numba
 
     here = Path(__file__).parent
-    sources = b"".join(path.read_bytes() for path in [*sorted(here.glob("scalar_*.py")), here / "native.py"])
+    copied = [path for pattern in ("scalar_*.py", "native*.py") for path in sorted(here.glob(pattern))]
+    sources = b"".join(path.read_bytes() for path in copied)
     return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"
 
 
