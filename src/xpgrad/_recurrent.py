@@ -7,7 +7,8 @@ is wired to what around the loop belong to the operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS, Activation
@@ -20,6 +21,7 @@ from xpgrad._arguments import (
     check_shape,
 )
 from xpgrad._computation import Computation
+from xpgrad._plans import planned
 from xpgrad._timeline import Chunk, Timeline
 from xpgrad.engine.recorder import Recorder
 
@@ -47,6 +49,36 @@ class Direction(NamedTuple):
     activations: tuple[ActivationChoice, ...]
 
 
+# See `in_gate_order`.
+_gate_order: ContextVar[tuple[int, ...] | None] = ContextVar("xpgrad_gate_order", default=None)
+
+
+def in_gate_order(order: Sequence[int], kernel: Callable[..., Any], *arrays: Any, **keywords: Any) -> Any:
+    """What the kernel returns for weights whose gates stand in another order than ONNX's.
+
+    Frameworks have orders of their own. With `order`, of which block of rows each of ONNX's gates is, their
+    weights and gradients need no copies; saved gates then stand in that order as well. The GRU's candidate is
+    always the last.
+    """
+    token = _gate_order.set(tuple(order))
+    try:
+        return kernel(*arrays, **keywords)
+    finally:
+        _gate_order.reset(token)
+
+
+def planned_call(
+    compute: Callable[..., Any],
+    operator: str,
+    names: Sequence[str],
+    arrays: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
+    named = dict(zip(names, arrays, strict=True))
+    return planned(compute, operator, named, {**options, "gate_order": _gate_order.get()})
+
+
 class RecurrentCall:
     """A checked call of a recurrent sequence operator, its arrays time-major and in the compute dtype.
 
@@ -69,6 +101,9 @@ class RecurrentCall:
         Names of one direction's activations where none are given.
     recorder : Recorder, optional
         The engine, where the call is to be written down instead of computed.
+    gate_order : sequence of int, optional
+        Which block each of the operator's gates is, in the rows of W, R and B and in saved gates; ONNX's
+        order by default.
 
     Attributes
     ----------
@@ -76,6 +111,8 @@ class RecurrentCall:
         The namespace and the engine that the kernel computes with.
     T, N, I, H, D : int
         Sizes.
+    order : tuple of int
+        Which block each gate is.
     directions : list of Direction
         One or two.
     """
@@ -97,7 +134,9 @@ class RecurrentCall:
         activation_beta: Sequence[float] | None,
         defaults: Sequence[str],
         recorder: Recorder | None = None,
+        gate_order: Sequence[int] | None = None,
     ) -> None:
+        self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
         self.operator, self.gates, self.layout, self._recorder = operator, gates, layout, recorder
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]

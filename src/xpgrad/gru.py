@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
-from xpgrad._plans import planned
 from xpgrad._recurrent import (
     Direction,
     GradientSums,
@@ -42,6 +41,7 @@ from xpgrad._recurrent import (
     check_cell,
     of_one_step,
     one_step,
+    planned_call,
 )
 from xpgrad._timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
@@ -51,6 +51,7 @@ _STATES = ("initial_h",)
 _OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
 _SAVED = {"H_all": 1, "zrh": 3}  # with their widths in units of H
 _COTANGENTS = ("grad_H_t",)
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
@@ -299,7 +300,7 @@ def gru(
 
 def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> GRUForward:
     """`arrays` are gru's, in its order, with those left out as None."""
-    return planned(_compute_forward, operator, dict(zip(_OPERANDS, arrays, strict=True)), options)
+    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
 
 
 def _compute_forward(
@@ -335,10 +336,11 @@ def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
 
     def stages(source: Any) -> list:
         h_prev = Operand(source, 1, "before")
-        inputs = [Operand(gates, 3), Operand(recurrent, 3, "first"), bias, h_prev]
+        all_gates = Operand(gates, 3, "now", call.order)
+        inputs = [all_gates, Operand(recurrent, 3, "first", call.order), bias, h_prev]
         return [
             Product(h_prev, R_T, recurrent),
-            Elementwise(formula, inputs, [Operand(gates, 3), Operand(h_rows)]),
+            Elementwise(formula, inputs, [all_gates, Operand(h_rows)]),
         ]
 
     first, later = timeline.forward()
@@ -362,13 +364,13 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
 
     def stages(source: Any) -> list:
-        h_prev, all_gates = Operand(source, 1, "before"), Operand(gates, 3)
+        h_prev, all_gates = Operand(source, 1, "before"), Operand(gates, 3, "now", call.order)
         through_reset = Operand(reset, 1, "first")
         return [
             Product(h_prev, R_gates_T, recurrent),
             Elementwise(
                 gates_formula,
-                [all_gates, Operand(recurrent, 2, "first"), bias, h_prev],
+                [all_gates, Operand(recurrent, 2, "first", call.order[:2]), bias, h_prev],
                 [all_gates, through_reset],
             ),
             Product(through_reset, R_candidate_T, product),
@@ -399,8 +401,9 @@ def _bias(call: RecurrentCall, direction: Direction) -> Operand:
     B, H = call.part("B", direction), call.H
     if B is None:
         return Operand(None, 4)
+    order = (*call.order, 3)
     row = call.xp.concat([B[: 2 * H] + B[3 * H : 5 * H], B[2 * H : 3 * H], B[5 * H :]])
-    return Operand(call.engine.wrap(call.xp.reshape(row, (1, 4 * H))), 4, "every")
+    return Operand(call.engine.wrap(call.xp.reshape(row, (1, 4 * H))), 4, "every", order)
 
 
 # --- backward ----------------------------------------------------------------------------------------
@@ -495,9 +498,9 @@ def gru_grad(
     check_choice("gru_grad", "per_sample", per_sample, (False, True))
     return _backward(
         "gru_grad", (X, W, R, B, sequence_lens, initial_h), (H_all, zrh), (grad_H_all, grad_H_t),
-        linear_before_reset=linear_before_reset, per_sample=per_sample, wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction,
-        layout=layout, clip=clip, activations=activations, activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
+        linear_before_reset=linear_before_reset, per_sample=per_sample,
+        wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction, layout=layout, clip=clip,
+        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
 
 
@@ -505,9 +508,9 @@ def _backward(
     operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
 ) -> GRUGrads:
     """`arrays` are as for `_forward`."""
-    names = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
-    named = dict(zip(names, (*arrays, *saved, *cotangents), strict=True))
-    return planned(_compute_backward, operator, named, options)
+    return planned_call(
+        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
+    )
 
 
 def _compute_backward(
@@ -558,7 +561,7 @@ class _Backward:
         self.direct = engine.carry(call.initial("grad_H_t", direction))
         self.product = engine.carry(timeline.zeros(call.H))
         self.dy = Operand(None if dy is None else engine.wrap(dy))
-        self.gates = Operand(engine.wrap(self.zrh), 3)
+        self.gates = Operand(engine.wrap(self.zrh), 3, "now", call.order)
         self.bias = _bias(call, direction)
 
     def prepare(self, chunk: Chunk) -> list[Operand]:
@@ -570,7 +573,8 @@ class _Backward:
         self.h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
         self.candidate_input = self.h_prev
         if not self.after:
-            self.candidate_input = self.zrh[chunk.part, H : 2 * H] * self.h_prev
+            reset = call.order[1] * H
+            self.candidate_input = self.zrh[chunk.part, reset : reset + H] * self.h_prev
         recurrent = products = None
         R_T = call.part("R", self.direction).T
         if self.after or self.rebuild:
@@ -583,7 +587,7 @@ class _Backward:
             self.gates,
             Operand(engine.wrap(self.h_prev), 1, "local"),
             Operand(recurrent, 1, "local"),
-            Operand(products, 3, "local"),
+            Operand(products, 3, "local", call.order),
             self.bias,
         ]
 
@@ -612,8 +616,9 @@ def _backward_after(
     back = _Backward(call, direction, wanted, per_sample, after=True)
     formula = Formula(_gru_pullback_after, back.constants)
     sums, R = back.sums, engine.loop_weight(call.part("R", direction), call.T)
-    # The cotangents' columns are c a b (c r): the first three are the input side's, the last three the
-    # recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
+    # The cotangents' columns are c a b (c r), or c b a (c r) as the weights have it: the first three are the
+    # input side's, the last three the recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
+    columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
     W = xp.roll(call.part("W", direction), H, axis=0) if "X" in wanted else None
     for chunk, d in sums.chunks(4 * H, like=back.h0):
         step = Elementwise(
@@ -624,7 +629,7 @@ def _backward_after(
                 Operand(back.product, 1, "first"),
                 *back.prepare(chunk),
             ],
-            [Operand(d, 4, "local"), Operand(back.direct, 1, "first")],
+            [Operand(d, 4, "local", columns), Operand(back.direct, 1, "first")],
         )
         recurrent_side = Operand(engine.columns(d, H, 4 * H), 1, "local")
         back.loop(chunk, [step], Product(recurrent_side, R, back.product))
@@ -663,7 +668,7 @@ def _backward_before(
     through_reset = engine.carry(timeline.zeros(H))
     direct = Operand(back.direct, 1, "first")
     for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c
-        saved, columns = back.prepare(chunk), Operand(d, 3, "local")
+        saved, columns = back.prepare(chunk), Operand(d, 3, "local", call.order)
         candidate_step = Elementwise(
             candidate_formula,
             [back.dy, direct, Operand(back.product, 1, "first"), *saved],

@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
-from xpgrad._plans import planned
 from xpgrad._recurrent import (
     Direction,
     GradientSums,
@@ -42,6 +41,7 @@ from xpgrad._recurrent import (
     check_cell,
     of_one_step,
     one_step,
+    planned_call,
 )
 from xpgrad._timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
@@ -51,6 +51,7 @@ _STATES = ("initial_h", "initial_c")
 _OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "P")
 _SAVED = {"H_all": 1, "C_all": 1, "iofc": 4}  # with their widths in units of H
 _COTANGENTS = ("grad_H_t", "grad_C_t")
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
 
 
@@ -283,7 +284,7 @@ def lstm(
 
 def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> LSTMForward:
     """`arrays` are lstm's, in its order, with those left out as None."""
-    return planned(_compute_forward, operator, dict(zip(_OPERANDS, arrays, strict=True)), options)
+    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
 
 
 def _compute_forward(
@@ -326,12 +327,12 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     recurrent = engine.carry(timeline.zeros(4 * H))
     h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))
     fixed = [
-        Operand(gates, 4),
-        Operand(recurrent, 4, "first"),
-        Operand(call.wrap_row(call.bias(direction)), 4, "every"),
+        Operand(gates, 4, "now", call.order),
+        Operand(recurrent, 4, "first", call.order),
+        Operand(call.wrap_row(call.bias(direction)), 4, "every", call.order),
         Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every"),
     ]
-    outputs = [Operand(gates, 4), Operand(c_rows), Operand(h_rows)]
+    outputs = [Operand(gates, 4, "now", call.order), Operand(c_rows), Operand(h_rows)]
 
     def stages(h_prev: Any, c_prev: Any) -> list:
         return [
@@ -465,9 +466,9 @@ def _backward(
     operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
 ) -> LSTMGrads:
     """`arrays` are as for `_forward`."""
-    names = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
-    named = dict(zip(names, (*arrays, *saved, *cotangents), strict=True))
-    return planned(_compute_backward, operator, named, options)
+    return planned_call(
+        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
+    )
 
 
 def _compute_backward(
@@ -549,11 +550,11 @@ class _Backward:
             Operand(None if dy is None else engine.wrap(dy)),
             Operand(self.dh, 1, "first"),
             Operand(self.dc, 1, "first"),
-            Operand(engine.wrap(call.rows("iofc", direction)), 4),
+            Operand(engine.wrap(call.rows("iofc", direction)), 4, "now", call.order),
             Operand(self.c_rows),
         ]
         self.parameter_rows = [
-            Operand(call.wrap_row(bias), 4, "every"),
+            Operand(call.wrap_row(bias), 4, "every", call.order),
             Operand(call.wrap_row(peepholes), 3, "every"),
         ]
 
@@ -565,12 +566,12 @@ class _Backward:
 
     def loop(self, chunk: Chunk, dz: Any, h_prev: Any) -> None:
         """Write the cotangents of the chunk's pre-activations to dz, and carry those of the states on."""
-        engine = self.call.engine
-        products = Operand(self._products(chunk, h_prev) if self.rebuild else None, 4, "local")
+        engine, order = self.call.engine, self.call.order
+        products = Operand(self._products(chunk, h_prev) if self.rebuild else None, 4, "local", order)
 
         def pullback(c_prev: Any) -> Elementwise:
             inputs = [*self.steps_rows, Operand(c_prev, 1, "before"), products, *self.parameter_rows]
-            outputs = [Operand(dz, 4, "local"), Operand(self.dc, 1, "first")]
+            outputs = [Operand(dz, 4, "local", order), Operand(self.dc, 1, "first")]
             return Elementwise(self.formula, inputs, outputs)
 
         through_R = [Product(Operand(dz, 4, "local"), self.R, self.dh)]
@@ -586,7 +587,7 @@ class _Backward:
 
     def add(self, sums: GradientSums, chunk: Chunk, d: Any, h_prev: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
-        wanted = self.wanted
+        wanted, H = self.wanted, self.call.H
         if "X" in wanted:
             sums.add_input(chunk, d, self.call.part("W", self.direction))
         if "W" in wanted:
@@ -598,8 +599,9 @@ class _Backward:
         if "P" in wanted:
             C = self.call.engine.array(self.c_rows)
             c_prev = self.direction.timeline.previous(C, self.c0, chunk)
-            seen = self.call.xp.concat([c_prev, C[chunk.part, :], c_prev], axis=1)  # by the gates i o f
-            sums.add_rows("P", d[:, : 3 * self.call.H] * seen)
+            seen = [c_prev, C[chunk.part, :], c_prev]  # by the gates i o f
+            own = [d[:, k * H : (k + 1) * H] * c for k, c in zip(self.call.order, seen, strict=False)]
+            sums.add_rows("P", self.call.xp.concat(own, axis=1))
 
     def initial_gradients(self) -> dict[str, Any]:
         """The wanted gradients of the initial states, once all chunks are through."""

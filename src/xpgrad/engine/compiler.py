@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine import special
-from xpgrad.engine.formula import Elementwise, Product
+from xpgrad.engine.formula import Elementwise, Operand, Product
 
 
 class Place(NamedTuple):
@@ -35,6 +35,7 @@ class Place(NamedTuple):
     at: str
     absent: bool
     same_as: int | None  # number of the input whose very rows an output replaces
+    order: tuple[int, ...]
 
 
 class FormulaText(NamedTuple):
@@ -82,14 +83,13 @@ def _stage_text(stage: Elementwise | Product) -> FormulaText | ProductText:
     return FormulaText(
         function,
         constants,
-        tuple(Place(o.blocks, o.at, o.rows is None, None) for o in stage.inputs),
-        tuple(
-            Place(
-                o.blocks, o.at, o.rows is None, None if o.rows is None else replaced.get((id(o.rows), o.at))
-            )
-            for o in stage.outputs
-        ),
+        tuple(_place(o, None) for o in stage.inputs),
+        tuple(_place(o, None if o.rows is None else replaced.get((id(o.rows), o.at))) for o in stage.outputs),
     )
+
+
+def _place(operand: Operand, same_as: int | None) -> Place:
+    return Place(operand.blocks, operand.at, operand.rows is None, same_as, tuple(operand.places))
 
 
 def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
@@ -383,12 +383,12 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
     targets: list[str] = []
     width = f"{prefix}_width"
     for kind, places, elements in (("x", stage.inputs, arguments), ("y", stage.outputs, targets)):
-        for number, (blocks, at, absent, same_as) in enumerate(places):
+        for number, (blocks, at, absent, same_as, order) in enumerate(places):
             if absent:
                 elements += ["None"] * blocks
                 continue
             if same_as is not None:
-                elements += [f"{prefix}x{same_as}_{block}[j]" for block in range(blocks)]
+                elements += [f"{prefix}x{same_as}_{block}[j]" for block in order]
                 continue
             array, m = f"{prefix}{kind}{number}", next(matrices)
             made.append(f"{array} = carray(pointer(head[{m}]), (head[{m + 1}], head[{m + 3}]), real)")
@@ -398,7 +398,7 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
             for block in range(blocks):
                 view = f"{array}_{block}"
                 views.append(f"{view} = {array}[{row}, {block} * {width}:{block + 1} * {width}]")
-                elements.append(f"{view}[j]")
+            elements += [f"{array}_{block}[j]" for block in order]
     results = [f"r{number}" for number in range(len(targets))]
     call = f"{', '.join(results)}, = {stage.function.__name__}({', '.join(arguments)})"
     loops = [

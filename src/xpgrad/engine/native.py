@@ -157,6 +157,8 @@ def _call_for_number(typingctx, address):
 
 @intrinsic
 def call_with_part(typingctx, address, data, part):
+    """Call the compiled ``function(data, part)``."""
+
     def codegen(context, builder, signature, args):
         call = _function(builder, args[0], _VOID, [_POINTER, _INT64])
         builder.call(call, [builder.inttoptr(args[1], _POINTER), args[2]])

@@ -384,5 +384,5 @@ def _views(operands: Sequence[Operand], span: Span, start: int, count: int) -> l
         first = 0 if operand.at == "every" else first_row(operand, span) + start
         part = operand.rows[first : first + (1 if operand.at == "every" else count)]
         width = part.shape[1] // operand.blocks
-        views += [part[:, b * width : (b + 1) * width] for b in range(operand.blocks)]
+        views += [part[:, b * width : (b + 1) * width] for b in operand.places]
     return views

@@ -79,9 +79,11 @@ class Multiply(Instruction):
         self._sizes, self._places, self._add = sizes, [Place(*place) for place in places], add
 
     def blocks(self) -> list[Block]:
+        """See Instruction."""
         return [place.block for place in self._places]
 
     def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
         m, n, k = self._sizes
         c, a, b = (Address(place.block, place.offset * itemsize) for place in self._places)
         (c_length, _), *factors = (place.strides for place in self._places)
@@ -106,9 +108,11 @@ class Pack(Instruction):
         self._source, self._target = source, target
 
     def blocks(self) -> list[Block]:
+        """See Instruction."""
         return [self._source[0], self._target]
 
     def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
         k, n = self._shape
         block, offset = self._source
         form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
@@ -134,9 +138,11 @@ class Arithmetic(Instruction):
         self._kind, self._shape, self._places = kind, shape, [Place(*place) for place in places]
 
     def blocks(self) -> list[Block]:
+        """See Instruction."""
         return [place.block for place in self._places]
 
     def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
         missing = self.AXES - len(self._shape)
         operands: list[Any] = []
         for block, offset, strides in self._places:
@@ -156,9 +162,11 @@ class Loop(Instruction):
         self.loop, self._team = loop, engine.team
 
     def blocks(self) -> list[Block]:
+        """See Instruction."""
         return [memory.block for memory, _ in self.loop.matrices]
 
     def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
         data = Address(None, 8 * self.data_start(start))
         number, size = (self._team.addresses or (0, 0, 0))[1:]
         work = [self.loop.function, data, self.loop.parts, number, size]
