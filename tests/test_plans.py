@@ -16,7 +16,7 @@ from xpgrad.engine.team import PoolTeam
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 
-T, N, I, H = 9, 6, 5, 7  # noqa: E741
+T, N, I, H = 9, 6, 5, 7
 GATES = {"lstm": 4, "gru": 3}
 SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh")}
 
@@ -115,6 +115,17 @@ def test_equal_attributes_of_another_type_are_still_wrong(rng):
     xpgrad.gru(**arrays, layout=1)
     with pytest.raises(ValueError, match="layout"):
         xpgrad.gru(**arrays, layout=True)
+
+
+def test_arrays_of_one_form_under_other_names(rng):
+    """A cotangent of the state is not one of the cell, though it looks the same."""
+    arrays = operands("lstm", rng)
+    out = xpgrad.lstm(**arrays)
+    saved = {name: getattr(out, name) for name in SAVED["lstm"]}
+    for name in ("grad_H_t", "grad_C_t"):
+        given = arrays | saved | {name: out.H_t}
+        expected = without_plans(lambda given=given: xpgrad.lstm_grad(**given))
+        compare(xpgrad.lstm_grad(**given), expected, 1e-5)
 
 
 def test_what_has_no_program(rng):
@@ -248,6 +259,15 @@ def test_products(factors, recorder):
     total = recorder.add_product(recorder.matmul(left, right), left, right)
     left, right = factors(*ARRAYS.values())
     np.testing.assert_allclose(run(recorder, total, **ARRAYS), 2 * left @ right, rtol=1e-14)
+
+
+def test_a_result_twice_is_two_arrays(recorder):
+    doubled = recorder.input("a") + recorder.input("a")
+    program = recorder.program([doubled, None, doubled])
+    one, nothing, other = program.run([array.ctypes.data for array in ARRAYS.values()])
+    assert nothing is None
+    assert not np.shares_memory(one, other)
+    np.testing.assert_array_equal(one, other)
 
 
 def test_column_sums(recorder):
