@@ -476,7 +476,7 @@ class GradientSums:
         limit = None if self._per_sample else engine.chunk(width, like)
         chunks = list(timeline.chunks(limit))
         most = max(chunk.rows for chunk in chunks)  # a step alone may have more than the limit
-        rows = engine.rows(most, width, like)
+        rows = engine.scratch(most, width, like)
         for chunk in chunks:
             yield chunk, rows
 

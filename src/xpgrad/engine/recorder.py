@@ -18,6 +18,7 @@ from xpgrad.engine.formula import Elementwise, Product
 from xpgrad.engine.program import Arithmetic, Block, Loop, Multiply, Pack, Program
 
 Strides = tuple[int, ...]
+_LINE, _PAGE = 64, 4096  # bytes
 
 
 class CannotRecordError(Exception):
@@ -256,13 +257,18 @@ class Recorder:
         """New memory."""
         return self.fresh((count, width))
 
+    def scratch(self, count: int, width: int, like: Any) -> Recorded:
+        """New memory; rows whose length is a multiple of a page would meet in few lines of the caches."""
+        pad = _LINE // self.dtype.itemsize if width * self.dtype.itemsize % _PAGE == 0 else 0
+        return self.fresh((count, width + pad))[:, :width]
+
     def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
         """The product, in new memory."""
         return self.matmul(a, b)
 
     def carry(self, array: Recorded) -> Recorded:
         """A copy of the array."""
-        result = self.fresh(array.shape)
+        result = self.scratch(*array.shape, like=array)
         self.copy(result, array)
         return result
 

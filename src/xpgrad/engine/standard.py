@@ -54,6 +54,10 @@ class StandardEngine(Images):
         """Rows to be written once each, a step's at a time, before they are read."""
         return _Written(self.xp, width, like)
 
+    def scratch(self, count: int, width: int, like: Any) -> Any:
+        """As `rows`, for rows that are no result."""
+        return self.rows(count, width, like)
+
     def product_rows(self, a: Any, b: Any) -> Any:
         """The rows of a matrix product, which steps read and replace."""
         return _Replaced(self.xp, self.xp.matmul(a, b))
