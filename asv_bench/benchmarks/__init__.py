@@ -1,13 +1,30 @@
-"""Benchmarks for asv: ours beside the peer's, in the same parametrisation."""
+"""Suites for asv: ours beside the peer's, in the same parametrisation.
+
+What is run is defined in this checkout, in ``src/xpgrad/cli/benches``, which stands alone: with an older
+version of xpgrad installed the same definitions time that one. What a version lacks is skipped.
+"""
 
 import contextlib
+import functools
+import os
+import sys
+from pathlib import Path
 
-from .common import CASES, SMOKE, make
+sys.path.append(str(Path(__file__).parents[2] / "src" / "xpgrad" / "cli"))
+
+from benches import timing
+from benches.implementations import make
+from benches.recurrent import OPERATORS, Recurrent
+
+SMOKE = bool(os.environ.get("XPGRAD_BENCH_SMOKE"))  # set by smoke.sh: does it work, whatever it takes?
+IMPLEMENTATIONS = ("xpgrad-numpy", "xpgrad-torch", "torch")
+OURS = ("xpgrad-numpy", "xpgrad-torch")
+ratio = functools.partial(timing.ratio, seconds=0.0, least=1) if SMOKE else timing.ratio
 
 if SMOKE:
     # asv forks each benchmark's process from the one that has read this: libraries and compiled formulas are
     # loaded once. Where numbers count, each loads what it needs: no torch in peakmem_ of the NumPy kernels.
-    for case in CASES:
+    for operator in OPERATORS:
         with contextlib.suppress(NotImplementedError):  # the benchmarks themselves say what is missing
-            for impl in ("xpgrad-numpy", "xpgrad-torch"):
-                make(impl, case, (2, 1, 2, 2)).step()
+            for impl in OURS:
+                make(impl, Recurrent(operator, (2, 1, 2, 2))).step()

@@ -1,0 +1,153 @@
+"""Measures groups of works and says what came out, as what JSON can hold."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .floor import floor
+from .groups import Group
+from .processes import MissingError, Worker, Workers, peak_memory, prepare, times_in_turns
+from .recurrent import Recurrent
+
+SMALL = (2, 1, 2, 2)  # the shape that warms a process up before its memory is watched
+
+
+class Effort(NamedTuple):
+    """How long is measured."""
+
+    seconds: float
+    """For a work, all implementations together."""
+    turn: float
+    """For one implementation before it is the next one's turn."""
+    rounds: int
+    """At least so many turns each."""
+    rates: float
+    """For the rate of products of each implementation."""
+
+
+USUAL = Effort(2.0, 0.1, 3, 1.0)
+QUICK = Effort(0.0, 0.0, 1, 0.1)
+
+
+class Rates(NamedTuple):
+    """What the machine does at most: operations a second by dtype, bytes a second."""
+
+    products: dict[str, float]
+    bandwidth: float
+
+
+def works_of(group: Group, quick: bool) -> Sequence[Any]:
+    """All works, or the one that is quickest done."""
+    if not quick:
+        return group.works
+    return [min(group.works, key=lambda work: (work.operations("step"), work.traffic("step")))]
+
+
+def rates(workers: Workers, names: Iterable[str], dtypes: Iterable[str], effort: Effort) -> Rates:
+    """The best matrix product of those that are there, and what NumPy copies."""
+    names = list(names)
+    products = {}
+    for dtype in dtypes:
+        found = [_rate(workers.get(name), dtype, effort.rates) for name in names]
+        products[dtype] = max(rate for rate in found if rate is not None)
+    copier = workers.get("xpgrad-numpy")
+    if copier is None:
+        raise RuntimeError(f"NumPy does not run: {workers.missing['xpgrad-numpy']}")
+    return Rates(products, copier.ask("bandwidth", seconds=effort.rates))
+
+
+def _rate(worker: Worker | None, dtype: str, seconds: float) -> Any:
+    return None if worker is None else worker.ask("product_rate", dtype=dtype, seconds=seconds)
+
+
+def ours_of(group: Group, workers: Workers) -> str:
+    """The first of ours that runs here."""
+    for name in group.ours:
+        if workers.get(name) is not None:
+            return name
+    raise RuntimeError("; ".join(f"{name}: {workers.missing[name]}" for name in group.ours))
+
+
+def measure(group: Group, work: Any, workers: Workers, machine: Rates, effort: Effort) -> dict[str, Any]:
+    """One work by ours and by the peer.
+
+    Returns
+    -------
+    dict
+        ``work``; ``ours`` and ``peer`` with ``median``, ``low``, ``high`` (quartiles) and ``calls``, in
+        seconds, for a group of memory in bytes; ``ratio``, peer over ours; ``floor`` in seconds and its
+        ``bound``; ``operations`` and ``traffic``; ``path``, what the peer really calls; ``missing``, why
+        there is no peer.
+    """
+    by = _memory if group.what == "memory" else _times
+    row = {"work": work.label, **by(group, work, workers, effort)}
+    ours, peer = row["ours"], row["peer"]
+    row["ratio"] = peer["median"] / ours["median"] if peer and ours["median"] else None
+    if group.what != "memory":
+        operations, traffic = work.operations(group.what), work.traffic(group.what)
+        least = floor(operations, traffic, machine.products[work.dtype], machine.bandwidth)
+        row |= {"floor": least.seconds, "bound": least.bound, "operations": operations, "traffic": traffic}
+    return row
+
+
+def _times(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[str, Any]:
+    ours = workers.get(ours_of(group, workers))
+    peer = workers.get(group.peer)
+    assert ours is not None
+    prepare(ours, work, group.what)
+    missing, path = workers.missing.get(group.peer), None
+    if peer:
+        try:
+            path = prepare(peer, work, group.what)
+        except (MissingError, RuntimeError) as reason:
+            peer, missing = None, str(reason)
+    pair = [ours, peer] if peer else [ours]
+    found = times_in_turns(pair, effort.seconds, turn=effort.turn, rounds=effort.rounds)
+    sides = [times._asdict() for times in found] + [None]
+    return {"ours": sides[0], "peer": sides[1], "path": path, "missing": missing}
+
+
+def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> dict[str, Any]:
+    def peak(name: str) -> dict[str, Any]:
+        worker = workers.fresh(name)
+        try:
+            size = peak_memory(worker, work._replace(shape=SMALL), work)
+        finally:
+            worker.close()
+        return {"median": size, "low": size, "high": size, "calls": 1}
+
+    missing = None if workers.get(group.peer) else workers.missing[group.peer]
+    ours = peak(ours_of(group, workers))
+    return {"ours": ours, "peer": None if missing else peak(group.peer), "path": None, "missing": missing}
+
+
+def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A group and its rows with their geometric means.
+
+    Returns
+    -------
+    dict
+        The group's fields but its works, ``ours`` (the one that ran), ``rows``, and over the rows: ``ratio``,
+        ``lowest``, ``ours_to_floor`` and ``peer_to_floor`` (times the floor).
+    """
+    ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
+    distances = {
+        f"{side}_to_floor": _mean([row[side]["median"] / row["floor"] for row in rows if row[side]])
+        if group.what != "memory"
+        else None
+        for side in ("ours", "peer")
+    }
+    said = {name: value for name, value in group._asdict().items() if name != "works"}
+    return {
+        **said,
+        "ours": ours,
+        "ratio": _mean(ratios),
+        "lowest": min(ratios, default=None),
+        "highest": max(ratios, default=None),
+        **distances,
+        "rows": list(rows),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.geometric_mean(values) if values else None
