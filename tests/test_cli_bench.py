@@ -314,12 +314,15 @@ def test_outcome():
     def side(median):
         return {"median": median, "low": median, "high": median, "calls": 1}
 
+    counts = {"operations": 3, "traffic": 7, "dtype": "float32"}
     rows = [
-        {"work": "a", "ours": side(2.0), "peer": side(4.0), "ratio": 2.0, "floor": 1.0},
-        {"work": "b", "ours": side(8.0), "peer": side(4.0), "ratio": 0.5, "floor": 1.0},
-        {"work": "c", "ours": side(4.0), "peer": None, "ratio": None, "floor": 1.0},
+        {"work": "a", "ours": side(2.0), "peer": side(4.0), "ratio": 2.0, **counts},
+        {"work": "b", "ours": side(8.0), "peer": side(4.0), "ratio": 0.5, **counts},
+        {"work": "c", "ours": side(4.0), "peer": None, "ratio": None, **counts},
     ]
-    found = measure.outcome(groups.GROUPS[0], "xpgrad-numpy", rows)
+    machine = measure.best(measure.Rates({"float32": 1.0}, 10.0), measure.Rates({"float32": 3.0}, 7.0))
+    found = measure.outcome(groups.GROUPS[0], "xpgrad-numpy", rows, machine)
+    assert [(row["floor"], row["bound"]) for row in found["rows"]] == [(1.0, "products")] * 3
     assert found["ratio"] == pytest.approx(1.0)
     assert (found["lowest"], found["highest"]) == (0.5, 2.0)
     assert found["ours_to_floor"] == pytest.approx(4.0)

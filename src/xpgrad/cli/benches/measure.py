@@ -56,6 +56,12 @@ def rates(workers: Workers, names: Iterable[str], dtypes: Iterable[str], effort:
     return Rates(products, copier.ask("bandwidth", seconds=effort.rates))
 
 
+def best(*measured: Rates) -> Rates:
+    """The highest of each rate."""
+    products = {name: max(rates.products[name] for rates in measured) for name in measured[0].products}
+    return Rates(products, max(rates.bandwidth for rates in measured))
+
+
 def _rate(worker: Worker | None, dtype: str, seconds: float) -> Any:
     return None if worker is None else worker.ask("product_rate", dtype=dtype, seconds=seconds)
 
@@ -68,26 +74,23 @@ def ours_of(group: Group, workers: Workers) -> str:
     raise RuntimeError("; ".join(f"{name}: {workers.missing[name]}" for name in group.ours))
 
 
-def measure(group: Group, work: Any, workers: Workers, machine: Rates, effort: Effort) -> dict[str, Any]:
+def measure(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[str, Any]:
     """One work by ours and by the peer.
 
     Returns
     -------
     dict
         ``work``; ``ours`` and ``peer`` with ``median``, ``low``, ``high`` (quartiles) and ``calls``, in
-        seconds, for a group of memory in bytes; ``ratio``, peer over ours; ``floor`` in seconds and its
-        ``bound``; ``operations`` and ``traffic``; ``path``, what the peer really calls; ``missing``, why
-        there is no peer.
+        seconds, for a group of memory in bytes; ``ratio``, peer over ours; ``operations``, ``traffic`` and
+        ``dtype``; ``path``, what the peer really calls; ``missing``, why there is no peer.
     """
     by = _memory if group.what == "memory" else _times
     row = {"work": work.label, **by(group, work, workers, effort)}
     ours, peer = row["ours"], row["peer"]
     row["ratio"] = peer["median"] / ours["median"] if peer and ours["median"] else None
     if group.what != "memory":
-        operations, traffic = work.operations(group.what), work.traffic(group.what)
-        least = floor(operations, traffic, machine.products[work.dtype], machine.bandwidth)
-        row |= {"floor": least.seconds, "bound": least.bound, "operations": operations, "traffic": traffic}
-    return row
+        row |= {"operations": work.operations(group.what), "traffic": work.traffic(group.what)}
+    return row | {"dtype": work.dtype}
 
 
 def _times(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[str, Any]:
@@ -121,22 +124,19 @@ def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> 
     return {"ours": ours, "peer": None if missing else peak(group.peer), "path": None, "missing": missing}
 
 
-def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A group and its rows with their geometric means.
+def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]], machine: Rates) -> dict[str, Any]:
+    """A group and its rows with their floors and geometric means.
 
     Returns
     -------
     dict
-        The group's fields but its works, ``ours`` (the one that ran), ``rows``, and over the rows: ``ratio``,
-        ``lowest``, ``ours_to_floor`` and ``peer_to_floor`` (times the floor).
+        The group's fields but its works, ``ours`` (the one that ran), ``rows`` with ``floor`` in seconds and its
+        ``bound``, and over the rows: ``ratio``, ``lowest``, ``highest``, ``ours_to_floor`` and ``peer_to_floor``
+        (times the floor).
     """
+    if group.what != "memory":
+        rows = [row | _floor(row, machine) for row in rows]
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
-    distances = {
-        f"{side}_to_floor": _mean([row[side]["median"] / row["floor"] for row in rows if row[side]])
-        if group.what != "memory"
-        else None
-        for side in ("ours", "peer")
-    }
     said = {name: value for name, value in group._asdict().items() if name != "works"}
     return {
         **said,
@@ -144,9 +144,19 @@ def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str
         "ratio": _mean(ratios),
         "lowest": min(ratios, default=None),
         "highest": max(ratios, default=None),
-        **distances,
+        "ours_to_floor": _distance(rows, "ours"),
+        "peer_to_floor": _distance(rows, "peer"),
         "rows": list(rows),
     }
+
+
+def _floor(row: dict[str, Any], machine: Rates) -> dict[str, Any]:
+    least = floor(row["operations"], row["traffic"], machine.products[row["dtype"]], machine.bandwidth)
+    return {"floor": least.seconds, "bound": least.bound}
+
+
+def _distance(rows: Sequence[dict[str, Any]], side: str) -> float | None:
+    return _mean([row[side]["median"] / row["floor"] for row in rows if row[side] and "floor" in row])
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,6 +1,8 @@
 """xpgrad's kernels on NumPy arrays."""
 
-import importlib
+import contextlib
+import os
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .. import convolutions, elementwise, floor, recurrent
@@ -107,13 +109,16 @@ def make(work: Any) -> Any:
 
 
 def describe() -> str:
-    """The version of NumPy and how its engine works here."""
+    """The version of NumPy, its BLAS, and what compiles formulas; no framework is loaded to find out."""
     import numpy as np
 
-    blas: Any = np.show_config(mode="dicts")
-    build = blas.get("Build Dependencies", {}).get("blas", {})
-    engines = importlib.import_module("xpgrad.engine").describe_engines()
-    return f"NumPy {np.__version__} with {build.get('name', 'an unknown BLAS')}; {engines['numpy']}"
+    build: Any = np.show_config(mode="dicts")
+    blas = build.get("Build Dependencies", {}).get("blas", {}).get("name", "an unknown BLAS")
+    compiled = "without numba"
+    if os.environ.get("XPGRAD_JIT", "1") != "0":
+        with contextlib.suppress(PackageNotFoundError):
+            compiled = f"formulas compiled by numba {version('numba')}"
+    return f"NumPy {np.__version__} with {blas}, {compiled}"
 
 
 def product_rate(dtype: str, seconds: float) -> float:

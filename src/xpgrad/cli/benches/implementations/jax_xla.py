@@ -1,4 +1,7 @@
-"""LSTM and GRU in JAX: lax.scan under jit and value_and_grad, compiled by XLA for the CPU."""
+"""LSTM and GRU in JAX: lax.scan under jit and value_and_grad, compiled by XLA for the CPU.
+
+The input's product is outside the scan. Scans that unroll 2, 5 or 10 steps were tried, and were slower.
+"""
 
 from typing import Any
 
