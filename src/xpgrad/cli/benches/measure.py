@@ -130,9 +130,9 @@ def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]], machine: Ra
     Returns
     -------
     dict
-        The group's fields but its works, ``ours`` (the one that ran), ``rows`` with ``floor`` in seconds and its
-        ``bound``, and over the rows: ``ratio``, ``lowest``, ``highest``, ``ours_to_floor`` and ``peer_to_floor``
-        (times the floor).
+        The group's fields but its works, ``ours`` (the one that ran), ``rows`` with ``floor`` in seconds and
+        its ``bound``, and over the rows: ``ratio``, ``lowest``, ``highest``, ``ours_to_floor`` and
+        ``peer_to_floor`` (times the floor).
     """
     if group.what != "memory":
         rows = [row | _floor(row, machine) for row in rows]
