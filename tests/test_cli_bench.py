@@ -310,7 +310,7 @@ def test_best_rate_counts_two_operations_a_multiplication(monkeypatch):
     assert floor.best_rate(lambda m, k, n: lambda: 2.0 if m == 2 else 1.0) == 2000
 
 
-def test_outcome():
+def test_outcome_and_merging():
     def side(median):
         return {"median": median, "low": median, "high": median, "calls": 1}
 
@@ -320,8 +320,22 @@ def test_outcome():
         {"work": "b", "ours": side(8.0), "peer": side(4.0), "ratio": 0.5, **counts},
         {"work": "c", "ours": side(4.0), "peer": None, "ratio": None, **counts},
     ]
-    machine = measure.best(measure.Rates({"float32": 1.0}, 10.0), measure.Rates({"float32": 3.0}, 7.0))
-    found = measure.outcome(groups.GROUPS[0], "xpgrad-numpy", rows, machine)
+    group = measure.outcome(groups.GROUPS[0], "xpgrad-numpy", rows)
+    runs = [({"float32": 1.0, "float64": 0.5}, 10.0), ({"float32": 3.0}, 7.0)]
+    reports = [
+        {
+            "groups": [group] if k else [],
+            "rates": measure.Rates(*rates)._asdict(),
+            "implementations": {"jax": "JAX"} if k else {},
+            "missing": {} if k else {"jax": "not installed", "ort": "not installed"},
+        }
+        for k, rates in enumerate(runs)
+    ]
+    merged = measure.merge(reports)
+    assert merged["rates"] == {"products": {"float32": 3.0, "float64": 0.5}, "bandwidth": 10.0}
+    assert merged["implementations"] == {"jax": "JAX"}
+    assert merged["missing"] == {"ort": "not installed"}
+    (found,) = merged["groups"]
     assert [(row["floor"], row["bound"]) for row in found["rows"]] == [(1.0, "products")] * 3
     assert found["ratio"] == pytest.approx(1.0)
     assert (found["lowest"], found["highest"]) == (0.5, 2.0)
@@ -422,7 +436,7 @@ def test_the_command(tiny_groups, capsys, tmp_path):
     if "jax" in report["missing"]:
         assert second["ratio"] is None
         assert "left out: jax is not installed" in out
-        assert "No peer: jax is not installed" in out
+        assert "No peer: jax is not installed." in out
 
 
 def test_the_plot(tiny_groups, tmp_path):

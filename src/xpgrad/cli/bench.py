@@ -28,7 +28,7 @@ from .benches.processes import Workers
 from .console import message, progress, table
 from .info import VARIABLES, read_cpu
 
-__all__ = ["add_arguments", "run", "summary_rows"]
+__all__ = ["add_arguments", "group_lines", "machine_rows", "notes", "run", "summary_rows"]
 
 PEERS = [name for name in MODULES if name not in OURS]
 
@@ -155,14 +155,14 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
             rows[group].append(measure.measure(group, work, workers, effort))
         # before and after, because a machine that was busy elsewhere would lower the floor
         machine = measure.best(before, measure.rates(workers, names, dtypes, effort))
-        outcomes = [measure.outcome(g, measure.ours_of(g, workers), rows[g], machine) for g in groups]
+        outcomes = [measure.outcome(g, measure.ours_of(g, workers), rows[g]) for g in groups]
         return {
             "xpgrad": __version__,
             "machine": _machine(args.threads),
             "rates": machine._asdict(),
             "implementations": workers.described,
             "missing": workers.missing,
-            "groups": outcomes,
+            "groups": [measure.with_floors(group, machine) for group in outcomes],
         }
 
 
@@ -182,20 +182,23 @@ def _machine(threads: int | None) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    _print_machine(report)
+    table("", ("", ""), machine_rows(report))
+    print()
     for group in report["groups"]:
-        _print_group(group)
-    columns = ["", "ratio", "aim", "lowest", "ours / floor", "peer / floor"]
-    table(
-        "How many times as fast as the peer (memory: how many times less), geometric means",
-        columns, summary_rows(report["groups"]),
-    )  # fmt: skip
+        columns, lines = group_lines(group)
+        title = f"{group['title']}: {group['ours']} beside {group['peer']}"
+        table(title, columns, lines, footer="\n".join(notes(group)) or None)
+        print()
+    columns = ["", "ratio", "aim", "lowest", "highest", "ours / floor", "peer / floor"]
+    title = "How many times as fast as the peer (memory: how many times less), geometric means"
+    table(title, columns, summary_rows(report["groups"]))
 
 
-def _print_machine(report: dict[str, Any]) -> None:
+def machine_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was measured on: names and texts."""
     machine, rates = report["machine"], report["rates"]
     products = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {dtype}" for dtype, rate in rates["products"].items())
-    rows = [
+    return [
         ("xpgrad", report["xpgrad"]),
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"),
         ("best matrix product", products),
@@ -204,23 +207,19 @@ def _print_machine(report: dict[str, Any]) -> None:
         *((name, f"left out: {_brief(reason)}") for name, reason in report["missing"].items()),
         *machine["variables"].items(),
     ]
-    table("", ("", ""), rows)
-    print()
 
 
-def _print_group(group: dict[str, Any]) -> None:
+def group_lines(group: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The columns and the lines of a group's table."""
     if group["what"] == "memory":
+        sides = [[_megabytes(row[side]) for side in ("ours", "peer")] for row in group["rows"]]
         columns = ["", "ours, MB", "peer, MB", "peer / ours"]
-        lines = [
-            [row["work"], _megabytes(row["ours"]), _megabytes(row["peer"]), _cell(row["ratio"])]
-            for row in group["rows"]
+        return columns, [
+            [row["work"], *peaks, _cell(row["ratio"])]
+            for row, peaks in zip(group["rows"], sides, strict=True)
         ]
-    else:
-        columns = ["", "ours, ms", "spread", "peer, ms", "spread", "peer / ours", "floor, ms"]
-        columns += ["ours / floor", "peer / floor"]
-        lines = [_line(row) for row in group["rows"]]
-    table(f"{group['title']}: {group['ours']} beside {group['peer']}", columns, lines, footer=_notes(group))
-    print()
+    columns = ["", "ours, ms", "spread", "peer, ms", "spread", "peer / ours", "floor, ms", "set by"]
+    return [*columns, "ours / floor", "peer / floor"], [_line(row) for row in group["rows"]]
 
 
 def _line(row: dict[str, Any]) -> list[str]:
@@ -229,7 +228,7 @@ def _line(row: dict[str, Any]) -> list[str]:
     for times in sides:
         cells += [f"{times['median'] * 1e3:.3g}", _spread(times)] if times else ["-", "-"]
     least = row["floor"]
-    cells += [_cell(row["ratio"]), f"{least * 1e3:.3g}"]
+    cells += [_cell(row["ratio"]), f"{least * 1e3:.3g}", row["bound"]]
     return cells + [_cell(times and times["median"] / least) for times in sides]
 
 
@@ -249,19 +248,20 @@ def _brief(reason: str) -> str:
     return reason.strip().splitlines()[-1] if reason.strip() else "no reason given"
 
 
-def _notes(group: dict[str, Any]) -> str | None:
+def notes(group: dict[str, Any]) -> list[str]:
+    """What the peer really calls, and why it is missing where it is."""
     paths = dict.fromkeys(row["path"] for row in group["rows"] if row["path"])
     reasons = dict.fromkeys(_brief(row["missing"]) for row in group["rows"] if row["missing"])
-    notes = [f"The peer's path: {path}" for path in paths] + [f"No peer: {reason}" for reason in reasons]
-    return "\n".join(notes) or None
+    said = [f"The peer's path, by the time it takes: {'; '.join(paths)}."] if paths else []
+    return said + [f"No peer: {reason}." for reason in reasons]
 
 
 def summary_rows(groups: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A line for each group: title, ratio, aim, lowest ratio, distances to the floor."""
+    """A line for each group: title, ratio, aim, lowest and highest ratio, distances to the floor."""
     rows = []
     for group in groups:
         aims = [f"{group['aim']:g}"] if group["aim"] else ["-"]
         aims += [f"least {group['least']:g}"] if group["least"] else []
-        numbers = (group["lowest"], group["ours_to_floor"], group["peer_to_floor"])
+        numbers = (group[name] for name in ("lowest", "highest", "ours_to_floor", "peer_to_floor"))
         rows.append([group["title"], _cell(group["ratio"]), ", ".join(aims), *map(_cell, numbers)])
     return rows

@@ -58,7 +58,8 @@ def rates(workers: Workers, names: Iterable[str], dtypes: Iterable[str], effort:
 
 def best(*measured: Rates) -> Rates:
     """The highest of each rate."""
-    products = {name: max(rates.products[name] for rates in measured) for name in measured[0].products}
+    dtypes = dict.fromkeys(dtype for rates in measured for dtype in rates.products)
+    products = {dtype: max(rates.products.get(dtype, 0.0) for rates in measured) for dtype in dtypes}
     return Rates(products, max(rates.bandwidth for rates in measured))
 
 
@@ -124,30 +125,44 @@ def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> 
     return {"ours": ours, "peer": None if missing else peak(group.peer), "path": None, "missing": missing}
 
 
-def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]], machine: Rates) -> dict[str, Any]:
-    """A group and its rows with their floors and geometric means.
+def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A group and its rows with their geometric mean.
 
     Returns
     -------
     dict
-        The group's fields but its works, ``ours`` (the one that ran), ``rows`` with ``floor`` in seconds and
-        its ``bound``, and over the rows: ``ratio``, ``lowest``, ``highest``, ``ours_to_floor`` and
-        ``peer_to_floor`` (times the floor).
+        The group's fields but its works, ``ours`` (the one that ran), ``rows``, and over the rows: ``ratio``,
+        ``lowest`` and ``highest``.
     """
-    if group.what != "memory":
-        rows = [row | _floor(row, machine) for row in rows]
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
     said = {name: value for name, value in group._asdict().items() if name != "works"}
-    return {
-        **said,
-        "ours": ours,
-        "ratio": _mean(ratios),
-        "lowest": min(ratios, default=None),
-        "highest": max(ratios, default=None),
-        "ours_to_floor": _distance(rows, "ours"),
-        "peer_to_floor": _distance(rows, "peer"),
-        "rows": list(rows),
-    }
+    ends = {"lowest": min(ratios, default=None), "highest": max(ratios, default=None)}
+    return {**said, "ours": ours, "ratio": _mean(ratios), **ends, "rows": list(rows)}
+
+
+def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
+    """An outcome with ``floor`` in seconds and its ``bound`` in each row.
+
+    And over the rows: ``ours_to_floor`` and ``peer_to_floor``, times the floor. Memory has none.
+    """
+    rows = group["rows"]
+    if group["what"] != "memory":
+        rows = [row | _floor(row, machine) for row in rows]
+    distances = {f"{side}_to_floor": _distance(rows, side) for side in ("ours", "peer")}
+    return {**group, **distances, "rows": rows}
+
+
+def merge(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Reports of several runs on one machine as one: all groups, under the highest rates."""
+    machine = best(*(Rates(**report["rates"]) for report in reports))
+    merged = {**reports[0], "rates": machine._asdict(), "implementations": {}, "missing": {}}
+    for report in reports:
+        merged["implementations"] |= report["implementations"]
+        merged["missing"] |= report["missing"]
+    there = merged["implementations"]
+    merged["missing"] = {name: why for name, why in merged["missing"].items() if name not in there}
+    merged["groups"] = [with_floors(group, machine) for report in reports for group in report["groups"]]
+    return merged
 
 
 def _floor(row: dict[str, Any], machine: Rates) -> dict[str, Any]:
