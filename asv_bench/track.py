@@ -8,6 +8,7 @@ Times are on the left, ratios to the peer, which was timed in turns in the same 
 
 import argparse
 import itertools
+import re
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -30,10 +31,10 @@ class Point(NamedTuple):
 
 
 def read(folder):
-    """Values by benchmark and parameters, in the order of commits' dates; those of ours on tensors."""
+    """Times and ratios of ours on tensors, by benchmark and parameters, in the order of commits' dates."""
     found = {}
     for result in iter_results(str(folder)):
-        for name in result.get_all_result_keys():
+        for name in filter(re.compile(r"\.(time|track)_").search, result.get_all_result_keys()):
             params = result.get_result_params(name)
             values = result.get_result_value(name, params) or []
             for combination, value in zip(itertools.product(*params), values, strict=False):
@@ -48,6 +49,11 @@ def label(name, params):
     """What is said of a benchmark: its suite where that says something, and its parameters."""
     suite = name.split(".")[1].removesuffix("Ratio")
     return ", ".join(([suite.lower()] if suite == "Lengths" else []) + [*params])
+
+
+def shown(name, point):
+    """What a point stands for: how many times as fast as the peer, or milliseconds."""
+    return 1 / point.value if ".track_" in name else 1e3 * point.value
 
 
 def subjects(commits):
@@ -76,14 +82,11 @@ def draw(tracks, path):
     left, right = figure.subplots(1, 2)
     colors = {}
     for (name, params), points in tracks.items():
-        ratio = ".track_" in name
-        axes, scale = (right, 1) if ratio else (left, 1e3)
-        if not ratio and ".time_" not in name:
-            continue
+        axes = right if ".track_" in name else left
         text = label(name, params)
         color = colors.setdefault(text, f"C{len(colors)}")
         places = [commits.index(point.commit) for point in points]
-        values = [1 / point.value if ratio else scale * point.value for point in points]
+        values = [shown(name, point) for point in points]
         axes.plot(places, values, "o-", ms=4, lw=1.2, color=color, label=text)
     left.set_ylabel("milliseconds")
     right.set_ylabel("times as fast as the peer")
@@ -107,7 +110,8 @@ def table(tracks):
         "| --- |" + " ---: |" * len(ratios),
     ]
     for commit in commits:
-        values = [{p.commit: 1 / p.value for p in points}.get(commit) for points in ratios.values()]
+        found = [{p.commit: shown(name, p) for p in points} for (name, _), points in ratios.items()]
+        values = [column.get(commit) for column in found]
         cells = ["-" if value is None else f"{value:.2f}" for value in values]
         lines.append(f"| {named[commit]} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -298,10 +298,10 @@ def test_peak_memory_is_what_a_step_adds():
     assert abs(memory.peak(small, large) - expected) < 8 << 20
 
 
-def test_peak_memory_of_a_second_large_step_is_not_hidden():
-    """The mark is set back, so what came before does not count."""
-    np.ones(32 << 20)
-    assert memory.peak(lambda: None, lambda: np.ones(2 << 20)) < 64 << 20
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the mark back")
+def test_what_came_before_does_not_hide_a_step():
+    np.ones(32 << 20)  # 256 MiB that are gone
+    assert 28 << 20 < memory.peak(lambda: None, lambda: np.ones(4 << 20)) < 40 << 20
 
 
 def test_best_rate_counts_two_operations_a_multiplication(monkeypatch):
