@@ -43,6 +43,9 @@ def test_a_page_without_marks_is_left_alone(script, tmp_path):
 # --------------------------------------------------------------------------------- the page of a run
 
 
+TITLES = {"lstm": "LSTM, torch.nn.LSTM", "jax": "LSTM, JAX"}
+
+
 def _side(median):
     return {"median": median, "low": 0.9 * median, "high": 1.1 * median, "calls": 3}
 
@@ -57,7 +60,7 @@ def _report(family, peer, rows, **changes):
     ]  # fmt: skip
     ratios = [row["ratio"] for row in lines]
     group = {
-        "family": family, "title": f"{family} beside {peer}", "peer": peer, "ours": "xpgrad-numpy",
+        "family": family, "title": TITLES[family], "peer": peer, "ours": "xpgrad-numpy",
         "what": "step", "aim": 2.0, "least": 0.95, "ratio": math.prod(ratios) ** (1 / len(ratios)),
         "lowest": min(ratios), "highest": max(ratios), "rows": lines, **changes,
     }  # fmt: skip
@@ -81,23 +84,23 @@ def test_the_page_of_two_runs(script, tmp_path, monkeypatch):
         monkeypatch.setattr(performance, attribute, page)
     monkeypatch.setattr(performance, "PICTURE", tmp_path / "picture.png")
     runs = {
-        "one.json": _report("lstm", "torch", [("small", 0.004, 0.002), ("large", 0.002, 0.016)]),
-        "two.json": _report("jax", "jax", [("scan", 0.001, 0.002)]),
+        "b.json": _report("lstm", "torch", [("small", 0.004, 0.002), ("large", 0.002, 0.016)]),
+        "a.json": _report("jax", "jax", [("scan", 0.001, 0.002)]),
     }
     for name, report in runs.items():
         (tmp_path / name).write_text(json.dumps(report))
-    monkeypatch.setattr(sys, "argv", ["performance.py", *(str(tmp_path / name) for name in runs)])
+    monkeypatch.setattr(sys, "argv", ["performance.py", *(str(tmp_path / name) for name in sorted(runs))])
     performance.main()
 
     page = performance.PAGE.read_text()
-    assert "| lstm beside torch | 2.00 | 2, least 0.95 | 0.50 | 8.00 | 2.83 | 5.66 |" in page
+    assert "| LSTM, torch.nn.LSTM | 2.00 | 2, least 0.95 | 0.50 | 8.00 | 2.83 | 5.66 |" in page
     assert "| small | 4 | 20% | 2 | 20% | 0.50 | 1 | products | 4.00 | 2.00 |" in page
     assert "The peer's path, by the time it takes: ATen, mm." in page
     assert "- machine: Some CPU, 2 cores, 2 threads\n" in page
     behind = page.partition("<!-- behind: begin -->")[2].partition("<!-- behind: end -->")[0]
-    assert behind.strip().splitlines()[2:] == ["| small | lstm beside torch | 2.00 |"]
+    assert behind.strip().splitlines()[2:] == ["| small | LSTM, torch.nn.LSTM | 2.00 |"]
     readme = performance.README.read_text()
-    assert "| lstm beside torch | 2.00 | 0.50 to 8.00 |\n| jax beside jax | 2.00 | 2.00 to 2.00 |" in readme
+    assert "| LSTM, torch.nn.LSTM | 2.00 | 0.50 to 8.00 |\n| LSTM, JAX | 2.00 | 2.00 to 2.00 |" in readme
     assert performance.PICTURE.stat().st_size > 10_000
 
 

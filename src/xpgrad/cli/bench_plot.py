@@ -9,6 +9,7 @@ import numpy as np
 __all__ = ["draw"]
 
 OURS, PEER, AIM = "#1f6fb4", "#d98c21", "#333333"
+LONG = 40  # bars, above which they fill a second column
 DTYPE_LINES = {"float32": "-", "float64": "--"}
 
 
@@ -25,17 +26,30 @@ def draw(report: dict[str, Any], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    groups = [group for group in report["groups"] if group["ratio"] is not None]
-    bars = sum(len(group["rows"]) + 2 for group in groups)
-    height = max(4.0, 0.17 * bars + 1)
-    figure = Figure(figsize=(14, height), layout="constrained")
+    columns = _columns([group for group in report["groups"] if group["ratio"] is not None])
+    height = max(6.0, 0.17 * max(map(_length, columns)) + 1)
+    figure = Figure(figsize=(7 * (len(columns) + 1), height), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    _bars(left, groups)
-    _roofline(right, report)
+    *bars, roofline = figure.subplots(1, len(columns) + 1)
+    for axes, groups in zip(bars, columns, strict=True):
+        _bars(axes, groups)
+    _roofline(roofline, report)
     machine = report["machine"]
     figure.suptitle(f"xpgrad {report['xpgrad']} on {machine['cpu']}, {machine['threads']} threads")
     figure.savefig(path, dpi=110)
+
+
+def _length(groups: Sequence[dict[str, Any]]) -> int:
+    return sum(len(group["rows"]) + 2 for group in groups)
+
+
+def _columns(groups: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The groups in one column of bars, or in two where they are many."""
+    if _length(groups) <= LONG:
+        return [list(groups)]
+    ends = range(1, len(groups))
+    end = min(ends, key=lambda k: max(_length(groups[:k]), _length(groups[k:])), default=len(groups))
+    return [list(part) for part in (groups[:end], groups[end:]) if part]
 
 
 def _bars(axes: Any, groups: Sequence[dict[str, Any]]) -> None:

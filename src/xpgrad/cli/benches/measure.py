@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .floor import floor
-from .groups import Group
+from .groups import GROUPS, Group
 from .processes import MissingError, Worker, Workers, peak_memory, prepare, times_in_turns
 from .recurrent import Recurrent
 
@@ -153,7 +153,7 @@ def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
 
 
 def merge(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Reports of several runs on one machine as one: all groups, under the highest rates."""
+    """Reports of several runs on one machine as one: all groups in their order, under the highest rates."""
     machine = best(*(Rates(**report["rates"]) for report in reports))
     merged = {**reports[0], "rates": machine._asdict(), "implementations": {}, "missing": {}}
     for report in reports:
@@ -161,7 +161,9 @@ def merge(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         merged["missing"] |= report["missing"]
     there = merged["implementations"]
     merged["missing"] = {name: why for name, why in merged["missing"].items() if name not in there}
-    merged["groups"] = [with_floors(group, machine) for report in reports for group in report["groups"]]
+    groups = [with_floors(group, machine) for report in reports for group in report["groups"]]
+    order = [group.title for group in GROUPS]
+    merged["groups"] = sorted(groups, key=lambda group: order.index(group["title"]))
     return merged
 
 
