@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from unittest import mock
 import numpy as np
 
 import xpgrad
+from xpgrad import _plans
 
 FULL = ("float64", "float32")
 
@@ -30,6 +32,7 @@ class Backend:
     environment: Mapping[str, str] = field(default_factory=dict)
     readonly: bool = False
     noncontiguous: bool = False
+    planned: bool = True
 
     def missing(self) -> str | None:
         """Why the variant cannot run here, or None."""
@@ -42,8 +45,15 @@ class Backend:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """The variant's environment and engine; the automatic choice of engine where it names none."""
-        with mock.patch.dict(os.environ, self.environment), xpgrad.use_engine(self.engine):
+        """The variant's environment and engine; the automatic choice of engine where it names none.
+
+        A planned call is one from the first, an unplanned one never.
+        """
+        with (
+            mock.patch.dict(os.environ, self.environment),
+            mock.patch.object(_plans, "_FIRST_CALLS", 0 if self.planned else sys.maxsize),
+            xpgrad.use_engine(self.engine),
+        ):
             yield
 
     def array(self, values: Any, dtype: str | None = None) -> Any:
@@ -73,7 +83,7 @@ class Backend:
 
 
 BACKENDS = (
-    Backend("numpy", dtypes=(*FULL, "float16")),
+    Backend("numpy", dtypes=(*FULL, "float16"), planned=False),
     Backend("numpy-readonly", readonly=True),
     Backend("numpy-noncontiguous", noncontiguous=True),
     Backend("numpy-without-jit", environment={"XPGRAD_JIT": "0"}),
@@ -84,6 +94,7 @@ BACKENDS = (
         module="array_api_compat.torch",
         needs=("torch",),
         dtypes=(*FULL, "float16", "bfloat16"),
+        planned=False,
     ),
     Backend("torch-noncontiguous", module="array_api_compat.torch", needs=("torch",), noncontiguous=True),
     Backend(

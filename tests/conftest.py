@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # one core each: threads of several workers would wait for one another
@@ -17,6 +18,7 @@ import pytest
 
 import xpgrad
 from backends import BACKENDS, Backend
+from xpgrad import _plans
 
 try:
     import hypothesis
@@ -45,6 +47,18 @@ def automatic_engine() -> Iterator[None]:
     """A test that forces an engine does not reach the next one."""
     with xpgrad.use_engine(None):
         yield
+
+
+@pytest.fixture(autouse=True)
+def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call runs from its program the first time, as it does from the second time on for a user."""
+    monkeypatch.setattr(_plans, "_FIRST_CALLS", 0)
+
+
+@pytest.fixture
+def unplanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No programs: for tests that watch what a kernel asks its engine for."""
+    monkeypatch.setattr(_plans, "_FIRST_CALLS", sys.maxsize)
 
 
 @pytest.fixture

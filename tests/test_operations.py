@@ -79,7 +79,7 @@ PRODUCTS = {"input": 1, "h_prev": 1, "c_prev": 0, "W_ih": 1, "W_hh": 1, "bias": 
 
 
 @pytest.mark.parametrize(("kind", "index"), CASES)
-def test_nothing_else_is_computed(kind, index, steps, monkeypatch):
+def test_nothing_else_is_computed(kind, index, steps, unplanned, monkeypatch):
     (positional, named), _ = steps[kind]
     count = {"products": 0, "sums": 0}
 

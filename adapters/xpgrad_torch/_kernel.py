@@ -8,7 +8,19 @@ import torch
 from torch import Tensor
 
 import xpgrad
+from xpgrad._recurrent import in_gate_order
 from xpgrad_torch._library import register
+
+_GATE_ORDER = inspect.Parameter(
+    "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
+)
+
+
+def _run(name: str, *operands: Any, gate_order: Sequence[int] | None = None, **keywords: Any) -> Any:
+    function = getattr(xpgrad, name)
+    if gate_order is None:
+        return function(*operands, **keywords)
+    return in_gate_order(gate_order, function, *operands, **keywords)
 
 
 class Kernel:
@@ -28,6 +40,8 @@ class Kernel:
         The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch, and ``"N ..."``
         leaves open what follows it. Arrays without N are parameters, of whose gradient the kernel has a
         ``per_sample`` form. Without shapes, `torch.func.vmap` goes through the kernel's own operators.
+    ordered : bool
+        Whether the gates of weights may stand in another order than ONNX's, by one more attribute.
     """
 
     def __init__(
@@ -38,8 +52,10 @@ class Kernel:
         saved: tuple[str, ...] = (),
         *,
         shapes: Mapping[str, str] | None = None,
+        ordered: bool = False,
     ) -> None:
-        parameters = inspect.signature(getattr(xpgrad, name)).parameters.values()
+        parameters = [*inspect.signature(getattr(xpgrad, name)).parameters.values()]
+        parameters += [_GATE_ORDER] if ordered else []
         operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.name = name
         self.operands = tuple(p.name for p in operands)
@@ -69,7 +85,7 @@ class Kernel:
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
-        outputs = getattr(xpgrad, self.name)(*operands, **attributes)
+        outputs = _run(self.name, *operands, **attributes)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def saved_of(self, outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -87,7 +103,7 @@ class Kernel:
         """Run the gradient on its arrays, and return what is asked for in the order of `wrt`."""
         more = {"per_sample": True} if per_sample else {}
         named = dict(zip(self.gradient_arrays, arrays, strict=True))
-        grads = getattr(xpgrad, f"{self.name}_grad")(**named, **attributes, **more, wrt=tuple(wrt))
+        grads = _run(f"{self.name}_grad", **named, **attributes, **more, wrt=tuple(wrt))
         by_name = dict(zip(self.differentiable, grads, strict=True))
         return tuple(by_name[name] for name in wrt)
 

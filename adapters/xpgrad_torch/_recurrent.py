@@ -26,7 +26,7 @@ class Recurrent(nn.Module):
 
     _KERNEL: ClassVar[str]  # name in xpgrad and in functional
     _NAME: ClassVar[str]  # for messages
-    _ROWS: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
+    _GATE_ORDER: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
     _STATES: ClassVar[tuple[str, ...]]  # names of the states: one alone is a tensor, more are a tuple
     _OPTIONS: ClassVar[tuple[str, ...]] = ("clip", "activations", "activation_alpha", "activation_beta")
 
@@ -73,8 +73,7 @@ class Recurrent(nn.Module):
 
     def _run_kernel(self, **operands: Tensor | None) -> States:
         attributes = self._attributes() | self._gradient_attributes()
-        outputs = getattr(functional, self._KERNEL)(**operands, **attributes)
-        return (outputs,) if isinstance(outputs, Tensor) else outputs
+        return functional.run_recurrent(self._KERNEL, operands, attributes | {"gate_order": self._GATE_ORDER})
 
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Convert under autocast, to the states' dtype: PyTorch's results have it, but for its LSTM's."""
@@ -114,12 +113,6 @@ class Recurrent(nn.Module):
     def _join(self, states: States) -> Any:
         """Return states as PyTorch's module does: one alone as it is."""
         return states if len(self._STATES) > 1 else states[0]
-
-    def _onnx_rows(self, parameters: Sequence[Tensor]) -> Tensor:
-        """Put the rows of each parameter into ONNX's order of gates, all below each other."""
-        blocks = [parameter.chunk(len(self._ROWS)) for parameter in parameters]
-        # One cat, because each further operator costs a copy here and another in the backward.
-        return torch.cat([chunks[k] for chunks in blocks for k in self._ROWS])
 
 
 class Layers(Recurrent, nn.RNNBase):
@@ -197,7 +190,7 @@ class Layers(Recurrent, nn.RNNBase):
         return super()._attributes() | {"direction": direction}
 
     def _smallest_operands(self) -> list[np.ndarray]:
-        weights = np.zeros((self._directions(), len(self._ROWS), 1))
+        weights = np.zeros((self._directions(), len(self._GATE_ORDER), 1))
         return [np.zeros((1, 1, 1)), weights, weights]
 
     def _state_shapes(self, *batch: int) -> list[tuple[int, ...]]:
@@ -270,15 +263,15 @@ class Layers(Recurrent, nn.RNNBase):
         return output, tuple(finals)
 
     def _onnx_weights(self, layer: int) -> dict[str, Tensor]:
-        """Return the parameters of a layer as ONNX lays them out, by ONNX's names."""
+        """Return the parameters of a layer by ONNX's names, and stacked as there; the gates are PyTorch's."""
         suffixes = self._suffixes(layer)
         names = {"W": ["weight_ih"], "R": ["weight_hh"]}
         if self.bias:
             names["B"] = ["bias_ih", "bias_hh"]
         return {
-            operand: self._onnx_rows(
-                [getattr(self, f"{part}_{suffix}") for suffix in suffixes for part in parts]
-            ).unflatten(0, (len(suffixes), -1))
+            operand: _stack(
+                [getattr(self, f"{part}_{suffix}") for suffix in suffixes for part in parts], len(suffixes)
+            )
             for operand, parts in names.items()
         }
 
@@ -323,15 +316,22 @@ class Cell(Recurrent, nn.RNNCellBase):
         return self._join(tuple(x.squeeze(0) for x in results) if single else results)
 
     def _onnx_weights(self) -> dict[str, Tensor]:
-        """Return the parameters as ONNX lays them out, by ONNX's names."""
-        weights = {"W": self._onnx_rows([self.weight_ih]), "R": self._onnx_rows([self.weight_hh])}
+        """Return the parameters by ONNX's names; the gates are PyTorch's."""
+        weights = {"W": self.weight_ih, "R": self.weight_hh}
         if self.bias:
-            weights["B"] = self._onnx_rows([self.bias_ih, self.bias_hh])
+            weights["B"] = torch.cat((self.bias_ih, self.bias_hh))
         return weights
 
     def _smallest_operands(self) -> list[np.ndarray]:
-        weights = np.zeros((len(self._ROWS), 1))
+        weights = np.zeros((len(self._GATE_ORDER), 1))
         return [np.zeros((1, 1))] * (1 + len(self._STATES)) + [weights, weights]
+
+
+def _stack(parameters: Sequence[Tensor], directions: int) -> Tensor:
+    """Return what belongs to each direction in turn, behind an axis for the directions."""
+    if len(parameters) == 1:
+        return parameters[0].unsqueeze(0)  # no copy
+    return torch.cat(list(parameters)).unflatten(0, (directions, -1))
 
 
 def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:

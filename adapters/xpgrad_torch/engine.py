@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -14,12 +14,13 @@ import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.blas import Blas, find_blas
+from xpgrad.engine.program import Form, Program
 from xpgrad.engine.team import OpenMPTeam, PoolTeam, find_openmp
 
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
-_COMPUTED = (torch.float32, torch.float64)
+_COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
 class TorchEngine(NumpyEngine):
@@ -58,6 +59,25 @@ class TorchEngine(NumpyEngine):
             _plain(array) and array.dtype is dtype and array.shape == shape and not array.requires_grad
             for array in arrays
         )
+
+    def form(self, arrays: Collection[torch.Tensor]) -> Form | None:
+        """See NumpyEngine.form."""
+        layouts, grad = [], torch.is_grad_enabled()
+        dtype = next(iter(arrays)).dtype
+        if dtype not in _COMPUTED or _FSDP in sys.modules:
+            return None
+        for array in arrays:
+            if not _plain(array) or array.dtype is not dtype or (grad and array.requires_grad):
+                return None
+            if not array.numel():
+                return None
+            layouts.append((array.shape, array.stride()))
+        return self._form(_COMPUTED[dtype], layouts)
+
+    def run(self, program: Program, arrays: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
+        """See NumpyEngine.run."""
+        results = program.run([array.data_ptr() for array in arrays])
+        return [None if result is None else torch.from_numpy(result) for result in results]
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]

@@ -4,7 +4,8 @@ The recurrent ones have ONNX's shapes and gate orders. Activations and losses th
 too bear its names and take its arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -98,6 +99,7 @@ _LSTM = Kernel(
     shapes=_SEQUENCE
     | {"W": "D 4H I", "R": "D 4H H", "B": "D 8H", "P": "D 3H"}
     | {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
+    ordered=True,
 )
 _GRU = Kernel(
     "gru",
@@ -105,6 +107,7 @@ _GRU = Kernel(
     ("grad_H_all", "grad_H_t"),
     saved=("H_all", "zrh"),
     shapes=_SEQUENCE | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H", "zrh": "T D N 3H"},
+    ordered=True,
 )
 _CELL = {"X": "N I", "H": "N H", "H_next": "N H"}
 _LSTM_CELL = Kernel(
@@ -114,6 +117,7 @@ _LSTM_CELL = Kernel(
     saved=("C_next", "iofc"),
     shapes=_CELL
     | {"W": "4H I", "R": "4H H", "B": "8H", "P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"},
+    ordered=True,
 )
 _GRU_CELL = Kernel(
     "gru_cell",
@@ -121,7 +125,21 @@ _GRU_CELL = Kernel(
     ("grad_H",),
     saved=("zrh",),
     shapes=_CELL | {"W": "3H I", "R": "3H H", "B": "6H", "zrh": "N 3H"},
+    ordered=True,
 )
+_RECURRENT = {kernel.name: kernel for kernel in (_LSTM, _GRU, _LSTM_CELL, _GRU_CELL)}
+
+
+def run_recurrent(
+    name: str, operands: Mapping[str, Tensor | None], attributes: Mapping[str, Any]
+) -> tuple[Tensor, ...]:
+    """Return what the function of that name does, for weights in the order of gates of an attribute."""
+    kernel, own = _RECURRENT[name], dict(attributes)
+    asked = {p.name: own.pop(p.name) for p in kernel.gradient_attributes}
+    ordered = [operands.get(name) for name in kernel.operands]
+    if "save" in own:
+        return apply_sequence(kernel, ordered, own, own.pop("save"), **asked)
+    return apply(kernel, ordered, own, **asked)
 
 
 def lstm(

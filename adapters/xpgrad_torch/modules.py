@@ -14,7 +14,7 @@ __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell"]
 class _LSTMOptions(Recurrent):
     """What xpgrad's LSTM has on top, over sequences and as a single step."""
 
-    _ROWS = (0, 3, 1, 2)  # i f g o -> i o f c
+    _GATE_ORDER = (0, 3, 1, 2)  # i f g o -> i o f c
     _STATES = ("h_0", "c_0")
     _OPTIONS = ("peephole", "peephole_gradient", "clip", "input_forget", *Recurrent._OPTIONS[1:])
 
@@ -48,7 +48,7 @@ class _LSTMOptions(Recurrent):
 class _GRUOptions(Recurrent):
     """What xpgrad's GRU has on top, over sequences and as a single step."""
 
-    _ROWS = (1, 0, 2)  # r z n -> z r h
+    _GATE_ORDER = (1, 0, 2)  # r z n -> z r h
     _STATES = ("hx",)
     _OPTIONS = ("reset_after", *Recurrent._OPTIONS)
 

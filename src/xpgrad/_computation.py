@@ -19,6 +19,8 @@ class Computation:
         The caller's.
     arrays : sequence of array or None
         The call's arrays of one floating-point dtype; None for those left out.
+    engine : engine, optional
+        Where it is not for the arrays to decide.
 
     Attributes
     ----------
@@ -28,12 +30,15 @@ class Computation:
         The namespace in which it works.
     """
 
-    def __init__(self, operator: str, xp: Any, arrays: Sequence[Any]) -> None:
+    def __init__(self, operator: str, xp: Any, arrays: Sequence[Any], engine: Any = None) -> None:
         given = [array for array in arrays if array is not None]
         self._caller_xp, self._dtype = xp, given[0].dtype
         half = self._dtype not in (xp.float32, xp.float64)
         self._compute_dtype = xp.float32 if half else self._dtype
-        self.engine = engines.choose(xp, given, operator)
+        if engine is None:
+            self.engine = engines.choose(xp, given, operator)
+        else:
+            self.engine, self._dtype = engine, engine.dtype
         self.xp = self.engine.xp
 
     def lift(self, array: Any) -> Any:

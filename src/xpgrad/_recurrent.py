@@ -7,7 +7,8 @@ is wired to what around the loop belong to the operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS, Activation
@@ -20,7 +21,9 @@ from xpgrad._arguments import (
     check_shape,
 )
 from xpgrad._computation import Computation
+from xpgrad._plans import planned
 from xpgrad._timeline import Chunk, Timeline
+from xpgrad.engine.recorder import Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
@@ -46,6 +49,36 @@ class Direction(NamedTuple):
     activations: tuple[ActivationChoice, ...]
 
 
+# See `in_gate_order`.
+_gate_order: ContextVar[tuple[int, ...] | None] = ContextVar("xpgrad_gate_order", default=None)
+
+
+def in_gate_order(order: Sequence[int], kernel: Callable[..., Any], *arrays: Any, **keywords: Any) -> Any:
+    """What the kernel returns for weights whose gates stand in another order than ONNX's.
+
+    Frameworks have orders of their own. With `order`, of which block of rows each of ONNX's gates is, their
+    weights and gradients need no copies; saved gates then stand in that order as well. The GRU's candidate is
+    always the last.
+    """
+    token = _gate_order.set(tuple(order))
+    try:
+        return kernel(*arrays, **keywords)
+    finally:
+        _gate_order.reset(token)
+
+
+def planned_call(
+    compute: Callable[..., Any],
+    operator: str,
+    names: Sequence[str],
+    arrays: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
+    named = dict(zip(names, arrays, strict=True))
+    return planned(compute, operator, named, {**options, "gate_order": _gate_order.get()})
+
+
 class RecurrentCall:
     """A checked call of a recurrent sequence operator, its arrays time-major and in the compute dtype.
 
@@ -55,22 +88,22 @@ class RecurrentCall:
         For messages.
     gates : int
         How many gates: 4 for the LSTM, 3 for the GRU.
-    X, W, R, B, sequence_lens : array
-        As the operators have them.
-    states : dict of str to array or None
-        Initial states.
-    P : array or None
-        Peepholes, (D, 3H).
+    arrays : mapping of str to array or None
+        All arrays by name. X, W, R, B, sequence_lens and P are as the operators have them, grad_H_all is the
+        cotangent of the output.
+    states, cotangents : sequence of str
+        Which of them are initial states, and cotangents of final ones.
+    saved : mapping of str to int
+        Which of them the forward has made over time, (T, D, N, width), with their widths in units of H.
     direction, layout, clip, activations, activation_alpha, activation_beta
         The operators' attributes.
     defaults : sequence of str
         Names of one direction's activations where none are given.
-    saved : dict of str to (array, int)
-        The forward's arrays over time, (T, D, N, width), with their widths in units of H.
-    grad_H_all : array or None
-        Cotangent of the output.
-    cotangents : dict of str to array or None
-        Cotangents of final states, shaped as states.
+    recorder : Recorder, optional
+        The engine, where the call is to be written down instead of computed.
+    gate_order : sequence of int, optional
+        Which block each of the operator's gates is, in the rows of W, R and B and in saved gates; ONNX's
+        order by default.
 
     Attributes
     ----------
@@ -78,6 +111,8 @@ class RecurrentCall:
         The namespace and the engine that the kernel computes with.
     T, N, I, H, D : int
         Sizes.
+    order : tuple of int
+        Which block each gate is.
     directions : list of Direction
         One or two.
     """
@@ -86,14 +121,11 @@ class RecurrentCall:
         self,
         operator: str,
         gates: int,
-        X: Any,
-        W: Any,
-        R: Any,
-        B: Any,
-        sequence_lens: Any,
-        states: dict[str, Any],
-        P: Any = None,
+        arrays: Mapping[str, Any],
         *,
+        states: Sequence[str],
+        saved: Mapping[str, int] | None = None,
+        cotangents: Sequence[str] = (),
         direction: str,
         layout: int,
         clip: Any,
@@ -101,27 +133,25 @@ class RecurrentCall:
         activation_alpha: Sequence[float] | None,
         activation_beta: Sequence[float] | None,
         defaults: Sequence[str],
-        saved: dict[str, tuple[Any, int]] | None = None,
-        grad_H_all: Any = None,
-        cotangents: dict[str, Any] | None = None,
+        recorder: Recorder | None = None,
+        gate_order: Sequence[int] | None = None,
     ) -> None:
-        self.operator, self.gates, self.layout = operator, gates, layout
-        cotangents = cotangents or {}
-        sequences = {**(saved or {}), "grad_H_all": (grad_H_all, 1)}
-        over_time = {name: array for name, (array, _) in sequences.items()}
-        floats = {"X": X, "W": W, "R": R, "B": B, **states, "P": P, **over_time, **cotangents}
+        self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
+        self.operator, self.gates, self.layout, self._recorder = operator, gates, layout, recorder
+        floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
+        sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in ("X", "W", "R", *(saved or {}))})
         caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens})
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = self._check_clip(clip)
-        self._check_shapes(direction, floats, sequences, {**states, **cotangents})
+        self._check_shapes(direction, floats, {**(saved or {}), "grad_H_all": 1}, (*states, *cotangents))
         lengths = self._check_lengths(sequence_lens)
         choices = _choose_activations(
             operator, self.D, activations, activation_alpha, activation_beta, defaults
         )
 
-        self._computation = Computation(operator, caller_xp, list(floats.values()))
+        self._computation = Computation(operator, caller_xp, list(floats.values()), recorder)
         self.engine, self.xp = self._computation.engine, self._computation.xp
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}
         reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
@@ -145,7 +175,7 @@ class RecurrentCall:
         return number
 
     def _check_shapes(
-        self, direction: str, floats: dict[str, Any], sequences: dict[str, tuple[Any, int]], states: dict
+        self, direction: str, floats: dict[str, Any], widths: Mapping[str, int], states: Sequence[str]
     ) -> None:
         operator, gates = self.operator, self.gates
         X, W, R = floats["X"], floats["W"], floats["R"]
@@ -158,14 +188,14 @@ class RecurrentCall:
         check_shape(operator, "W", W, f"D, {gates}H, I", (D, gates * H, I))
         check_shape(operator, "R", R, f"D, {gates}H, H", (D, gates * H, H))
         check_shape(operator, "B", floats["B"], f"D, {2 * gates}H", (D, 2 * gates * H))
-        check_shape(operator, "P", floats["P"], "D, 3H", (D, 3 * H))
-        for name, array in states.items():
+        check_shape(operator, "P", floats.get("P"), "D, 3H", (D, 3 * H))
+        for name in states:
             if self.layout:
-                check_shape(operator, name, array, "N, D, H", (N, D, H))
+                check_shape(operator, name, floats[name], "N, D, H", (N, D, H))
             else:
-                check_shape(operator, name, array, "D, N, H", (D, N, H))
-        for name, (array, width) in sequences.items():
-            unit = "H" if width == 1 else f"{width}H"
+                check_shape(operator, name, floats[name], "D, N, H", (D, N, H))
+        for name, width in widths.items():
+            unit, array = "H" if width == 1 else f"{width}H", floats.get(name)
             if self.layout:
                 check_shape(operator, name, array, f"N, T, D, {unit}", (N, T, D, width * H))
             else:
@@ -189,7 +219,7 @@ class RecurrentCall:
     # --- between the caller's arrays and the kernel's
 
     def _lift(self, name: str, array: Any) -> Any:
-        array = self._computation.lift(array)
+        array = self._computation.lift(array) if self._recorder is None else self._recorder.input(name)
         if self.layout and name not in ("W", "R", "B", "P"):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)

@@ -29,7 +29,7 @@ for statistical machine translation" (2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
@@ -41,11 +41,17 @@ from xpgrad._recurrent import (
     check_cell,
     of_one_step,
     one_step,
+    planned_call,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product
+from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
 
 _DEFAULTS = ("Sigmoid", "Tanh")
+_STATES = ("initial_h",)
+_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
+_SAVED = {"H_all": 1, "zrh": 3}  # with their widths in units of H
+_COTANGENTS = ("grad_H_t",)
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
@@ -292,14 +298,23 @@ def gru(
     )  # fmt: skip
 
 
-def _forward(
-    operator: str, arrays: Sequence[Any], *, linear_before_reset: int, **attributes: Any
+def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> GRUForward:
+    """`arrays` are gru's, in its order, with those left out as None."""
+    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
+
+
+def _compute_forward(
+    operator: str,
+    arrays: Mapping[str, Any],
+    recorder: Recorder | None,
+    *,
+    linear_before_reset: int,
+    **attributes: Any,
 ) -> GRUForward:
-    """Check and compute; `arrays` are gru's, in its order, with those left out as None."""
-    X, W, R, B, sequence_lens, initial_h = arrays
+    """Check and compute, or write down."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     call = RecurrentCall(
-        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h}, defaults=_DEFAULTS, **attributes
+        operator, 3, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
     )
     one_direction = _forward_after if linear_before_reset else _forward_before
     with call.engine.quiet():
@@ -321,10 +336,11 @@ def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
 
     def stages(source: Any) -> list:
         h_prev = Operand(source, 1, "before")
-        inputs = [Operand(gates, 3), Operand(recurrent, 3, "first"), bias, h_prev]
+        all_gates = Operand(gates, 3, "now", call.order)
+        inputs = [all_gates, Operand(recurrent, 3, "first", call.order), bias, h_prev]
         return [
             Product(h_prev, R_T, recurrent),
-            Elementwise(formula, inputs, [Operand(gates, 3), Operand(h_rows)]),
+            Elementwise(formula, inputs, [all_gates, Operand(h_rows)]),
         ]
 
     first, later = timeline.forward()
@@ -348,13 +364,13 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
 
     def stages(source: Any) -> list:
-        h_prev, all_gates = Operand(source, 1, "before"), Operand(gates, 3)
+        h_prev, all_gates = Operand(source, 1, "before"), Operand(gates, 3, "now", call.order)
         through_reset = Operand(reset, 1, "first")
         return [
             Product(h_prev, R_gates_T, recurrent),
             Elementwise(
                 gates_formula,
-                [all_gates, Operand(recurrent, 2, "first"), bias, h_prev],
+                [all_gates, Operand(recurrent, 2, "first", call.order[:2]), bias, h_prev],
                 [all_gates, through_reset],
             ),
             Product(through_reset, R_candidate_T, product),
@@ -385,8 +401,9 @@ def _bias(call: RecurrentCall, direction: Direction) -> Operand:
     B, H = call.part("B", direction), call.H
     if B is None:
         return Operand(None, 4)
+    order = (*call.order, 3)
     row = call.xp.concat([B[: 2 * H] + B[3 * H : 5 * H], B[2 * H : 3 * H], B[5 * H :]])
-    return Operand(call.engine.wrap(call.xp.reshape(row, (1, 4 * H))), 4, "every")
+    return Operand(call.engine.wrap(call.xp.reshape(row, (1, 4 * H))), 4, "every", order)
 
 
 # --- backward ----------------------------------------------------------------------------------------
@@ -480,26 +497,31 @@ def gru_grad(
     """
     check_choice("gru_grad", "per_sample", per_sample, (False, True))
     return _backward(
-        "gru_grad", (X, W, R, B, sequence_lens, initial_h), over_time={"H_all": H_all, "zrh": zrh},
-        grad_H_all=grad_H_all, grad_H_t=grad_H_t, linear_before_reset=linear_before_reset,
-        per_sample=per_sample, wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction,
-        layout=layout, clip=clip, activations=activations, activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
+        "gru_grad", (X, W, R, B, sequence_lens, initial_h), (H_all, zrh), (grad_H_all, grad_H_t),
+        linear_before_reset=linear_before_reset, per_sample=per_sample,
+        wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction, layout=layout, clip=clip,
+        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
 
 
 def _backward(
-    operator: str, arrays: Sequence[Any], *, over_time: dict[str, Any], grad_H_all: Any, grad_H_t: Any,
-    linear_before_reset: int, per_sample: bool, wanted: frozenset[str], **attributes: Any,
+    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
+) -> GRUGrads:
+    """`arrays` are as for `_forward`."""
+    return planned_call(
+        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
+    )
+
+
+def _compute_backward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, linear_before_reset: int,
+    per_sample: bool, wanted: frozenset[str], **attributes: Any,
 ) -> GRUGrads:  # fmt: skip
-    """Check and compute, as `_forward`."""
-    X, W, R, B, sequence_lens, initial_h = arrays
+    """Check and compute, or write down."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    widths = {"H_all": 1, "zrh": 3}
     call = RecurrentCall(
-        operator, 3, X, W, R, B, sequence_lens, {"initial_h": initial_h}, defaults=_DEFAULTS,
-        saved={name: (array, widths[name]) for name, array in over_time.items()}, grad_H_all=grad_H_all,
-        cotangents={"grad_H_t": grad_H_t}, **attributes,
+        operator, 3, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        recorder=recorder, **attributes,
     )  # fmt: skip
     one_direction = _backward_after if linear_before_reset else _backward_before
     with call.engine.quiet():
@@ -539,7 +561,7 @@ class _Backward:
         self.direct = engine.carry(call.initial("grad_H_t", direction))
         self.product = engine.carry(timeline.zeros(call.H))
         self.dy = Operand(None if dy is None else engine.wrap(dy))
-        self.gates = Operand(engine.wrap(self.zrh), 3)
+        self.gates = Operand(engine.wrap(self.zrh), 3, "now", call.order)
         self.bias = _bias(call, direction)
 
     def prepare(self, chunk: Chunk) -> list[Operand]:
@@ -551,7 +573,8 @@ class _Backward:
         self.h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
         self.candidate_input = self.h_prev
         if not self.after:
-            self.candidate_input = self.zrh[chunk.part, H : 2 * H] * self.h_prev
+            reset = call.order[1] * H
+            self.candidate_input = self.zrh[chunk.part, reset : reset + H] * self.h_prev
         recurrent = products = None
         R_T = call.part("R", self.direction).T
         if self.after or self.rebuild:
@@ -564,7 +587,7 @@ class _Backward:
             self.gates,
             Operand(engine.wrap(self.h_prev), 1, "local"),
             Operand(recurrent, 1, "local"),
-            Operand(products, 3, "local"),
+            Operand(products, 3, "local", call.order),
             self.bias,
         ]
 
@@ -593,8 +616,9 @@ def _backward_after(
     back = _Backward(call, direction, wanted, per_sample, after=True)
     formula = Formula(_gru_pullback_after, back.constants)
     sums, R = back.sums, engine.loop_weight(call.part("R", direction), call.T)
-    # The cotangents' columns are c a b (c r): the first three are the input side's, the last three the
-    # recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
+    # The cotangents' columns are c a b (c r), or c b a (c r) as the weights have it: the first three are the
+    # input side's, the last three the recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
+    columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
     W = xp.roll(call.part("W", direction), H, axis=0) if "X" in wanted else None
     for chunk, d in sums.chunks(4 * H, like=back.h0):
         step = Elementwise(
@@ -605,7 +629,7 @@ def _backward_after(
                 Operand(back.product, 1, "first"),
                 *back.prepare(chunk),
             ],
-            [Operand(d, 4, "local"), Operand(back.direct, 1, "first")],
+            [Operand(d, 4, "local", columns), Operand(back.direct, 1, "first")],
         )
         recurrent_side = Operand(engine.columns(d, H, 4 * H), 1, "local")
         back.loop(chunk, [step], Product(recurrent_side, R, back.product))
@@ -644,7 +668,7 @@ def _backward_before(
     through_reset = engine.carry(timeline.zeros(H))
     direct = Operand(back.direct, 1, "first")
     for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c
-        saved, columns = back.prepare(chunk), Operand(d, 3, "local")
+        saved, columns = back.prepare(chunk), Operand(d, 3, "local", call.order)
         candidate_step = Elementwise(
             candidate_formula,
             [back.dy, direct, Operand(back.product, 1, "first"), *saved],
@@ -839,10 +863,9 @@ def gru_cell_grad(
     check_choice(operator, "per_sample", per_sample, (False, True))
     wanted = check_wrt(operator, wrt, ("X", "H", "W", "R", "B"))
     # one step has no use for the output that was saved: any array of its shape stands for it
-    over_time = dict(zip(("H_all", "zrh"), one_step(*one_step(H, zrh)), strict=True))
     grads = _backward(
-        operator, (*one_step(X, W, R, B), None, *one_step(H)), over_time=over_time, grad_H_all=None,
-        grad_H_t=one_step(grad_H)[0], linear_before_reset=linear_before_reset, per_sample=per_sample,
+        operator, (*one_step(X, W, R, B), None, *one_step(H)), one_step(*one_step(H, zrh)),
+        (None, *one_step(grad_H)), linear_before_reset=linear_before_reset, per_sample=per_sample,
         wanted=frozenset("initial_h" if name == "H" else name for name in wanted), direction="forward",
         layout=0, clip=clip, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta,

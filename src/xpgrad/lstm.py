@@ -29,7 +29,7 @@ Schraudolph and Schmidhuber, "Learning precise timing with LSTM recurrent networ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
@@ -41,11 +41,17 @@ from xpgrad._recurrent import (
     check_cell,
     of_one_step,
     one_step,
+    planned_call,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product
+from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
+_STATES = ("initial_h", "initial_c")
+_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "P")
+_SAVED = {"H_all": 1, "C_all": 1, "iofc": 4}  # with their widths in units of H
+_COTANGENTS = ("grad_H_t", "grad_C_t")
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
 
 
@@ -276,14 +282,24 @@ def lstm(
     )  # fmt: skip
 
 
-def _forward(operator: str, arrays: Sequence[Any], *, input_forget: bool, **attributes: Any) -> LSTMForward:
-    """Check and compute; `arrays` are lstm's, in its order, with those left out as None."""
-    X, W, R, B, sequence_lens, initial_h, initial_c, P = arrays
+def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> LSTMForward:
+    """`arrays` are lstm's, in its order, with those left out as None."""
+    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
+
+
+def _compute_forward(
+    operator: str,
+    arrays: Mapping[str, Any],
+    recorder: Recorder | None,
+    *,
+    input_forget: bool,
+    **attributes: Any,
+) -> LSTMForward:
+    """Check and compute, or write down."""
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
     call = RecurrentCall(
-        operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
-        defaults=_DEFAULTS, **attributes,
-    )  # fmt: skip
+        operator, 4, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
+    )
     with call.engine.quiet():
         parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
         H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
@@ -311,12 +327,12 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     recurrent = engine.carry(timeline.zeros(4 * H))
     h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))
     fixed = [
-        Operand(gates, 4),
-        Operand(recurrent, 4, "first"),
-        Operand(call.wrap_row(call.bias(direction)), 4, "every"),
+        Operand(gates, 4, "now", call.order),
+        Operand(recurrent, 4, "first", call.order),
+        Operand(call.wrap_row(call.bias(direction)), 4, "every", call.order),
         Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every"),
     ]
-    outputs = [Operand(gates, 4), Operand(c_rows), Operand(h_rows)]
+    outputs = [Operand(gates, 4, "now", call.order), Operand(c_rows), Operand(h_rows)]
 
     def stages(h_prev: Any, c_prev: Any) -> list:
         return [
@@ -440,29 +456,33 @@ def lstm_grad(
     wanted = check_wrt("lstm_grad", wrt, _ARGUMENTS, given={"P": P})
     return _backward(
         "lstm_grad", (X, W, R, B, sequence_lens, initial_h, initial_c, P),
-        over_time={"H_all": H_all, "C_all": C_all, "iofc": iofc}, grad_H_all=grad_H_all,
-        cotangents={"grad_H_t": grad_H_t, "grad_C_t": grad_C_t}, input_forget=input_forget, peephole=peephole,
+        (H_all, C_all, iofc), (grad_H_all, grad_H_t, grad_C_t), input_forget=input_forget, peephole=peephole,
         per_sample=per_sample, wanted=wanted, direction=direction, layout=layout, clip=clip,
         activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
 
 
 def _backward(
-    operator: str, arrays: Sequence[Any], *, over_time: dict[str, Any], grad_H_all: Any,
-    cotangents: dict[str, Any], input_forget: bool, peephole: str, per_sample: bool, wanted: frozenset[str],
-    **attributes: Any,
+    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
+) -> LSTMGrads:
+    """`arrays` are as for `_forward`."""
+    return planned_call(
+        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
+    )
+
+
+def _compute_backward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, input_forget: bool,
+    peephole: str, per_sample: bool, wanted: frozenset[str], **attributes: Any,
 ) -> LSTMGrads:  # fmt: skip
-    """Check and compute, as `_forward`."""
-    X, W, R, B, sequence_lens, initial_h, initial_c, P = arrays
+    """Check and compute, or write down."""
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
     check_choice(operator, "peephole", peephole, ("full", "truncated"))
-    widths = {"H_all": 1, "C_all": 1, "iofc": 4}
     call = RecurrentCall(
-        operator, 4, X, W, R, B, sequence_lens, {"initial_h": initial_h, "initial_c": initial_c}, P,
-        defaults=_DEFAULTS, saved={name: (array, widths[name]) for name, array in over_time.items()},
-        grad_H_all=grad_H_all, cotangents=cotangents, **attributes,
+        operator, 4, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        recorder=recorder, **attributes,
     )  # fmt: skip
-    full = peephole == "full" and P is not None
+    full = peephole == "full" and arrays["P"] is not None
     with call.engine.quiet():
         parts = [
             _backward_direction(call, d, wanted, bool(input_forget), full, per_sample)
@@ -530,11 +550,11 @@ class _Backward:
             Operand(None if dy is None else engine.wrap(dy)),
             Operand(self.dh, 1, "first"),
             Operand(self.dc, 1, "first"),
-            Operand(engine.wrap(call.rows("iofc", direction)), 4),
+            Operand(engine.wrap(call.rows("iofc", direction)), 4, "now", call.order),
             Operand(self.c_rows),
         ]
         self.parameter_rows = [
-            Operand(call.wrap_row(bias), 4, "every"),
+            Operand(call.wrap_row(bias), 4, "every", call.order),
             Operand(call.wrap_row(peepholes), 3, "every"),
         ]
 
@@ -546,12 +566,12 @@ class _Backward:
 
     def loop(self, chunk: Chunk, dz: Any, h_prev: Any) -> None:
         """Write the cotangents of the chunk's pre-activations to dz, and carry those of the states on."""
-        engine = self.call.engine
-        products = Operand(self._products(chunk, h_prev) if self.rebuild else None, 4, "local")
+        engine, order = self.call.engine, self.call.order
+        products = Operand(self._products(chunk, h_prev) if self.rebuild else None, 4, "local", order)
 
         def pullback(c_prev: Any) -> Elementwise:
             inputs = [*self.steps_rows, Operand(c_prev, 1, "before"), products, *self.parameter_rows]
-            outputs = [Operand(dz, 4, "local"), Operand(self.dc, 1, "first")]
+            outputs = [Operand(dz, 4, "local", order), Operand(self.dc, 1, "first")]
             return Elementwise(self.formula, inputs, outputs)
 
         through_R = [Product(Operand(dz, 4, "local"), self.R, self.dh)]
@@ -567,7 +587,7 @@ class _Backward:
 
     def add(self, sums: GradientSums, chunk: Chunk, d: Any, h_prev: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
-        wanted = self.wanted
+        wanted, H = self.wanted, self.call.H
         if "X" in wanted:
             sums.add_input(chunk, d, self.call.part("W", self.direction))
         if "W" in wanted:
@@ -579,8 +599,9 @@ class _Backward:
         if "P" in wanted:
             C = self.call.engine.array(self.c_rows)
             c_prev = self.direction.timeline.previous(C, self.c0, chunk)
-            seen = self.call.xp.concat([c_prev, C[chunk.part, :], c_prev], axis=1)  # by the gates i o f
-            sums.add_rows("P", d[:, : 3 * self.call.H] * seen)
+            seen = [c_prev, C[chunk.part, :], c_prev]  # by the gates i o f
+            own = [d[:, k * H : (k + 1) * H] * c for k, c in zip(self.call.order, seen, strict=False)]
+            sums.add_rows("P", self.call.xp.concat(own, axis=1))
 
     def initial_gradients(self) -> dict[str, Any]:
         """The wanted gradients of the initial states, once all chunks are through."""
@@ -782,11 +803,10 @@ def lstm_cell_grad(
     names = check_wrt(operator, wrt, _CELL_ARGUMENTS, given={"P": P})
     wanted = frozenset(_SEQUENCE_NAME.get(name, name) for name in names)
     # one step has no use for the output that was saved: any array of its shape stands for it
-    over_time = dict(zip(("H_all", "C_all", "iofc"), one_step(*one_step(H, C_next, iofc)), strict=True))
-    grad_H, grad_C = one_step(grad_H, grad_C)
+    saved = one_step(*one_step(H, C_next, iofc))
     grads = _backward(
-        operator, (*one_step(X, W, R, B), None, *one_step(H, C, P)), over_time=over_time,
-        grad_H_all=None, cotangents={"grad_H_t": grad_H, "grad_C_t": grad_C}, input_forget=input_forget,
+        operator, (*one_step(X, W, R, B), None, *one_step(H, C, P)), saved,
+        (None, *one_step(grad_H, grad_C)), input_forget=input_forget,
         peephole=peephole, per_sample=per_sample, wanted=wanted, direction="forward", layout=0, clip=clip,
         activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip

@@ -18,6 +18,7 @@ import array_api_compat
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled, thread_count
 from xpgrad.engine.numpy_engine import NumpyEngine
+from xpgrad.engine.recorder import Recorder
 from xpgrad.engine.row_formula import RowFormula, Step
 from xpgrad.engine.standard import StandardEngine
 from xpgrad.engine.team import PoolTeam
@@ -28,6 +29,7 @@ __all__ = [
     "NumpyEngine",
     "Operand",
     "Product",
+    "Recorder",
     "RowFormula",
     "Span",
     "StandardEngine",
@@ -73,6 +75,11 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
             f"{getattr(xp, '__name__', xp)} arrays such as these"
         )
     return StandardEngine(xp)
+
+
+def of_type(array: Any) -> Any:
+    """The engine for arrays of this one's type, where the choice is free and is already known; else None."""
+    return None if _forced.get() is not None else _by_type.get(type(array))
 
 
 def agreed(arrays: Sequence[Any]) -> Any:

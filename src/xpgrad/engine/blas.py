@@ -35,13 +35,23 @@ class PackedGemm(NamedTuple):
     pack: int
     compute: int
 
+    def bytes_of(self, k: int, n: int) -> int:
+        """How many bytes a packed weight (k, n) has."""
+        sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, 64, k)]
+        return ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(self.size)(_letter(b"A"), *sizes)
+
 
 class Blas(NamedTuple):
-    """Addresses of gemm by dtype, of the packed one where there is one, a context of one thread a product."""
+    """Addresses of gemm by dtype, of the packed one where there is one; and how its threads are held back.
+
+    In one thread a product is, in that context, what runs in several threads of another team. `has_pool`
+    tells whether that makes a difference: its threads are a pool of its own.
+    """
 
     gemm: dict[str, int]
     packed: dict[str, PackedGemm]
     in_one_thread: Callable[[], contextlib.AbstractContextManager[None]]
+    has_pool: bool
 
 
 class PackedWeight(NamedTuple):
@@ -73,8 +83,9 @@ def find_blas(extension: str) -> Blas | None:
     for name in _GEMM_NAMES:
         functions = {dtype: symbol(library, name.format(letter)) for dtype, letter in _LETTERS.items()}
         if all(address and _multiplies(address, dtype) for dtype, address in functions.items()):
-            in_one_thread = functools.partial(_limited, _thread_functions(library))
-            return Blas(functions, _find_packed(library), in_one_thread)
+            pool = _thread_functions(library)
+            in_one_thread = functools.partial(_limited, pool)
+            return Blas(functions, _find_packed(library), in_one_thread, pool is not None)
     return None
 
 
@@ -94,8 +105,7 @@ def pack(weight: np.ndarray, functions: PackedGemm) -> PackedWeight:
     (k, n), rows = weight.shape, 64  # it packs well for any number of rows
     sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, rows, k)]
     which, form = _letter(b"A"), _letter(b"N" if by_rows else b"T")
-    ask = ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(functions.size)
-    buffer = np.empty(ask(which, *sizes) + 64, dtype=np.uint8)
+    buffer = np.empty(functions.bytes_of(k, n) + 64, dtype=np.uint8)
     buffer = buffer[-buffer.ctypes.data % 64 :]
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 9)(functions.pack)
     one, length = ctypes.byref(_REALS[weight.dtype.name](1)), sizes[0] if by_rows else sizes[2]

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine import special
-from xpgrad.engine.formula import Elementwise, Product
+from xpgrad.engine.formula import Elementwise, Operand, Product
 
 
 class Place(NamedTuple):
@@ -35,6 +35,7 @@ class Place(NamedTuple):
     at: str
     absent: bool
     same_as: int | None  # number of the input whose very rows an output replaces
+    order: tuple[int, ...]
 
 
 class FormulaText(NamedTuple):
@@ -82,14 +83,13 @@ def _stage_text(stage: Elementwise | Product) -> FormulaText | ProductText:
     return FormulaText(
         function,
         constants,
-        tuple(Place(o.blocks, o.at, o.rows is None, None) for o in stage.inputs),
-        tuple(
-            Place(
-                o.blocks, o.at, o.rows is None, None if o.rows is None else replaced.get((id(o.rows), o.at))
-            )
-            for o in stage.outputs
-        ),
+        tuple(_place(o, None) for o in stage.inputs),
+        tuple(_place(o, None if o.rows is None else replaced.get((id(o.rows), o.at))) for o in stage.outputs),
     )
+
+
+def _place(operand: Operand, same_as: int | None) -> Place:
+    return Place(operand.blocks, operand.at, operand.rows is None, same_as, tuple(operand.places))
 
 
 def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
@@ -136,6 +136,25 @@ def share(work):
     share_parts(carray(work, (5,), np.int64))
 """
     return load("share", text).share.address
+
+
+@functools.cache
+def compiled_executor(dtype: str) -> int:
+    """The address of native_program.execute for arrays of a dtype, as ``(code, begin, end)``."""
+    text = f"""# walks through a program's instructions on {dtype}; generated, {_versions()}
+from numba import cfunc
+import numpy as np
+
+from xpgrad.engine.native_program import execute
+
+one = np.{dtype}(1)
+
+
+@cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
+def run(code, begin, end):
+    execute(code, begin, end, one)
+"""
+    return load(f"program_{dtype}", text).run.address
 
 
 def cache_folder() -> Path:
@@ -240,7 +259,8 @@ def _versions() -> str:
     import numba
 
     here = Path(__file__).parent
-    sources = b"".join(path.read_bytes() for path in [*sorted(here.glob("scalar_*.py")), here / "native.py"])
+    copied = [path for pattern in ("scalar_*.py", "native*.py") for path in sorted(here.glob(pattern))]
+    sources = b"".join(path.read_bytes() for path in copied)
     return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"
 
 
@@ -363,12 +383,12 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
     targets: list[str] = []
     width = f"{prefix}_width"
     for kind, places, elements in (("x", stage.inputs, arguments), ("y", stage.outputs, targets)):
-        for number, (blocks, at, absent, same_as) in enumerate(places):
+        for number, (blocks, at, absent, same_as, order) in enumerate(places):
             if absent:
                 elements += ["None"] * blocks
                 continue
             if same_as is not None:
-                elements += [f"{prefix}x{same_as}_{block}[j]" for block in range(blocks)]
+                elements += [f"{prefix}x{same_as}_{block}[j]" for block in order]
                 continue
             array, m = f"{prefix}{kind}{number}", next(matrices)
             made.append(f"{array} = carray(pointer(head[{m}]), (head[{m + 1}], head[{m + 3}]), real)")
@@ -378,7 +398,7 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
             for block in range(blocks):
                 view = f"{array}_{block}"
                 views.append(f"{view} = {array}[{row}, {block} * {width}:{block + 1} * {width}]")
-                elements.append(f"{view}[j]")
+            elements += [f"{array}_{block}[j]" for block in order]
     results = [f"r{number}" for number in range(len(targets))]
     call = f"{', '.join(results)}, = {stage.function.__name__}({', '.join(arguments)})"
     loops = [

@@ -55,11 +55,19 @@ class Operand(NamedTuple):
     at : str
         Which of the rows a step touches: ``"now"``, ``"before"`` and ``"local"``, from the row given under
         that name; ``"first"``, from row 0; ``"every"``, the only row, for all rows of the step.
+    order : tuple of int, optional
+        Which block of columns each of the formula's operands is; one after the other by default.
     """
 
     rows: Any
     blocks: int = 1
     at: str = "now"
+    order: tuple[int, ...] | None = None
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Of each of the formula's operands, its block of columns."""
+        return range(self.blocks) if self.order is None else self.order
 
 
 class Elementwise(NamedTuple):

@@ -9,7 +9,17 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["multiply_rows", "multiply_rows_packed", "numbers", "pointer", "share_parts"]
+__all__ = [
+    "call_in_team",
+    "call_with_part",
+    "gemm",
+    "multiply_rows",
+    "multiply_rows_packed",
+    "numbers",
+    "pack_weight",
+    "pointer",
+    "share_parts",
+]
 
 _VOID, _BYTE = ir.VoidType(), ir.IntType(8)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
@@ -43,47 +53,56 @@ def numbers(address, rows, columns):
     return carray(pointer(address), (rows, columns), np.int64)
 
 
-def _gemm(packed):
-    """The Fortran interface of BLAS's gemm, nothing transposed: C (m, n) = A (m, k) B (k, n), column-major.
+def _letter(builder, number):
+    return _stored(builder, builder.trunc(number, _BYTE))
 
-    `packed` calls MKL's gemm_compute instead, whose A is packed. Integers are stored in 64 bits: a BLAS with
-    32-bit integers reads the lower half, which on a little-endian machine stands at the same address.
+
+def _gemm(packed):
+    """The Fortran interface of BLAS's gemm: C (m, n) = A (m, k) B (k, n) + beta C, column-major.
+
+    The forms of A and B are letters, N as it is or T transposed. `packed` calls MKL's gemm_compute instead,
+    whose A has the form P. Integers are stored in 64 bits: a BLAS with 32-bit integers reads the lower half,
+    which on a little-endian machine stands at the same address.
     """
 
     @intrinsic
-    def gemm(typingctx, address, one, m, n, k, a, lda, b, ldb, c, ldc):
+    def gemm(typingctx, address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
         def codegen(context, builder, signature, args):
-            address, one, m, n, k, a, lda, b, ldb, c, ldc = args
-
-            def letter(name):
-                return _stored(builder, ir.Constant(_BYTE, ord(name)))
+            address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc = args
 
             def at(number):
                 return builder.inttoptr(number, _POINTER)
 
-            arguments = [letter("P" if packed else "N"), letter("N")]
+            arguments = [_letter(builder, a_form), _letter(builder, b_form)]
             arguments += [_stored(builder, size) for size in (m, n, k)]
             arguments += [] if packed else [_stored(builder, one)]
             arguments += [at(a), _stored(builder, lda), at(b), _stored(builder, ldb)]
-            arguments += [_stored(builder, ir.Constant(one.type, 0.0)), at(c), _stored(builder, ldc)]
+            beta = _stored(builder, builder.sitofp(beta, one.type))
+            arguments += [beta, at(c), _stored(builder, ldc)]
             builder.call(_function(builder, address, _VOID, [_POINTER] * len(arguments)), arguments)
             return context.get_dummy_value()
 
-        return types.void(types.int64, one, *[types.int64] * 9), codegen
+        return types.void(types.int64, one, *[types.int64] * 12), codegen
 
     return gemm
 
 
-def _rows_multiplier(gemm):
+gemm = _gemm(packed=False)
+_gemm_packed = _gemm(packed=True)
+
+
+def _rows_multiplier(gemm, weight_form):
+    plain = ord("N")
+
     @njit(forceinline=True)
     def multiply_rows(address, one, itemsize, count, first, start, head, m):
         source, source_row = head[m], head[m + 3]
         weight, inner, columns, weight_row = head[m + 4], head[m + 5], head[m + 6], head[m + 7]
         target, target_row = head[m + 8], head[m + 11]
         gemm(
-            address, one, columns, count, inner, weight, weight_row,
+            address, one, weight_form, plain, columns, count, inner, weight, weight_row,
             source + first * source_row * itemsize, source_row,
-            target + start * target_row * itemsize, target_row,
+            0, target + start * target_row * itemsize, target_row,
         )  # fmt: skip
 
     return multiply_rows
@@ -92,8 +111,39 @@ def _rows_multiplier(gemm):
 # `count` rows of a source from `first` on, times a weight, into a target's rows from `start` on. These three
 # stand in head from m on, each as address, rows, columns and the length of a whole row. They are row-major;
 # read column by column, as BLAS does, a matrix is its own transpose, and so the factors change places.
-multiply_rows = _rows_multiplier(_gemm(packed=False))
-multiply_rows_packed = _rows_multiplier(_gemm(packed=True))
+multiply_rows = _rows_multiplier(gemm, ord("N"))
+multiply_rows_packed = _rows_multiplier(_gemm_packed, ord("P"))
+
+
+@intrinsic
+def pack_weight(typingctx, address, one, form, n, k, source, length, target):
+    """MKL's gemm_pack of a weight (k, n), for the factor A of products as in `multiply_rows`."""
+
+    def codegen(context, builder, signature, args):
+        address, one, form, n, k, source, length, target = args
+        rows = ir.Constant(_INT64, 64)  # it packs well for any number of rows
+        arguments = [_letter(builder, ir.Constant(_INT64, ord("A"))), _letter(builder, form)]
+        arguments += [_stored(builder, size) for size in (n, rows, k)]
+        arguments += [_stored(builder, one), builder.inttoptr(source, _POINTER), _stored(builder, length)]
+        arguments += [builder.inttoptr(target, _POINTER)]
+        builder.call(_function(builder, address, _VOID, [_POINTER] * len(arguments)), arguments)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, one, *[types.int64] * 6), codegen
+
+
+@intrinsic
+def call_in_team(typingctx, address, function, work, threads):
+    """Call ``GOMP_parallel(function, work, threads, 0)``."""
+
+    def codegen(context, builder, signature, args):
+        address, function, work, threads = args
+        call = _function(builder, address, _VOID, [_POINTER, _POINTER, _INT32, _INT32])
+        function, work = (builder.inttoptr(number, _POINTER) for number in (function, work))
+        builder.call(call, [function, work, builder.trunc(threads, _INT32), ir.Constant(_INT32, 0)])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
 
 
 @intrinsic
@@ -106,7 +156,9 @@ def _call_for_number(typingctx, address):
 
 
 @intrinsic
-def _call_with_part(typingctx, address, data, part):
+def call_with_part(typingctx, address, data, part):
+    """Call the compiled ``function(data, part)``."""
+
     def codegen(context, builder, signature, args):
         call = _function(builder, args[0], _VOID, [_POINTER, _INT64])
         builder.call(call, [builder.inttoptr(args[1], _POINTER), args[2]])
@@ -123,4 +175,4 @@ def share_parts(work):
     are, and the addresses of ``omp_get_thread_num`` and ``omp_get_num_threads``.
     """
     for part in range(_call_for_number(work[3]), work[2], _call_for_number(work[4])):
-        _call_with_part(work[0], work[1], part)
+        call_with_part(work[0], work[1], part)

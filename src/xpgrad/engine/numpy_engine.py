@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine import array_loops
-from xpgrad.engine.blas import Blas, PackedWeight, find_blas, pack
+from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
 from xpgrad.engine.numpy_images import NumpyImages
+from xpgrad.engine.program import Form, Program
 from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
 from xpgrad.engine.team import PoolTeam
@@ -37,6 +38,21 @@ _PACKED_TIMES = 12
 _PRODUCT_ROWS = 16
 # What is computed in, by name: a dtype's own `name` is made anew at every call.
 _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
+
+
+class TimeLoop(NamedTuple):
+    """A compiled time loop on its matrices: the integers that it takes begin with `head`.
+
+    Behind it stand, of each of the matrices, the address of the first array, and of the second one rows,
+    columns and the length of a whole row. `kept` is what addresses in `head` point into.
+    """
+
+    function: int
+    head: list[int]
+    matrices: list[tuple[Any, Any]]
+    parts: int
+    blas: Blas | None
+    kept: tuple[np.ndarray, ...]
 
 
 class NumpyEngine(NumpyImages, StandardEngine):
@@ -81,10 +97,16 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
         """Row-major, which products take faster than a transpose; in BLAS's own form where that pays."""
-        functions = self.blas.packed.get(_NAMES.get(weight.dtype, "")) if self.blas else None
-        if functions is None or not jit_enabled() or weight.size < _PACKED or times < _PACKED_TIMES:
+        functions = self.packing(weight.dtype, weight.size, times)
+        if functions is None:
             return PackedWeight(np.ascontiguousarray(weight))
         return pack(weight if weight.T.flags.c_contiguous else np.ascontiguousarray(weight), functions)
+
+    def packing(self, dtype: Any, size: int, times: int) -> PackedGemm | None:
+        """What packs a weight of so many elements for so many products; None where that does not pay."""
+        if self.blas is None or not jit_enabled() or size < _PACKED or times < _PACKED_TIMES:
+            return None
+        return self.blas.packed.get(_NAMES.get(dtype, ""))
 
     def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
         """Matrix product, straight into the target's rows."""
@@ -99,7 +121,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def chunk(self, width: int, like: np.ndarray) -> int:
         """As many rows as stay in a second-level cache between the loop and the products behind it."""
-        return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.itemsize))
+        return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
         """The sum over the rows, as a product: in one pass, by BLAS."""
@@ -128,7 +150,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         elif products and self.blas is None:
             self._scan_by_stages(stages, steps, lambda stage, span: self.scan([stage], np.asarray([span])))
         else:
-            self._scan_compiled(stages, steps, dtype, self.blas if products else None)
+            self._scan_compiled(stages, steps)
 
     def _scan_by_stages(
         self,
@@ -148,22 +170,38 @@ class NumpyEngine(NumpyImages, StandardEngine):
         first = first_row(stage.source, span)
         self.write_product(stage.source.rows[first : first + span.rows], stage.weight.array, stage.target, 0)
 
-    def _scan_compiled(
-        self, stages: Sequence[Elementwise | Product], steps: np.ndarray, dtype: str, blas: Blas | None
-    ) -> None:
-        """The loop compiled; `blas` is given where there are products."""
+    def _scan_compiled(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+        """The loop compiled."""
+        loop = self.time_loop(stages, steps)
+        head = [*loop.head]
+        for memory, matrix in loop.matrices:
+            head += [memory.__array_interface__["data"][0], *_sizes(matrix)]
+        self.run_loop(loop, np.asarray(head, dtype=np.int64))
+
+    def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
+        """The compiled loop, and what it takes."""
         from xpgrad.engine.compiler import compiled_loop, operands_of
 
+        dtype = _dtype(stages)
+        blas = self.blas if any(isinstance(stage, Product) for stage in stages) else None
         steps = np.ascontiguousarray(steps, dtype=np.int64)
         bounds = _bounds(steps, _width(stages), self.team.size(), blas is not None)
         packed = blas.packed.get(dtype) if blas else None
-        head = [len(steps), steps.ctypes.data, bounds.ctypes.data]
-        head += [blas.gemm[dtype] if blas else 0, packed.compute if packed else 0]
-        for rows in operands_of(stages):
-            head += _matrix(rows)
-        data, parts = np.asarray(head, dtype=np.int64), len(bounds) - 1
-        with blas.in_one_thread() if blas and parts > 1 else contextlib.nullcontext():
-            self.team.run(compiled_loop(stages, dtype), data, parts)
+        products = [blas.gemm[dtype] if blas else 0, packed.compute if packed else 0]
+        return TimeLoop(
+            compiled_loop(stages, dtype),
+            [len(steps), steps.ctypes.data, bounds.ctypes.data, *products],
+            [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in operands_of(stages)],
+            len(bounds) - 1,
+            blas,
+            (steps, bounds),
+        )
+
+    def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
+        """Run a loop on its integers, in threads where it has parts."""
+        alone = loop.blas is None or loop.parts == 1
+        with contextlib.nullcontext() if alone else loop.blas.in_one_thread():
+            self.team.run(loop.function, data, loop.parts)
 
     def _cuts(self, count: int, size: int) -> list[int]:
         """Where to cut 0 .. count for threads: nowhere inside, if `size` elements are not enough for them."""
@@ -214,6 +252,32 @@ class NumpyEngine(NumpyImages, StandardEngine):
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 return False
         return True
+
+    def form(self, arrays: Collection[Any]) -> Form | None:
+        """What tells the arrays of one call from those for which another program is needed; None for none."""
+        layouts, dtype = [], None
+        for array in arrays:
+            if type(array) is not np.ndarray or array.dtype not in _NAMES:
+                return None
+            dtype = array.dtype if dtype is None else dtype
+            size = dtype.itemsize
+            strides = tuple([stride // size for stride in array.strides])
+            if array.dtype != dtype or not array.size or any(stride < 0 for stride in strides):
+                return None
+            if not array.flags.aligned:
+                return None
+            layouts.append((array.shape, strides))
+        return self._form(dtype, layouts)
+
+    def _form(self, dtype: Any, layouts: list[tuple]) -> Form | None:
+        if not jit_enabled():
+            return None
+        team = self.team
+        return Form(dtype, tuple(layouts), (team, team.size()))
+
+    def run(self, program: Program, arrays: Iterable[Any]) -> list[Any]:
+        """The program's results for the arrays of a call."""
+        return program.run([array.__array_interface__["data"][0] for array in arrays])
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result for arrays that agree."""
@@ -274,12 +338,10 @@ def _width(stages: Sequence[Elementwise | Product]) -> int:
     return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
-def _matrix(rows: np.ndarray | PackedWeight) -> list[int]:
-    """Address, rows, columns, and the length of a whole row."""
-    matrix, memory = (rows.array, rows.memory) if isinstance(rows, PackedWeight) else (rows, rows)
+def _sizes(matrix: np.ndarray) -> list[int]:
+    """Rows, columns, and the length of a whole row."""
     count, columns = matrix.shape
-    length = matrix.strides[0] // matrix.itemsize if count > 1 else columns
-    return [memory.__array_interface__["data"][0], count, columns, length]
+    return [count, columns, matrix.strides[0] // matrix.itemsize if count > 1 else columns]
 
 
 def _bounds(steps: np.ndarray, width: int, threads: int, products: bool) -> np.ndarray:
@@ -322,5 +384,5 @@ def _views(operands: Sequence[Operand], span: Span, start: int, count: int) -> l
         first = 0 if operand.at == "every" else first_row(operand, span) + start
         part = operand.rows[first : first + (1 if operand.at == "every" else count)]
         width = part.shape[1] // operand.blocks
-        views += [part[:, b * width : (b + 1) * width] for b in range(operand.blocks)]
+        views += [part[:, b * width : (b + 1) * width] for b in operand.places]
     return views

@@ -116,12 +116,14 @@ class StandardEngine(Images):
             if operand.rows is None:
                 arguments += [None] * operand.blocks
             else:
-                arguments += _split(_read(operand, span), operand.blocks)
+                blocks = _split(_read(operand, span), operand.blocks)
+                arguments += [blocks[place] for place in operand.places]
         results = list(stage.formula(self.xp, *arguments))
         for operand in stage.outputs:
             blocks, results = results[: operand.blocks], results[operand.blocks :]
             if operand.rows is not None:
-                whole = blocks[0] if operand.blocks == 1 else self.xp.concat(blocks, axis=1)
+                in_place = [blocks[operand.places.index(k)] for k in range(operand.blocks)]
+                whole = in_place[0] if operand.blocks == 1 else self.xp.concat(in_place, axis=1)
                 operand.rows.write(first_row(operand, span), whole)
 
     def agrees(self, arrays: Sequence[Any]) -> bool:

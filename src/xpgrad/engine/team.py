@@ -41,7 +41,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Team(ABC):
-    """Threads for independent parts."""
+    """Threads for independent parts.
+
+    Attributes
+    ----------
+    addresses : tuple of int or None
+        For compiled code that starts the threads itself, as `OpenMPTeam` takes them; None where it cannot.
+    """
+
+    addresses: tuple[int, int, int] | None = None
 
     @abstractmethod
     def size(self) -> int:
@@ -111,11 +119,13 @@ class OpenMPTeam(Team):
         Tells how many threads to use.
     """
 
+    addresses: tuple[int, int, int]
+
     def __init__(self, parallel: int, thread_number: int, team_size: int, threads: Callable[[], int]) -> None:
         self._parallel = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
         )(parallel)
-        self._addresses = thread_number, team_size
+        self.addresses = parallel, thread_number, team_size
         self._threads = threads
 
     def size(self) -> int:
@@ -134,7 +144,7 @@ class OpenMPTeam(Team):
             return
         from xpgrad.engine.compiler import compiled_share
 
-        work = np.asarray([function, data.ctypes.data, parts, *self._addresses], dtype=np.int64)
+        work = np.asarray([function, data.ctypes.data, parts, *self.addresses[1:]], dtype=np.int64)
         self._parallel(compiled_share(), work.ctypes.data, parts, 0)
 
 

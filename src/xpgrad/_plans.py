@@ -1,0 +1,92 @@
+"""Calls of one form: checked and planned once, afterwards run from their program.
+
+What an operator does, and whether a call is right, depends on its arrays' shapes, strides and dtype and on
+its attributes, not on the numbers in them. Where an engine has programs, the second call of a form writes one
+down, and from then on nothing else runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xpgrad import engine as engines
+from xpgrad.engine.program import Program
+from xpgrad.engine.recorder import CannotRecordError, Recorder
+
+# How many calls of a form run without a program: a form that comes once is not worth one.
+_FIRST_CALLS = 1
+_MOST = 512  # forms
+_known: dict[tuple, Any] = {}  # of each form: how often it came, or its program and the type of its results
+_writing = threading.Lock()
+
+
+def planned(
+    compute: Callable[..., Any], operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]
+) -> Any:
+    """What ``compute(operator, arrays, recorder, **options)`` returns, a named tuple of arrays and None.
+
+    Parameters
+    ----------
+    compute : callable
+        Checks and computes. With a recorder, its results are what that recorded.
+    operator : str
+        For messages.
+    arrays : mapping of str to array or None
+        All that it works on; those of integers are not in programs.
+    options : mapping of str to object
+        All that it depends on otherwise.
+    """
+    given = {name: array for name, array in arrays.items() if array is not None}
+    engine = engines.of_type(next(iter(given.values()), None))
+    form = None if engine is None else engine.form(given.values())
+    if form is None:
+        return compute(operator, arrays, None, **options)
+    try:
+        key = (compute, engine, form, tuple(given), *map(_typed, options.values()))
+        known = _known.get(key, 0)
+    except TypeError:  # something that has no hash, and that `compute` may not take
+        return compute(operator, arrays, None, **options)
+    if isinstance(known, int):
+        if known < _FIRST_CALLS:
+            result = compute(operator, arrays, None, **options)
+            _remember(key, known + 1)
+            return result
+        known = _plan(compute, operator, arrays, options, engine, form, tuple(given))
+        _remember(key, known)
+    if known is None:
+        return compute(operator, arrays, None, **options)
+    program, kind = known
+    return kind._make(engine.run(program, given.values()))
+
+
+def _typed(value: Any) -> Any:
+    """An option with its type: 1, 1.0 and True are equal, and not all of them are allowed."""
+    if isinstance(value, list | tuple):
+        return type(value), tuple((type(v), v) for v in value)
+    return type(value), value
+
+
+def _remember(key: tuple, value: Any) -> None:
+    with _writing:
+        if len(_known) >= _MOST and key not in _known:
+            del _known[next(iter(_known))]
+        _known[key] = value
+
+
+def _plan(
+    compute: Callable[..., Any],
+    operator: str,
+    arrays: Mapping[str, Any],
+    options: Mapping[str, Any],
+    engine: Any,
+    form: Any,
+    names: tuple[str, ...],
+) -> tuple[Program, type] | None:
+    try:
+        recorder = Recorder(engine, dict(zip(names, form.layouts, strict=True)), form.dtype)
+        result = compute(operator, arrays, recorder, **options)
+        return recorder.program(result), type(result)
+    except CannotRecordError:
+        return None

@@ -1,0 +1,336 @@
+"""A kernel's work as a list of instructions on memory, made once and run for every call of the same form.
+
+A program is an array of 64-bit integers that compiled code walks through (`native_program`). Where an
+instruction needs an address, the array holds a distance from the beginning of some memory; a run adds, in a
+copy of it, where that memory is: the call's arrays, fresh ones for the results, and one arena for all that
+lies between, in which memory that is used one after the other shares its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_LINE = 64  # bytes: each memory in the arena begins where a cache line does
+_KEPT = 1 << 25  # bytes of arena that a thread keeps for its next program
+
+
+class Block:
+    """Memory that is used as a whole: an array of the caller, a result, a constant or something between.
+
+    Parameters
+    ----------
+    size : int
+        How many elements it has.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Address(NamedTuple):
+    """A place in memory: bytes from the beginning of a block; None is the program's own array."""
+
+    block: Block | None
+    bytes: int
+
+
+class Place(NamedTuple):
+    """An operand: its first element, and its strides, in elements."""
+
+    block: Block
+    offset: int
+    strides: Sequence[int]
+
+
+class Form(NamedTuple):
+    """What a program depends on, of a call's arrays and of the machine.
+
+    `layouts` holds each array's shape and strides, in elements; `threads` what runs it and in how many.
+    """
+
+    dtype: np.dtype
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    threads: tuple[Any, int]
+
+
+class Instruction(ABC):
+    """One of a program's instructions."""
+
+    @abstractmethod
+    def blocks(self) -> list[Block]:
+        """The memory that it reads or writes."""
+
+    @abstractmethod
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """Its integers and addresses; `start` is where it will stand in the program's array."""
+
+
+class Multiply(Instruction):
+    """A matrix product, C = A B or C += A B; of each factor, the rows or the columns are contiguous."""
+
+    def __init__(self, sizes: tuple[int, int, int], places: Sequence[tuple], add: bool) -> None:
+        self._sizes, self._places, self._add = sizes, [Place(*place) for place in places], add
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [place.block for place in self._places]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        m, n, k = self._sizes
+        c, a, b = (Address(place.block, place.offset * itemsize) for place in self._places)
+        (c_length, _), *factors = (place.strides for place in self._places)
+        (a_form, a_length), (b_form, b_length) = (
+            (ord("N"), rows) if columns == 1 else (ord("T"), columns) for rows, columns in factors
+        )
+        return [0, m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length]
+
+
+class Pack(Instruction):
+    """A weight (k, n) into the form in which BLAS's product takes it."""
+
+    def __init__(
+        self,
+        functions: Any,
+        shape: tuple[int, int],
+        by_columns: bool,
+        source: tuple[Block, int],
+        target: Block,
+    ) -> None:
+        self._function, self._shape, self._by_columns = functions.pack, shape, by_columns
+        self._source, self._target = source, target
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [self._source[0], self._target]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        k, n = self._shape
+        block, offset = self._source
+        form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
+        return [
+            1,
+            self._function,
+            form,
+            n,
+            k,
+            Address(block, offset * itemsize),
+            length,
+            Address(self._target, 0),
+        ]
+
+
+class Arithmetic(Instruction):
+    """Zero, a copy, a sum or a product of arrays of one shape, element by element."""
+
+    AXES = 3
+    KINDS = ("zero", "copy", "add", "multiply")
+
+    def __init__(self, kind: str, shape: Sequence[int], places: Sequence[tuple]) -> None:
+        self._kind, self._shape, self._places = kind, shape, [Place(*place) for place in places]
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [place.block for place in self._places]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        missing = self.AXES - len(self._shape)
+        operands: list[Any] = []
+        for block, offset, strides in self._places:
+            # without axes, the last one has the stride of a vector of one element
+            steps = [*[0] * missing, *strides] if strides else [0] * (missing - 1) + [1]
+            operands += [Address(block, offset * itemsize), *steps]
+        unused = [0] * ((3 - len(self._places)) * (1 + self.AXES))
+        return [2, self.KINDS.index(self._kind), *[1] * missing, *self._shape, *operands, *unused]
+
+
+class Loop(Instruction):
+    """A compiled time loop, in one part or in several, a thread each."""
+
+    WORK = 5  # integers of native.share_parts
+
+    def __init__(self, loop: Any, engine: Any) -> None:
+        self.loop, self._team = loop, engine.team
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [memory.block for memory, _ in self.loop.matrices]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        data = Address(None, 8 * self.data_start(start))
+        number, size = (self._team.addresses or (0, 0, 0))[1:]
+        work = [self.loop.function, data, self.loop.parts, number, size]
+        head = [*self.loop.head]
+        for memory, matrix in self.loop.matrices:
+            address = Address(memory.block, memory.offset * itemsize)
+            head += [address, *matrix.shape, matrix.strides[0] if matrix.shape[0] > 1 else matrix.shape[1]]
+        return [3, Address(None, 8 * (start + 2)), *work, *head]
+
+    def data_start(self, start: int) -> int:
+        """Where, in the program's array, the integers begin that the loop takes."""
+        return start + 2 + self.WORK
+
+    def is_native(self) -> bool:
+        """Whether compiled code can start it, without Python's help for its threads."""
+        if self.loop.parts == 1:
+            return True
+        return self._team.addresses is not None and not (self.loop.blas and self.loop.blas.has_pool)
+
+
+class Program:
+    """Instructions and the memory on which they work.
+
+    Parameters
+    ----------
+    engine : NumpyEngine
+        On whose threads and BLAS it runs.
+    dtype : dtype
+        Of all arrays.
+    inputs : int
+        How many arrays a call has.
+    """
+
+    def __init__(self, engine: Any, dtype: Any, inputs: int) -> None:
+        self._engine, self._dtype = engine, dtype
+        self.inputs = [Block(0) for _ in range(inputs)]
+        self._constants: dict[Block, np.ndarray] = {}
+        self._instructions: list[Instruction] = []
+
+    # --- writing it
+
+    def memory(self, size: int) -> Block:
+        """Memory for so many elements, between the inputs and the results or for one of these."""
+        return Block(size)
+
+    def constant(self, array: np.ndarray) -> Block:
+        """Memory that holds an array from the beginning."""
+        block = Block(array.size)
+        self._constants[block] = array
+        return block
+
+    def add(self, instruction: Instruction) -> None:
+        """Write down the next instruction."""
+        self._instructions.append(instruction)
+
+    def finish(self, outputs: Sequence[tuple[Block, tuple[int, ...]] | None]) -> None:
+        """Settle where everything is; of the outputs the memory and the shape, None for none."""
+        from xpgrad.engine.compiler import compiled_share
+
+        self._shapes = [None if output is None else output[1] for output in outputs]
+        results = [output[0] for output in outputs if output is not None]
+        number_of = {block: number for number, block in enumerate([*self.inputs, *results])}
+        arena, self_number = len(number_of), len(number_of) + 1
+        between, self._arena_bytes = self._arrange(number_of)
+
+        addresses = self._engine.team.addresses or (0, 0, 0)
+        functions = self._engine.blas.gemm[self._dtype.name]
+        code: list[Any] = [functions, addresses[0], compiled_share()]
+        self._parts: list[tuple[int, int, Loop | None]] = []
+        begin = len(code)
+        for instruction in self._instructions:
+            start = len(code)
+            body = instruction.code(start + 1, self._dtype.itemsize)
+            code += [len(body) + 1, *body]
+            if isinstance(instruction, Loop) and not instruction.is_native():
+                self._parts += [(begin, start, None), (instruction.data_start(start + 1), start, instruction)]
+                begin = len(code)
+        self._parts.append((begin, len(code), None))
+        self._parts = [part for part in self._parts if part[2] is not None or part[0] < part[1]]
+
+        where, memory = [], []
+        for place, value in enumerate(code):
+            if not isinstance(value, Address):
+                continue
+            block, distance = value
+            if block is None:
+                number = self_number
+            elif block in number_of:
+                number = number_of[block]
+            elif block in self._constants:
+                code[place] = distance + self._constants[block].ctypes.data
+                continue
+            else:
+                number, distance = arena, distance + between[block]
+            code[place] = distance
+            where.append(place)
+            memory.append(number)
+        self._code = np.asarray(code, dtype=np.int64)
+        self._where, self._memory = np.asarray(where, dtype=np.intp), np.asarray(memory, dtype=np.intp)
+        self._loops = [i.loop for i in self._instructions if isinstance(i, Loop)]  # whose arrays are needed
+        del self._instructions
+
+    def _arrange(self, elsewhere: dict[Block, int]) -> tuple[dict[Block, int], int]:
+        """Where in the arena each memory begins, and the arena's size: first fit, by first and last use."""
+        uses: dict[Block, list[int]] = {}
+        for number, instruction in enumerate(self._instructions):
+            for block in instruction.blocks():
+                if block not in elsewhere and block not in self._constants:
+                    uses.setdefault(block, []).append(number)
+        placed: list[tuple[int, int, int]] = []  # first byte, behind the last byte, last use
+        begins: dict[Block, int] = {}
+        for block, numbers in sorted(uses.items(), key=lambda item: item[1][0]):
+            size = -(-block.size * self._dtype.itemsize // _LINE) * _LINE
+            busy = sorted(one for one in placed if one[2] >= numbers[0])
+            begin = 0
+            for first, behind, _ in busy:
+                if begin + size <= first:
+                    break
+                begin = max(begin, behind)
+            begins[block] = begin
+            placed.append((begin, begin + size, numbers[-1]))
+        return begins, max((behind for _, behind, _ in placed), default=0)
+
+    # --- running it
+
+    def run(self, addresses: list[int]) -> list[np.ndarray | None]:
+        """The results, for the call's arrays at these addresses."""
+        results = [None if s is None else np.empty(s, dtype=self._dtype) for s in self._shapes]
+        for result in results:
+            if result is not None:
+                addresses.append(_address(result))
+        code, arena = self._code.copy(), _arena(self._arena_bytes)
+        own = _address(code)
+        addresses += [-(-_address(arena) // _LINE) * _LINE, own]
+        code[self._where] += np.asarray(addresses, dtype=np.int64)[self._memory]
+        for begin, end, loop in self._parts:
+            if loop is None:
+                _executor(self._dtype.name)(own, begin, end)
+            else:
+                self._engine.run_loop(loop.loop, code[begin:])
+        return results
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+_arenas = threading.local()
+
+
+def _arena(size: int) -> np.ndarray:
+    """Memory for so many bytes from a multiple of 64 on, for one run; its contents are whatever."""
+    kept = getattr(_arenas, "kept", None)
+    if kept is not None and len(kept) >= size + _LINE:
+        return kept
+    arena = np.empty(size + _LINE, dtype=np.uint8)
+    if size <= _KEPT:
+        _arenas.kept = arena
+    return arena
+
+
+@functools.cache
+def _executor(dtype: str) -> Any:
+    """``(code, begin, end)``, which walks through the instructions of a program's array."""
+    from xpgrad.engine.compiler import compiled_executor
+
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor(dtype))

@@ -1,0 +1,363 @@
+"""An engine that writes down what a kernel asks for, instead of doing it: the result is a program.
+
+A kernel whose calls have one form (shapes, strides, attributes) asks for the same things every time. Written
+down once, they are run again without the kernel, its checks and its views: see `program`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.blas import PackedWeight
+from xpgrad.engine.formula import Elementwise, Product
+from xpgrad.engine.program import Arithmetic, Block, Loop, Multiply, Pack, Program
+
+Strides = tuple[int, ...]
+
+
+class CannotRecordError(Exception):
+    """What is asked for has no instruction: the call runs without a program."""
+
+
+class Recorded:
+    """An array that a program will have: where it is, not what is in it.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Which writes the program.
+    block : Block
+        The memory.
+    offset : int
+        Of the first element, counted in elements.
+    shape, strides : tuple of int
+        As NumPy's, strides in elements.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self, recorder: Recorder, block: Block, offset: int, shape: tuple[int, ...], strides: Strides
+    ) -> None:
+        self._recorder, self.block, self.offset = recorder, block, offset
+        self.shape, self.strides, self.dtype = shape, strides, recorder.dtype
+
+    @property
+    def ndim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        return prod(self.shape)
+
+    @property
+    def T(self) -> Recorded:
+        """With the axes in reverse order."""
+        return self.view(self.offset, self.shape[::-1], self.strides[::-1])
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements follow one another in memory."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size > 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def view(self, offset: int, shape: tuple[int, ...], strides: Strides) -> Recorded:
+        """Other elements of the same memory."""
+        return Recorded(self._recorder, self.block, offset, shape, strides)
+
+    def __getitem__(self, key: Any) -> Recorded:
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if Ellipsis in keys:
+            place = keys.index(Ellipsis)
+            keys[place : place + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
+        keys += [slice(None)] * (self.ndim - len(keys))
+        offset, shape, strides = self.offset, [], []
+        for k, size, stride in zip(keys, self.shape, self.strides, strict=True):
+            if isinstance(k, slice):
+                start, stop, step = k.indices(size)
+                if step != 1:
+                    raise CannotRecordError("steps in slices")
+                offset += start * stride
+                shape.append(max(0, stop - start))
+                strides.append(stride)
+            else:
+                offset += (k % size) * stride
+        return self.view(offset, tuple(shape), tuple(strides))
+
+    def __add__(self, other: Recorded) -> Recorded:
+        return self._recorder.arithmetic("add", self, other)
+
+    def __mul__(self, other: Recorded) -> Recorded:
+        return self._recorder.arithmetic("multiply", self, other)
+
+
+class RecordedNamespace:
+    """Those of the array API's functions that kernels with programs call between an engine's."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        raise CannotRecordError(name)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None, device: Any = None) -> Recorded:
+        """Zeros."""
+        return self._recorder.arithmetic("zero", shape=shape)
+
+    def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
+        """The same elements in another shape."""
+        x = self._recorder.contiguous(x)
+        return x.view(x.offset, tuple(shape), _row_major(shape))
+
+    def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
+        """With one more axis of size 1."""
+        shape, strides = list(x.shape), list(x.strides)
+        shape.insert(axis, 1)
+        strides.insert(axis, 0)
+        return x.view(x.offset, tuple(shape), tuple(strides))
+
+    def permute_dims(self, x: Recorded, axes: Sequence[int]) -> Recorded:
+        """With its axes in another order."""
+        return x.view(x.offset, tuple(x.shape[k] for k in axes), tuple(x.strides[k] for k in axes))
+
+    def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
+        """One behind the other."""
+        shape = list(arrays[0].shape)
+        shape[axis] = sum(x.shape[axis] for x in arrays)
+        result, start = self._recorder.fresh(tuple(shape)), 0
+        for x in arrays:
+            stop = start + x.shape[axis]
+            self._recorder.copy(result[(*[slice(None)] * axis, slice(start, stop))], x)
+            start = stop
+        return result
+
+    def stack(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
+        """Along a new axis."""
+        return self.concat([self.expand_dims(x, axis=axis) for x in arrays], axis=axis)
+
+    def roll(self, x: Recorded, shift: int, *, axis: int) -> Recorded:
+        """The elements moved along an axis, those at its end to its beginning."""
+        cut = (*[slice(None)] * axis, slice(-shift % x.shape[axis], None))
+        rest = (*[slice(None)] * axis, slice(0, -shift % x.shape[axis]))
+        return self.concat([x[cut], x[rest]], axis=axis)
+
+
+class Recorder:
+    """Has an engine's methods, as `StandardEngine` describes them, for recurrent kernels.
+
+    Parameters
+    ----------
+    engine : NumpyEngine
+        The one on whose threads and BLAS the program is to run.
+    arrays : dict of str to (tuple of int, tuple of int)
+        Shapes and strides of the call's arrays, in elements.
+    dtype : dtype
+        Of all of them.
+    """
+
+    name = "recorder"
+
+    def __init__(self, engine: Any, arrays: dict[str, tuple[tuple[int, ...], Strides]], dtype: Any) -> None:
+        if engine.blas is None:
+            raise CannotRecordError("no BLAS found")
+        self._engine, self.dtype = engine, dtype
+        self._program = Program(engine, dtype, len(arrays))
+        self.xp = RecordedNamespace(self)
+        self._inputs = {
+            name: Recorded(self, block, 0, shape, strides)
+            for block, (name, (shape, strides)) in zip(self._program.inputs, arrays.items(), strict=True)
+        }
+
+    def input(self, name: str) -> Recorded:
+        """One of the call's arrays."""
+        return self._inputs[name]
+
+    def program(self, results: Sequence[Recorded | None]) -> Program:
+        """What was written down, to be run for these results."""
+        outputs: list[Recorded | None] = []
+        taken: set[Block] = set(self._program.inputs)
+        for result in results:
+            own = result
+            if own is not None and (own.block in taken or own.size != own.block.size or not own.contiguous):
+                own = self.fresh(own.shape)
+                self.copy(own, result)
+            if own is not None:
+                taken.add(own.block)
+            outputs.append(own)
+        self._program.finish([None if own is None else (own.block, own.shape) for own in outputs])
+        return self._program
+
+    def lower(self, array: Recorded) -> Recorded:
+        """Results stay what they are until the program runs."""
+        return array
+
+    def quiet(self) -> Any:
+        """Compiled code does not warn."""
+        return contextlib.nullcontext()
+
+    # --- memory
+
+    def fresh(self, shape: tuple[int, ...]) -> Recorded:
+        """New memory, to be written first."""
+        return Recorded(self, self._program.memory(prod(shape)), 0, tuple(shape), _row_major(shape))
+
+    def contiguous(self, x: Recorded) -> Recorded:
+        """The array, or a copy whose elements follow one another."""
+        if x.contiguous:
+            return x
+        result = self.fresh(x.shape)
+        self.copy(result, x)
+        return result
+
+    def _by_rows(self, x: Recorded) -> Recorded:
+        """The matrix, or a copy, whose rows' elements follow one another and no other's."""
+        rows, columns = _real_strides(x)
+        return x if columns == 1 and rows >= x.shape[1] else self.contiguous(x)
+
+    def copy(self, target: Recorded, x: Recorded) -> None:
+        """Write an array into another."""
+        self._emit_arithmetic("copy", target, [x])
+
+    def arithmetic(self, kind: str, *operands: Recorded, shape: tuple[int, ...] | None = None) -> Recorded:
+        """A new array, element by element from arrays of one shape."""
+        if len({x.shape for x in operands}) > 1:
+            raise CannotRecordError("broadcasting")
+        result = self.fresh(operands[0].shape if shape is None else tuple(shape))
+        self._emit_arithmetic(kind, result, operands)
+        return result
+
+    def _emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
+        shape, strides = _merged(target.shape, [target.strides, *(x.strides for x in operands)])
+        if len(shape) > Arithmetic.AXES:
+            raise CannotRecordError("an array with many axes")
+        places = [(x.block, x.offset, s) for x, s in zip([target, *operands], strides, strict=True)]
+        self._program.add(Arithmetic(kind, shape, places))
+
+    # --- row buffers
+
+    def wrap(self, array: Recorded) -> Recorded:
+        """The array itself, its rows made contiguous."""
+        return self._by_rows(array)
+
+    def rows(self, count: int, width: int, like: Any) -> Recorded:
+        """New memory."""
+        return self.fresh((count, width))
+
+    def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
+        """The product, in new memory."""
+        return self.matmul(a, b)
+
+    def carry(self, array: Recorded) -> Recorded:
+        """A copy of the array."""
+        result = self.fresh(array.shape)
+        self.copy(result, array)
+        return result
+
+    def columns(self, rows: Recorded, start: int, stop: int) -> Recorded:
+        """A view."""
+        return rows[:, start:stop]
+
+    def array(self, rows: Recorded) -> Recorded:
+        """The buffer itself."""
+        return rows
+
+    # --- what is computed
+
+    def chunk(self, width: int, like: Any) -> int:
+        """As the engine."""
+        return self._engine.chunk(width, like)
+
+    def matmul(self, a: Recorded, b: Recorded) -> Recorded:
+        """Matrix product, in new memory."""
+        if a.ndim != 2 or b.ndim != 2:
+            raise CannotRecordError("products of stacks of matrices")
+        result = self.fresh((a.shape[0], b.shape[1]))
+        self._multiply(result, a, b)
+        return result
+
+    def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int) -> None:
+        """Matrix product, into the target's rows."""
+        self._multiply(target[first : first + a.shape[0], :], a, b)
+
+    def add_product(self, total: Recorded | None, a: Recorded, b: Recorded) -> Recorded:
+        """Matrix product, added to the total by BLAS itself."""
+        if total is None:
+            return self.matmul(a, b)
+        self._multiply(total, a, b, add=True)
+        return total
+
+    def column_sums(self, array: Recorded) -> Recorded:
+        """The sum over the rows, as a product."""
+        ones = self._program.constant(np.ones(array.shape[0], dtype=self.dtype))
+        row = Recorded(self, ones, 0, (1, array.shape[0]), (array.shape[0], 1))
+        return self.matmul(row, array)[0]
+
+    def _multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
+        if not target.size:
+            return
+        factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
+        sizes = (target.shape[0], target.shape[1], a.shape[1])
+        places = [(x.block, x.offset, _real_strides(x)) for x in (target, *factors)]
+        self._program.add(Multiply(sizes, places, add))
+
+    def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
+        """See NumpyEngine.loop_weight; packing is part of the program."""
+        functions = self._engine.packing(self.dtype, weight.size, times)
+        if functions is None:
+            return PackedWeight(self._by_rows(weight))  # type: ignore[arg-type]
+        by_columns = weight.T.contiguous
+        source = weight if by_columns else self.contiguous(weight)
+        size = functions.bytes_of(*weight.shape)
+        buffer = self.fresh((-(-size // self.dtype.itemsize),))
+        self._program.add(
+            Pack(functions, weight.shape, by_columns, (source.block, source.offset), buffer.block)
+        )
+        return PackedWeight(source, buffer)  # type: ignore[arg-type]
+
+    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+        """The time loop, compiled."""
+        if len(steps):
+            self._program.add(Loop(self._engine.time_loop(stages, steps), self._engine))
+
+
+def _row_major(shape: Sequence[int]) -> Strides:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _real_strides(x: Recorded) -> Strides:
+    """A matrix's strides, with those of an axis of size 1 as if it were longer and row-major."""
+    rows, columns = x.strides
+    if x.shape[1] == 1:
+        columns = 1
+    if x.shape[0] == 1:
+        rows = max(x.shape[1], 1) if columns == 1 else 1
+    return rows, columns
+
+
+def _merged(shape: tuple[int, ...], strides: Sequence[Strides]) -> tuple[list[int], list[list[int]]]:
+    """A shape with as few axes as the strides of all operands allow."""
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        if sizes and all(own[-1] == s[axis] * size for own, s in zip(steps, strides, strict=True)):
+            sizes[-1] *= size
+            for own, s in zip(steps, strides, strict=True):
+                own[-1] = s[axis]
+        else:
+            sizes.append(size)
+            for own, s in zip(steps, strides, strict=True):
+                own.append(s[axis])
+    return sizes, steps
