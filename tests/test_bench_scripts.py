@@ -54,7 +54,8 @@ def _report(family, peer, rows, **changes):
     lines = [
         {
             "work": work, "ours": _side(ours), "peer": _side(theirs), "ratio": theirs / ours,
-            "path": "ATen, mm", "missing": None, "operations": 10**9, "traffic": 10**6, "dtype": "float32",
+            "path": "ATen, mm", "missing": None, "others": 0.0,
+            "operations": 10**9, "traffic": 10**6, "dtype": "float32",
         }
         for work, ours, theirs in rows
     ]  # fmt: skip

@@ -4,7 +4,11 @@ import io
 import itertools
 import json
 import math
+import os
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +16,17 @@ import pytest
 import xpgrad
 from xpgrad.__main__ import main
 from xpgrad.cli import bench
-from xpgrad.cli.benches import floor, groups, implementations, measure, memory, processes, timing, worker
+from xpgrad.cli.benches import (
+    floor,
+    groups,
+    implementations,
+    load,
+    measure,
+    memory,
+    processes,
+    timing,
+    worker,
+)
 from xpgrad.cli.benches.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED, Convolution
 from xpgrad.cli.benches.elementwise import FUNCTIONS, LOSSES, Elementwise, Loss
 from xpgrad.cli.benches.implementations import pytorch
@@ -282,6 +296,50 @@ def test_turns_alternate_and_are_kept_apart():
     found = processes.times_in_turns([Fake("a", 1.0), Fake("b", 3.0)], 0.0, rounds=2)
     assert order == ["a", "b", "a", "b"]
     assert [times.median for times in found] == [1.0, 3.0]
+
+
+def _burn(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what processes take")
+def test_what_others_take_is_seen_and_ours_is_not():
+    burner = [sys.executable, "-c", "import time\nend = time.time() + 30\nwhile time.time() < end: pass"]
+    with subprocess.Popen(burner) as process:
+        try:
+            scheduled = Path(f"/proc/{process.pid}/schedstat")  # nanoseconds on a core
+            start, before = time.perf_counter(), int(scheduled.read_text().split()[0])
+            watches = load.Watch([process.pid]), load.Watch([])
+            _burn(1.0)
+            quiet, disturbed = (watch.others() for watch in watches)
+            burned = (int(scheduled.read_text().split()[0]) - before) / 1e9
+            share = burned / (time.perf_counter() - start) / os.cpu_count()
+        finally:
+            process.kill()
+    assert disturbed - quiet == pytest.approx(share, abs=0.05)
+    assert share > 0.1
+
+
+def test_the_quietest_attempt_counts(monkeypatch):
+    shares = iter([0.5, 0.2, 0.04, 0.0])
+    medians = itertools.count()
+    monkeypatch.setattr(measure.Watch, "others", lambda self: next(shares))
+    monkeypatch.setattr(measure, "times_in_turns", lambda *_, **__: [next(medians)])
+    assert measure._quietest([], measure.USUAL) == ([2], 0.04)
+    shares = iter([0.5, 0.2, 0.3, 0.4])
+    assert measure._quietest([], measure.USUAL) == ([4], 0.2)
+    shares = iter([None])
+    assert measure._quietest([], measure.USUAL) == ([7], None)
+
+
+def test_disturbed_works_are_named():
+    rows = [{"work": name, "path": None, "missing": None, "others": share} for name, share in
+            (("a", 0.01), ("b", 0.3), ("c", None))]  # fmt: skip
+    assert bench.notes({"rows": rows}) == [
+        "Disturbed by other processes, which had a part of the cores: b (30%)."
+    ]
 
 
 def test_peak_memory_is_what_a_step_adds():

@@ -7,6 +7,9 @@ implementation can beat: operations of the matrix products over the best rate me
 bandwidth, whichever takes longer. A convolution counts its direct sum; Winograd's and Fourier's methods can
 be below.
 
+Where other processes take more than a twentieth of the machine, a work is measured again; what stayed
+disturbed is named.
+
 What is not installed is named and left out. A peer in another environment is measured with
 --python PEER=INTERPRETER.
 """
@@ -24,6 +27,7 @@ from .. import __version__
 from .benches import measure
 from .benches.groups import FAMILIES, GROUPS, Group
 from .benches.implementations import MODULES, OURS
+from .benches.load import QUIET
 from .benches.processes import Workers
 from .console import message, progress, table
 from .info import VARIABLES, read_cpu
@@ -249,11 +253,17 @@ def _brief(reason: str) -> str:
 
 
 def notes(group: dict[str, Any]) -> list[str]:
-    """What the peer really calls, and why it is missing where it is."""
+    """What the peer really calls, why it is missing where it is, and what was disturbed."""
     paths = dict.fromkeys(row["path"] for row in group["rows"] if row["path"])
     reasons = dict.fromkeys(_brief(row["missing"]) for row in group["rows"] if row["missing"])
     said = [f"The peer's path, by the time it takes: {'; '.join(paths)}."] if paths else []
-    return said + [f"No peer: {reason}." for reason in reasons]
+    said += [f"No peer: {reason}." for reason in reasons]
+    disturbed = [
+        f"{row['work']} ({row['others']:.0%})" for row in group["rows"] if (row["others"] or 0) > QUIET
+    ]
+    if disturbed:
+        said.append(f"Disturbed by other processes, which had a part of the cores: {'; '.join(disturbed)}.")
+    return said
 
 
 def summary_rows(groups: Sequence[dict[str, Any]]) -> list[list[str]]:

@@ -56,6 +56,11 @@ class Worker:
             cores = sorted(os.sched_getaffinity(0))[:threads]
             os.sched_setaffinity(self._process.pid, cores)
 
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
     def ask(self, do: str, **arguments: Any) -> Any:
         """The result of a method of the worker's session.
 
