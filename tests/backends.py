@@ -52,6 +52,7 @@ class Backend:
         with (
             mock.patch.dict(os.environ, self.environment),
             mock.patch.object(_plans, "_FIRST_CALLS", 0 if self.planned else sys.maxsize),
+            mock.patch.object(_plans, "_known", _plans._known if self.planned else {}),
             xpgrad.use_engine(self.engine),
         ):
             yield

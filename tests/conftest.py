@@ -59,6 +59,7 @@ def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def unplanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """No programs: for tests that watch what a kernel asks its engine for."""
     monkeypatch.setattr(_plans, "_FIRST_CALLS", sys.maxsize)
+    monkeypatch.setattr(_plans, "_known", {})
 
 
 @pytest.fixture

@@ -79,6 +79,21 @@ class _XpgradKernel(torch.autograd.Function):
         )
 
 
+class _EagerKernel(_XpgradKernel):
+    """The same where no transformation of `torch.func` is at work.
+
+    PyTorch then calls one function instead of two, and does not look up the forward's signature each time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        outputs = _XpgradKernel.forward(*args)
+        _XpgradKernel.setup_context(ctx, args, outputs)
+        return outputs
+
+    setup_context = staticmethod(torch.autograd.function._SingleLevelFunction.setup_context)
+
+
 class _XpgradGradient(torch.autograd.Function):
     """A kernel's gradient where it is differentiated or mapped itself.
 
@@ -188,7 +203,8 @@ def apply(
     elif forward_ad._current_level >= 0 or (kernel.shapes is None and is_watched()):
         outputs = _as_many_operators(kernel, operands, attributes, asked)
     else:
-        outputs = _XpgradKernel.apply(kernel, *operands, attributes, asked, again)
+        function = _XpgradKernel if torch._C._are_functorch_transforms_active() else _EagerKernel
+        outputs = function.apply(kernel, *operands, attributes, asked, again)
     return tuple(outputs[: len(kernel.cotangents)])
 
 

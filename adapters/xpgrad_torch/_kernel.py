@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import xpgrad
-from xpgrad._recurrent import in_gate_order
+from xpgrad._recurrent import run_foreign
 from xpgrad_torch._library import register
 
 _GATE_ORDER = inspect.Parameter(
@@ -16,11 +16,14 @@ _GATE_ORDER = inspect.Parameter(
 )
 
 
-def _run(name: str, *operands: Any, gate_order: Sequence[int] | None = None, **keywords: Any) -> Any:
+_FOREIGN = {"gate_order", "keep_products", "products"}
+
+
+def _run(name: str, *operands: Any, **keywords: Any) -> Any:
     function = getattr(xpgrad, name)
-    if gate_order is None:
+    if _FOREIGN.isdisjoint(keywords):
         return function(*operands, **keywords)
-    return in_gate_order(gate_order, function, *operands, **keywords)
+    return run_foreign(function, *operands, **keywords)
 
 
 class Kernel:
@@ -42,6 +45,8 @@ class Kernel:
         ``per_sample`` form. Without shapes, `torch.func.vmap` goes through the kernel's own operators.
     ordered : bool
         Whether the gates of weights may stand in another order than ONNX's, by one more attribute.
+    products : bool
+        Whether the kernel can keep its products for the gradient, as one more output.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Kernel:
         *,
         shapes: Mapping[str, str] | None = None,
         ordered: bool = False,
+        products: bool = False,
     ) -> None:
         parameters = [*inspect.signature(getattr(xpgrad, name)).parameters.values()]
         parameters += [_GATE_ORDER] if ordered else []
@@ -67,9 +73,11 @@ class Kernel:
         # What the gradient depends on: not a bias that was only added.
         taken = inspect.signature(getattr(xpgrad, f"{name}_grad")).parameters
         self.taken = tuple(name for name in self.operands if name in taken)
-        self.outputs, self.cotangents, self.saved = outputs, cotangents, saved
+        self._keeps_products = products
+        more = ("products",) if products else ()
+        self.outputs, self.cotangents, self.saved = (*outputs, *more), cotangents, (*saved, *more)
         # The arrays that the gradient takes, and the attributes that it has on top.
-        self.gradient_arrays = (*self.taken, *saved, *cotangents)
+        self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
         known = {*self.gradient_arrays, *(p.name for p in self.attributes), "per_sample", "wrt", "out"}
         self.gradient_attributes = [p for p in taken.values() if p.name not in known]
         self.shapes = None if shapes is None else dict(shapes) | self._cotangent_shapes(shapes)
@@ -85,6 +93,8 @@ class Kernel:
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
+        if self._keeps_products:
+            attributes["keep_products"] = True
         outputs = _run(self.name, *operands, **attributes)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 

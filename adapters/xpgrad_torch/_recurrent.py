@@ -331,7 +331,8 @@ def _stack(parameters: Sequence[Tensor], directions: int) -> Tensor:
     """Return what belongs to each direction in turn, behind an axis for the directions."""
     if len(parameters) == 1:
         return parameters[0].unsqueeze(0)  # no copy
-    return torch.cat(list(parameters)).unflatten(0, (directions, -1))
+    joined = torch.cat(list(parameters))
+    return joined.view(directions, -1, *joined.shape[1:])
 
 
 def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:

@@ -106,8 +106,11 @@ _GRU = Kernel(
     xpgrad.GRUForward._fields,
     ("grad_H_all", "grad_H_t"),
     saved=("H_all", "zrh"),
-    shapes=_SEQUENCE | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H", "zrh": "T D N 3H"},
+    shapes=_SEQUENCE
+    | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H"}
+    | {"zrh": "T D N 3H", "products": "T D N H"},
     ordered=True,
+    products=True,
 )
 _CELL = {"X": "N I", "H": "N H", "H_next": "N H"}
 _LSTM_CELL = Kernel(
@@ -274,7 +277,7 @@ def gru(
         Where the reset gate multiplies: 1 behind the recurrent product, as in `torch.nn.GRU`; 0 in front of
         it, ONNX's default.
     save : "all", "states" or int
-        As in `lstm`; ``"all"`` is 4H numbers a step and sequence.
+        As in `lstm`; ``"all"`` is 5H numbers a step and sequence.
 
     Returns
     -------

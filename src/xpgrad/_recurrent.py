@@ -49,22 +49,47 @@ class Direction(NamedTuple):
     activations: tuple[ActivationChoice, ...]
 
 
-# See `in_gate_order`.
-_gate_order: ContextVar[tuple[int, ...] | None] = ContextVar("xpgrad_gate_order", default=None)
+class _Foreign(NamedTuple):
+    """What `run_foreign` knows of a call beyond the operator's own arguments."""
+
+    options: dict[str, Any]
+    arrays: dict[str, Any]
 
 
-def in_gate_order(order: Sequence[int], kernel: Callable[..., Any], *arrays: Any, **keywords: Any) -> Any:
-    """What the kernel returns for weights whose gates stand in another order than ONNX's.
+_PLAIN = _Foreign({}, {})
+_foreign: ContextVar[_Foreign] = ContextVar("xpgrad_foreign", default=_PLAIN)
 
-    Frameworks have orders of their own. With `order`, of which block of rows each of ONNX's gates is, their
-    weights and gradients need no copies; saved gates then stand in that order as well. The GRU's candidate is
-    always the last.
+
+def run_foreign(
+    kernel: Callable[..., Any],
+    *arrays: Any,
+    gate_order: Sequence[int] | None = None,
+    products: Any = None,
+    keep_products: bool = False,
+    **keywords: Any,
+) -> Any:
+    """What the kernel returns for a framework's own layout of weights, and with more kept for the gradient.
+
+    Parameters
+    ----------
+    kernel, *arrays, **keywords
+        A recurrent kernel or gradient, and what it takes.
+    gate_order : sequence of int, optional
+        Which block of rows each of ONNX's gates is, in weights, their gradients and the saved gates: they
+        need no copies then. The GRU's candidate is always the last.
+    keep_products : bool
+        Let `gru` return one more output, the candidate's recurrent products (T, D, N, H).
+    products : array, optional
+        These, for `gru_grad`, which else makes them anew.
     """
-    token = _gate_order.set(tuple(order))
+    options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
+    if keep_products:
+        options["keep_products"] = True
+    token = _foreign.set(_Foreign(options, {} if products is None else {"products": products}))
     try:
         return kernel(*arrays, **keywords)
     finally:
-        _gate_order.reset(token)
+        _foreign.reset(token)
 
 
 def planned_call(
@@ -75,8 +100,9 @@ def planned_call(
     options: Mapping[str, Any],
 ) -> Any:
     """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
-    named = dict(zip(names, arrays, strict=True))
-    return planned(compute, operator, named, {**options, "gate_order": _gate_order.get()})
+    foreign = _foreign.get()
+    named = dict(zip(names, arrays, strict=True)) | foreign.arrays
+    return planned(compute, operator, named, {**options, **foreign.options})
 
 
 class RecurrentCall:
@@ -473,6 +499,20 @@ class GradientSums:
             self._sums[name] = engine.matmul(xp.permute_dims(d, (1, 2, 0)), xp.permute_dims(x, (1, 0, 2)))
         else:
             self._sums[name] = engine.add_product(self._sums.get(name), d.T, x)
+
+    def add_weight_before(self, name: str, d: Any, chunk: Chunk, rows: Any, initial: Any) -> None:
+        """As `add_weight`, by the rows of the step before, and by the initial state before the first step."""
+        timeline = self._direction.timeline
+        zero = initial is None
+        initial = timeline.zeros(self._call.H) if zero else timeline.sort(initial)
+        if self._per_sample or not timeline.dense:
+            self.add_weight(name, d, timeline.previous(rows, initial, chunk))
+            return
+        pieces = timeline.pieces_before(rows, initial, chunk)
+        for part, x in pieces:
+            needless = x is initial and zero and (len(pieces) > 1 or name in self._sums)
+            if not needless:
+                self.add_weight(name, d[part, :], x)
 
     def add_rows(self, name: str, d: Any) -> None:
         """The sum over all rows (width,), or over each sample's (N, width)."""

@@ -146,10 +146,8 @@ class Timeline:
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
         """For each row of a chunk the row of the step before, the sorted initial state at the first step."""
-        start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
-        if chunk.rows == 0:
-            return rows
-        if not self.dense:
+        start, stop = chunk.start, chunk.start + chunk.rows
+        if not self.dense and chunk.rows:
             step, place = self._row_step[start:stop], self._row_place[start:stop]
             if not len(chunk.first):
                 return self._take(rows, self._starts[step - 1] + place)
@@ -157,11 +155,23 @@ class Timeline:
             count = int(chunk.first[0, 0])
             later = self._take(rows, self._starts[step[count:] - 1] + place[count:])
             return self.xp.concat([initial[:count, :], later], axis=0)
+        pieces = [piece for _, piece in self.pieces_before(rows, initial, chunk)]
+        return pieces[0] if len(pieces) == 1 else self.xp.concat(pieces, axis=0)
+
+    def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> list[tuple[slice, Any]]:
+        """The same in dense rows without a copy: parts of the chunk's rows, and what stands before each."""
+        start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
+        if chunk.rows == 0:
+            return [(slice(0, 0), rows)]
+        if not len(chunk.first):
+            shift = N if self.reverse else -N
+            return [(slice(0, chunk.rows), rows[start + shift : stop + shift, :])]
+        rest = chunk.rows - N
         if self.reverse:
-            shifted = rows[start + N : min(stop + N, self.rows), :]
-            return self.xp.concat([shifted, initial], axis=0) if len(chunk.first) else shifted
-        shifted = rows[max(start - N, 0) : stop - N, :]
-        return self.xp.concat([initial, shifted], axis=0) if len(chunk.first) else shifted
+            parts = [(slice(0, rest), rows[start + N : stop, :]), (slice(rest, chunk.rows), initial)]
+        else:
+            parts = [(slice(0, N), initial), (slice(N, chunk.rows), rows[start : stop - N, :])]
+        return parts if rest else [(slice(0, N), initial)]
 
     def zeros(self, width: int) -> Any:
         """Zero states (N, width)."""

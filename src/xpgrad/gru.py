@@ -29,7 +29,7 @@ for statistical machine translation" (2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
@@ -73,6 +73,15 @@ class GRUForward(NamedTuple):
     zrh: Any
 
 
+class KeptGRUForward(NamedTuple):
+    """GRUForward, with the candidate's recurrent products (T, D, N, H); see `run_foreign`."""
+
+    H_all: Any
+    H_t: Any
+    zrh: Any
+    products: Any
+
+
 class GRUGrads(NamedTuple):
     """What `gru_grad` returns: a gradient each, None where it was not asked for.
 
@@ -114,11 +123,11 @@ def _gru_step_after(
     h_prev: Any,
     *, f_value: Any, f_alpha: Any, f_beta: Any, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Gates z and r, candidate, output, with the reset after the product; x and r* are the products."""
+    """Gates z and r, candidate, output, rn, with the reset after the product; x and r* are the products."""
     z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
     r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
     n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, True), clip), g_alpha, g_beta)
-    return z, r, n, n + z * (h_prev - n)
+    return z, r, n, n + z * (h_prev - n), rn
 
 
 def _gru_gates_before(
@@ -135,9 +144,9 @@ def _gru_output_before(
     xp: Any, z: Any, r: Any, xn: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any, h_prev: Any,
     *, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """The gates as they were, candidate, output; rn is R_h (r h')."""
+    """The gates as they were, candidate, output, rn, which is R_h (r h')."""
     n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, False), clip), g_alpha, g_beta)
-    return z, r, n, n + z * (h_prev - n)
+    return z, r, n, n + z * (h_prev - n), rn
 
 
 def _known(xp: Any, rebuilt: Any, b: Any, y: Any) -> Any:
@@ -309,8 +318,9 @@ def _compute_forward(
     recorder: Recorder | None,
     *,
     linear_before_reset: int,
+    keep_products: bool = False,
     **attributes: Any,
-) -> GRUForward:
+) -> GRUForward | KeptGRUForward:
     """Check and compute, or write down."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     call = RecurrentCall(
@@ -318,19 +328,20 @@ def _compute_forward(
     )
     one_direction = _forward_after if linear_before_reset else _forward_before
     with call.engine.quiet():
-        parts = [one_direction(call, d) for d in call.directions]
-        H_all, H_t, zrh = (list(part) for part in zip(*parts, strict=True))
-        return GRUForward(call.over_time(H_all), call.states(H_t), call.over_time(zrh))
+        parts = [one_direction(call, d, keep_products) for d in call.directions]
+        H_all, H_t, zrh, products = (list(part) for part in zip(*parts, strict=True))
+        out = GRUForward(call.over_time(H_all), call.states(H_t), call.over_time(zrh))
+        return KeptGRUForward(*out, call.over_time(products)) if keep_products else out
 
 
-def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
-    """Rows of H, final H, rows of the gates, with the reset after the product."""
+def _forward_after(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
+    """Rows of H, final H, rows of the gates and of kept products, with the reset after the product."""
     engine, timeline, H = call.engine, direction.timeline, call.H
     f, g = direction.activations
     formula = Formula(
         _gru_step_after, f.constants("f", "value") | g.constants("g", "value") | {"clip": call.clip}
     )
-    h0, gates, h_rows, bias = _start(call, direction)
+    h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
     R_T = engine.loop_weight(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(3 * H))
 
@@ -340,23 +351,23 @@ def _forward_after(call: RecurrentCall, direction: Direction) -> tuple:
         inputs = [all_gates, Operand(recurrent, 3, "first", call.order), bias, h_prev]
         return [
             Product(h_prev, R_T, recurrent),
-            Elementwise(formula, inputs, [all_gates, Operand(h_rows)]),
+            Elementwise(formula, inputs, [all_gates, Operand(h_rows), Operand(products)]),
         ]
 
     first, later = timeline.forward()
     engine.scan(stages(engine.wrap(h0)), first)
     engine.scan(stages(h_rows), later)
     H_rows = engine.array(h_rows)
-    return H_rows, timeline.last(H_rows, h0), engine.array(gates)
+    return H_rows, timeline.last(H_rows, h0), engine.array(gates), _kept(call, products)
 
 
-def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
-    """Rows of H, final H, rows of the gates, with the reset before the product."""
+def _forward_before(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
+    """Rows of H, final H, rows of the gates and of kept products, with the reset before the product."""
     engine, timeline, H = call.engine, direction.timeline, call.H
     f, g = direction.activations
     gates_formula = Formula(_gru_gates_before, f.constants("f", "value") | {"clip": call.clip})
     output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
-    h0, gates, h_rows, bias = _start(call, direction)
+    h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
     R_T = call.part("R", direction).T
     R_gates_T, R_candidate_T = (
         engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :])
@@ -377,7 +388,7 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
             Elementwise(
                 output_formula,
                 [all_gates, Operand(product, 1, "first"), bias, h_prev],
-                [all_gates, Operand(h_rows)],
+                [all_gates, Operand(h_rows), Operand(products)],
             ),
         ]
 
@@ -385,15 +396,20 @@ def _forward_before(call: RecurrentCall, direction: Direction) -> tuple:
     engine.scan(stages(engine.wrap(h0)), first)
     engine.scan(stages(h_rows), later)
     H_rows = engine.array(h_rows)
-    return H_rows, timeline.last(H_rows, h0), engine.array(gates)
+    return H_rows, timeline.last(H_rows, h0), engine.array(gates), _kept(call, products)
 
 
-def _start(call: RecurrentCall, direction: Direction) -> tuple[Any, Any, Any, Operand]:
-    """What both conventions begin with: the state, rows for gates and output, the bias."""
+def _start(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
+    """What both conventions begin with: the state, rows for gates, output and kept products, the bias."""
     h0 = call.initial("initial_h", direction)
     gates = call.engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     rows = call.engine.rows(direction.timeline.rows, call.H, like=h0)
-    return h0, gates, rows, _bias(call, direction)
+    products = call.engine.rows(direction.timeline.rows, call.H, like=h0) if keep_products else None
+    return h0, gates, rows, products, _bias(call, direction)
+
+
+def _kept(call: RecurrentCall, products: Any) -> Any:
+    return None if products is None else call.engine.array(products)
 
 
 def _bias(call: RecurrentCall, direction: Direction) -> Operand:
@@ -519,8 +535,9 @@ def _compute_backward(
 ) -> GRUGrads:  # fmt: skip
     """Check and compute, or write down."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    saved = _SAVED | ({"products": 1} if "products" in arrays else {})
     call = RecurrentCall(
-        operator, 3, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        operator, 3, arrays, states=_STATES, saved=saved, cotangents=_COTANGENTS, defaults=_DEFAULTS,
         recorder=recorder, **attributes,
     )  # fmt: skip
     one_direction = _backward_after if linear_before_reset else _backward_before
@@ -557,6 +574,8 @@ class _Backward:
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
         self.h_rows = call.rows("H_all", direction)
         self.h0, self.zrh = call.initial("initial_h", direction), call.rows("zrh", direction)
+        self.h_wrapped, self.h_start = engine.wrap(self.h_rows), engine.wrap(self.h0)
+        self.kept = call.rows("products", direction)
         dy = call.rows("grad_H_all", direction)
         self.direct = engine.carry(call.initial("grad_H_t", direction))
         self.product = engine.carry(timeline.zeros(call.H))
@@ -564,38 +583,43 @@ class _Backward:
         self.gates = Operand(engine.wrap(self.zrh), 3, "now", call.order)
         self.bias = _bias(call, direction)
 
-    def prepare(self, chunk: Chunk) -> list[Operand]:
-        """The operands z r n h' rn, x's products and biases, for the steps of a chunk.
+    def candidate_input(self, chunk: Chunk) -> Any:
+        """What the candidate's recurrent product takes: rows of h', or of r h'."""
+        h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
+        if self.after:
+            return h_prev
+        reset = self.call.order[1] * self.call.H
+        return self.zrh[chunk.part, reset : reset + self.call.H] * h_prev
 
-        `h_prev` and `candidate_input`, what the recurrent products take, are kept for the sums.
-        """
+    def operands(self, chunk: Chunk) -> Callable[[Any], list[Operand]]:
+        """The operands z r n h' rn, x's products and biases for a chunk, by where h' stands."""
         call, engine, H = self.call, self.call.engine, self.call.H
-        self.h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
-        self.candidate_input = self.h_prev
-        if not self.after:
-            reset = call.order[1] * H
-            self.candidate_input = self.zrh[chunk.part, reset : reset + H] * self.h_prev
-        recurrent = products = None
+        recurrent, products = Operand(None), None
         R_T = call.part("R", self.direction).T
-        if self.after or self.rebuild:
-            recurrent = engine.wrap(engine.matmul(self.candidate_input, R_T[:, 2 * H :]))
+        if self.kept is not None:
+            recurrent = Operand(engine.wrap(self.kept))
+        elif self.after or self.rebuild:
+            rows = engine.matmul(self.candidate_input(chunk), R_T[:, 2 * H :])
+            recurrent = Operand(engine.wrap(rows), 1, "local")
         if self.rebuild:
+            h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
             inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
-            gates = inputs[:, : 2 * H] + engine.matmul(self.h_prev, R_T[:, : 2 * H])
+            gates = inputs[:, : 2 * H] + engine.matmul(h_prev, R_T[:, : 2 * H])
             products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
-        return [
-            self.gates,
-            Operand(engine.wrap(self.h_prev), 1, "local"),
-            Operand(recurrent, 1, "local"),
-            Operand(products, 3, "local", call.order),
-            self.bias,
-        ]
+        rebuilt = Operand(products, 3, "local", call.order)
+        return lambda rows: [self.gates, Operand(rows, 1, "before"), recurrent, rebuilt, self.bias]
 
-    def loop(self, chunk: Chunk, stages: list, to_state: Product) -> None:
+    def loop(self, chunk: Chunk, stages: Callable[[list[Operand]], list], to_state: Product) -> None:
         """Run the chunk's steps; the product that ends a step is needed at the first one for dH0 alone."""
-        engine = self.call.engine
-        engine.scan([*stages, to_state], chunk.later)
-        engine.scan([*stages, to_state] if "initial_h" in self.sums.wanted else stages, chunk.first)
+        engine, operands = self.call.engine, self.operands(chunk)
+        engine.scan([*stages(operands(self.h_wrapped)), to_state], chunk.later)
+        last = [to_state] if "initial_h" in self.sums.wanted else []
+        engine.scan([*stages(operands(self.h_start)), *last], chunk.first)
+
+    def add_recurrent_weight(self, name: str, d: Any, chunk: Chunk) -> None:
+        """Add the chunk's part to the gradient of a weight that multiplies h'."""
+        initial = self.call.part("initial_h", self.direction)
+        self.sums.add_weight_before(name, d, chunk, self.h_rows, initial)
 
     def gradients(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """All wanted gradients: the given ones of parameters, and those that both conventions share."""
@@ -620,26 +644,22 @@ def _backward_after(
     # input side's, the last three the recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
     columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
     W = xp.roll(call.part("W", direction), H, axis=0) if "X" in wanted else None
+    carried = [Operand(back.direct, 1, "first"), Operand(back.product, 1, "first")]
     for chunk, d in sums.chunks(4 * H, like=back.h0):
-        step = Elementwise(
-            formula,
-            [
-                back.dy,
-                Operand(back.direct, 1, "first"),
-                Operand(back.product, 1, "first"),
-                *back.prepare(chunk),
-            ],
-            [Operand(d, 4, "local", columns), Operand(back.direct, 1, "first")],
-        )
+        outputs = [Operand(d, 4, "local", columns), carried[0]]
+
+        def stages(saved: list[Operand], outputs: list[Operand] = outputs) -> list:
+            return [Elementwise(formula, [back.dy, *carried, *saved], outputs)]
+
         recurrent_side = Operand(engine.columns(d, H, 4 * H), 1, "local")
-        back.loop(chunk, [step], Product(recurrent_side, R, back.product))
+        back.loop(chunk, stages, Product(recurrent_side, R, back.product))
         rows = engine.array(d)[: chunk.rows, :]
         if "X" in wanted:
             sums.add_input(chunk, rows[:, : 3 * H], W)
         if "W" in wanted:
             sums.add_weight("W", rows[:, : 3 * H], back.x[chunk.part, :])
         if "R" in wanted:
-            sums.add_weight("R", rows[:, H:], back.h_prev)
+            back.add_recurrent_weight("R", rows[:, H:], chunk)
         if "B" in wanted:
             sums.add_rows("B", rows)
     axis = 1 if per_sample else 0  # of the gates
@@ -668,22 +688,30 @@ def _backward_before(
     through_reset = engine.carry(timeline.zeros(H))
     direct = Operand(back.direct, 1, "first")
     for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c
-        saved, columns = back.prepare(chunk), Operand(d, 3, "local", call.order)
-        candidate_step = Elementwise(
-            candidate_formula,
-            [back.dy, direct, Operand(back.product, 1, "first"), *saved],
-            [columns, direct],
-        )
-        gates, h_prev, _, products, bias = saved
-        reset_step = Elementwise(
-            reset_formula,
-            [columns, Operand(through_reset, 1, "first"), direct, gates, h_prev, products, bias],
-            [columns, direct],
-        )
+        columns = Operand(d, 3, "local", call.order)
         gates_side, candidate_side = (
             Operand(engine.columns(d, start * H, stop * H), 1, "local") for start, stop in ((0, 2), (2, 3))
         )
-        stages = [candidate_step, Product(candidate_side, R_candidate, through_reset), reset_step]
+        through_R = Product(candidate_side, R_candidate, through_reset)
+
+        def stages(saved: list[Operand], columns: Operand = columns, through_R: Product = through_R) -> list:
+            gates, h_prev, _, products, bias = saved
+            product = Operand(back.product, 1, "first")
+            reset_inputs = [
+                columns,
+                Operand(through_reset, 1, "first"),
+                direct,
+                gates,
+                h_prev,
+                products,
+                bias,
+            ]
+            return [
+                Elementwise(candidate_formula, [back.dy, direct, product, *saved], [columns, direct]),
+                through_R,
+                Elementwise(reset_formula, reset_inputs, [columns, direct]),
+            ]
+
         back.loop(chunk, stages, Product(gates_side, R_gates, back.product))
         rows = engine.array(d)[: chunk.rows, :]
         if "X" in wanted:
@@ -691,8 +719,8 @@ def _backward_before(
         if "W" in wanted:
             sums.add_weight("W", rows, back.x[chunk.part, :])
         if "R" in wanted:
-            sums.add_weight("R of gates", rows[:, : 2 * H], back.h_prev)
-            sums.add_weight("R of candidate", rows[:, 2 * H :], back.candidate_input)
+            back.add_recurrent_weight("R of gates", rows[:, : 2 * H], chunk)
+            sums.add_weight("R of candidate", rows[:, 2 * H :], back.candidate_input(chunk))
         if "B" in wanted:
             sums.add_rows("B", rows)
     grads: dict[str, Any] = {}

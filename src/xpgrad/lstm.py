@@ -506,9 +506,8 @@ def _backward_direction(
     back = _Backward(call, direction, wanted, formula, full)
     sums = GradientSums(call, direction, wanted, per_sample)
     for chunk, dz in sums.chunks(4 * call.H, like=back.c0):
-        h_prev = back.outputs_before(chunk)
-        back.loop(chunk, dz, h_prev)
-        back.add(sums, chunk, call.engine.array(dz)[: chunk.rows, :], h_prev)
+        back.loop(chunk, dz)
+        back.add(sums, chunk, call.engine.array(dz)[: chunk.rows, :])
     grads: dict[str, Any] = {name: sums[name] for name in ("W", "R", "P") if name in wanted}
     if "X" in wanted:
         grads["X"] = sums.input_rows()
@@ -558,16 +557,10 @@ class _Backward:
             Operand(call.wrap_row(peepholes), 3, "every"),
         ]
 
-    def outputs_before(self, chunk: Chunk) -> Any:
-        """For each row of a chunk the output of the step before; None where nothing asks for it."""
-        if self.h_rows is None:
-            return None
-        return self.direction.timeline.previous(self.h_rows, self.h0, chunk)
-
-    def loop(self, chunk: Chunk, dz: Any, h_prev: Any) -> None:
+    def loop(self, chunk: Chunk, dz: Any) -> None:
         """Write the cotangents of the chunk's pre-activations to dz, and carry those of the states on."""
         engine, order = self.call.engine, self.call.order
-        products = Operand(self._products(chunk, h_prev) if self.rebuild else None, 4, "local", order)
+        products = Operand(self._products(chunk) if self.rebuild else None, 4, "local", order)
 
         def pullback(c_prev: Any) -> Elementwise:
             inputs = [*self.steps_rows, Operand(c_prev, 1, "before"), products, *self.parameter_rows]
@@ -579,13 +572,14 @@ class _Backward:
         to_initial = through_R if "initial_h" in self.wanted else []
         engine.scan([pullback(self.c_start), *to_initial], chunk.first)
 
-    def _products(self, chunk: Chunk, h_prev: Any) -> Any:
+    def _products(self, chunk: Chunk) -> Any:
         """Rows of W x + R h', for all steps of a chunk at once."""
         call, matmul = self.call, self.call.engine.matmul
+        h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
         inputs = matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
         return call.engine.wrap(inputs + matmul(h_prev, call.part("R", self.direction).T))
 
-    def add(self, sums: GradientSums, chunk: Chunk, d: Any, h_prev: Any) -> None:
+    def add(self, sums: GradientSums, chunk: Chunk, d: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
         wanted, H = self.wanted, self.call.H
         if "X" in wanted:
@@ -593,7 +587,7 @@ class _Backward:
         if "W" in wanted:
             sums.add_weight("W", d, self.x[chunk.part, :])
         if "R" in wanted:
-            sums.add_weight("R", d, h_prev)
+            sums.add_weight_before("R", d, chunk, self.h_rows, self.call.part("initial_h", self.direction))
         if "B" in wanted:
             sums.add_rows("B", d)
         if "P" in wanted:

@@ -199,8 +199,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
         """Run a loop on its integers, in threads where it has parts."""
-        alone = loop.blas is None or loop.parts == 1
-        with contextlib.nullcontext() if alone else loop.blas.in_one_thread():
+        with loop.blas.in_one_thread() if loop.blas and loop.parts > 1 else contextlib.nullcontext():
             self.team.run(loop.function, data, loop.parts)
 
     def _cuts(self, count: int, size: int) -> list[int]:

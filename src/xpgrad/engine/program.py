@@ -99,7 +99,7 @@ class Pack(Instruction):
     def __init__(
         self,
         functions: Any,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         by_columns: bool,
         source: tuple[Block, int],
         target: Block,
@@ -267,6 +267,7 @@ class Program:
         self._code = np.asarray(code, dtype=np.int64)
         self._where, self._memory = np.asarray(where, dtype=np.intp), np.asarray(memory, dtype=np.intp)
         self._loops = [i.loop for i in self._instructions if isinstance(i, Loop)]  # whose arrays are needed
+        self._execute = _executor(self._dtype.name)
         del self._instructions
 
     def _arrange(self, elsewhere: dict[Block, int]) -> tuple[dict[Block, int], int]:
@@ -304,7 +305,7 @@ class Program:
         code[self._where] += np.asarray(addresses, dtype=np.int64)[self._memory]
         for begin, end, loop in self._parts:
             if loop is None:
-                _executor(self._dtype.name)(own, begin, end)
+                self._execute(own, begin, end)
             else:
                 self._engine.run_loop(loop.loop, code[begin:])
         return results

@@ -188,12 +188,14 @@ class Recorder:
         outputs: list[Recorded | None] = []
         taken: set[Block] = set(self._program.inputs)
         for result in results:
+            if result is None:
+                outputs.append(None)
+                continue
             own = result
-            if own is not None and (own.block in taken or own.size != own.block.size or not own.contiguous):
+            if own.block in taken or own.size != own.block.size or not own.contiguous:
                 own = self.fresh(own.shape)
                 self.copy(own, result)
-            if own is not None:
-                taken.add(own.block)
+            taken.add(own.block)
             outputs.append(own)
         self._program.finish([None if own is None else (own.block, own.shape) for own in outputs])
         return self._program

@@ -1,0 +1,298 @@
+"""Calls that run from a program: the same numbers as without one, for every call of the form."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import xpgrad
+from xpgrad import _plans
+from xpgrad.engine import program as programs
+from xpgrad.engine.recorder import Recorded, Recorder
+from xpgrad.engine.team import PoolTeam
+
+pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+
+T, N, I, H = 9, 6, 5, 7
+GATES = {"lstm": 4, "gru": 3}
+SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh")}
+
+
+@pytest.fixture(autouse=True)
+def no_plans_yet(monkeypatch):
+    monkeypatch.setattr(_plans, "_known", {})
+
+
+def operands(kind, rng, sizes=(T, N, I, H), dtype="float32", directions=1):
+    steps, batch, width, hidden = sizes
+    gates = GATES[kind] * hidden
+    shapes = {
+        "X": (steps, batch, width),
+        "W": (directions, gates, width),
+        "R": (directions, gates, hidden),
+        "B": (directions, 2 * gates),
+        "initial_h": (directions, batch, hidden),
+    }
+    return {name: rng.normal(size=shape).astype(dtype) * 0.5 for name, shape in shapes.items()}
+
+
+def step(kind, arrays, rng, **attributes):
+    """All outputs and all gradients."""
+    out = getattr(xpgrad, kind)(**arrays, **attributes)
+    draw = np.random.default_rng(7)
+    cotangents = {f"grad_{name}": draw.normal(size=getattr(out, name).shape) for name in ("H_all", "H_t")}
+    cotangents = {name: array.astype(arrays["X"].dtype) for name, array in cotangents.items()}
+    saved = {name: getattr(out, name) for name in SAVED[kind]}
+    gradient = getattr(xpgrad, f"{kind}_grad")
+    return [*out, *gradient(**arrays, **saved, **cotangents, **attributes)]
+
+
+def without_plans(function):
+    known = _plans._FIRST_CALLS, _plans._known
+    _plans._FIRST_CALLS, _plans._known = sys.maxsize, {}
+    try:
+        return function()
+    finally:
+        _plans._FIRST_CALLS, _plans._known = known
+
+
+def compare(got, expected, tolerance):
+    for a, b in zip(got, expected, strict=True):
+        if b is not None:
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def programs_made():
+    return sum(isinstance(value, tuple) for value in _plans._known.values())
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_each_call_has_its_own_numbers(kind, dtype, direction, rng):
+    """A program keeps nothing of the call that it was made for, and no call writes to another's results."""
+    directions = 2 if direction == "bidirectional" else 1
+    kept = []
+    for _ in range(3):
+        arrays = operands(kind, rng, dtype=dtype, directions=directions)
+        expected = without_plans(lambda arrays=arrays: step(kind, arrays, rng, direction=direction))
+        kept.append((step(kind, arrays, rng, direction=direction), expected))
+    for got, expected in kept:
+        compare(got, expected, 2e-5 if dtype == "float32" else 1e-12)
+    assert programs_made() == 2
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_the_first_calls_of_a_form_have_no_program(calls, rng, monkeypatch):
+    monkeypatch.setattr(_plans, "_FIRST_CALLS", calls)
+    arrays = operands("lstm", rng)
+    for number in range(calls + 2):
+        assert programs_made() == (1 if number > calls else 0)
+        xpgrad.lstm(**arrays)
+
+
+def test_strides_have_programs_of_their_own(rng):
+    arrays = operands("gru", rng)
+    expected = xpgrad.gru(**arrays)
+    for strange in (
+        np.asfortranarray(arrays["X"]),
+        np.repeat(arrays["X"], 2, axis=2)[..., ::2],
+        arrays["X"][::-1].copy()[::-1],  # negative strides: no program
+    ):
+        compare(xpgrad.gru(**arrays | {"X": strange}), expected, 1e-6)
+    repeated = np.broadcast_to(arrays["X"][:, :1], arrays["X"].shape)
+    compare(xpgrad.gru(**arrays | {"X": repeated}), xpgrad.gru(**arrays | {"X": repeated.copy()}), 1e-6)
+    assert programs_made() == 4
+
+
+def test_equal_attributes_of_another_type_are_still_wrong(rng):
+    arrays = operands("gru", rng)
+    X = arrays["X"].swapaxes(0, 1).copy()
+    arrays = arrays | {"X": X, "initial_h": arrays["initial_h"].swapaxes(0, 1).copy()}
+    xpgrad.gru(**arrays, layout=1)
+    with pytest.raises(ValueError, match="layout"):
+        xpgrad.gru(**arrays, layout=True)
+
+
+def test_arrays_of_one_form_under_other_names(rng):
+    """A cotangent of the state is not one of the cell, though it looks the same."""
+    arrays = operands("lstm", rng)
+    out = xpgrad.lstm(**arrays)
+    saved = {name: getattr(out, name) for name in SAVED["lstm"]}
+    for name in ("grad_H_t", "grad_C_t"):
+        given = arrays | saved | {name: out.H_t}
+        expected = without_plans(lambda given=given: xpgrad.lstm_grad(**given))
+        compare(xpgrad.lstm_grad(**given), expected, 1e-5)
+
+
+def test_what_has_no_program(rng):
+    arrays = operands("lstm", rng)
+    lengths = np.arange(N) + 3
+    for attributes in ({"sequence_lens": lengths}, {"activations": ["Sigmoid", ["Tanh"], "Tanh"]}):
+        try:
+            xpgrad.lstm(**arrays, **attributes)
+        except (TypeError, ValueError):
+            assert "activations" in attributes
+    out = xpgrad.lstm(**arrays)
+    saved = {name: getattr(out, name) for name in SAVED["lstm"]}
+    each = xpgrad.lstm_grad(**arrays, **saved, grad_H_t=out.H_t, per_sample=True)
+    whole = xpgrad.lstm_grad(**arrays, **saved, grad_H_t=out.H_t)
+    np.testing.assert_allclose(each.dW.sum(axis=0), whole.dW, rtol=1e-4, atol=1e-5)
+    assert programs_made() == 2  # of lstm, and of lstm_grad for the whole batch
+
+
+def test_without_jit_there_are_none(rng, monkeypatch):
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    xpgrad.lstm(**operands("lstm", rng))
+    assert not _plans._known
+
+
+def test_old_forms_are_forgotten(rng, monkeypatch):
+    monkeypatch.setattr(_plans, "_MOST", 3)
+    for steps in range(1, 6):
+        xpgrad.lstm(**operands("lstm", rng, (steps, N, I, H)))
+    assert len(_plans._known) == 3
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("team", ["pool", "torch"])
+def test_loops_in_parts(kind, team, rng, monkeypatch):
+    """Large enough for threads; a pool's threads are started by Python, between two runs of a program."""
+    sizes = (30, 64, 8, 40)
+    if team == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+    else:
+        monkeypatch.setattr(PoolTeam, "size", lambda self: 2)
+        pool = PoolTeam()
+        monkeypatch.setattr(xpgrad.engine._numpy_engine, "_find_team", lambda: pool)
+    try:
+        arrays = operands(kind, rng, sizes)
+        expected = without_plans(lambda: step(kind, arrays, rng))
+        if team == "torch":
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            out = getattr(xpgrad, kind)(**tensors)
+            compare([x.numpy() for x in out], expected[: len(out)], 1e-5)
+        else:
+            compare(step(kind, arrays, rng), expected, 1e-4)
+        (first, *_) = (value[0] for value in _plans._known.values() if isinstance(value, tuple))
+        loops = [loop for *_, loop in first._parts if loop is not None]
+        assert max(loop.parts for loop in first._loops) == 2
+        assert bool(loops) == (team == "pool")
+    finally:
+        if team == "torch":
+            torch.set_num_threads(threads)
+
+
+def test_one_program_in_several_threads(rng):
+    cases = [operands("gru", rng, (40, 8, 16, 24)) for _ in range(8)]
+    expected = [step("gru", arrays, rng) for arrays in cases]
+    with ThreadPoolExecutor(4) as pool:
+        for got, right in zip(pool.map(lambda a: step("gru", a, rng), cases * 4), expected * 4, strict=True):
+            for a, b in zip(got, right, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+# --- the recorder and the program, for themselves ------------------------------------------------------
+
+
+@pytest.fixture
+def recorder():
+    layouts = {"a": ((4, 6), (6, 1)), "b": ((6, 3), (1, 6)), "c": ((2, 4, 6), (24, 6, 1))}
+    return Recorder(xpgrad.engine._numpy_engine, layouts, np.dtype("float64"))
+
+
+def run(recorder, result, **arrays):
+    program = recorder.program([result])
+    (got,) = program.run([array.ctypes.data for array in arrays.values()])
+    return got
+
+
+ARRAYS = {
+    "a": np.arange(24.0).reshape(4, 6),
+    "b": (np.arange(18.0) * 2 - 9).reshape(3, 6).T,
+    "c": np.arange(48.0).reshape(2, 4, 6) + 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda xp, a, b, c: a + a,
+        lambda xp, a, b, c: a[1:, 2:4] * a[:3, ::1][:, 4:],
+        lambda xp, a, b, c: xp.roll(a, 1, axis=0),
+        lambda xp, a, b, c: xp.roll(b, -2, axis=1),
+        lambda xp, a, b, c: xp.concat([a, c[1, ...], a[:1, :]], axis=0),
+        lambda xp, a, b, c: xp.stack([a, c[0, ...]], axis=1),
+        lambda xp, a, b, c: xp.reshape(b, (18,)),
+        lambda xp, a, b, c: xp.reshape(xp.permute_dims(c, (1, 0, 2)), (8, 6)),
+        lambda xp, a, b, c: xp.permute_dims(c, (2, 0, 1)) + xp.permute_dims(c, (2, 0, 1)),
+        lambda xp, a, b, c: xp.expand_dims(a[2, :], axis=1),
+        lambda xp, a, b, c: xp.zeros((3, 2)),
+        lambda xp, a, b, c: a,
+    ],
+)
+def test_array_functions(expression, recorder):
+    recorded = expression(recorder.xp, *(recorder.input(name) for name in "abc"))
+    expected = expression(np, *ARRAYS.values())
+    np.testing.assert_array_equal(run(recorder, recorded, **ARRAYS), expected)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        lambda a, b, c: (a, b),
+        lambda a, b, c: (b.T, a.T),
+        lambda a, b, c: (a[:, 1:5], b[1:5, :]),
+        lambda a, b, c: (a[:1, :], b),
+        lambda a, b, c: (a, b[:, 1:2]),
+        lambda a, b, c: (a[:, :1], b[:1, :]),
+        lambda a, b, c: (c[:, 1, :], b),
+    ],
+)
+def test_products(factors, recorder):
+    left, right = factors(*(recorder.input(name) for name in "abc"))
+    total = recorder.add_product(recorder.matmul(left, right), left, right)
+    left, right = factors(*ARRAYS.values())
+    np.testing.assert_allclose(run(recorder, total, **ARRAYS), 2 * left @ right, rtol=1e-14)
+
+
+def test_a_result_twice_is_two_arrays(recorder):
+    doubled = recorder.input("a") + recorder.input("a")
+    program = recorder.program([doubled, None, doubled])
+    one, nothing, other = program.run([array.ctypes.data for array in ARRAYS.values()])
+    assert nothing is None
+    assert not np.shares_memory(one, other)
+    np.testing.assert_array_equal(one, other)
+
+
+def test_column_sums(recorder):
+    sums = recorder.column_sums(recorder.input("a"))
+    np.testing.assert_array_equal(run(recorder, sums, **ARRAYS), ARRAYS["a"].sum(axis=0))
+
+
+def test_the_arena_shares_places_but_not_at_one_time(recorder):
+    """Ten sums in a chain need two places, not ten; what is read later keeps its own."""
+    first = recorder.input("a") + recorder.input("a")
+    total = first
+    for _ in range(10):
+        total = total + first
+    program = recorder.program([total + first])
+    size = programs._LINE * -(-24 * 8 // programs._LINE)
+    assert program._arena_bytes == 3 * size
+    (got,) = program.run([array.ctypes.data for array in ARRAYS.values()])
+    np.testing.assert_array_equal(got, 24 * ARRAYS["a"])
+
+
+def test_a_recorded_view_is_where_the_array_is(recorder):
+    c = recorder.input("c")
+    assert isinstance(c, Recorded)
+    part = c[1, :, 2:]
+    view = ARRAYS["c"][1, :, 2:]
+    assert (part.shape, part.ndim, part.size) == (view.shape, view.ndim, view.size)
+    assert [8 * s for s in part.strides] == list(view.strides)
+    assert 8 * part.offset == view.ctypes.data - ARRAYS["c"].ctypes.data
