@@ -1,6 +1,5 @@
 """Every benchmark runs, at its smallest parameters."""
 
-import functools
 import importlib
 import inspect
 import itertools
@@ -52,14 +51,12 @@ def _of(name):
 
 @pytest.fixture
 def small(monkeypatch):
-    brief = functools.partial(timing.ratio, seconds=0.0, least=1)
+    monkeypatch.setattr(package, "SMOKE", True)
+    monkeypatch.setattr(package, "PATIENCE", 0.0)
     for name in ("recurrent", "memory"):
         monkeypatch.setattr(MODULES[name], "SHAPES", SMALL)
     for suite in {suite for suite, _, _ in _of("activations")}:
         monkeypatch.setattr(suite, "shapes", {"small": (4, 3)})
-    for module in MODULES.values():
-        if hasattr(module, "ratio"):
-            monkeypatch.setattr(module, "ratio", brief)
     monkeypatch.setitem(MODULES["convolution"].WORKS, "small", SMALL_CONVOLUTION)
     monkeypatch.setitem(convolutions.TRANSPOSED, "small", SMALL_CONVOLUTION._replace(transposed=True))
 

@@ -325,18 +325,20 @@ def test_what_others_take_is_seen_and_ours_is_not():
 
 def test_the_quietest_attempt_counts(monkeypatch):
     now, medians = itertools.count(), itertools.count()
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(measure, "times_in_turns", lambda *_, **__: [next(medians)])
-    monkeypatch.setattr(measure, "Watch", lambda own: SimpleNamespace(others=lambda: next(shares)))
-    effort = measure.USUAL._replace(patience=4.0)  # seconds; each attempt takes one
+    monkeypatch.setattr(load.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(load, "Watch", lambda own: SimpleNamespace(others=lambda: next(shares)))
+
+    def attempt(patience=4.0):  # seconds; each attempt takes one
+        return load.quietest(lambda: next(medians), [], patience)
+
     shares = iter([0.5, 0.2, 0.04, 0.0])
-    assert measure._quietest([], effort) == ([2], 0.04)
+    assert attempt() == (2, 0.04)
     shares = iter([0.5, 0.2, 0.3, 0.4, 0.0])
-    assert measure._quietest([], effort) == ([4], 0.2)
+    assert attempt() == (4, 0.2)
     shares = iter([None])
-    assert measure._quietest([], effort) == ([7], None)
+    assert attempt() == (7, None)
     shares = iter([0.5, 0.0])
-    assert measure._quietest([], effort._replace(patience=0.0)) == ([8], 0.5)
+    assert attempt(patience=0.0) == (8, 0.5)
 
 
 def test_disturbed_works_are_named():

@@ -3,7 +3,7 @@
 from benches.elementwise import ALONG_AXIS, LOGITS, LOSSES, POINTWISE, ROWS, SHAPES, Elementwise, Loss
 from benches.implementations import make
 
-from . import IMPLEMENTATIONS, OURS, ratio
+from . import IMPLEMENTATIONS, OURS, ratio, settle
 
 
 class PointwiseBackward:
@@ -16,6 +16,7 @@ class PointwiseBackward:
     def setup(self, shape, function, impl):
         self.run = make(impl, Elementwise(function, self.shapes[shape]))
         self.run.backward()  # compiles
+        settle()
 
     def time_backward(self, shape, function, impl):
         self.run.backward()
@@ -43,6 +44,7 @@ class ActivationStep:
     def setup(self, shape, function, impl):
         self.run = make(impl, self.kind(function, self.shapes[shape]))
         self.run.step()
+        settle()
 
     def time_step(self, shape, function, impl):
         self.run.step()

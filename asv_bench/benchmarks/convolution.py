@@ -3,7 +3,7 @@
 from benches.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED
 from benches.implementations import make
 
-from . import IMPLEMENTATIONS, OURS, ratio
+from . import IMPLEMENTATIONS, OURS, ratio, settle
 
 WORKS = CONVOLUTIONS | LARGE_KERNELS
 NAMES = ("N x C x size, O of kernel", "impl")
@@ -19,6 +19,7 @@ class Convolutions:
     def setup(self, convolution, impl):
         self.run = make(impl, self.works[convolution])
         self.run.step()  # compiles
+        settle()
 
     def time_step(self, convolution, impl):
         self.run.step()
@@ -43,6 +44,7 @@ class ConvolutionBackward:
     def setup(self, convolution, impl):
         self.run = make(impl, WORKS[convolution])
         self.run.backward()
+        settle()
 
     def time_backward(self, convolution, impl):
         self.run.backward()

@@ -3,7 +3,7 @@
 from benches.implementations import make
 from benches.recurrent import SHAPES, Recurrent
 
-from . import IMPLEMENTATIONS, OURS, ratio
+from . import IMPLEMENTATIONS, OURS, ratio, settle
 
 # Uneven lengths and variants: the shapes where a loop over time in Python is not all that is measured.
 FEW = ["50x32x64x64", "50x32x256x256"]
@@ -36,6 +36,7 @@ class Step:
     def setup(self, shape, operator, impl):
         self.run = make(impl, self.work(operator, shape))
         self.run.step()  # compiles, packs, fills the workspaces
+        settle()
 
     def time_step(self, shape, operator, impl):
         self.run.step()
@@ -53,6 +54,7 @@ class Backward:
     def setup(self, shape, operator, impl):
         self.run = make(impl, even(operator, shape))
         self.run.backward()
+        settle()
 
     def time_backward(self, shape, operator, impl):
         self.run.backward()

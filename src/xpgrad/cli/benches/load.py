@@ -2,8 +2,11 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 QUIET = 0.05  # the part of all cores' time that others may take
 
@@ -44,3 +47,29 @@ def _ticks(process: int) -> int:
     """Of all threads of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])  # utime, stime
+
+
+def quietest(measure: Callable[[], T], own: Sequence[int], patience: float) -> tuple[T, float | None]:
+    """Measure, again while others disturb: what the quietest attempt gave, and the part that others had.
+
+    Parameters
+    ----------
+    measure : callable
+        Takes nothing.
+    own : sequence of int
+        See `Watch`.
+    patience : float
+        Begin no attempt after so many seconds.
+    """
+    attempts: list[tuple[T, float | None]] = []
+    end = time.perf_counter() + patience
+    while not attempts or ((attempts[-1][1] or 0.0) > QUIET and time.perf_counter() < end):
+        watch = Watch(own)
+        found = measure()
+        attempts.append((found, watch.others()))
+    return min(attempts, key=lambda attempt: attempt[1] or 0.0)
+
+
+def wait_for_quiet(patience: float, moment: float = 0.2) -> None:
+    """Return once others left the machine alone for a moment, or the patience is at its end."""
+    quietest(lambda: time.sleep(moment), [], patience)

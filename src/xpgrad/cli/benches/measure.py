@@ -1,16 +1,14 @@
 """Measures groups of works and says what came out, as what JSON can hold."""
 
 import statistics
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .floor import floor
 from .groups import GROUPS, Group
-from .load import QUIET, Watch
+from .load import quietest
 from .processes import MissingError, Worker, Workers, peak_memory, prepare, times_in_turns
 from .recurrent import Recurrent
-from .timing import Times
 
 SMALL = (2, 1, 2, 2)  # the shape that warms a process up before its memory is watched
 
@@ -112,20 +110,13 @@ def _times(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[st
         except (MissingError, RuntimeError) as reason:
             peer, missing = None, str(reason)
     pair = [ours, peer] if peer else [ours]
-    found, others = _quietest(pair, effort)
+    found, others = quietest(
+        lambda: times_in_turns(pair, effort.seconds, turn=effort.turn, rounds=effort.rounds),
+        [worker.pid for worker in pair],
+        effort.patience,
+    )
     sides = [times._asdict() for times in found] + [None]
     return {"ours": sides[0], "peer": sides[1], "path": path, "missing": missing, "others": others}
-
-
-def _quietest(workers: Sequence[Worker], effort: Effort) -> tuple[list[Times], float | None]:
-    """The times of the attempt that other processes disturb the least, and how much they do."""
-    attempts: list[tuple[list[Times], float | None]] = []
-    end = time.perf_counter() + effort.patience
-    while not attempts or ((attempts[-1][1] or 0.0) > QUIET and time.perf_counter() < end):
-        watch = Watch([worker.pid for worker in workers])
-        found = times_in_turns(workers, effort.seconds, turn=effort.turn, rounds=effort.rounds)
-        attempts.append((found, watch.others()))
-    return min(attempts, key=lambda attempt: attempt[1] or 0.0)
 
 
 def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> dict[str, Any]:
