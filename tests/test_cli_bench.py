@@ -271,8 +271,13 @@ def test_ratio_is_ours_over_the_peers(clock):
 
 
 def test_a_turn_leaves_the_first_call_out(clock):
-    assert timing.turn(clock(8.0, 1.0, 2.0, 3.0), 4.0) == [1.0, 2.0, 3.0]
-    assert timing.turn(clock(8.0, 1.0), 0.0) == [1.0]
+    assert timing.turn(clock(3.0, 1.0, 2.0, 2.0), 4.0) == [1.0, 2.0, 2.0]
+    assert timing.turn(clock(3.0, 5.0), 4.0) == [5.0]
+
+
+def test_a_long_call_fills_a_turn(clock):
+    assert timing.turn(clock(4.0, 1.0), 4.0) == [4.0]
+    assert timing.turn(clock(0.5, 1.0), 0.0) == [0.5]
 
 
 def test_summary():

@@ -31,18 +31,24 @@ def summary(times: Sequence[float]) -> Times:
 
 
 def turn(function: Callable[[], Any], seconds: float) -> list[float]:
-    """Times of one call after another for a while, at least one, after a first call that does not count.
+    """Times of calls for a while, without the first one, or of the first alone where it fills the while.
 
-    The first one finds its data in no cache, because another implementation had its turn.
+    The first one finds its data in no cache, because another implementation had its turn; to a long call that
+    matters little.
     """
-    function()
-    times: list[float] = []
+    times = [_time(function)]
+    if times[0] >= seconds:
+        return times
     end = time.perf_counter() + seconds
-    while not times or time.perf_counter() < end:
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return times
+    while len(times) == 1 or time.perf_counter() < end:
+        times.append(_time(function))
+    return times[1:]
+
+
+def _time(function: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 def ratio(ours: Callable[[], Any], peer: Callable[[], Any], seconds: float = 1.0, least: int = 5) -> float:
@@ -52,7 +58,5 @@ def ratio(ours: Callable[[], Any], peer: Callable[[], Any], seconds: float = 1.0
     end = time.perf_counter() + seconds
     while len(times[0]) < least or time.perf_counter() < end:
         for function, record in zip((ours, peer), times, strict=True):
-            start = time.perf_counter()
-            function()
-            record.append(time.perf_counter() - start)
+            record.append(_time(function))
     return statistics.median(times[0]) / statistics.median(times[1])
