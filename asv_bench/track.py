@@ -10,6 +10,7 @@ import argparse
 import itertools
 import re
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from page import write_between
 ROOT = Path(__file__).parents[1]
 PICTURE, PAGE = ROOT / "docs" / "track.png", ROOT / "docs" / "performance.md"
 IMPLEMENTATION = "xpgrad-torch"
+WIDTH = 60  # of a commit's subject
 
 
 class Point(NamedTuple):
@@ -113,7 +115,8 @@ def table(tracks):
         found = [{p.commit: shown(name, p) for p in points} for (name, _), points in ratios.items()]
         values = [column.get(commit) for column in found]
         cells = ["-" if value is None else f"{value:.2f}" for value in values]
-        lines.append(f"| {named[commit]} | {' | '.join(cells)} |")
+        said = textwrap.shorten(named[commit], WIDTH, placeholder=" ...")
+        lines.append(f"| {said} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
