@@ -16,7 +16,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from table import machine
+from xpgrad.cli.benches.implementations.pytorch import BACKWARDS
+from xpgrad.cli.benches.implementations.tensors import threads
+from xpgrad.cli.info import read_cpu
 
 HERE = Path(__file__).parent
 COLUMNS = {
@@ -28,14 +30,14 @@ COLUMNS = {
 _MEASURE = """
 import sys, timeit
 sys.path.insert(0, {here!r})
-from benchmarks.activations import ALONG_AXIS, backward
-from benchmarks.common import ratio
+from benchmarks import make, ratio
+from benches.elementwise import ALONG_AXIS, Elementwise
 for name in {names!r}:
-    ours, peer = (backward(impl, name, (4096, 1024)) for impl in ({impl!r}, "torch"))
+    ours, peer = (make(impl, Elementwise(name, (4096, 1024))).backward for impl in ({impl!r}, "torch"))
     for _ in range(3):
         ours(), peer()
     speed = 1 / ratio(ours, peer, seconds={seconds})
-    small = backward({impl!r}, name, (8, 125) if name in ALONG_AXIS else (1000,))
+    small = make({impl!r}, Elementwise(name, (8, 125) if name in ALONG_AXIS else (1000,))).backward
     small()
     cost = min(timeit.repeat(small, number=200, repeat=5)) / 200 * 1e6
     print(name, speed, cost, flush=True)
@@ -60,20 +62,19 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0, help="for each pair (default: 1)")
     parser.add_argument("--columns", nargs="+", default=[*COLUMNS], choices=[*COLUMNS])
     args = parser.parse_args()
-    sys.path.insert(0, str(HERE))
-    from benchmarks.activations import FUNCTIONS
 
-    names = args.names or [*FUNCTIONS]
+    names = args.names or [*BACKWARDS]
     found = {column: measure(names, column, args.seconds) for column in args.columns}
     costs = [f"{column}, us" for column in args.columns]
     print(f"| gradient of | {' | '.join([*args.columns, *costs])} |")
     print(f"| --- |{' ---: |' * 2 * len(args.columns)}")
     for name in names:
-        label = f"({name})" if callable(FUNCTIONS[name].peer) else name
+        label = f"({name})" if callable(BACKWARDS[name]) else name
         cells = [f"{found[column][name][0]:.2f}" for column in args.columns]
         cells += [f"{found[column][name][1]:.1f}" for column in args.columns]
         print(f"| {label} | {' | '.join(cells)} |")
-    print(f"\nMedians of interleaved runs by `asv_bench/elementwise.py` on {machine()}.")
+    machine = f"{read_cpu().name}; {threads()}"
+    print(f"\nMedians of interleaved runs by `asv_bench/elementwise.py` on {machine}.")
 
 
 if __name__ == "__main__":

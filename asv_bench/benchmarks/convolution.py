@@ -1,25 +1,25 @@
 """Convolutions: training steps and backward passes, ours on NumPy and torch beside torch's and ORT's own."""
 
-import functools
+from benches.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED
+from benches.implementations import make
 
-from .common import ratio
-from .convolution_runs import BACKWARDS, CONVOLUTIONS, STEPS, TRANSPOSED, make
+from . import IMPLEMENTATIONS, OURS, ratio, settle
 
-make_transposed = functools.partial(make, transposed=True)
+WORKS = CONVOLUTIONS | LARGE_KERNELS
 NAMES = ("N x C x size, O of kernel", "impl")
-OURS = [name for name in STEPS if name.startswith("xpgrad")]
 
 
 class Convolutions:
     """Forward and backward for all gradients."""
 
-    params = ([*CONVOLUTIONS], [*STEPS])
+    params = ([*WORKS], [*IMPLEMENTATIONS])
     param_names = NAMES
-    make = staticmethod(make)
+    works = WORKS
 
     def setup(self, convolution, impl):
-        self.run = self.make(impl, convolution)
+        self.run = make(impl, self.works[convolution])
         self.run.step()  # compiles
+        settle()
 
     def time_step(self, convolution, impl):
         self.run.step()
@@ -31,19 +31,20 @@ class Convolutions:
 class TransposedConvolutions(Convolutions):
     """The same for transposed convolutions."""
 
-    params = ([*TRANSPOSED], [*STEPS])
-    make = staticmethod(make_transposed)
+    params = ([*TRANSPOSED], [*IMPLEMENTATIONS])
+    works = TRANSPOSED
 
 
 class ConvolutionBackward:
     """The backward alone; ONNX Runtime has only that."""
 
-    params = ([*CONVOLUTIONS], [*BACKWARDS])
+    params = ([*WORKS], [*IMPLEMENTATIONS, "ort"])
     param_names = NAMES
 
     def setup(self, convolution, impl):
-        self.run = make(impl, convolution)
+        self.run = make(impl, WORKS[convolution])
         self.run.backward()
+        settle()
 
     def time_backward(self, convolution, impl):
         self.run.backward()
@@ -55,36 +56,36 @@ class ConvolutionBackward:
 class ConvolutionRatio:
     """Median time of ours over torch's, both timed in turns in one process: below 1 is faster."""
 
-    params = ([*CONVOLUTIONS], OURS)
+    params = ([*WORKS], [*OURS])
     param_names = NAMES
     unit = "ours / peer"
-    make = staticmethod(make)
+    works = WORKS
 
     def setup(self, convolution, impl):
-        self.peer = self.make("torch", convolution)
-        self.ours = self.make(impl, convolution)
+        work = self.works[convolution]
+        self.peer, self.ours = make("torch", work), make(impl, work)
 
-    def track_step(self, convolution, impl):
+    def track_ratio_step(self, convolution, impl):
         return ratio(self.ours.step, self.peer.step)
 
 
 class TransposedRatio(ConvolutionRatio):
     """The same for transposed convolutions."""
 
-    params = ([*TRANSPOSED], OURS)
-    make = staticmethod(make_transposed)
+    params = ([*TRANSPOSED], [*OURS])
+    works = TRANSPOSED
 
 
 class ConvGradRatio:
     """Median time of ours over that of ONNX Runtime's ConvGrad."""
 
-    params = ([*CONVOLUTIONS], OURS)
+    params = ([*WORKS], [*OURS])
     param_names = NAMES
     unit = "ours / peer"
 
     def setup(self, convolution, impl):
-        self.peer = make("ort", convolution)
-        self.ours = make(impl, convolution)
+        work = WORKS[convolution]
+        self.peer, self.ours = make("ort", work), make(impl, work)
 
-    def track_backward(self, convolution, impl):
+    def track_ratio_backward(self, convolution, impl):
         return ratio(self.ours.backward, self.peer.backward)

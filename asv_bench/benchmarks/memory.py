@@ -1,6 +1,7 @@
 """Memory and time of a training step through a stack of layers, by what is kept for the gradient."""
 
-from .common import SHAPES, need
+from benches.implementations import need
+from benches.recurrent import SHAPES
 
 
 class Stack:

@@ -1,16 +1,29 @@
 """LSTM and GRU: training steps and backward passes, ours on NumPy and torch beside torch's own."""
 
-import functools
+from benches.implementations import make
+from benches.recurrent import SHAPES, Recurrent
 
-from .common import IMPLEMENTATIONS, SHAPES, make, ratio
+from . import IMPLEMENTATIONS, OURS, ratio, settle
 
-OURS = [name for name in IMPLEMENTATIONS if name != "torch"]
 # Uneven lengths and variants: the shapes where a loop over time in Python is not all that is measured.
 FEW = ["50x32x64x64", "50x32x256x256"]
 OPERATORS = ["lstm", "gru"]
 VARIANTS = ["lstm-peephole", "gru-reset-before"]
-make_uneven = functools.partial(make, uneven=True)
 NAMES = ("T x N x I x H", "operator", "impl")
+
+
+def even(operator, shape):
+    return Recurrent(operator, SHAPES[shape])
+
+
+def uneven(operator, shape):
+    """Lengths from a fifth of T to T."""
+    T, *sizes = SHAPES[shape]
+    return Recurrent(operator, (T, *sizes), (max(1, T // 5), T))
+
+
+def double(operator, shape):
+    return Recurrent(operator, SHAPES[shape], dtype="float64")
 
 
 class Step:
@@ -18,11 +31,12 @@ class Step:
 
     params = ([*SHAPES], OPERATORS, [*IMPLEMENTATIONS])
     param_names = NAMES
-    make = staticmethod(make)
+    work = staticmethod(even)
 
     def setup(self, shape, operator, impl):
-        self.run = self.make(impl, operator, SHAPES[shape])
+        self.run = make(impl, self.work(operator, shape))
         self.run.step()  # compiles, packs, fills the workspaces
+        settle()
 
     def time_step(self, shape, operator, impl):
         self.run.step()
@@ -34,12 +48,13 @@ class Step:
 class Backward:
     """The backward alone, on saved arrays."""
 
-    params = Step.params
+    params = ([*SHAPES], OPERATORS, [*IMPLEMENTATIONS, "ort"])
     param_names = NAMES
 
     def setup(self, shape, operator, impl):
-        self.run = make(impl, operator, SHAPES[shape])
+        self.run = make(impl, even(operator, shape))
         self.run.backward()
+        settle()
 
     def time_backward(self, shape, operator, impl):
         self.run.backward()
@@ -49,7 +64,14 @@ class Lengths(Step):
     """A step on sequences of uneven length; the peer is torch's module on a packed sequence."""
 
     params = (FEW, OPERATORS, [*IMPLEMENTATIONS])
-    make = staticmethod(make_uneven)
+    work = staticmethod(uneven)
+
+
+class Double(Step):
+    """A step in float64."""
+
+    params = (FEW, OPERATORS, [*IMPLEMENTATIONS])
+    work = staticmethod(double)
 
 
 class Variants(Step):
@@ -61,34 +83,41 @@ class Variants(Step):
 class Ratio:
     """Median time of ours over the peer's, both timed in turns in one process: below 1 is faster."""
 
-    params = ([*SHAPES], OPERATORS, OURS)
+    params = ([*SHAPES], OPERATORS, [*OURS])
     param_names = NAMES
     unit = "ours / peer"
-    make = staticmethod(make)
+    work = staticmethod(even)
 
     def setup(self, shape, operator, impl):
-        self.peer = self.make("torch", operator, SHAPES[shape])
-        self.ours = self.make(impl, operator, SHAPES[shape])
+        work = self.work(operator, shape)
+        self.peer, self.ours = make("torch", work), make(impl, work)
 
-    def track_step(self, shape, operator, impl):
+    def track_ratio_step(self, shape, operator, impl):
         return ratio(self.ours.step, self.peer.step)
 
 
 class BackwardRatio(Ratio):
     """The same for the backward alone."""
 
-    def track_step(self, shape, operator, impl):
+    def track_ratio_step(self, shape, operator, impl):
         return ratio(self.ours.backward, self.peer.backward)
 
 
 class LengthsRatio(Ratio):
     """The same for sequences of uneven length."""
 
-    params = (FEW, OPERATORS, OURS)
-    make = staticmethod(make_uneven)
+    params = (FEW, OPERATORS, [*OURS])
+    work = staticmethod(uneven)
+
+
+class DoubleRatio(Ratio):
+    """The same in float64."""
+
+    params = (FEW, OPERATORS, [*OURS])
+    work = staticmethod(double)
 
 
 class VariantsRatio(Ratio):
     """The same for what torch has no module for."""
 
-    params = (FEW, VARIANTS, OURS)
+    params = (FEW, VARIANTS, [*OURS])

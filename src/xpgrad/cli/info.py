@@ -22,7 +22,7 @@ import numpy as np
 
 from .console import table
 
-__all__ = ["add_arguments", "hints", "run"]
+__all__ = ["add_arguments", "hints", "read_cpu", "run"]
 
 PACKAGES = (
     "numpy",
@@ -279,22 +279,26 @@ def read_machine() -> Report:
     engines = describe_engines()
     np.ones((64, 64)) @ np.ones((64, 64))  # BLAS libraries may load and choose on first use
     build: Any = np.show_config(mode="dicts")
-    cpuinfo = _text("/proc/cpuinfo")
-    found = build.get("SIMD Extensions", {}).get("found", [])
-    cpu = CPU(
-        name=cpu_name(cpuinfo) or _cpu_name_elsewhere(),
-        architecture=platform.machine(),
-        cores=usable_cores(_affinity(), _text("/sys/fs/cgroup/cpu.max")),
-        avx512=cpu_has_avx512(cpuinfo, found),
-    )
     blas = build.get("Build Dependencies", {}).get("blas", {})
     return Report(
         versions=versions,
         engines=engines,
-        cpu=cpu,
+        cpu=read_cpu(),
         blas=" ".join(str(blas[key]) for key in ("name", "version") if blas.get(key)),
         pools=_pools_by_threadpoolctl() if "threadpoolctl" in versions else _pools_by_maps(),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+    )
+
+
+def read_cpu() -> CPU:
+    """The processor of this process."""
+    build: Any = np.show_config(mode="dicts")
+    cpuinfo = _text("/proc/cpuinfo")
+    return CPU(
+        name=cpu_name(cpuinfo) or _cpu_name_elsewhere(),
+        architecture=platform.machine(),
+        cores=usable_cores(_affinity(), _text("/sys/fs/cgroup/cpu.max")),
+        avx512=cpu_has_avx512(cpuinfo, build.get("SIMD Extensions", {}).get("found", [])),
     )
 
 

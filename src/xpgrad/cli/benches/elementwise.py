@@ -1,0 +1,108 @@
+"""Activations, softmax and losses as works: functions, shapes, data, and how much there is to move."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SHAPES = {"1k": (1000,), "4M": (4096, 1024)}
+ROWS = {"8x125": (8, 125), "4096x1024": (4096, 1024)}
+LOGITS = ROWS | {"4096x32000": (4096, 32000)}
+
+
+class Function(NamedTuple):
+    """What a kernel's gradient takes, its attributes, and PyTorch's module of the same function."""
+
+    takes: str = "X"
+    attributes: dict[str, Any] = {}  # noqa: RUF012 - never written to
+    module: str | None = None
+
+
+POINTWISE = {
+    "relu": Function(module="ReLU"),
+    "leaky_relu": Function("Y", module="LeakyReLU"),
+    "thresholded_relu": Function(),
+    "elu": Function(module="ELU"),
+    "selu": Function(module="SELU"),
+    "celu": Function(module="CELU"),
+    "softplus": Function(module="Softplus"),
+    "gelu": Function(module="GELU"),
+    "quick_gelu": Function(),
+    "silu": Function(module="SiLU"),
+    "mish": Function(module="Mish"),
+    "sigmoid": Function("Y", module="Sigmoid"),
+    "log_sigmoid": Function(module="LogSigmoid"),
+    "hard_sigmoid": Function(attributes={"alpha": 1 / 6, "beta": 0.5}, module="Hardsigmoid"),
+    "hard_swish": Function(module="Hardswish"),
+    "tanh": Function("Y", module="Tanh"),
+    "scaled_tanh": Function(),
+    "hard_tanh": Function(module="Hardtanh"),
+    "softsign": Function(module="Softsign"),
+}
+ALONG_AXIS = {"softmax": Function("Y", module="Softmax"), "log_softmax": Function("Y", module="LogSoftmax")}
+FUNCTIONS = POINTWISE | ALONG_AXIS
+LOSSES = {  # the kernels' names, and PyTorch's modules
+    "cross_entropy": ("softmax_cross_entropy", "CrossEntropyLoss"),
+    "binary_cross_entropy_with_logits": ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
+}
+
+
+class Elementwise(NamedTuple):
+    """A function of an array, along its last axis where it is one along an axis."""
+
+    function: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def label(self) -> str:
+        """Its function and shape."""
+        return f"{self.function} {' x '.join(map(str, self.shape))}"
+
+    def operations(self, what: str) -> int:
+        """None that count: memory bounds it."""
+        return 0
+
+    def traffic(self, what: str) -> int:
+        """Bytes to move at least: backward dY, what was saved, dX; forward X and Y."""
+        arrays = {"backward": 3, "step": 5}[what]
+        return arrays * math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Loss(NamedTuple):
+    """A loss of logits."""
+
+    function: str
+    shape: tuple[int, int]
+    dtype: str = "float32"
+
+    @property
+    def label(self) -> str:
+        """Its function and shape."""
+        return f"{self.function} {' x '.join(map(str, self.shape))}"
+
+    def operations(self, what: str) -> int:
+        """None that count: memory bounds it."""
+        return 0
+
+    def traffic(self, what: str) -> int:
+        """Bytes to move at least: the logits in both directions, and their gradient."""
+        arrays = {"backward": 2, "step": 3}[what] + (
+            self.function != "cross_entropy"
+        )  # targets of their size
+        return arrays * math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def data(work: Elementwise | Loss, seed: int = 0) -> tuple[Any, Any]:
+    """X and a cotangent."""
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(work.dtype).type
+    return rng.standard_normal(work.shape, dtype=dtype), rng.standard_normal(work.shape, dtype=dtype)
+
+
+def targets(work: Loss, seed: int = 1) -> Any:
+    """What the logits should say: a class for each row, or a probability for each number."""
+    rng = np.random.default_rng(seed)
+    if work.function == "cross_entropy":
+        return rng.integers(0, work.shape[1], work.shape[0])
+    return rng.uniform(0, 1, work.shape).astype(work.dtype)

@@ -1,0 +1,91 @@
+"""What is compared with what: groups of works, ours and the peer, and the ratio that is aimed at."""
+
+from typing import Any, NamedTuple
+
+from .convolutions import CONVOLUTIONS, LARGE_KERNELS
+from .elementwise import ALONG_AXIS, POINTWISE, Elementwise
+from .recurrent import SHAPES, Recurrent
+
+TENSORS_FIRST = ("xpgrad-torch", "xpgrad-numpy")
+COMPOSED = ("quick_gelu", "scaled_tanh", "softsign")  # PyTorch has no backward kernel of these
+
+
+class Group(NamedTuple):
+    """Works of a kind, by ours and by one peer."""
+
+    family: str
+    """What selects it on the command line."""
+    title: str
+    peer: str
+    works: tuple[Any, ...]
+    what: str = "step"
+    """``step`` (forward and backward), ``backward`` (from saved arrays), ``memory`` (the peak of a step)."""
+    ours: tuple[str, ...] = TENSORS_FIRST
+    """The first one that is installed."""
+    aim: float | None = None
+    """The geometric mean of peer over ours that is aimed at."""
+    least: float | None = None
+    """No work below this."""
+
+
+def _recurrent(operator: str, **options: Any) -> tuple[Recurrent, ...]:
+    return tuple(Recurrent(operator, shape, **options) for shape in SHAPES.values())
+
+
+def _batches(operator: str) -> tuple[Recurrent, ...]:
+    """Where rows are many enough for a batch."""
+    return tuple(work for work in _recurrent(operator) if work.shape[1] > 1)
+
+
+def _packed(operator: str, shortest: int, longest: int, *sizes: tuple[int, int, int]) -> tuple[Any, ...]:
+    return tuple(Recurrent(operator, (longest, *size), (shortest, longest)) for size in sizes)
+
+
+_BATCHES = [shape[1:] for shape in SHAPES.values() if shape[1] > 1]
+_NARROW = [(32, 16, 16), (128, 16, 16)]
+
+GROUPS = (
+    Group("lstm", "LSTM, torch.nn.LSTM", "torch", _recurrent("lstm"), aim=1.0, least=0.95),
+    Group("gru", "GRU, torch.nn.GRU", "torch", _recurrent("gru"), aim=2.5),
+    Group(
+        "packed", "LSTM and GRU, lengths 10 to 50, torch.nn on packed sequences", "torch",
+        _packed("lstm", 10, 50, *_BATCHES) + _packed("gru", 10, 50, *_BATCHES), aim=2.5,
+    ),
+    Group(
+        "packed", "LSTM and GRU, lengths 100 to 1000, H = 16, torch.nn on packed sequences", "torch",
+        _packed("lstm", 100, 1000, *_NARROW) + _packed("gru", 100, 1000, *_NARROW), aim=10.0,
+    ),
+    Group(
+        "float64", "LSTM and GRU, float64, torch.nn", "torch",
+        _recurrent("lstm", dtype="float64") + _recurrent("gru", dtype="float64"), aim=1.5,
+    ),
+    Group(
+        "peephole", "LSTM with peepholes, a loop in PyTorch", "torch", _recurrent("lstm-peephole"), aim=3.0
+    ),
+    Group("conv", "Convolutions, torch.nn.functional", "torch", (*CONVOLUTIONS.values(),), aim=0.8),
+    Group(
+        "conv", "Convolutions, large kernels, torch.nn.functional", "torch", (*LARGE_KERNELS.values(),),
+        aim=3.0,
+    ),
+    Group(
+        "elementwise", "Gradients of activations and softmax, torch.ops.aten", "torch",
+        tuple(Elementwise(name, (4096, 1024)) for name in (POINTWISE | ALONG_AXIS) if name not in COMPOSED),
+        what="backward",
+    ),
+    Group(
+        "ort", "LSTM and GRU, the backward alone, ONNX Runtime's LSTMGrad and GRUGrad", "ort",
+        tuple(w for w in _batches("lstm") + _batches("gru") if w.shape[1] >= 32), what="backward",
+        ours=("xpgrad-numpy",), aim=8.0,
+    ),
+    Group(
+        "ort", "Convolutions, the backward alone, ONNX Runtime's ConvGrad", "ort",
+        (*CONVOLUTIONS.values(),), what="backward", ours=("xpgrad-numpy",),
+    ),
+    Group("jax", "LSTM, JAX", "jax", _recurrent("lstm"), aim=2.0),
+    Group("jax", "GRU, JAX", "jax", _recurrent("gru"), aim=2.0),
+    Group(
+        "memory", "LSTM, peak memory of a step, torch.nn.LSTM", "torch", _recurrent("lstm"),
+        what="memory", aim=1.0,
+    ),
+)  # fmt: skip
+FAMILIES = tuple(dict.fromkeys(group.family for group in GROUPS))

@@ -1,0 +1,118 @@
+"""What modules and functions of PyTorch's interface have in common, ours and PyTorch's own."""
+
+import importlib
+from typing import Any
+
+from .. import convolutions, elementwise, recurrent
+from . import need
+
+
+class RecurrentRun:
+    """A module on a padded batch; every parameter, the input and the states get gradients."""
+
+    def __init__(self, work: recurrent.Recurrent, module: Any, **call: Any) -> None:
+        self._torch = torch = need("torch")
+        operator = recurrent.OPERATORS[work.operator]
+        parameters, arrays = recurrent.data(work)
+        onnx = {name: a[0] for name, a in parameters.items()}
+        weights = need("xpgrad").convert(
+            operator.kernel, onnx, "onnx", "torch",
+            linear_before_reset=operator.attributes.get("linear_before_reset", 0),
+        )  # fmt: skip
+        self.module = module.to(getattr(torch, work.dtype))
+        module.load_state_dict({f"{name}_l0": torch.from_numpy(a) for name, a in weights.items()})
+        self._call = call
+        self._X = torch.from_numpy(arrays["X"]).requires_grad_()
+        states = [torch.from_numpy(arrays[name]).requires_grad_() for name in operator.states]
+        self._state = states[0] if len(states) == 1 else tuple(states)
+        self._cotangent = torch.from_numpy(arrays["grad_H_all"][:, 0])
+        self._wanted = [self._X, *states, *module.parameters()]
+        self._H_all: Any = None
+
+    def forward(self) -> None:
+        """Build the graph."""
+        self._H_all, _ = self.module(self._X, self._state, **self._call)
+
+    def backward(self) -> Any:
+        """All gradients. The graph is kept, so that the backward alone can be timed more than once."""
+        if self._H_all is None:
+            self.forward()
+        return self._torch.autograd.grad(self._H_all, self._wanted, self._cotangent, retain_graph=True)
+
+    def step(self) -> Any:
+        """Forward and backward."""
+        self.forward()
+        H_all, self._H_all = self._H_all, None
+        return self._torch.autograd.grad(H_all, self._wanted, self._cotangent)
+
+
+class ConvolutionRun:
+    """A function with gradients of the input and both parameters."""
+
+    def __init__(self, work: convolutions.Convolution, functions: Any) -> None:
+        self._torch = torch = need("torch")
+        name = f"conv{'_transpose' * work.transposed}{len(work.size)}d"
+        self._function: Any = getattr(functions, name, None)
+        if self._function is None:
+            raise NotImplementedError(f"this version has no {name}")
+        self._leaves = [torch.from_numpy(a).requires_grad_() for a in convolutions.data(work)]
+        self._options = {"stride": work.stride, "padding": work.pad, "groups": work.group}
+        self._cotangent = torch.from_numpy(convolutions.cotangent(work))
+        self._Y: Any = None
+
+    def backward(self) -> Any:
+        """All gradients. The graph is kept, so that the backward alone can be timed more than once."""
+        if self._Y is None:
+            self._Y = self._function(*self._leaves, **self._options)
+        return self._torch.autograd.grad(self._Y, self._leaves, self._cotangent, retain_graph=True)
+
+    def step(self) -> Any:
+        """Forward and backward."""
+        Y = self._function(*self._leaves, **self._options)
+        return self._torch.autograd.grad(Y, self._leaves, self._cotangent)
+
+
+def _module(modules: Any, name: str, **options: Any) -> Any:
+    kind = getattr(modules, name, None)
+    if kind is None:
+        raise NotImplementedError(f"this version has no {name}")
+    return kind(**options)
+
+
+def elementwise_step(work: elementwise.Elementwise, modules: Any) -> Any:
+    """A function without arguments: a module's forward and its backward."""
+    torch = need("torch")
+    name = elementwise.FUNCTIONS[work.function].module
+    if name is None:
+        raise NotImplementedError(f"there is no module for {work.function}")
+    module = _module(modules, name, **({"dim": -1} if work.function in elementwise.ALONG_AXIS else {}))
+    X, dY = map(torch.from_numpy, elementwise.data(work))
+    leaf = X.requires_grad_()
+    return lambda: torch.autograd.grad(module(leaf), leaf, dY)[0]
+
+
+class LossRun:
+    """A loss and the gradient of its logits."""
+
+    def __init__(self, work: elementwise.Loss, modules: Any) -> None:
+        self._torch = torch = need("torch")
+        self._module = _module(modules, elementwise.LOSSES[work.function][1])
+        X, dY = map(torch.from_numpy, elementwise.data(work))
+        self._leaf, self._dY = X.requires_grad_(), dY[0, 0]
+        self._target = torch.from_numpy(elementwise.targets(work))
+
+    def step(self) -> Any:
+        """Both."""
+        loss = self._module(self._leaf, self._target)
+        return self._torch.autograd.grad(loss, self._leaf, self._dY)[0]
+
+
+def threads() -> str:
+    """How many PyTorch has, and its version."""
+    torch = need("torch")
+    return f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
+
+
+def xpgrad_engine(name: str) -> str:
+    """How an engine of xpgrad's works here, in a line."""
+    return str(importlib.import_module("xpgrad.engine").describe_engines()[name])

@@ -1,0 +1,75 @@
+"""How much of the machine other processes take meanwhile: times that were measured beside them mislead."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+QUIET = 0.05  # the part of all cores' time that others may take
+
+
+class Watch:
+    """Watches the machine from its making on.
+
+    Parameters
+    ----------
+    own : sequence of int
+        The processes that belong to the measurement, besides this one.
+    """
+
+    def __init__(self, own: Sequence[int]) -> None:
+        self._own = [os.getpid(), *own]
+        self._start = self._read()
+
+    def others(self) -> float | None:
+        """The part of all cores' time that other processes had since then; None where it can't be read."""
+        if self._start is None or (now := self._read()) is None:
+            return None
+        elapsed, busy, ours = (b - a for a, b in zip(self._start, now, strict=True))
+        return max(0.0, busy - ours) / (elapsed * (os.cpu_count() or 1)) if elapsed > 0 else None
+
+    def _read(self) -> tuple[float, float, float] | None:
+        """Seconds: of the clock, of all cores at work, and of our processes."""
+        try:
+            # user, nice, system, idle, iowait, irq, softirq, steal
+            cores = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+            ours = sum(map(_ticks, self._own))
+        except OSError:
+            return None
+        tick = os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), (sum(cores) - cores[3] - cores[4]) / tick, ours / tick
+
+
+def _ticks(process: int) -> int:
+    """Of all threads of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])  # utime, stime
+
+
+def quietest(measure: Callable[[], T], own: Sequence[int], patience: float) -> tuple[T, float | None]:
+    """Measure, again while others disturb: what the quietest attempt gave, and the part that others had.
+
+    Parameters
+    ----------
+    measure : callable
+        Takes nothing.
+    own : sequence of int
+        See `Watch`.
+    patience : float
+        Begin no attempt after so many seconds.
+    """
+    attempts: list[tuple[T, float | None]] = []
+    end = time.perf_counter() + patience
+    while not attempts or ((attempts[-1][1] or 0.0) > QUIET and time.perf_counter() < end):
+        watch = Watch(own)
+        found = measure()
+        attempts.append((found, watch.others()))
+    return min(attempts, key=lambda attempt: attempt[1] or 0.0)
+
+
+def wait_for_quiet(patience: float, moment: float = 0.2) -> None:
+    """Return once others left the machine alone for a moment, or the patience is at its end."""
+    quietest(lambda: time.sleep(moment), [], patience)

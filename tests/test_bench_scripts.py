@@ -1,0 +1,213 @@
+"""The scripts beside the benchmarks: pages from runs, the track record, and the verdict on a change."""
+
+import datetime
+import importlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "asv_bench"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Import one of the scripts, which find one another in their folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+# -------------------------------------------------------------------------------------- between marks
+
+
+def test_text_between_marks_is_replaced(script, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n<!-- y: begin -->\n<!-- y: end -->\n")
+    script("page").write_between(page, "x", "new")
+    assert page.read_text() == (
+        "a\n<!-- x: begin -->\nnew\n<!-- x: end -->\nb\n<!-- y: begin -->\n<!-- y: end -->\n"
+    )
+
+
+def test_a_page_without_marks_is_left_alone(script, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- x: begin -->\nold\n")
+    with pytest.raises(ValueError, match="has no marks <!-- x: begin -->"):
+        script("page").write_between(page, "x", "new")
+    assert page.read_text() == "<!-- x: begin -->\nold\n"
+
+
+# --------------------------------------------------------------------------------- the page of a run
+
+
+TITLES = {"lstm": "LSTM, torch.nn.LSTM", "jax": "LSTM, JAX"}
+
+
+def _side(median):
+    return {"median": median, "low": 0.9 * median, "high": 1.1 * median, "calls": 3}
+
+
+def _report(family, peer, rows, **changes):
+    lines = [
+        {
+            "work": work, "ours": _side(ours), "peer": _side(theirs), "ratio": theirs / ours,
+            "path": "ATen, mm", "missing": None, "others": 0.0,
+            "operations": 10**9, "traffic": 10**6, "dtype": "float32",
+        }
+        for work, ours, theirs in rows
+    ]  # fmt: skip
+    ratios = [row["ratio"] for row in lines]
+    group = {
+        "family": family, "title": TITLES[family], "peer": peer, "ours": "xpgrad-numpy",
+        "what": "step", "aim": 2.0, "least": 0.95, "ratio": math.prod(ratios) ** (1 / len(ratios)),
+        "lowest": min(ratios), "highest": max(ratios), "rows": lines, **changes,
+    }  # fmt: skip
+    return {
+        "xpgrad": "0.1.0",
+        "machine": {"cpu": "Some CPU", "cores": 2, "threads": 2, "variables": {}},
+        "rates": {"products": {"float32": 1e12}, "bandwidth": 1e10},
+        "implementations": {peer: f"{peer} 1.0"},
+        "missing": {},
+        "groups": [group],
+    }
+
+
+def test_the_page_of_two_runs(script, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: the page has a picture")
+    performance = script("performance")
+    names = ("machine", "summary", "behind", "details", "performance")
+    for attribute in ("PAGE", "README"):
+        page = tmp_path / f"{attribute}.md"
+        page.write_text("".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in names))
+        monkeypatch.setattr(performance, attribute, page)
+    monkeypatch.setattr(performance, "PICTURE", tmp_path / "picture.png")
+    runs = {
+        "b.json": _report("lstm", "torch", [("small", 0.004, 0.002), ("large", 0.002, 0.016)]),
+        "a.json": _report("jax", "jax", [("scan", 0.001, 0.002)]),
+    }
+    for name, report in runs.items():
+        (tmp_path / name).write_text(json.dumps(report))
+    monkeypatch.setattr(sys, "argv", ["performance.py", *(str(tmp_path / name) for name in sorted(runs))])
+    performance.main()
+
+    page = performance.PAGE.read_text()
+    assert "| LSTM, torch.nn.LSTM | 2.00 | 2, least 0.95 | 0.50 | 8.00 | 2.83 | 5.66 |" in page
+    assert "| small | 4 | 20% | 2 | 20% | 0.50 | 1 | products | 4.00 | 2.00 |" in page
+    assert "The peer's path, by the time it takes: ATen, mm." in page
+    assert "- machine: Some CPU, 2 cores, 2 threads\n" in page
+    behind = page.partition("<!-- behind: begin -->")[2].partition("<!-- behind: end -->")[0]
+    assert behind.strip().splitlines()[2:] == ["| small | LSTM, torch.nn.LSTM | 2.00 |"]
+    readme = performance.README.read_text()
+    assert "| LSTM, torch.nn.LSTM | 2.00 | 0.50 to 8.00 |\n| LSTM, JAX | 2.00 | 2.00 to 2.00 |" in readme
+    assert performance.PICTURE.stat().st_size > 10_000
+
+
+def test_the_pages_have_the_marks():
+    page = (FOLDER.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    for name in ("machine", "summary", "behind", "details", "track"):
+        assert page.count(f"<!-- {name}: begin -->") == page.count(f"<!-- {name}: end -->") == 1
+    assert readme.count("<!-- performance: begin -->") == readme.count("<!-- performance: end -->") == 1
+
+
+# ----------------------------------------------------------------------------------- the track record
+
+
+@pytest.fixture
+def results(tmp_path):
+    """What asv keeps of two commits, the newer one stored first; the older one lacks a benchmark."""
+    asv_results = pytest.importorskip("asv.results", reason="asv is not installed")
+    runner = importlib.import_module("asv.runner")
+    params = [["'a'", "'b'"], ["'xpgrad-torch'", "'torch'"]]
+
+    def benchmark(name):
+        return {"name": name, "version": "1", "params": params, "type": "track", "param_names": ["x", "impl"]}
+
+    def kept(commit, date, values):
+        result = asv_results.Results({"machine": "m"}, {}, commit, date, "3.11", "env", {})
+        for name, found in values.items():
+            given = runner.BenchmarkResult(found, [None] * 4, [None] * 4, 0, "", {})
+            result.add_result(benchmark(name), given, datetime.datetime.now(datetime.UTC))
+        result.save(str(tmp_path / "results"))
+
+    ratio, time = "suite.StepRatio.track_ratio_step", "suite.Step.time_step"
+    kept("b" * 40, 2000, {ratio: [0.5, 9.0, 0.25, 9.0], time: [0.01, 9.0, 0.02, 9.0]})
+    kept("a" * 40, 1000, {ratio: [2.0, 9.0, math.nan, None]})
+    (tmp_path / "results" / "m" / "machine.json").write_text('{"machine": "m", "version": 1}')
+    return tmp_path / "results"
+
+
+def test_tracks_are_ours_in_the_order_of_commits(script, results):
+    tracks = script("track").read(results)
+    ratio, time = "suite.StepRatio.track_ratio_step", "suite.Step.time_step"
+    values = {key: [(point.commit[0], point.value) for point in points] for key, points in tracks.items()}
+    assert values == {
+        (ratio, ("a",)): [("a", 2.0), ("b", 0.5)],
+        (ratio, ("b",)): [("b", 0.25)],
+        (time, ("a",)): [("b", 0.01)],
+        (time, ("b",)): [("b", 0.02)],
+    }
+
+
+def test_the_track_record_is_drawn_and_written(script, results, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    track = script("track")
+    page = tmp_path / "page.md"
+    page.write_text("<!-- track: begin -->\n<!-- track: end -->\n")
+    monkeypatch.setattr(track, "PAGE", page)
+    monkeypatch.setattr(track, "PICTURE", tmp_path / "track.png")
+    monkeypatch.setattr(track, "subjects", lambda commits: {c: f"{c[:7]} subject" for c in commits})
+    monkeypatch.setattr(sys, "argv", ["track.py", "--results", str(results)])
+    track.main()
+    assert page.read_text().splitlines()[1:-1] == [
+        "| commit | a | b |",
+        "| --- | ---: | ---: |",
+        "| aaaaaaa subject | 0.50 | - |",
+        "| bbbbbbb subject | 2.00 | 4.00 |",
+    ]
+    assert track.PICTURE.stat().st_size > 10_000
+
+
+# ---------------------------------------------------------------------------------------- the verdict
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A repository whose commits wait 5, 5.2 and 10 milliseconds, with asv's configuration."""
+    pytest.importorskip("asv", reason="asv is not installed")
+    copy = "shutil.copy('{build_dir}/slow.py', site.getsitepackages()[0])"
+    config = {
+        "version": 1, "project": "slow", "repo": ".", "branches": ["main"], "dvcs": "git",
+        "environment_type": "virtualenv", "benchmark_dir": "suites", "build_command": [],
+        "install_command": [f'in-dir={{env_dir}} python -c "import shutil, site; {copy}"'],
+        "uninstall_command": ['return-code=any python -c "pass"'],
+    }  # fmt: skip
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "__init__.py").touch()
+    suite = "import slow\n\nclass Suite:\n    rounds, repeat, sample_time, warmup_time = 1, 9, 0.0, 0.0\n"
+    suite += "    def time_it(self):\n        slow.work()\n"
+    (tmp_path / "suites" / "suite.py").write_text(suite)
+    (tmp_path / "asv.conf.json").write_text(json.dumps(config))
+
+    def git(*words):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    git("init", "--initial-branch", "main")
+    for seconds in ("0.005", "0.0052", "0.01"):
+        (tmp_path / "slow.py").write_text(f"import time\n\ndef work():\n    time.sleep({seconds})\n")
+        git("add", "-A")
+        git("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-m", seconds)
+    return tmp_path / "asv.conf.json"
+
+
+def test_a_slowdown_fails_and_noise_does_not(script, project, capfd, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))  # where asv keeps the name of the machine
+    compare = script("compare")
+    options = ["--bench", "Suite", "--config", str(project)]
+    assert compare.main(["main~2", "main~1", *options]) == 0
+    assert "NOT SIGNIFICANTLY CHANGED" in capfd.readouterr().out
+    assert compare.main(["main~1", "main", *options]) == 1
+    assert "PERFORMANCE DECREASED" in capfd.readouterr().out
