@@ -93,11 +93,12 @@ def sum_of_shifts(
             begin, end, room.stretch, room.length, room.grid(), room.sums(), *made,
         )  # fmt: skip
         return Y
-    length = max(part.crop.length for part in parts)
-    grid = np.empty(len(places) * channels * (length + reach), dtype)
+    length, room = max(part.crop.length for part in parts), _whole(places[0])
+    grid = np.empty(len(places) * channels * room, dtype)
     for part, (start, wanted, _) in zip(parts, results, strict=True):
-        sums_of = [_taps(part.taps), part.weights, length, length + reach, grid, wanted, start]
-        _few().sum_of_shifts(*taken, *sums_of, *made)
+        _few().sum_of_shifts(
+            *taken, _taps(part.taps), part.weights, length, room, grid, wanted, start, *made
+        )  # fmt: skip
     return Y
 
 
@@ -127,7 +128,7 @@ def products_of_shifts(
             np.empty((-(-sums // width), count, width), dtype), results,
         )  # fmt: skip
     else:
-        room = length + reach
+        room = _whole(places[0])
         _few().products_of_shifts(
             *taken, room, np.empty(channels * room, dtype), np.zeros(length, dtype), results
         )
@@ -149,6 +150,11 @@ def _result(Y: np.ndarray, part: Part, grid: tuple[int, ...]) -> _Result:
         return _Result(0, np.empty((0, 5), dtype=np.int64), complete=True)
     start = (place.__array_interface__["data"][0] - Y.__array_interface__["data"][0]) // Y.itemsize
     return _Result(start, *_wanted(grid, part.crop, tuple(distances(place)[2:])))
+
+
+def _whole(place: Place) -> int:
+    """The elements of a grid's layer."""
+    return place.lead + prod(place.grid)
 
 
 class _Room:
