@@ -93,11 +93,11 @@ def sum_of_shifts(
             begin, end, room.stretch, room.length, room.grid(), room.sums(), *made,
         )  # fmt: skip
         return Y
-    length, room = max(part.crop.length for part in parts), _whole(places[0])
-    grid = np.empty(len(places) * channels * room, dtype)
+    length, layer = max(part.crop.length for part in parts), _whole(places[0])
+    grid = np.empty(len(places) * channels * layer, dtype)
     for part, (start, wanted, _) in zip(parts, results, strict=True):
         _few().sum_of_shifts(
-            *taken, _taps(part.taps), part.weights, length, room, grid, wanted, start, *made
+            *taken, _taps(part.taps), part.weights, length, layer, grid, wanted, start, *made
         )  # fmt: skip
     return Y
 
@@ -128,11 +128,19 @@ def products_of_shifts(
             np.empty((-(-sums // width), count, width), dtype), results,
         )  # fmt: skip
     else:
-        room = _whole(places[0])
+        layer = _whole(places[0])
         _few().products_of_shifts(
-            *taken, room, np.empty(channels * room, dtype), np.zeros(length, dtype), results
+            *taken, layer, np.empty(channels * layer, dtype), np.zeros(length, dtype), results
         )
     return products
+
+
+def row_sums(rows: np.ndarray) -> np.ndarray:
+    """The sums of the rows of a matrix."""
+    rows = np.ascontiguousarray(rows)
+    sums = np.zeros(rows.shape[0], dtype=rows.dtype)
+    _few().row_sums(flat(rows, False), rows.shape[1], sums)
+    return sums
 
 
 class _Result(NamedTuple):
@@ -234,14 +242,23 @@ def _joined(rows: list[list[int]]) -> np.ndarray:
     return np.asarray(joined, dtype=np.int64).reshape(-1, 5)
 
 
-@functools.cache
 def _few() -> Any:
+    """The loops over positions."""
     with one_at_a_time:
-        return load("shifts", few_channels())
+        return _position_loops()
 
 
 @functools.cache
+def _position_loops() -> Any:
+    return load("shifts", few_channels())
+
+
 def _many(dtype: str, vectors: int) -> Any:
     """The loops by tiles; `vectors` are those of a tile of products."""
     with one_at_a_time:
-        return load(f"tiles_{dtype}", many_channels(dtype, tiles(), vectors, _COLUMNS))
+        return _tile_loops(dtype, tiles(), vectors)
+
+
+@functools.cache
+def _tile_loops(dtype: str, kinds: Tiles, vectors: int) -> Any:
+    return load(f"tiles_{dtype}", many_channels(dtype, kinds, vectors, _COLUMNS))

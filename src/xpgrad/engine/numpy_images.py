@@ -18,6 +18,8 @@ _BLOCK = 5 << 18
 _BAND = 1 << 21
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 18
+# Of the blocks that are summed up, for each thread.
+_SHARES = 2
 
 
 class NumpyImages(Images):
@@ -72,8 +74,12 @@ class NumpyImages(Images):
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
     ) -> list[Any]:
-        """A share of the blocks in each thread, and the sum of the threads' totals."""
-        shares = [blocks[share] for share in _slices(len(blocks), -(-len(blocks) // self.team.size()))]
+        """Shares of the blocks in threads, and the sum of their totals: the same for any course of time.
+
+        There are more shares than threads, so that a thread that gets less of its core takes fewer.
+        """
+        count = _SHARES * self.team.size()
+        shares = [blocks[share] for share in _slices(len(blocks), -(-len(blocks) // count))]
         totals, *others = self.map(lambda share: Images.accumulate(self, function, share), shares)
         for other in others:
             for total, part in zip(totals, other, strict=True):
@@ -157,9 +163,15 @@ class NumpyImages(Images):
         return total
 
     def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
-        """As a product: in one pass, by BLAS."""
+        """Compiled, or as a product by BLAS: in one pass."""
         rows = array.reshape(-1, array.shape[-1])
-        return np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype)).reshape(array.shape[:-1])
+        if self.compiles():
+            from xpgrad.engine.compiled_shifts import row_sums
+
+            sums = row_sums(rows)
+        else:
+            sums = np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype))
+        return sums.reshape(array.shape[:-1])
 
     def pack_taps(self, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> list[Any]:
         """For the compiled loops, or as arrays."""

@@ -216,6 +216,15 @@ def products_of_shifts(
                     for t in range(length):
                         total += other[t] * shifted[t]
                     products[g, i, k] += total
+
+
+@njit(nogil=True, cache=True, error_model='numpy', fastmath={{'contract', 'reassoc', 'nsz'}})
+def row_sums(x, width, sums):
+    for r in range(len(sums)):
+        total = sums[r]
+        for t in range(width):
+            total += x[U(r * width + t)]
+        sums[r] = total
 """
 
 _MANY = """
