@@ -171,8 +171,9 @@ class _Room:
     def __init__(self, dtype: np.dtype, channels: int, reach: int, length: int, kinds: Tiles) -> None:
         lanes = kinds.bytes // dtype.itemsize
         step = max(kinds.tall[1], kinds.flat[1]) * lanes
-        fitting = _STRETCH_BYTES // (dtype.itemsize * channels) - reach
-        self.stretch = min(length, max(fitting, reach, 2 * step) // step * step)
+        fitting = max(_STRETCH_BYTES // (dtype.itemsize * channels) - reach, reach, 2 * step)
+        equal = -(-length // -(-length // fitting))
+        self.stretch = min(length, -(-equal // step) * step)
         # an odd number of vectors: a power of two between channels would put them all into a few cache lines
         self.length = (-(-(self.stretch + reach) // lanes) | 1) * lanes
         self._dtype, self._channels, self._step, self._rows = dtype, channels, step, kinds.tall[0]
