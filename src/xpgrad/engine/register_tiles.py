@@ -107,18 +107,42 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
     return _tile(dtype, lanes, generate)
 
 
-def _tile(dtype: str, lanes: int, generate: Any) -> Any:
-    """The function of six integers that is generated."""
+@functools.cache
+def turn_tile(dtype: str, lanes: int) -> Any:
+    """A square of as many rows as a vector has elements, rows becoming columns.
 
-    @intrinsic
-    def tile(typingctx, a, b, c, d, e, f):
-        def codegen(context, builder, signature, args):
-            generate(_Code(builder, dtype, lanes), list(args))
-            return context.get_dummy_value()
+    Returns ``tile(source, row, target, line)``, with addresses and distances in elements. For p and i below
+    `lanes` it sets
 
+        target[p * line + i] = source[i * row + p]
+    """
+
+    def generate(code: _Code, arguments: list[Any]) -> None:
+        source, row, target, line = arguments
+        source, target = code.reals(source), code.reals(target)
+        vectors = [code.load(code.at(source, code.times(row, i))) for i in range(lanes)]
+        for _ in range(lanes.bit_length() - 1):  # each time the elements of two vectors alternate
+            pairs = zip(vectors[: lanes // 2], vectors[lanes // 2 :], strict=True)
+            vectors = [half for pair in pairs for half in code.alternating(*pair)]
+        code.store([[code.variable(vector)] for vector in vectors], target, line)
+
+    return _tile(dtype, lanes, generate, 4)
+
+
+def _tile(dtype: str, lanes: int, generate: Any, count: int = 6) -> Any:
+    """The function of so many integers that is generated."""
+
+    def codegen(context, builder, signature, args):
+        generate(_Code(builder, dtype, lanes), list(args))
+        return context.get_dummy_value()
+
+    def six(typingctx, a, b, c, d, e, f):
         return types.void(*[types.int64] * 6), codegen
 
-    return tile
+    def four(typingctx, a, b, c, d):
+        return types.void(*[types.int64] * 4), codegen
+
+    return intrinsic(six if count == 6 else four)
 
 
 class _Code:
@@ -184,6 +208,17 @@ class _Code:
             for variable, vector in zip(row, vectors, strict=True):
                 total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
                 self.builder.store(total, variable)
+
+    def alternating(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The elements of two vectors in turns: those of the first halves, and those of the second."""
+        half = self._lanes // 2
+        order = [place for i in range(self._lanes) for place in (i, self._lanes + i)]
+        kind = ir.VectorType(ir.IntType(32), self._lanes)
+        first, second = (
+            self.builder.shuffle_vector(a, b, ir.Constant(kind, part))
+            for part in (order[: 2 * half], order[2 * half :])
+        )
+        return first, second
 
     def _everywhere(self, number: Any) -> Any:
         """A vector of equal elements."""

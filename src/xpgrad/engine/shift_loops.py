@@ -57,7 +57,7 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
     lines = [f"{name} = {value}" for name, value in constants.items()]
     lines += [
         f"# with the tiles of {hashlib.sha256(source).hexdigest()[:20]}",
-        "from xpgrad.engine.register_tiles import product_tile, sum_tile\n",
+        "from xpgrad.engine.register_tiles import product_tile, sum_tile, turn_tile\n",
         *(
             f"{name} = sum_tile({dtype!r}, LANES, {rows}, {count})"
             for name, rows, count in (
@@ -68,6 +68,7 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
             )
         ),
         f"products = product_tile({dtype!r}, LANES, ROWS, VECTORS)",
+        f"turn = turn_tile({dtype!r}, LANES)",
     ]
     return _HEAD + "\n".join(lines) + "\n" + _MANY
 
@@ -310,6 +311,20 @@ def tiles_of(height, panel, grid_at, offsets_at, count, total_at, line, here):
             t += LANES
 
 
+@njit(nogil=True, cache=True, error_model='numpy')
+def turn_rows(a, source, a_channel, channels, count, columns, to, width):
+    # a row of each channel as a column: in squares, and what is left one by one
+    squares = count // LANES * LANES
+    for i in range(0, channels, LANES):
+        done = squares if i + LANES <= channels else 0
+        for p in range(0, done, LANES):
+            start, end = source + i * a_channel + p, to + p * width + i
+            turn(a.ctypes.data + start * SIZE, a_channel, columns.ctypes.data + end * SIZE, width)
+        for k in range(i, min(i + LANES, channels)):
+            for p in range(done, count):
+                columns[U(to + p * width + k)] = a[U(source + k * a_channel + p)]
+
+
 @njit(nogil=True, cache=True, error_model='numpy', fastmath={'contract'})
 def products_of_shifts(
     a, a_image, a_channel, a_rows, length, x, x_image, x_channel, rows, seen, images, taps,
@@ -339,10 +354,8 @@ def products_of_shifts(
                         count = min(COLUMNS, here - t)
                         columns[:] = 0
                         for r in range(stretch_of(a_rows, low + t, count, turned)):
-                            source, to = start + turned[r, 0], turned[r, 1]
-                            for i in range(channels):
-                                for p in range(turned[r, 2]):
-                                    columns[U((to + p) * width + i)] = a[U(source + i * a_channel + p)]
+                            source, to = start + turned[r, 0], turned[r, 1] * width
+                            turn_rows(a, source, a_channel, channels, turned[r, 2], columns, to, width)
                         for k in range(0, height, ROWS):
                             target = totals_at + (block * height + k) * width * SIZE
                             products(
