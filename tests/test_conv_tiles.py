@@ -15,7 +15,7 @@ from xpgrad.testing import assert_close
 RTOL = {"float64": 1e-12, "float32": 1e-5}
 # Sums of a group that end in a low panel of tiles, in a tall one, in none; products of one vector up to four.
 CASES = {
-    "a vector": Case((3, 5, 9, 11), (3, 5, 3, 3), {"pads": 1}),
+    "a vector": Case((3, 6, 9, 11), (3, 6, 3, 3), {"pads": 1}),
     "two vectors": Case((2, 9, 23, 21), (30, 9, 5, 4), {"strides": [2, 3], "pads": [2, 1, 1, 2]}),
     "three vectors": Case((2, 24, 9, 11), (94, 12, 3, 3), {"pads": 1, "group": 2, "dilations": [2, 1]}),
     "four vectors": Case((1, 16, 301), (70, 16, 3), {"strides": 2, "pads": [3, 0]}),
@@ -31,6 +31,9 @@ SHAPES = {
 
 def check(case: Case, dtype: str) -> None:
     """Y, dX, dW, dB and the samples' own dW against the direct sums."""
+    seen, made = case.W[1], case.W[0] // case.group
+    assert compiled_shifts._many_channels(seen, made)
+    assert compiled_shifts._many_channels(made, seen)
     arrays = case.arrays()
     expected = case.expected(arrays)
     X, W, B, dY = (arrays[name].astype(dtype) for name in ("X", "W", "B", "dY"))
@@ -68,7 +71,7 @@ def test_images_in_stretches(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(compiled_shifts, "_STRETCH_BYTES", 1)
     monkeypatch.setattr(compiled_shifts, "_Room", small)
-    images = Case((1, 3, *(4 * s for s in CASES[name].X[2:])), (5, 3, *CASES[name].W[2:]))
+    images = Case((1, 3, *(4 * s for s in CASES[name].X[2:])), (6, 3, *CASES[name].W[2:]))
     check(images, "float64")
     assert any(length > stretch for length, stretch in stretches)
 

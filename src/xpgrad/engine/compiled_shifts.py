@@ -20,8 +20,8 @@ from xpgrad.engine.shift_loops import few_channels, many_channels
 from xpgrad.engine.shifts import Crop, Part, Place
 from xpgrad.engine.strided import distances, flat
 
-# From how many sums in a group on a tile pays.
-_MANY = 2
+# From how many sums in a group, and how many pairs of sums and images, tiles pay.
+_SUMS, _PAIRS = 3, 16
 # Of a stretch of the grid, with all of a group's channels: a second-level cache holds it beside the weights.
 _STRETCH_BYTES = 1 << 19
 # Positions whose cotangents a first-level cache holds, for as many channels as a tile has columns.
@@ -36,10 +36,15 @@ class Panels(NamedTuple):
     shape: tuple[int, int, int]
 
 
+def _many_channels(sums: int, images: int) -> bool:
+    """Whether a group with so many of both is computed by tiles."""
+    return sums >= _SUMS and sums * images >= _PAIRS
+
+
 def pack_taps(weights: np.ndarray, taps: Sequence[Sequence[int]]) -> list[Any]:
     """See `Images.pack_taps`."""
     group, sums, seen, _ = weights.shape
-    if sums < _MANY:
+    if not _many_channels(sums, seen):
         parts = [np.ascontiguousarray(weights[..., list(part)]) for part in taps]
         return [part.reshape(group, sums, -1) for part in parts]
     kinds = tiles()
@@ -116,7 +121,7 @@ def products_of_shifts(
     results = products.reshape(group, sums, -1)
     taken = [flat(a, False), *distances(a)[:2], others, length, flat(images, False)]
     taken += [*distances(images)[:2], rows, seen, images.shape[0], _taps(taps)]
-    if sums >= _MANY:
+    if _many_channels(sums, seen):
         kinds = tiles()
         lanes = kinds.bytes // dtype.itemsize
         vectors = _vectors(sums, lanes, kinds)
