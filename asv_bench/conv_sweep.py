@@ -34,19 +34,19 @@ SWEEPS = (
     Sweep(
         "N, C, size, O = 4, 16, 64, 16",
         "kernel (square)",
-        ("fft", "shifted", "patches"),
+        ("fft", "taps", "shifted", "patches"),
         {k: ((4, 16, 64, 64), (16, 16, k, k), 1) for k in (5, 7, 9, 11, 15, 31)},
     ),
     Sweep(
         "N, C, size, O = 8, 64, 28, 64",
         "kernel (square)",
-        ("fft", "shifted", "patches"),
+        ("fft", "taps", "shifted", "patches"),
         {k: ((8, 64, 28, 28), (64, 64, k, k), 1) for k in (5, 7, 9, 11, 15)},
     ),
     Sweep(
         "one dimension: N, C, size, O = 4, 16, 4096, 16",
         "kernel",
-        ("fft", "shifted", "patches"),
+        ("fft", "taps", "shifted", "patches"),
         {k: ((4, 16, 4096), (16, 16, k), 1) for k in (17, 33, 65, 129, 257, 1025)},
     ),
     Sweep(
@@ -58,13 +58,13 @@ SWEEPS = (
     Sweep(
         "3 x 3: N, size = 8, 28, C = O",
         "channels",
-        ("winograd", "shifted", "patches"),
+        ("winograd", "taps", "shifted", "patches"),
         {c: ((8, c, 28, 28), (c, c, 3, 3), 1) for c in (4, 8, 12, 16, 24, 32, 64, 128)},
     ),
     Sweep(
         "3 x 3: N, C, O = 8, 64, 64",
         "size",
-        ("winograd", "shifted", "patches"),
+        ("winograd", "taps", "shifted", "patches"),
         {s: ((8, 64, s, s), (64, 64, 3, 3), 1) for s in (3, 4, 5, 6, 7, 10, 14, 28)},
     ),
     Sweep(

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from xpgrad.engine import (
     array_loops,
     block_functions,
     numpy_engine,
+    team,
 )
 from xpgrad.engine.special import erfcx
 
@@ -522,3 +524,15 @@ def test_unwritable_cache_folder(tmp_path):
         XPGRAD_CACHE_DIR=str(blocked / "cache"),
     )
     assert output == "(1, 1, 1)"
+
+
+def test_threads_that_are_busy_hold_nothing_up(monkeypatch):
+    """The caller does what no thread of the pool has begun."""
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+    free = threading.Event()
+    others = [team._thread_pool(2).submit(free.wait, 60) for _ in range(2)]
+    try:
+        assert team.PoolTeam().map(lambda number: number + 1, range(5)) == [1, 2, 3, 4, 5]
+        assert not any(other.done() for other in others)
+    finally:
+        free.set()

@@ -6,8 +6,9 @@ The rule asks in this order, for each of the three sums of a call; C and O are c
 2. ``fft``, where it is possible and its operations cost less than the direct sum;
 3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
 4. ``winograd``, where it is possible and costs less than the direct sum;
-5. at least 8 input channels, enough for a product at each tap: ``shifted``;
-6. else ``patches``.
+5. where loops are compiled: ``taps``;
+6. at least 8 input channels, enough for a product at each tap: ``shifted``;
+7. else ``patches``.
 
 Costs are counted in multiplications of a matrix product, with weights that were measured.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
@@ -71,6 +72,8 @@ def preferred(engine: Any, geometry: ConvGeometry) -> str:
         return "taps"
     if possible("winograd") and _winograd_cost(g) < cost:
         return "winograd"
+    if engine.compiles():
+        return "taps"
     return "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
 
 

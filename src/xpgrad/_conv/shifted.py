@@ -23,6 +23,7 @@ from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
+from xpgrad.engine.shifts import Place
 
 
 class Grid:
@@ -52,20 +53,29 @@ class Grid:
         self.rows = (self.size[0] + slack, *self.size[1:])
         self.room = prod(self.rows)
 
+    @functools.cached_property
+    def places(self) -> list[Place]:
+        """Which elements of an image each phase has, and where."""
+        g = self._geometry
+        places = []
+        for phase in self.phases:
+            # the phase's first element that is not padding: its number, and its place in the image
+            firsts = [max(0, -((r - b) // s)) for r, s, b in zip(phase, g.strides, g.begin, strict=True)]
+            starts = [
+                first * s + r - b for first, r, s, b in zip(firsts, phase, g.strides, g.begin, strict=True)
+            ]
+            before = [f if at < size else 0 for f, at, size in zip(firsts, starts, g.size, strict=True)]
+            places.append(Place(self.rows, tuple(before), 0, tuple(starts), g.strides))
+        return places
+
     def split(self, engine: Any, X: Any) -> list[Any]:
         """Images (n, C, *size) as phases, each (n, group, C / group, room)."""
         g = self._geometry
         parts = []
-        for phase in self.phases:
-            steps, before, behind = [], [], []
-            for r, s, b, size, rows in zip(phase, g.strides, g.begin, g.size, self.rows, strict=True):
-                first = max(0, -((r - b) // s))  # the phase's first element that is not padding
-                start = first * s + r - b
-                count = max(0, -((start - size) // s))
-                steps.append(slice(start, None, s))
-                before.append(first if count else 0)
-                behind.append(rows - count - before[-1])
-            part = engine.pad(X[(slice(None), slice(None), *steps)], before, behind)
+        for place in self.places:
+            part = X[(slice(None), slice(None), *place.taken)]
+            sizes = zip(self.rows, part.shape[2:], place.before, strict=True)
+            part = engine.pad(part, place.before, [rows - count - before for rows, count, before in sizes])
             shape = (X.shape[0], g.group, g.channels // g.group, self.room)
             parts.append(engine.xp.reshape(part, shape))
         return parts

@@ -1,19 +1,19 @@
-"""A sum over channels and taps, without a matrix product: for depthwise kernels and groups of few channels.
+"""A sum over channels and taps at once: for any group, depthwise kernels included.
 
-A group of one channel has no matrix: its output is a weighted sum of as many shifted copies of its input
-as the kernel has taps, and its weight gradient one inner product for each of them. The shifted flat views
-of `shifted` make a copy a contiguous run of memory, and all groups are computed in one go.
+With the flat grid of `shifted` a sum over channels and taps is a weighted sum of shifted rows, each a
+contiguous run of memory, and the weight gradient one inner product for each weight. So no matrix is made of
+an image, and nothing but the image, the weights and the result is read and written. Compiled, that is a
+product of tiles in registers; where a group has one channel only, loops over positions.
 """
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method, image_size, with_bias
-from xpgrad._conv.shifted import Grid, grid_of
-from xpgrad.engine.shifts import Crop, Place
+from xpgrad._conv.method import Method, image_size
+from xpgrad._conv.shifted import grid_of
+from xpgrad.engine.shifts import Crop, Part, Place
 
 
 class Taps(Method):
@@ -24,67 +24,50 @@ class Taps(Method):
     def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         g, grid = geometry, grid_of(geometry)
-        terms = _terms(g, grid)
-        weights = engine.xp.reshape(W, (g.group, g.outputs // g.group, len(terms)))
+        (weights,) = engine.pack_taps(_weights(engine, g, W), [range(len(g.taps))])
         crop = Crop(grid.output_length, (0,) * g.rank, g.output_size)
+        part = Part(weights, grid.taps, crop, (slice(0, None, 1),) * g.rank)
 
         def block(images: slice, target: Any) -> Any:
-            phases, place = _phases(engine, g, grid, X[images, ...])
-            return engine.sum_of_shifts(phases, place, weights, terms, crop, B, target)
+            return engine.sum_of_shifts(X[images, ...], grid.places, [part], g.output_size, B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
 
     def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        xp, g, grid = engine.xp, geometry, grid_of(geometry)
-        made, seen, taps = g.outputs // g.group, g.channels // g.group, len(g.taps)
+        g, grid = geometry, grid_of(geometry)
         # a phase's sum runs over the group's outputs and those taps that meet the phase
-        weights = xp.permute_dims(xp.reshape(W, (g.group, made, seen, taps)), (0, 2, 1, 3))
-        plans = []
-        for phase in range(len(grid.phases)):
-            meeting = [(tap, shift) for tap, (at, shift) in enumerate(grid.taps) if at == phase]
-            of_phase = xp.stack([weights[..., tap] for tap, _ in meeting], axis=-1)
-            terms = [(o, grid.lead - shift) for o in range(made) for _, shift in meeting]
-            plans.append((xp.reshape(of_phase, (g.group, seen, made * len(meeting))), terms))
-        place = Place(grid.size, (0,) * g.rank, grid.lead)
-        one = prod(g.strides) == 1  # a single phase is the image, shifted
-        crop = Crop(grid.length, g.begin, g.size) if one else Crop(grid.length, (0,) * g.rank, grid.size)
+        meeting = [
+            [(tap, (0, grid.lead - shift)) for tap, (at, shift) in enumerate(grid.taps) if at == phase]
+            for phase in range(len(grid.phases))
+        ]
+        weights = engine.xp.permute_dims(_weights(engine, g, W), (0, 2, 1, 3))
+        packed = engine.pack_taps(weights, [[tap for tap, _ in taps] for taps in meeting])
+        parts = []
+        for kernels, taps, place in zip(packed, meeting, grid.places, strict=True):
+            crop = Crop(grid.length, place.before, place.counts(g.size))
+            parts.append(Part(kernels, [shift for _, shift in taps], crop, place.taken))
+        places = [Place.of_all(grid.size, (0,) * g.rank, grid.lead)]
 
         def block(images: slice, target: Any) -> Any:
-            rows = dY[images, ...]
-            if one:
-                [plan] = plans
-                return engine.sum_of_shifts(rows, place, *plan, crop, B, target)
-            totals = [engine.sum_of_shifts(rows, place, *plan, crop) for plan in plans]
-            return with_bias(engine, grid.join(engine, totals, target), B, target)
+            return engine.sum_of_shifts(dY[images, ...], places, parts, g.size, B, target)
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
 
     def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
         g, grid = geometry, grid_of(geometry)
-        terms = _terms(g, grid)
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            phases, place = _phases(engine, g, grid, X[images, ...])
-            products = engine.products_of_shifts(dY[images, ...], phases, place, terms, g.group)
+            products = engine.products_of_shifts(
+                dY[images, ...], X[images, ...], grid.places, grid.taps, g.group
+            )
             return [products if totals is None else totals[0] + products]
 
         (dW,) = engine.accumulate(block, engine.blocks(g.batch, image_size(g)))
         return engine.xp.reshape(dW, g.weight_shape)
 
 
-def _terms(g: ConvGeometry, grid: Grid) -> list[tuple[int, int]]:
-    """The image and the shift of every channel of a group and tap, in the order of the weights."""
-    seen = g.channels // g.group
-    return [(phase * seen + c, shift) for c in range(seen) for phase, shift in grid.taps]
-
-
-def _phases(engine: Any, g: ConvGeometry, grid: Grid, X: Any) -> tuple[Any, Place]:
-    """All phases of a group's channels, (n, group * phases * C / group, *size), and their place."""
-    if prod(g.strides) == 1:
-        return X, Place(grid.rows, g.begin, 0)
-    xp = engine.xp
-    phases = xp.concat(grid.split(engine, X), axis=2)
-    n, _, images, _ = phases.shape
-    return xp.reshape(phases, (n, g.group * images, *grid.rows)), Place(grid.rows, (0,) * g.rank, 0)
+def _weights(engine: Any, g: ConvGeometry, W: Any) -> Any:
+    """W as (group, O / group, C / group, taps)."""
+    return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group, len(g.taps)))

@@ -15,6 +15,7 @@ import numpy as np
 
 from xpgrad.engine.compiler import load, one_at_a_time, preamble
 from xpgrad.engine.formula import Formula
+from xpgrad.engine.strided import distances, flat
 from xpgrad.engine.windows import Transform, Windows
 
 _AT_ONCE = 64  # windows in a vector; two arrays of 36 such vectors of float32 are 18 KB
@@ -26,7 +27,7 @@ def from_windows(X: np.ndarray, windows: Windows, transform: Transform, M: np.nd
         X = np.ascontiguousarray(X)
     step, begin, rows, columns = windows
     loop = _loop("from", transform, step, X.dtype)
-    loop(_flat(X, False), *X.shape, *_distances(X), *begin, rows, columns, _flat(M, True), *_distances(M))
+    loop(flat(X, False), *X.shape, *distances(X)[:3], *begin, rows, columns, flat(M, True), *distances(M)[:2])
 
 
 def to_windows(
@@ -36,18 +37,7 @@ def to_windows(
     B = np.zeros(Y.shape[1], dtype=Y.dtype) if B is None else np.array(B)
     loop = _loop("to", transform, transform.made, M.dtype)
     rows, columns = windows.rows, windows.columns
-    loop(_flat(M, False), *_distances(M), rows, columns, B, _flat(Y, True), *Y.shape, *_distances(Y))
-
-
-def _distances(array: np.ndarray) -> list[int]:
-    """In elements, along all axes but the last."""
-    return [stride // array.itemsize for stride in array.strides[:-1]]
-
-
-def _flat(array: np.ndarray, writeable: bool) -> np.ndarray:
-    """The memory from the first element to the last one; all are in place along the last axis."""
-    span = 1 + sum(d * (s - 1) for d, s in zip([*_distances(array), 1], array.shape, strict=True))
-    return np.lib.stride_tricks.as_strided(array, (span,), (array.itemsize,), writeable=writeable)
+    loop(flat(M, False), *distances(M)[:2], rows, columns, B, flat(Y, True), *Y.shape, *distances(Y)[:3])
 
 
 def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Any:

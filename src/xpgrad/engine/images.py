@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from xpgrad.engine.padding import interleaved, padded
-from xpgrad.engine.shifts import Crop, Place
+from xpgrad.engine.shifts import Part, Place
 from xpgrad.engine.windows import Transform, Windows, from_windows, to_windows
 
 
@@ -111,32 +111,48 @@ class Images:
         """The sums over the last axis."""
         return self.xp.sum(array, axis=-1)
 
-    # --- channels and taps, without a matrix product: where groups are small
+    # --- channels and taps: shifted images
+
+    def pack_taps(self, weights: Any, taps: Sequence[Sequence[int]]) -> list[Any]:
+        """The weights of several parts as `sum_of_shifts` takes them, which several blocks then share.
+
+        Parameters
+        ----------
+        weights : array, shape (group, I, J, taps)
+            A weight for each image and tap.
+        taps : sequence of sequence of int
+            The taps of each part.
+
+        Returns
+        -------
+        list
+            For each part an array (group, I, J * its taps), in some form.
+        """
+        group, sums, images, _ = weights.shape
+        parts = [self.xp.stack([weights[..., tap] for tap in part], axis=-1) for part in taps]
+        return [self.xp.reshape(part, (group, sums, images * part.shape[-1])) for part in parts]
 
     def sum_of_shifts(
         self,
         images: Any,
-        place: Place,
-        weights: Any,
-        terms: Sequence[tuple[int, int]],
-        crop: Crop,
+        places: Sequence[Place],
+        parts: Sequence[Part],
+        size: Sequence[int],
         B: Any = None,
         target: Any = None,
     ) -> Any:
-        """Weighted sums of shifted images.
+        """Weighted sums of shifted images; zero, or B, where no part's phase is.
 
         Parameters
         ----------
         images : array, shape (n, group * J, *size)
             The images.
-        place : Place
-            Where they are in the flat grid.
-        weights : array, shape (group, I, K)
-            A weight for each term.
-        terms : sequence of (int, int)
-            For each k the image j and the shift s that it takes.
-        crop : Crop
-            What is wanted of the sums.
+        places : sequence of Place
+            What of them is where in the flat grid, which has a layer for each place.
+        parts : sequence of Part
+            What is summed up; the phases have steps in common.
+        size : sequence of int
+            The results' sizes.
         B : array, shape (group * I,), optional
             What is added.
         target : array, optional
@@ -144,24 +160,48 @@ class Images:
 
         Returns
         -------
-        array, shape (n, group * I, *crop.size)
-            In the flat grid ``sum over k of weights[g, i, k] * grid[n, g, j[k], s[k] : s[k] + length]``.
+        array, shape (n, group * I, *size)
+            In the flat grid a part's sums are, with its k-th tap at layer l[k] and shift s[k],
+            ``sum over j and k of weights[g, i, j, k] * grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
-        rows = self._grid(images, place, weights.shape[0])
+        group, sums, _ = parts[0].weights.shape
+        rows = self._grid(images, places, group)
+        found = {
+            tuple(axis.start for axis in part.phase): self._sums(rows, places[0].grid, part) for part in parts
+        }
+        steps = [axis.step for axis in parts[0].phase]
+        whole = found.popitem()[1] if prod(steps) == 1 else self._weave(found, steps, size)
+        return whole if B is None else whole + self.xp.reshape(B, (group * sums,) + (1,) * len(size))
+
+    def _sums(self, rows: Any, grid: Sequence[int], part: Part) -> Any:
+        """The sums of one part, (n, group * I, *crop.size)."""
+        (n, group), crop = rows.shape[:2], part.crop
+        weights = self.xp.reshape(part.weights, (*part.weights.shape[:2], -1, len(part.taps)))
         total = None
-        for k, (j, shift) in enumerate(terms):
-            part = weights[:, :, k, None] * rows[:, :, j, None, shift : shift + crop.length]
-            total = part if total is None else total + part
-        n, outputs = images.shape[0], weights.shape[0] * weights.shape[1]
-        whole = self.xp.reshape(total, (n, outputs, -1, *place.grid[1:]))
-        kept = tuple(slice(b, b + size) for b, size in zip(crop.begin, crop.size, strict=True))
-        whole = whole[(..., *kept)]
+        for k, (layer, shift) in enumerate(part.taps):
+            for j in range(rows.shape[3]):
+                shifted = rows[:, :, layer, j, None, shift : shift + crop.length]
+                term = weights[:, :, j, k, None] * shifted
+                total = term if total is None else total + term
+        whole = self.xp.reshape(total, (n, group * weights.shape[1], -1, *grid[1:]))
+        sizes = zip(crop.begin, crop.size, whole.shape[2:], strict=True)
+        whole = whole[(..., *(slice(b, min(b + size, have)) for b, size, have in sizes))]
         behind = [size - have for size, have in zip(crop.size, whole.shape[2:], strict=True)]
-        whole = padded(self.xp, whole, (0,) * len(behind), behind)
-        return whole if B is None else whole + self.xp.reshape(B, (outputs,) + (1,) * len(crop.size))
+        return padded(self.xp, whole, (0,) * len(behind), behind)
+
+    def _weave(self, phases: Mapping[tuple[int, ...], Any], steps: Sequence[int], size: Sequence[int]) -> Any:
+        """Phases of unequal sizes as one array."""
+        large = [-(-s // step) for s, step in zip(size, steps, strict=True)]
+        equal = {
+            first: padded(
+                self.xp, part, (0,) * len(large), [b - s for b, s in zip(large, part.shape[2:], strict=True)]
+            )
+            for first, part in phases.items()
+        }
+        return interleaved(self.xp, equal, steps)[(..., *(slice(0, s) for s in size))]
 
     def products_of_shifts(
-        self, a: Any, images: Any, place: Place, terms: Sequence[tuple[int, int]], group: int
+        self, a: Any, images: Any, places: Sequence[Place], taps: Sequence[tuple[int, int]], group: int
     ) -> Any:
         """The inner products of images with shifted images, summed over n: the gradient of `sum_of_shifts`.
 
@@ -169,32 +209,39 @@ class Images:
         ----------
         a : array, shape (n, group * I, *size)
             Images at the begin of the grid.
-        images, place, terms
+        images, places
             As in `sum_of_shifts`.
+        taps : sequence of (int, int)
+            As those of a part.
         group : int
             How many groups the channels are.
 
         Returns
         -------
-        array, shape (group, I, K)
-            In the flat grid ``sum over n of a[n, g, i] @ grid[n, g, j[k], s[k] : s[k] + length]``.
+        array, shape (group, I, J, taps)
+            In the flat grid ``sum over n of a[n, g, i] @ grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
-        rows = self._grid(images, place, group)
-        others = self._grid(a, Place((a.shape[2], *place.grid[1:]), (0,) * (a.ndim - 2), 0), group)
-        length = others.shape[3]
+        rows = self._grid(images, places, group)
+        begin = Place.of_all((a.shape[2], *places[0].grid[1:]), (0,) * (a.ndim - 2))
+        others = self._grid(a, [begin], group)[:, :, 0, :, None, :]
+        length = others.shape[-1]
         parts = [
-            self.xp.sum(others * rows[:, :, j, None, shift : shift + length], axis=(0, 3))
-            for j, shift in terms
+            self.xp.sum(others * rows[:, :, layer, None, :, shift : shift + length], axis=(0, 4))
+            for layer, shift in taps
         ]
         return self.xp.stack(parts, axis=-1)
 
-    def _grid(self, images: Any, place: Place, group: int) -> Any:
-        """Images (n, channels, *size) in the flat grid, (n, group, channels / group, lead + elements)."""
-        sizes = zip(place.grid, place.before, images.shape[2:], strict=True)
-        whole = padded(self.xp, images, place.before, [large - b - size for large, b, size in sizes])
-        n, channels = images.shape[:2]
-        whole = self.xp.reshape(whole, (n, group, channels // group, prod(place.grid)))
-        return padded(self.xp, whole, (place.lead,), (0,))
+    def _grid(self, images: Any, places: Sequence[Place], group: int) -> Any:
+        """Images in flat grids, (n, group, places, channels / group, lead + elements)."""
+        layers = []
+        for place in places:
+            taken = images[(..., *place.taken)]
+            sizes = zip(place.grid, place.before, taken.shape[2:], strict=True)
+            whole = padded(self.xp, taken, place.before, [large - b - size for large, b, size in sizes])
+            n, channels = images.shape[:2]
+            whole = self.xp.reshape(whole, (n, group, channels // group, prod(place.grid)))
+            layers.append(padded(self.xp, whole, (place.lead,), (0,)))
+        return self.xp.stack(layers, axis=2)
 
     # --- square windows of images, transformed along both axes
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from xpgrad.engine.images import Images
 from xpgrad.engine.machine import jit_enabled
-from xpgrad.engine.shifts import Crop, Place
+from xpgrad.engine.shifts import Part, Place
 from xpgrad.engine.windows import Transform, Windows
 
 # Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
@@ -18,6 +18,8 @@ _BLOCK = 5 << 18
 _BAND = 1 << 21
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 18
+# Of the blocks that are summed up, for each thread.
+_SHARES = 2
 
 
 class NumpyImages(Images):
@@ -72,8 +74,12 @@ class NumpyImages(Images):
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
     ) -> list[Any]:
-        """A share of the blocks in each thread, and the sum of the threads' totals."""
-        shares = [blocks[share] for share in _slices(len(blocks), -(-len(blocks) // self.team.size()))]
+        """Shares of the blocks in threads, and the sum of their totals: the same for any course of time.
+
+        There are more shares than threads, so that a thread that gets less of its core takes fewer.
+        """
+        count = _SHARES * self.team.size()
+        shares = [blocks[share] for share in _slices(len(blocks), -(-len(blocks) // count))]
         totals, *others = self.map(lambda share: Images.accumulate(self, function, share), shares)
         for other in others:
             for total, part in zip(totals, other, strict=True):
@@ -157,41 +163,54 @@ class NumpyImages(Images):
         return total
 
     def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
-        """As a product: in one pass, by BLAS."""
+        """Compiled, or as a product by BLAS: in one pass."""
         rows = array.reshape(-1, array.shape[-1])
-        return np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype)).reshape(array.shape[:-1])
+        if self.compiles():
+            from xpgrad.engine.compiled_shifts import row_sums
+
+            sums = row_sums(rows)
+        else:
+            sums = np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype))
+        return sums.reshape(array.shape[:-1])
+
+    def pack_taps(self, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> list[Any]:
+        """For the compiled loops, or as arrays."""
+        if not self.compiles():
+            return super().pack_taps(weights, taps)
+        from xpgrad.engine.compiled_shifts import pack_taps
+
+        return pack_taps(weights, taps)
 
     def sum_of_shifts(
         self,
         images: np.ndarray,
-        place: Place,
-        weights: np.ndarray,
-        terms: Sequence[tuple[int, int]],
-        crop: Crop,
+        places: Sequence[Place],
+        parts: Sequence[Part],
+        size: Sequence[int],
         B: np.ndarray | None = None,
         target: np.ndarray | None = None,
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
         if not self.compiles():
-            return super().sum_of_shifts(images, place, weights, terms, crop, B)
+            return super().sum_of_shifts(images, places, parts, size, B)
         from xpgrad.engine.compiled_shifts import sum_of_shifts
 
-        return sum_of_shifts(images, place, weights, terms, crop, B, target)
+        return sum_of_shifts(images, places, parts, size, B, target)
 
     def products_of_shifts(
         self,
         a: np.ndarray,
         images: np.ndarray,
-        place: Place,
-        terms: Sequence[tuple[int, int]],
+        places: Sequence[Place],
+        taps: Sequence[tuple[int, int]],
         group: int,
     ) -> np.ndarray:
         """Compiled, or by NumPy on whole images."""
         if not self.compiles():
-            return super().products_of_shifts(a, images, place, terms, group)
+            return super().products_of_shifts(a, images, places, taps, group)
         from xpgrad.engine.compiled_shifts import products_of_shifts
 
-        return products_of_shifts(a, images, place, terms, group)
+        return products_of_shifts(a, images, places, taps, group)
 
     def from_windows(
         self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None

@@ -268,7 +268,7 @@ class Recorder:
 
     def carry(self, array: Recorded) -> Recorded:
         """A copy of the array."""
-        result = self.scratch(*array.shape, like=array)
+        result = self.scratch(array.shape[0], array.shape[1], like=array)
         self.copy(result, array)
         return result
 

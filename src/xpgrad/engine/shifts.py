@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
-    """Where images are in a grid; the rest of it is zero.
+    """Which elements of images are where in a grid; the rest of it is zero.
 
     Parameters
     ----------
     grid : tuple of int
         The grid's sizes.
     before : tuple of int
-        Index of an image's first element in the grid; negative where the first elements are left out.
+        Index in the grid of the first element that is taken; negative where the first ones are left out.
     lead : int
         Zeros before the whole grid.
+    first, steps : tuple of int
+        The first element of an image that is taken, and from one to the next, in each dimension.
     """
 
     grid: tuple[int, ...]
     before: tuple[int, ...]
     lead: int
+    first: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @classmethod
+    def of_all(cls, grid: tuple[int, ...], before: tuple[int, ...], lead: int = 0) -> Place:
+        """Every element is taken."""
+        return cls(grid, before, lead, (0,) * len(grid), (1,) * len(grid))
+
+    @property
+    def taken(self) -> tuple[slice, ...]:
+        """The elements as indices of the last dimensions."""
+        return tuple(slice(f, None, s) for f, s in zip(self.first, self.steps, strict=True))
+
+    def counts(self, size: Sequence[int]) -> tuple[int, ...]:
+        """How many elements of images of that size are taken."""
+        each = zip(self.first, size, self.steps, strict=True)
+        return tuple(max(0, -((first - s) // step)) for first, s, step in each)
 
 
 class Crop(NamedTuple):
@@ -37,3 +57,24 @@ class Crop(NamedTuple):
     length: int
     begin: tuple[int, ...]
     size: tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """Weighted sums of shifted images, and the elements of the result that they are.
+
+    Parameters
+    ----------
+    weights : array, shape (group, I, J * taps)
+        A weight for each image and tap, in an engine's form.
+    taps : sequence of (int, int)
+        For each tap the layer of the grid and the shift.
+    crop : Crop
+        What is wanted of the sums.
+    phase : tuple of slice
+        Where in the result it goes, by dimension.
+    """
+
+    weights: Any
+    taps: Sequence[tuple[int, int]]
+    crop: Crop
+    phase: tuple[slice, ...]

@@ -96,7 +96,8 @@ class PoolTeam(Team):
     def _together(self, work: Callable[[], None], threads: int) -> None:
         others = [_thread_pool(self.size()).submit(work) for _ in range(threads - 1)]
         work()  # the caller is one of the threads: it is awake and has a core
-        wait(others)
+        # what a thread has not begun by now needs no thread: waking one can take as long as the work
+        wait([other for other in others if not other.cancel()])
 
     def run(self, function: int, data: np.ndarray, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part."""

@@ -44,6 +44,9 @@ class Kernel:
         model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
         options = ort.SessionOptions()
         options.intra_op_num_threads = _threads()
+        # Idle threads of a session look for work for tens of milliseconds, and so take a core from whatever
+        # is measured next. They are to stop at the end of a run; its own time stays the same.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._session = ort.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -1,0 +1,228 @@
+"""Products of small tiles in vector registers: the innermost loops of compiled convolutions.
+
+Compilers do not keep a tile of sums in registers by themselves, so these loops are written as vector
+instructions, as many sums at a time as there are registers for. Addresses come in at run time. Needs numba.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_INT64 = ir.IntType(64)
+_REALS = {"float32": (ir.FloatType(), 4), "float64": (ir.DoubleType(), 8)}
+
+
+class Tiles(NamedTuple):
+    """The shapes of tiles for one kind of machine.
+
+    Parameters
+    ----------
+    bytes : int
+        Of a vector.
+    tall, flat : tuple of int
+        Rows and vectors of a tile of `sum_tile`, for many rows and for the last few.
+    products : tuple of int
+        Rows of a tile of `product_tile`, for 1, 2, ... vectors.
+    """
+
+    bytes: int
+    tall: tuple[int, int]
+    flat: tuple[int, int]
+    products: tuple[int, ...]
+
+
+# A tile's sums, the vectors that it loads and one of equal elements fill 32 registers, or 16.
+_MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
+_FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
+
+
+@functools.cache
+def tiles() -> Tiles:
+    """The shapes for this machine."""
+    features = binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return _MANY_REGISTERS
+    if features.get("avx2"):
+        return _FEW_REGISTERS
+    many = binding.get_process_triple().startswith(("aarch64", "arm64"))
+    return (_MANY_REGISTERS if many else _FEW_REGISTERS)._replace(bytes=16)
+
+
+@functools.cache
+def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
+    """Weighted sums of stretches of memory.
+
+    Returns ``tile(weights, elements, offsets, count, target, line)``: the first four are addresses and how
+    many offsets there are. For m below `rows` and t below ``vectors * lanes`` it sets
+
+        target[m * line + t] = sum over k of weights[k * rows + m] * elements[offsets[k] + t]
+    """
+
+    def generate(code: _Code, arguments: list[Any]) -> None:
+        weights, elements, offsets, count, target, line = arguments
+        weights, elements, target = code.reals(weights), code.reals(elements), code.reals(target)
+        offsets = code.builder.inttoptr(offsets, _INT64.as_pointer())
+        sums = [[code.variable(code.zero) for _ in range(vectors)] for _ in range(rows)]
+        with code.loop(count) as k:
+            stretch = code.at(elements, code.builder.load(code.at(offsets, k)))
+            loaded = [code.load(code.at(stretch, v * lanes)) for v in range(vectors)]
+            code.multiply_add(sums, code.at(weights, code.times(k, rows)), None, loaded)
+        code.store(sums, target, line)
+
+    return _tile(dtype, lanes, generate)
+
+
+@functools.cache
+def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
+    """Inner products of stretches of memory with columns.
+
+    Returns ``tile(elements, offsets, columns, count, target, line)``: `offsets` is the address of one for
+    each row, `count` how many elements a stretch has. For m below `rows` and i below
+    ``width = vectors * lanes`` it sets
+
+        target[m * line + i] += sum over p of elements[offsets[m] + p] * columns[p * width + i]
+    """
+
+    def generate(code: _Code, arguments: list[Any]) -> None:
+        elements, offsets, columns, count, target, line = arguments
+        elements, columns, target = code.reals(elements), code.reals(columns), code.reals(target)
+        offsets = code.builder.inttoptr(offsets, _INT64.as_pointer())
+        stretches = [code.at(elements, code.builder.load(code.at(offsets, m))) for m in range(rows)]
+        places = code.places(target, line, rows, vectors)
+        sums = [[code.variable(code.load(place)) for place in row] for row in places]
+        with code.loop(count) as p:
+            start = code.at(columns, code.times(p, vectors * lanes))
+            loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
+            code.multiply_add(sums, stretches, p, loaded)
+        code.store(sums, target, line)
+
+    return _tile(dtype, lanes, generate)
+
+
+@functools.cache
+def turn_tile(dtype: str, lanes: int) -> Any:
+    """A square of as many rows as a vector has elements, rows becoming columns.
+
+    Returns ``tile(source, row, target, line)``, with addresses and distances in elements. For p and i below
+    `lanes` it sets
+
+        target[p * line + i] = source[i * row + p]
+    """
+
+    def generate(code: _Code, arguments: list[Any]) -> None:
+        source, row, target, line = arguments
+        source, target = code.reals(source), code.reals(target)
+        vectors = [code.load(code.at(source, code.times(row, i))) for i in range(lanes)]
+        for _ in range(lanes.bit_length() - 1):  # each time the elements of two vectors alternate
+            pairs = zip(vectors[: lanes // 2], vectors[lanes // 2 :], strict=True)
+            vectors = [half for pair in pairs for half in code.alternating(*pair)]
+        code.store([[code.variable(vector)] for vector in vectors], target, line)
+
+    return _tile(dtype, lanes, generate, 4)
+
+
+def _tile(dtype: str, lanes: int, generate: Any, count: int = 6) -> Any:
+    """The function of so many integers that is generated."""
+
+    def codegen(context, builder, signature, args):
+        generate(_Code(builder, dtype, lanes), list(args))
+        return context.get_dummy_value()
+
+    def six(typingctx, a, b, c, d, e, f):
+        return types.void(*[types.int64] * 6), codegen
+
+    def four(typingctx, a, b, c, d):
+        return types.void(*[types.int64] * 4), codegen
+
+    return intrinsic(six if count == 6 else four)
+
+
+class _Code:
+    """Vector instructions."""
+
+    def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
+        self.builder = builder
+        self._lanes = lanes
+        self._real, self._size = _REALS[dtype]
+        self._vector = ir.VectorType(self._real, lanes)
+        self.zero = ir.Constant(self._vector, [0.0] * lanes)
+        name = f"llvm.fma.v{lanes}f{8 * self._size}"
+        kind = ir.FunctionType(self._vector, [self._vector] * 3)
+        self._fma = cgutils.get_or_insert_function(builder.module, kind, name)
+
+    def reals(self, address: Any) -> Any:
+        """A pointer to real numbers."""
+        return self.builder.inttoptr(address, self._real.as_pointer())
+
+    def at(self, pointer: Any, number: Any) -> Any:
+        """The pointer so many elements further."""
+        return self.builder.gep(pointer, [_INT64(number) if isinstance(number, int) else number])
+
+    def times(self, number: Any, factor: int) -> Any:
+        """A product of integers."""
+        return self.builder.mul(number, _INT64(factor))
+
+    def variable(self, value: Any) -> Any:
+        """A variable, which becomes a register."""
+        return cgutils.alloca_once_value(self.builder, value)
+
+    @contextlib.contextmanager
+    def loop(self, count: Any) -> Iterator[Any]:
+        """A loop over the numbers below `count`."""
+        with cgutils.for_range(self.builder, count, intp=_INT64) as loop:
+            yield loop.index
+
+    def load(self, pointer: Any) -> Any:
+        """A vector, from wherever it begins."""
+        return self.builder.load(self.builder.bitcast(pointer, self._vector.as_pointer()), align=self._size)
+
+    def places(self, target: Any, line: Any, rows: int, vectors: int) -> list[list[Any]]:
+        """Where the vectors of a tile are in memory."""
+        starts = [self.at(target, self.times(line, m)) for m in range(rows)]
+        return [[self.at(start, v * self._lanes) for v in range(vectors)] for start in starts]
+
+    def store(self, sums: list[list[Any]], target: Any, line: Any) -> None:
+        """A tile into memory."""
+        for row, places in zip(sums, self.places(target, line, len(sums), len(sums[0])), strict=True):
+            for variable, place in zip(row, places, strict=True):
+                to = self.builder.bitcast(place, self._vector.as_pointer())
+                self.builder.store(self.builder.load(variable), to, align=self._size)
+
+    def multiply_add(self, sums: list[list[Any]], factors: Any, number: Any, vectors: list[Any]) -> None:
+        """Add to each row's sums its factor times the vectors.
+
+        The factors of all rows stand in a line, or each row has a line of its own, of which this is the
+        element of that number.
+        """
+        for m, row in enumerate(sums):
+            place = self.at(factors, m) if number is None else self.at(factors[m], number)
+            factor = self._everywhere(self.builder.load(place))
+            for variable, vector in zip(row, vectors, strict=True):
+                total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
+                self.builder.store(total, variable)
+
+    def alternating(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The elements of two vectors in turns: those of the first halves, and those of the second."""
+        half = self._lanes // 2
+        order = [place for i in range(self._lanes) for place in (i, self._lanes + i)]
+        kind = ir.VectorType(ir.IntType(32), self._lanes)
+        first, second = (
+            self.builder.shuffle_vector(a, b, ir.Constant(kind, part))
+            for part in (order[: 2 * half], order[2 * half :])
+        )
+        return first, second
+
+    def _everywhere(self, number: Any) -> Any:
+        """A vector of equal elements."""
+        nothing = ir.Constant(self._vector, ir.Undefined)
+        first = self.builder.insert_element(nothing, number, ir.IntType(32)(0))
+        same = ir.Constant(ir.VectorType(ir.IntType(32), self._lanes), [0] * self._lanes)
+        return self.builder.shuffle_vector(first, nothing, same)

@@ -1,0 +1,96 @@
+"""Convolutions by tiles in registers: every shape of a tile, and images in several stretches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+import xpgrad
+from conv_cases import Case
+from xpgrad.engine import compiled_shifts, register_tiles
+from xpgrad.testing import assert_close
+
+RTOL = {"float64": 1e-12, "float32": 1e-5}
+# Sums of a group that end in a low panel of tiles, in a tall one, in none; products of one vector up to four.
+CASES = {
+    "a vector": Case((3, 6, 9, 11), (3, 6, 3, 3), {"pads": 1}),
+    "two vectors": Case((2, 9, 23, 21), (30, 9, 5, 4), {"strides": [2, 3], "pads": [2, 1, 1, 2]}),
+    "three vectors": Case((2, 24, 9, 11), (94, 12, 3, 3), {"pads": 1, "group": 2, "dilations": [2, 1]}),
+    "four vectors": Case((1, 16, 301), (70, 16, 3), {"strides": 2, "pads": [3, 0]}),
+    "three dimensions": Case((2, 6, 5, 6, 7), (12, 3, 2, 3, 2), {"strides": [2, 1, 3], "group": 2}),
+    "phases that nothing meets": Case((2, 7, 13, 9), (8, 7, 2, 1), {"strides": [4, 3], "pads": [1, 0, 3, 0]}),
+}
+SHAPES = {
+    "many registers": register_tiles._MANY_REGISTERS,
+    "few registers": register_tiles._FEW_REGISTERS,
+    "short vectors": register_tiles._FEW_REGISTERS._replace(bytes=16),
+}
+
+
+def check(case: Case, dtype: str) -> None:
+    """Y, dX, dW, dB and the samples' own dW against the direct sums."""
+    seen, made = case.W[1], case.W[0] // case.group
+    assert compiled_shifts._many_channels(seen, made)
+    assert compiled_shifts._many_channels(made, seen)
+    arrays = case.arrays()
+    expected = case.expected(arrays)
+    X, W, B, dY = (arrays[name].astype(dtype) for name in ("X", "W", "B", "dY"))
+    found = xpgrad.conv_grad(dY, X, W, method="taps", **case.attributes)._asdict()
+    found["Y"] = xpgrad.conv(X, W, B, method="taps", **case.attributes)
+    for name, actual in found.items():
+        assert_close(actual, expected[name], like=X, rtol=RTOL[dtype], label=name)
+    each = xpgrad.conv_grad(dY, X, W, method="taps", per_sample=True, wrt="W", **case.attributes).dW
+    assert_close(each.sum(axis=0), expected["dW"], like=X, rtol=RTOL[dtype], label="the samples' dW")
+
+
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize("name", CASES)
+def test_many_channels(name: str, dtype: str) -> None:
+    check(CASES[name], dtype)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_tiles_for_other_machines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_shifts, "tiles", lambda: SHAPES[name])
+    for case in ("two vectors", "phases that nothing meets"):
+        check(CASES[case], "float32")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_images_in_stretches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for a few columns at a time: rows are cut anywhere."""
+    stretches = []
+    room = compiled_shifts._Room
+
+    def small(*args: object) -> object:
+        made = room(*args)
+        stretches.append((args[3], made.stretch))
+        return made
+
+    monkeypatch.setattr(compiled_shifts, "_STRETCH_BYTES", 1)
+    monkeypatch.setattr(compiled_shifts, "_Room", small)
+    images = Case((1, 3, *(4 * s for s in CASES[name].X[2:])), (6, 3, *CASES[name].W[2:]))
+    check(images, "float64")
+    assert any(length > stretch for length, stretch in stretches)
+
+
+def test_what_is_beside_an_image_is_not_read(rng: np.random.Generator) -> None:
+    """Tiles reach over the ends of rows: NaN there must not come into any result."""
+    whole = np.full((4, 12, 14, 18), np.nan, dtype=np.float32)
+    whole[1:3, :, 2:11, 3:14] = rng.standard_normal((2, 12, 9, 11))
+    X = whole[1:3, :, 2:11, 3:14]
+    W = rng.standard_normal((10, 12, 3, 3)).astype(np.float32)
+    Y = xpgrad.conv(X, W, pads=1, method="taps")
+    grads = xpgrad.conv_grad(Y, X, W, pads=1, method="taps")
+    assert all(np.isfinite(a).all() for a in (Y, *grads))
+
+
+def test_a_nan_stays_in_its_window(rng: np.random.Generator) -> None:
+    X = rng.standard_normal((2, 8, 9, 20))
+    X[0, 3, 4, 10] = np.nan
+    Y = xpgrad.conv(X, rng.standard_normal((9, 8, 3, 3)), pads=1, method="taps")
+    reached = np.zeros(Y.shape, dtype=bool)
+    reached[0, :, 3:6, 9:12] = True
+    assert np.array_equal(np.isnan(Y), reached)
