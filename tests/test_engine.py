@@ -289,6 +289,63 @@ def test_elementwise(how, dtype, make_engine):
         np.testing.assert_allclose(out, expected + share * 2, **tolerance)
 
 
+def around(values, offset):
+    """The values in memory that begins at an offset from a cache line, and the memory on both sides."""
+    memory = np.full(values.size + 64, 7, dtype=values.dtype)
+    start = offset + -(memory.ctypes.data // memory.itemsize) % 16
+    view = memory[start : start + values.size].reshape(values.shape)
+    view[...] = values
+    return view, (memory[:start], memory[start + values.size :])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_compiled_loops_wherever_arrays_begin(dtype, threads, make_engine, monkeypatch):
+    """Blocks, cache lines and parts of threads are cut at any place: every element is written once, no other."""
+    evaluator = make_engine("compiled")
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", str(threads))
+    monkeypatch.setattr(numpy_engine, "_PARALLEL", 100)
+    formula = Formula(blend, {"offset": 0.5, "share": 0.25})
+    rng = np.random.default_rng(12)
+    sizes = [*range(200), 255, 256, 257, 271, 272, 273, 512, 700, 2049]
+    for number, size in enumerate(sizes):
+        a, b = (rng.integers(-8, 8, size).astype(dtype) for _ in range(2))  # small numbers: sums are exact
+        expected = 0.25 * a + 0.75 * b + 0.5
+        for offset in range(17) if size > 199 or number % 10 == 0 else (number % 17,):
+            x, _ = around(a, (5 * offset) % 16)
+            y, _ = around(b, (3 * offset) % 16)
+            new = around(np.full(size, 99, dtype), offset)
+            for out, margins in (new, around(b, offset)):  # the second is an operand as well
+                evaluator.elementwise(formula, (x, y if out is new[0] else out, None), (), out)
+                np.testing.assert_array_equal(out, expected)
+                assert all(np.all(margin == 7) for margin in margins)
+            np.testing.assert_array_equal(evaluator.elementwise(formula, (x, y, None)), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [1, 3, 16, 17, 255, 256, 257, 530, 1100])
+def test_compiled_rows_wherever_they_begin(dtype, width, make_engine, monkeypatch):
+    """The same for rows: the largest and the sum are of all elements, wherever blocks are cut."""
+    evaluator = make_engine("compiled")
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+    monkeypatch.setattr(numpy_engine, "_PARALLEL", 100)
+    rng = np.random.default_rng(13)
+    x = rng.integers(-9, 10, (5, width, 1)).astype(dtype)
+    row, w, number = np.zeros((5, 1, 1), dtype), np.ones((1, width, 1), dtype), np.zeros(width, np.int32)
+    for offset in (0, 1, 7, 15):
+        place = rng.integers(0, width, 5)
+        x[range(5), place] = 20 + offset
+        given, margins = around(x, offset)
+        total = np.sum((x - 20 - offset) ** 2, axis=1, keepdims=True)
+        out, peak, spread = evaluator.over_rows(ROWS, (given, row, w, number), (1.0,), given)
+        assert out is given
+        np.testing.assert_array_equal(peak, np.full((5, 1, 1), 20 + offset, dtype))
+        np.testing.assert_array_equal(spread, total)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            np.testing.assert_allclose(out, (x - peak) / total, rtol=1e-6)
+        assert all(np.all(margin == 7) for margin in margins)
+
+
 def centered(xp, x, peak):
     return x - peak, (x - peak) * (x - peak)
 
