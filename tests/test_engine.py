@@ -301,7 +301,7 @@ def around(values, offset):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_compiled_loops_wherever_arrays_begin(dtype, threads, make_engine, monkeypatch):
-    """Blocks, cache lines and parts of threads are cut at any place: every element is written once, no other."""
+    """Blocks, cache lines and threads may cut at any place: every element is written, and nothing else."""
     evaluator = make_engine("compiled")
     monkeypatch.setenv("XPGRAD_NUM_THREADS", str(threads))
     monkeypatch.setattr(numpy_engine, "_PARALLEL", 100)
