@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiler import load, one_at_a_time
+from xpgrad.engine.compiler import load
 from xpgrad.engine.shifts import Crop, Place
 
 
@@ -91,8 +91,7 @@ def _rows(
 
 @functools.cache
 def _loops() -> Any:
-    with one_at_a_time:
-        return load("shifts", _SOURCE)
+    return load("shifts", _SOURCE)
 
 
 def _terms_at_once(count: int, indent: int, operation: str) -> str:
