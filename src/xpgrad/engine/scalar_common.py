@@ -1,4 +1,4 @@
-"""What the scalar functions for float32 and float64 share: selections, and what only their dtype tells apart."""
+"""Scalar functions for float32 and float64 alike: selections, and what the dtype alone tells apart."""
 
 import numpy as np
 from numba import njit, types
