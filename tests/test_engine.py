@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from xpgrad.engine import (
     array_loops,
     block_functions,
     numpy_engine,
+    numpy_program,
 )
 from xpgrad.engine.special import erfcx
 
@@ -462,6 +464,84 @@ def test_where_of_blocks(dtype):
             result, expected = block_functions.where(condition, left, right), np.where(condition, left, right)
             assert result.dtype == expected.dtype == dtype
             assert result.tobytes() == expected.tobytes()
+
+
+def selections(xp, x, y, z, *, kind, bound):
+    """Every form of `where` that a NumPy program has a way of its own for."""
+    zero = xp.zeros_like(x)
+    if kind == "masks":
+        return (
+            xp.where(x <= y, zero, z) + xp.where(x > y, z, zero) + xp.where((x < y) | (y == 1), y, z)
+            + xp.where((x < bound) & (x >= y), xp.zeros_like(x) + 1, y)
+        ,)  # fmt: skip
+    if kind == "bounds":
+        low = xp.where(x < bound, zero + bound, x)
+        low = low + xp.where(x <= bound, zero + bound, x)
+        return (low * y + xp.where(x > bound, zero + bound, x) + xp.where(x >= bound, zero + bound, x),)
+    if kind == "signs":
+        return (xp.where(x < 0, x, -x) + 2 * xp.where(x < 0, -x, x) - xp.where(y < 0, x, -x),)
+    if kind == "operand":
+        return (y,)
+    if kind == "number":
+        return (zero + bound,)
+    return (xp.abs(xp.tanh(x) * (y - bound)) / (1 + x * x) - (bound - y) * (x * x) - x / z,)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["masks", "bounds", "signs", "operand", "number", "products"])
+def test_numpy_programs(kind, dtype):
+    """As the formula itself on NumPy arrays: NaN of both signs, infinities, zeros; any size, in place."""
+    values = np.asarray([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, -np.nan, 0.5, 3.0], dtype)
+    x, y, z = (axis.ravel() for axis in np.meshgrid(values, values, values))
+    one = np.asarray([-2.0], dtype)
+    for bound in (0.0, 0.5, -1.5):
+        formula = Formula(selections, {"kind": kind}, ("bound",))
+        program = numpy_program.Program(formula, [False] * 3, np.dtype(dtype), (bound,))
+        with np.errstate(all="ignore"):
+            for size in (1000, 10, 1, 0, 1000):
+                for last in (z[:size], one):
+                    (expected,) = formula(np, x[:size], y[:size], last, bound=bound)
+                    for position in (None, 0, 1):
+                        operands = [x[:size].copy(), y[:size].copy(), last]
+                        out = np.empty(size, dtype) if position is None else operands[position]
+                        program(out, operands)
+                        np.testing.assert_array_equal(out, np.broadcast_to(expected, out.shape))
+
+
+def test_numpy_programs_in_threads():
+    """Each thread has buffers of its own."""
+    program = numpy_program.Program(
+        Formula(selections, {"kind": "products", "bound": 0.5}), [False] * 3, np.dtype(np.float32), ()
+    )
+    rng = np.random.default_rng(14)
+    operands = [rng.normal(size=(3, 40_000)).astype(np.float32) for _ in range(8)]
+    expected = [selections(np, *three, kind="products", bound=0.5)[0] for three in operands]
+
+    def repeat(number):
+        out = np.empty(40_000, np.float32)
+        for _ in range(20):
+            program(out, operands[number])
+            np.testing.assert_array_equal(out, expected[number])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(repeat, range(8)))
+
+
+def test_numpy_programs_compute_nothing_twice():
+    """And keep no buffer longer than its value is needed."""
+
+    def formula(xp, x, y):
+        return (xp.exp(x) * y + xp.exp(x) * y + (xp.exp(x) + 1),)
+
+    text = numpy_program.Program(Formula(formula), [False, False], np.dtype(np.float32), ()).text
+    assert text.count("exp(") == 1
+    assert text.count("multiply(") == 1
+    assert text.splitlines()[0] == "def run(y, x0, x1, f0, f0_bits, f1, f1_bits):"
+
+
+def test_a_formula_of_ufuncs_only():
+    with pytest.raises(AttributeError, match="cumsum: it is no elementwise function"):
+        numpy_program.Program(Formula(lambda xp, x: (xp.cumsum(x),)), [False], np.dtype(np.float32), ())
 
 
 class TestChoice:

@@ -11,14 +11,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpgrad.engine import block_functions
+from xpgrad.engine import block_functions, numpy_program
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.row_formula import RowFormula
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK = 16384
-# For NumPy: larger, since threads wait for one another between any two of its functions.
+# For rows by NumPy: larger, since threads wait for one another between any two of its functions.
 _NUMPY_BLOCK = 131072
+_PROGRAMS = 512
+"""So many are kept: with one number or another a formula is another program."""
 
 Array = np.ndarray
 Deal = Callable[[int, int, Callable[[int, int], None]], None]
@@ -39,6 +41,10 @@ class Threads(Protocol):
 
 _codes: dict[tuple, tuple[Any, Any]] = {}
 """Compiled loops, as generated modules; each keeps its formula, which its key holds by identity."""
+
+
+_programs: dict[tuple, tuple[Formula, numpy_program.Program]] = {}
+"""Formulas as NumPy programs; each keeps its formula, as above."""
 
 
 _quick: dict[tuple[int, str], Callable[..., None]] = {}
@@ -108,11 +114,13 @@ def elementwise(
         threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else _NUMPY_BLOCK)
+        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else numpy_program.BLOCK)
     return out
 
 
-def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequence[float]) -> Array | None:
+def quick_elementwise(
+    formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
+) -> Array | None:
     """The result for a few elements, by the shortest way; None unless the arrays are plain.
 
     All arrays are given, of one shape and dtype.
@@ -123,6 +131,11 @@ def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequen
             return None
     first = arrays[0]
     out = np.empty(first.shape, first.dtype)
+    if not compiling:
+        program = _program(formula, (False,) * len(arrays), first.dtype, numbers)
+        with np.errstate(all="ignore"):
+            program(out.reshape(-1), [array.reshape(-1) for array in arrays])
+        return out
     loop = _quick.get((id(formula), first.dtype.char))
     if loop is None:
         loop = _element_code(formula, ("each",) * len(arrays), None, out.dtype.name).loop
@@ -160,13 +173,25 @@ def _by_numpy(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
 ) -> Callable[..., None]:
     """Evaluation of a block by NumPy."""
-    named = dict(zip(formula.parameters, numbers, strict=True))
+    program = _program(formula, tuple([kind is None for kind in kinds]), np.dtype(dtype), numbers)
 
     def evaluate(views: list[Array | None], target: Array) -> None:
         with np.errstate(all="ignore"):  # of this thread
-            (target[...],) = formula(block_functions, *views, **named)
+            program(target, [view for view in views if view is not None])
 
     return evaluate
+
+
+def _program(
+    formula: Formula, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float]
+) -> numpy_program.Program:
+    key = (id(formula), absent, dtype.char, *numbers)
+    found = _programs.get(key)
+    if found is None:
+        if len(_programs) >= _PROGRAMS:
+            _programs.clear()
+        found = _programs[key] = formula, numpy_program.Program(formula, absent, dtype, numbers)
+    return found[1]
 
 
 def _in_blocks(

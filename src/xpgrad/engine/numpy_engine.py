@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine import array_loops
+from xpgrad.engine import array_loops, numpy_program
 from xpgrad.engine.blas import Blas, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
@@ -217,8 +217,9 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result for arrays that agree."""
-        if jit_enabled() and arrays[0].size < _PARALLEL:
-            result = array_loops.quick_elementwise(formula, arrays, numbers)
+        compiling = jit_enabled()
+        if arrays[0].size < (_PARALLEL if compiling else numpy_program.BLOCK):
+            result = array_loops.quick_elementwise(formula, arrays, numbers, compiling)
             if result is not None:
                 return result
         return self.elementwise(formula, arrays, numbers)
