@@ -47,8 +47,8 @@ _programs: dict[tuple, tuple[Formula, numpy_program.Program]] = {}
 """Formulas as NumPy programs; each keeps its formula, as above."""
 
 
-_quick: dict[tuple[int, str], Callable[..., None]] = {}
-"""Of these the loops for plain arrays that are all given, by formula and dtype."""
+_quick: dict[tuple[int, str], Any] = {}
+"""Of the compiled loops those for plain arrays that are all given, by formula and dtype."""
 
 
 def _is_plain(array: Array) -> bool:
@@ -119,11 +119,11 @@ def elementwise(
 
 
 def quick_elementwise(
-    formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
+    threads: Threads, formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
 ) -> Array | None:
-    """The result for a few elements, by the shortest way; None unless the arrays are plain.
+    """The result by the shortest way; None unless the arrays are plain.
 
-    All arrays are given, of one shape and dtype.
+    All arrays are given, of one shape and dtype, without numba of a few elements.
     """
     for array in arrays:
         flags = array.flags
@@ -136,14 +136,12 @@ def quick_elementwise(
         with np.errstate(all="ignore"):
             program(out.reshape(-1), [array.reshape(-1) for array in arrays])
         return out
-    loop = _quick.get((id(formula), first.dtype.char))
-    if loop is None:
-        loop = _element_code(formula, ("each",) * len(arrays), None, out.dtype.name).loop
-        _quick[id(formula), first.dtype.char] = loop
-    if first.ndim == 1:
-        loop(0, out.size, *arrays, out, *numbers)
-    else:
-        loop(0, out.size, *[array.reshape(-1) for array in arrays], out.reshape(-1), *numbers)
+    code = _quick.get((id(formula), first.dtype.char))
+    if code is None:
+        code = _element_code(formula, ("each",) * len(arrays), None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = code
+    views = [*arrays, out] if first.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
+    threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     return out
 
 
@@ -267,8 +265,8 @@ def over_rows(
     return tuple(results[name] for name in formula.outputs)
 
 
-def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
-    """The one output along the last axis for a few elements; None unless the arrays are plain."""
+def quick_rows(threads: Threads, formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
+    """The one output along the last axis; None unless the arrays are plain."""
     for array in arrays:
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned):
@@ -276,14 +274,12 @@ def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     first = arrays[0]
     out = np.empty(first.shape, first.dtype)
     width = first.shape[-1]
-    loop = _quick.get((id(formula), first.dtype.char))
-    if loop is None:
-        loop = _row_code(formula, arrays, None, out.dtype.name).loop
-        _quick[id(formula), first.dtype.char] = loop
-    if first.ndim == 2:
-        loop(0, first.shape[0], width, *arrays, out)
-    else:
-        loop(0, out.size // width, width, *[array.reshape(-1, width) for array in (*arrays, out)])
+    code = _quick.get((id(formula), first.dtype.char))
+    if code is None:
+        code = _row_code(formula, arrays, None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = code
+    views = [*arrays, out] if first.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
+    threads.deal_compiled(out.size // width, out.size, code, (width,), views, ())
     return out
 
 
