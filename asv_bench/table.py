@@ -144,14 +144,14 @@ def main():
             text += ["", f"Medians of interleaved runs by `asv_bench/table.py` on {machine()}."]
             print(f"{text[-1]}\n")
             if args.write:
-                _write(mark, "\n".join(text))
+                write(README, mark, "\n".join(text))
 
 
-def _write(mark, table):
-    """Put a table into the README, from its mark to the next mark or heading."""
-    head, _, rest = README.read_text(encoding="utf-8").partition(mark)
+def write(page, mark, table):
+    """Put a table into a page, from its mark to the next mark or heading."""
+    head, _, rest = page.read_text(encoding="utf-8").partition(mark)
     end = min(at for at in (rest.find("\n## "), rest.find("\n<!-- ")) if at >= 0)
-    README.write_text(f"{head}{mark}\n{table}\n{rest[end:]}", encoding="utf-8")
+    page.write_text(f"{head}{mark}\n{table}\n{rest[end:]}", encoding="utf-8")
 
 
 if __name__ == "__main__":
