@@ -1,5 +1,6 @@
 """The engines: each evaluates a formula alike, compiled scalars keep their accuracy, choices are obeyed."""
 
+import importlib
 import itertools
 import math
 import os
@@ -348,6 +349,25 @@ def test_compiled_rows_wherever_they_begin(dtype, width, make_engine, monkeypatc
         assert all(np.all(margin == 7) for margin in margins)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_places_and_order_of_numbers(dtype):
+    """Where cache lines begin; integers in the order of numbers, and back."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    native = importlib.import_module("xpgrad.engine.native")
+    scalar = importlib.import_module(f"xpgrad.engine.scalar_{dtype}")
+    memory = np.zeros(64, dtype)
+    for start in range(40):
+        array = memory[start:]
+        count = native.up_to_line(array, array.itemsize)
+        assert 0 <= count < native.LINE // array.itemsize
+        assert array[count:].ctypes.data % native.LINE == 0
+    values = np.asarray([-np.inf, -1e30, -2.5, -1.0, -1e-30, 0.0, 1e-30, 1.0, 1.5, 2.5, 1e30, np.inf], dtype)
+    values = np.unique([values, np.nextafter(values, values.dtype.type(0))])
+    integers = [scalar.to_ordered(value) for value in values]
+    assert all(a < b for a, b in itertools.pairwise([scalar.LOWEST, *integers]))
+    assert [scalar.from_ordered(integer) for integer in integers] == [*values]
+
+
 def centered(xp, x, peak):
     return x - peak, (x - peak) * (x - peak)
 
@@ -480,6 +500,8 @@ def selections(xp, x, y, z, *, kind, bound):
         return (low * y + xp.where(x > bound, zero + bound, x) + xp.where(x >= bound, zero + bound, x),)
     if kind == "signs":
         return (xp.where(x < 0, x, -x) + 2 * xp.where(x < 0, -x, x) - xp.where(y < 0, x, -x),)
+    if kind == "zeros":
+        return (xp.where(x <= y, -zero, z),)
     if kind == "operand":
         return (y,)
     if kind == "number":
@@ -488,7 +510,7 @@ def selections(xp, x, y, z, *, kind, bound):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["masks", "bounds", "signs", "operand", "number", "products"])
+@pytest.mark.parametrize("kind", ["masks", "bounds", "signs", "zeros", "operand", "number", "products"])
 def test_numpy_programs(kind, dtype):
     """As the formula itself on NumPy arrays: NaN of both signs, infinities, zeros; any size, in place."""
     values = np.asarray([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, -np.nan, 0.5, 3.0], dtype)
@@ -506,6 +528,8 @@ def test_numpy_programs(kind, dtype):
                         out = np.empty(size, dtype) if position is None else operands[position]
                         program(out, operands)
                         np.testing.assert_array_equal(out, np.broadcast_to(expected, out.shape))
+                        if kind == "zeros":
+                            np.testing.assert_array_equal(np.signbit(out), np.signbit(expected))
 
 
 def test_numpy_programs_in_threads():
