@@ -16,8 +16,9 @@ import numpy as np
 
 from xpgrad.engine.formula import Formula
 
-BLOCK = 32768
-"""Elements of a block: with its operands and buffers it stays in a second-level cache of 2 MB."""
+BLOCK = 131072
+"""Elements of a block: few enough for a cache, and many, since between any two calls threads wait for the
+interpreter lock and for one another."""
 
 _INTEGERS = {np.dtype(np.float32): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.int64)}
 _FLAGS = (
