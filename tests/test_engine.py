@@ -555,11 +555,12 @@ def test_numpy_programs_compute_nothing_twice():
     """And keep no buffer longer than its value is needed."""
 
     def formula(xp, x, y):
-        return (xp.exp(x) * y + xp.exp(x) * y + (xp.exp(x) + 1),)
+        return (xp.exp(x) * y + 1.0 * (xp.exp(x) * y) + (xp.exp(x) + 1) / 1.0,)
 
     text = numpy_program.Program(Formula(formula), [False, False], np.dtype(np.float32), ()).text
     assert text.count("exp(") == 1
     assert text.count("multiply(") == 1
+    assert "divide" not in text
     assert text.splitlines()[0] == "def run(y, x0, x1, f0, f0_bits, f1, f1_bits):"
 
 

@@ -142,7 +142,11 @@ class _Tape:
         return self._call("bitwise_and", "i", _Use(wide, "i"), _Use(x, "i"))
 
     def apply(self, function: str, *arguments: Any) -> _Value:
-        """A ufunc of values and numbers."""
+        """A ufunc of values and numbers; none where it would change nothing."""
+        if function in ("multiply", "divide") and _same(arguments[1], 1.0):
+            return arguments[0]
+        if function == "multiply" and _same(arguments[0], 1.0):
+            return arguments[1]
         uses = [_Use(a, "?" if isinstance(a, _Value) and a.is_flag else "f") for a in arguments]
         return self._call(function, "?" if function in _FLAGS or uses[0].kind == "?" else "f", *uses)
 
