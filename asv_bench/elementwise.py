@@ -3,6 +3,7 @@
     python asv_bench/elementwise.py                     # all
     python asv_bench/elementwise.py relu gelu softmax   # these
     python asv_bench/elementwise.py --seconds 0.3 --columns numpy torch
+    python asv_bench/elementwise.py --write             # and put the table into docs/activations.md
 
 The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward) where it has one, else what its
 autograd makes of the formula, in brackets. 4096 x 1024 float32 numbers; calls of both in turns, medians;
@@ -16,11 +17,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from page import write_between
 from xpgrad.cli.benches.implementations.pytorch import BACKWARDS
 from xpgrad.cli.benches.implementations.tensors import threads
 from xpgrad.cli.info import read_cpu
 
 HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "activations.md"
+MARK = "speed"
 COLUMNS = {
     "numpy": ("xpgrad-numpy", "1"),
     "torch": ("xpgrad-torch", "1"),
@@ -56,25 +60,33 @@ def measure(names, column, seconds):
     return {name: (float(speed), float(cost)) for name, speed, cost in lines}
 
 
+def table(names, columns, seconds):
+    """The lines of the table, of Markdown."""
+    found = {column: measure(names, column, seconds) for column in columns}
+    costs = [f"{column}, us" for column in columns]
+    yield f"| gradient of | {' | '.join([*columns, *costs])} |"
+    yield f"| --- |{' ---: |' * 2 * len(columns)}"
+    for name in names:
+        label = f"({name})" if callable(BACKWARDS[name]) else name
+        cells = [f"{found[column][name][0]:.2f}" for column in columns]
+        cells += [f"{found[column][name][1]:.1f}" for column in columns]
+        yield f"| {label} | {' | '.join(cells)} |"
+    yield ""
+    yield f"Medians of interleaved runs by `asv_bench/elementwise.py` on {read_cpu().name}; {threads()}."
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="functions (default: all)")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each pair (default: 1)")
     parser.add_argument("--columns", nargs="+", default=[*COLUMNS], choices=[*COLUMNS])
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     args = parser.parse_args()
 
-    names = args.names or [*BACKWARDS]
-    found = {column: measure(names, column, args.seconds) for column in args.columns}
-    costs = [f"{column}, us" for column in args.columns]
-    print(f"| gradient of | {' | '.join([*args.columns, *costs])} |")
-    print(f"| --- |{' ---: |' * 2 * len(args.columns)}")
-    for name in names:
-        label = f"({name})" if callable(BACKWARDS[name]) else name
-        cells = [f"{found[column][name][0]:.2f}" for column in args.columns]
-        cells += [f"{found[column][name][1]:.1f}" for column in args.columns]
-        print(f"| {label} | {' | '.join(cells)} |")
-    machine = f"{read_cpu().name}; {threads()}"
-    print(f"\nMedians of interleaved runs by `asv_bench/elementwise.py` on {machine}.")
+    lines = "\n".join(table(args.names or [*BACKWARDS], args.columns, args.seconds))
+    print(lines)
+    if args.write:
+        write_between(PAGE, MARK, lines)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The engines: each evaluates a formula alike, compiled scalars keep their accuracy, choices are obeyed."""
 
+import importlib
 import itertools
 import math
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from xpgrad.engine import (
     array_loops,
     block_functions,
     numpy_engine,
+    numpy_program,
     team,
 )
 from xpgrad.engine.special import erfcx
@@ -291,6 +294,82 @@ def test_elementwise(how, dtype, make_engine):
         np.testing.assert_allclose(out, expected + share * 2, **tolerance)
 
 
+def around(values, offset):
+    """The values in memory that begins at an offset from a cache line, and the memory on both sides."""
+    memory = np.full(values.size + 64, 7, dtype=values.dtype)
+    start = offset + -(memory.ctypes.data // memory.itemsize) % 16
+    view = memory[start : start + values.size].reshape(values.shape)
+    view[...] = values
+    return view, (memory[:start], memory[start + values.size :])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_compiled_loops_wherever_arrays_begin(dtype, threads, make_engine, monkeypatch):
+    """Blocks, cache lines and threads may cut at any place: every element is written, and nothing else."""
+    evaluator = make_engine("compiled")
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", str(threads))
+    monkeypatch.setattr(numpy_engine, "_PARALLEL", 100)
+    formula = Formula(blend, {"offset": 0.5, "share": 0.25})
+    rng = np.random.default_rng(12)
+    sizes = [*range(200), 255, 256, 257, 271, 272, 273, 512, 700, 2049]
+    for number, size in enumerate(sizes):
+        a, b = (rng.integers(-8, 8, size).astype(dtype) for _ in range(2))  # small numbers: sums are exact
+        expected = 0.25 * a + 0.75 * b + 0.5
+        for offset in range(17) if size > 199 or number % 10 == 0 else (number % 17,):
+            x, _ = around(a, (5 * offset) % 16)
+            y, _ = around(b, (3 * offset) % 16)
+            new = around(np.full(size, 99, dtype), offset)
+            for out, margins in (new, around(b, offset)):  # the second is an operand as well
+                evaluator.elementwise(formula, (x, y if out is new[0] else out, None), (), out)
+                np.testing.assert_array_equal(out, expected)
+                assert all(np.all(margin == 7) for margin in margins)
+            np.testing.assert_array_equal(evaluator.elementwise(formula, (x, y, None)), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [1, 3, 16, 17, 255, 256, 257, 530, 1100])
+def test_compiled_rows_wherever_they_begin(dtype, width, make_engine, monkeypatch):
+    """The same for rows: the largest and the sum are of all elements, wherever blocks are cut."""
+    evaluator = make_engine("compiled")
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
+    monkeypatch.setattr(numpy_engine, "_PARALLEL", 100)
+    rng = np.random.default_rng(13)
+    x = rng.integers(-9, 10, (5, width, 1)).astype(dtype)
+    row, w, number = np.zeros((5, 1, 1), dtype), np.ones((1, width, 1), dtype), np.zeros(width, np.int32)
+    for offset in (0, 1, 7, 15):
+        place = rng.integers(0, width, 5)
+        x[range(5), place] = 20 + offset
+        given, margins = around(x, offset)
+        total = np.sum((x - 20 - offset) ** 2, axis=1, keepdims=True)
+        out, peak, spread = evaluator.over_rows(ROWS, (given, row, w, number), (1.0,), given)
+        assert out is given
+        np.testing.assert_array_equal(peak, np.full((5, 1, 1), 20 + offset, dtype))
+        np.testing.assert_array_equal(spread, total)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            np.testing.assert_allclose(out, (x - peak) / total, rtol=1e-6)
+        assert all(np.all(margin == 7) for margin in margins)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_places_and_order_of_numbers(dtype):
+    """Where cache lines begin; integers in the order of numbers, and back."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    native = importlib.import_module("xpgrad.engine.native")
+    scalar = importlib.import_module(f"xpgrad.engine.scalar_{dtype}")
+    memory = np.zeros(64, dtype)
+    for start in range(40):
+        array = memory[start:]
+        count = native.up_to_line(array, array.itemsize)
+        assert 0 <= count < native.LINE // array.itemsize
+        assert array[count:].ctypes.data % native.LINE == 0
+    values = np.asarray([-np.inf, -1e30, -2.5, -1.0, -1e-30, 0.0, 1e-30, 1.0, 1.5, 2.5, 1e30, np.inf], dtype)
+    values = np.unique([values, np.nextafter(values, values.dtype.type(0))])
+    integers = [scalar.to_ordered(value) for value in values]
+    assert all(a < b for a, b in itertools.pairwise([scalar.LOWEST, *integers]))
+    assert [scalar.from_ordered(integer) for integer in integers] == [*values]
+
+
 def centered(xp, x, peak):
     return x - peak, (x - peak) * (x - peak)
 
@@ -407,6 +486,89 @@ def test_where_of_blocks(dtype):
             result, expected = block_functions.where(condition, left, right), np.where(condition, left, right)
             assert result.dtype == expected.dtype == dtype
             assert result.tobytes() == expected.tobytes()
+
+
+def selections(xp, x, y, z, *, kind, bound):
+    """Every form of `where` that a NumPy program has a way of its own for."""
+    zero = xp.zeros_like(x)
+    if kind == "masks":
+        return (
+            xp.where(x <= y, zero, z) + xp.where(x > y, z, zero) + xp.where((x < y) | (y == 1), y, z)
+            + xp.where((x < bound) & (x >= y), xp.zeros_like(x) + 1, y)
+        ,)  # fmt: skip
+    if kind == "bounds":
+        low = xp.where(x < bound, zero + bound, x)
+        low = low + xp.where(x <= bound, zero + bound, x)
+        return (low * y + xp.where(x > bound, zero + bound, x) + xp.where(x >= bound, zero + bound, x),)
+    if kind == "signs":
+        return (xp.where(x < 0, x, -x) + 2 * xp.where(x < 0, -x, x) - xp.where(y < 0, x, -x),)
+    if kind == "zeros":
+        return (xp.where(x <= y, -zero, z),)
+    if kind == "operand":
+        return (y,)
+    if kind == "number":
+        return (zero + bound,)
+    return (xp.abs(xp.tanh(x) * (y - bound)) / (1 + x * x) - (bound - y) * (x * x) - x / z,)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["masks", "bounds", "signs", "zeros", "operand", "number", "products"])
+def test_numpy_programs(kind, dtype):
+    """As the formula itself on NumPy arrays: NaN of both signs, infinities, zeros; any size, in place."""
+    values = np.asarray([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, -np.nan, 0.5, 3.0], dtype)
+    x, y, z = (axis.ravel() for axis in np.meshgrid(values, values, values))
+    one = np.asarray([-2.0], dtype)
+    for bound in (0.0, 0.5, -1.5):
+        formula = Formula(selections, {"kind": kind}, ("bound",))
+        program = numpy_program.Program(formula, [False] * 3, np.dtype(dtype), (bound,))
+        with np.errstate(all="ignore"):
+            for size in (1000, 10, 1, 0, 1000):
+                for last in (z[:size], one):
+                    (expected,) = formula(np, x[:size], y[:size], last, bound=bound)
+                    for position in (None, 0, 1):
+                        operands = [x[:size].copy(), y[:size].copy(), last]
+                        out = np.empty(size, dtype) if position is None else operands[position]
+                        program(out, operands)
+                        np.testing.assert_array_equal(out, np.broadcast_to(expected, out.shape))
+                        if kind == "zeros":
+                            np.testing.assert_array_equal(np.signbit(out), np.signbit(expected))
+
+
+def test_numpy_programs_in_threads():
+    """Each thread has buffers of its own."""
+    program = numpy_program.Program(
+        Formula(selections, {"kind": "products", "bound": 0.5}), [False] * 3, np.dtype(np.float32), ()
+    )
+    rng = np.random.default_rng(14)
+    operands = [rng.normal(size=(3, 40_000)).astype(np.float32) for _ in range(8)]
+    expected = [selections(np, *three, kind="products", bound=0.5)[0] for three in operands]
+
+    def repeat(number):
+        out = np.empty(40_000, np.float32)
+        for _ in range(20):
+            program(out, operands[number])
+            np.testing.assert_array_equal(out, expected[number])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(repeat, range(8)))
+
+
+def test_numpy_programs_compute_nothing_twice():
+    """And keep no buffer longer than its value is needed."""
+
+    def formula(xp, x, y):
+        return (xp.exp(x) * y + 1.0 * (xp.exp(x) * y) + (xp.exp(x) + 1) / 1.0,)
+
+    text = numpy_program.Program(Formula(formula), [False, False], np.dtype(np.float32), ()).text
+    assert text.count("exp(") == 1
+    assert text.count("multiply(") == 1
+    assert "divide" not in text
+    assert text.splitlines()[0] == "def run(y, x0, x1, f0, f0_bits, f1, f1_bits):"
+
+
+def test_a_formula_of_ufuncs_only():
+    with pytest.raises(AttributeError, match="cumsum: it is no elementwise function"):
+        numpy_program.Program(Formula(lambda xp, x: (xp.cumsum(x),)), [False], np.dtype(np.float32), ())
 
 
 class TestChoice:

@@ -2,17 +2,31 @@
 
 The scalar functions come from the same source as those of `compiler`'s loops over row buffers. Inputs are
 typed as read-only and every loop has one signature, so that it is compiled once for arrays of both kinds.
+
+Vectors are walked in short blocks. Before each one what comes behind it is fetched into the cache, the
+result's lines as well, so that memory is always at work; and it ends where a cache line of the result does,
+so that no store touches two. Stores past the cache were no faster, and whoever reads the result would have to
+fetch it from memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from xpgrad.engine.compiler import load, preamble
 from xpgrad.engine.formula import Formula
+from xpgrad.engine.native import LINE
 from xpgrad.engine.row_formula import RowFormula, Step
 
 _OPTIONS = "nogil=True, cache=True, error_model='numpy', fastmath={'contract'}"
+_IMPORTS = """from numba.types import Array, float32, float64, int32, intp, uint64, void
+from xpgrad.engine.native import fetch, fetch_to_write, pointer, up_to_line"""
+# Bytes of each vector in a block, and how far ahead of it memory is fetched.
+_BLOCK = 1024
+_AHEAD = 2 * _BLOCK
 
 
 class ArrayLayout(NamedTuple):
@@ -59,6 +73,8 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     if layout.same_as is None:
         arrays.append("y")
         types.append("write")
+    vectors = _whole(arrays, layout)
+    loop = _Loop("stop - start", [v for v in vectors if v != target], target)
     text = [
         preamble([formula.function], formula.constants, dtype, {name: formula.parameters}),
         *_array_types(dtype, 1),
@@ -66,12 +82,59 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
         f"def loop({', '.join(['start', 'stop', *arrays, *reals])}):",
         "    xp.wide_vectors()",
         *(f"    r{real} = xp.real({real})" for real in reals),
-        *(f"    {array} = {array}[start:stop]" for array in _whole(arrays, layout)),
-        "    for j in range(stop - start):",
-        f"        {target}[j], = {name}({', '.join([*arguments, *(f'r{real}' for real in reals)])})",
+        *(f"    {vector} = {vector}[start:stop]" for vector in vectors),
+        *(
+            f"    {line}"
+            for line in _in_blocks(
+                loop, dtype, [f"{target}[j], = {name}({', '.join([*arguments, *(f'r{r}' for r in reals)])})"]
+            )
+        ),
         *_part([(dtype, 1)] * len(arrays), 0, len(reals)),
     ]
     return load(f"{_label(formula)}_{dtype}", "\n".join(text) + "\n")
+
+
+class _Loop(NamedTuple):
+    """A loop over vectors.
+
+    Parameters
+    ----------
+    length : str
+        Of each vector.
+    read : sequence of str
+        The names of those that come from memory.
+    written : str or None
+        That of the one that goes there.
+    """
+
+    length: str
+    read: Sequence[str]
+    written: str | None
+
+
+def _in_blocks(
+    loop: _Loop, dtype: str, body: Sequence[str], start: Sequence[str] = (), end: Sequence[str] = ()
+) -> list[str]:
+    """The lines of a loop: its body for the element j of a block, what comes before a block, and after it.
+
+    j is unsigned: an index that could be negative would count from the end, which no vector loop does.
+    """
+    size = np.dtype(dtype).itemsize
+    block, ahead, line = _BLOCK // size, _AHEAD // size, LINE // size
+    first = f"up_to_line({loop.written}, {size}) + {block}" if loop.written else f"{block}"
+    span = f"low + {ahead}, high + {ahead}, {line}"
+    return [
+        f"length = {loop.length}",
+        f"low, high = 0, min(length, {first})",
+        "while low < length:",
+        *(f"    fetch({vector}, {span})" for vector in loop.read),
+        *([f"    fetch_to_write({loop.written}, {span})"] if loop.written else []),
+        *(f"    {text}" for text in start),
+        "    for j in range(uint64(low), uint64(high)):",
+        *(f"        {text}" for text in body),
+        *(f"    {text}" for text in end),
+        f"    low, high = high, min(length, high + {block})",
+    ]
 
 
 def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
@@ -91,8 +154,7 @@ def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
         "\n",
         "import functools\n",
         "import numpy as np",
-        "from numba import carray, cfunc",
-        "from xpgrad.engine.native import pointer\n\n",
+        "from numba import carray, cfunc\n\n",
         "def part(data, number):",
         f"    head = carray(data, ({place},), np.int64)",
         "    bounds = carray(pointer(head[0]), (number + 2,), np.int64)",
@@ -117,7 +179,7 @@ def _label(formula: Formula) -> str:
 
 def _array_types(dtype: str, rank: int) -> list[str]:
     return [
-        "from numba.types import Array, float32, float64, int32, intp, void",
+        _IMPORTS,
         f"read = Array({dtype}, {rank}, 'C', readonly=True)",
         f"write = Array({dtype}, {rank}, 'C')\n",
     ]
@@ -169,8 +231,9 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
         body.append(f"x_{name} = a_{name}[k, :]" if name in formula.each else f"x_{name} = a_{name}[k]")
     if target == "result":
         body.append("result = a_result[k, :]")
+    touched: set[str] = set()
     for step in formula.steps:
-        body += _step(step, formula, values, target)
+        body += _step(step, formula, values, target, touched, dtype)
     body += [f"o_{name}[k] = {values[name]}" for name in row_outputs]
     functions = [step.function for step in formula.steps]
     parameters = {
@@ -179,7 +242,7 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
     }
     text = [
         preamble(functions, formula.constants, dtype, parameters),
-        "from numba.types import Array, float32, float64, int32, intp, void",
+        _IMPORTS,
         *(
             f"{prefix}{access}_{part} = Array({scalar}, {rank}, 'C', readonly={access == 'read'})"
             for prefix, scalar in (("", dtype), ("int32_", "int32"))
@@ -202,25 +265,38 @@ def _dtype_and_rank(type_name: str, dtype: str) -> tuple[str, int]:
     return "int32" if type_name.startswith("int32_") else dtype, 2 if type_name.endswith("each") else 1
 
 
-def _step(step: Step, formula: RowFormula, values: dict[str, str], target: str | None) -> list[str]:
-    """The lines of a step, and its results among the values."""
+def _step(
+    step: Step, formula: RowFormula, values: dict[str, str], target: str | None, touched: set[str], dtype: str
+) -> list[str]:
+    """The lines of a step; its results come among the values, and its vectors among those touched."""
     numbers = [f"r_{name}" for name in step.constants if name in formula.parameters]
-    arguments = ", ".join([*(values[name] for name in step.operands), *numbers])
+    operands = [values[name] for name in step.operands]
     results = [f"t_{name}" for name in step.results]
-    call = f"{', '.join(results)}, = {step.function.__name__}({arguments})"
+    call = f"{', '.join(results)}, = {step.function.__name__}({', '.join([*operands, *numbers])})"
     for name, kind in step.results.items():
         values[name] = f"{target}[j]" if kind == "each" else f"t_{name}" if kind == "row" else f"s_{name}"
     if set(step.results.values()) == {"row"}:
         return [call]
-    start, inside, end = [], [], []
+    start, block_start, inside, block_end, end = [], [], [], [], []
     for name, kind in step.results.items():
         if kind == "each":
             inside.append(f"{target}[j] = t_{name}")
-        elif kind == "sum":
-            start.append(f"s_{name} = xp.real(0)")
-            inside.append(f"s_{name} = xp.add_up(s_{name}, t_{name})")
+            continue
+        if kind == "sum":
+            first, one_more, value = "xp.real(0)", "xp.add_up", f"t_{name}"
+            start.append(f"s_{name} = {first}")
+            block_end.append(f"s_{name} += b_{name}")
         else:
-            start.append(f"i_{name} = xp.LOWEST")
-            inside.append(f"i_{name} = max(i_{name}, xp.to_ordered(t_{name}))")
+            first, one_more, value = "xp.LOWEST", "max", f"xp.to_ordered(t_{name})"
+            start.append(f"i_{name} = {first}")
+            block_end.append(f"i_{name} = max(i_{name}, b_{name})")
             end.append(f"s_{name} = xp.from_ordered(i_{name})")
-    return [*start, "for j in range(width):", *(f"    {line}" for line in (call, *inside)), *end]
+        # from a known value on, which LLVM needs to see for a vector of them
+        block_start.append(f"b_{name} = {first}")
+        inside.append(f"b_{name} = {one_more}(b_{name}, {value})")
+    written = target if "each" in step.results.values() else None
+    vectors = {text.removesuffix("[j]") for text in operands if text.endswith("[j]")}
+    columns = {f"x_{name}" for name in formula.columns}
+    loop = _Loop("width", sorted(vectors - touched - columns - {target}), written)
+    touched |= vectors
+    return [*start, *_in_blocks(loop, dtype, [call, *inside], block_start, block_end), *end]

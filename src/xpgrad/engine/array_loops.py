@@ -11,14 +11,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpgrad.engine import block_functions
+from xpgrad.engine import block_functions, numpy_program
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.row_formula import RowFormula
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK = 16384
-# For NumPy: larger, since threads wait for one another between any two of its functions.
+# For rows by NumPy: larger, since threads wait for one another between any two of its functions.
 _NUMPY_BLOCK = 131072
+_PROGRAMS = 512
+"""So many are kept: with one number or another a formula is another program."""
 
 Array = np.ndarray
 Deal = Callable[[int, int, Callable[[int, int], None]], None]
@@ -41,8 +43,12 @@ _codes: dict[tuple, tuple[Any, Any]] = {}
 """Compiled loops, as generated modules; each keeps its formula, which its key holds by identity."""
 
 
-_quick: dict[tuple[int, str], Callable[..., None]] = {}
-"""Of these the loops for plain arrays that are all given, by formula and dtype."""
+_programs: dict[tuple, tuple[Formula, numpy_program.Program]] = {}
+"""Formulas as NumPy programs; each keeps its formula, as above."""
+
+
+_quick: dict[tuple[int, str], Any] = {}
+"""Of the compiled loops those for plain arrays that are all given, by formula and dtype."""
 
 
 def _is_plain(array: Array) -> bool:
@@ -108,14 +114,16 @@ def elementwise(
         threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else _NUMPY_BLOCK)
+        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else numpy_program.BLOCK)
     return out
 
 
-def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequence[float]) -> Array | None:
-    """The result for a few elements, by the shortest way; None unless the arrays are plain.
+def quick_elementwise(
+    threads: Threads, formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
+) -> Array | None:
+    """The result by the shortest way; None unless the arrays are plain.
 
-    All arrays are given, of one shape and dtype.
+    All arrays are given, of one shape and dtype, without numba of a few elements.
     """
     for array in arrays:
         flags = array.flags
@@ -123,14 +131,17 @@ def quick_elementwise(formula: Formula, arrays: Sequence[Array], numbers: Sequen
             return None
     first = arrays[0]
     out = np.empty(first.shape, first.dtype)
-    loop = _quick.get((id(formula), first.dtype.char))
-    if loop is None:
-        loop = _element_code(formula, ("each",) * len(arrays), None, out.dtype.name).loop
-        _quick[id(formula), first.dtype.char] = loop
-    if first.ndim == 1:
-        loop(0, out.size, *arrays, out, *numbers)
-    else:
-        loop(0, out.size, *[array.reshape(-1) for array in arrays], out.reshape(-1), *numbers)
+    if not compiling:
+        program = _program(formula, (False,) * len(arrays), first.dtype, numbers)
+        with np.errstate(all="ignore"):
+            program(out.reshape(-1), [array.reshape(-1) for array in arrays])
+        return out
+    code = _quick.get((id(formula), first.dtype.char))
+    if code is None:
+        code = _element_code(formula, ("each",) * len(arrays), None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = code
+    views = [*arrays, out] if first.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
+    threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     return out
 
 
@@ -160,13 +171,25 @@ def _by_numpy(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
 ) -> Callable[..., None]:
     """Evaluation of a block by NumPy."""
-    named = dict(zip(formula.parameters, numbers, strict=True))
+    program = _program(formula, tuple([kind is None for kind in kinds]), np.dtype(dtype), numbers)
 
     def evaluate(views: list[Array | None], target: Array) -> None:
         with np.errstate(all="ignore"):  # of this thread
-            (target[...],) = formula(block_functions, *views, **named)
+            program(target, [view for view in views if view is not None])
 
     return evaluate
+
+
+def _program(
+    formula: Formula, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float]
+) -> numpy_program.Program:
+    key = (id(formula), absent, dtype.char, *numbers)
+    found = _programs.get(key)
+    if found is None:
+        if len(_programs) >= _PROGRAMS:
+            _programs.clear()
+        found = _programs[key] = formula, numpy_program.Program(formula, absent, dtype, numbers)
+    return found[1]
 
 
 def _in_blocks(
@@ -242,8 +265,8 @@ def over_rows(
     return tuple(results[name] for name in formula.outputs)
 
 
-def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
-    """The one output along the last axis for a few elements; None unless the arrays are plain."""
+def quick_rows(threads: Threads, formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
+    """The one output along the last axis; None unless the arrays are plain."""
     for array in arrays:
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned):
@@ -251,14 +274,12 @@ def quick_rows(formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     first = arrays[0]
     out = np.empty(first.shape, first.dtype)
     width = first.shape[-1]
-    loop = _quick.get((id(formula), first.dtype.char))
-    if loop is None:
-        loop = _row_code(formula, arrays, None, out.dtype.name).loop
-        _quick[id(formula), first.dtype.char] = loop
-    if first.ndim == 2:
-        loop(0, first.shape[0], width, *arrays, out)
-    else:
-        loop(0, out.size // width, width, *[array.reshape(-1, width) for array in (*arrays, out)])
+    code = _quick.get((id(formula), first.dtype.char))
+    if code is None:
+        code = _row_code(formula, arrays, None, out.dtype.name)
+        _quick[id(formula), first.dtype.char] = code
+    views = [*arrays, out] if first.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
+    threads.deal_compiled(out.size // width, out.size, code, (width,), views, ())
     return out
 
 

@@ -1,4 +1,4 @@
-"""NumPy's functions for formulas in blocks, in place of ``xp``: with a `where` that does not branch.
+"""NumPy's functions for row formulas in blocks, in place of ``xp``: with a `where` that does not branch.
 
 NumPy's own `where` branches on every element, and costs much more than an addition where the processor cannot
 foresee the condition. All else is NumPy's.

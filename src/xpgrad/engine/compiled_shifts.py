@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiler import load, one_at_a_time
+from xpgrad.engine.compiler import load
 from xpgrad.engine.register_tiles import Tiles, tiles
 from xpgrad.engine.shift_loops import few_channels, many_channels
 from xpgrad.engine.shifts import Crop, Part, Place
@@ -248,21 +248,15 @@ def _joined(rows: list[list[int]]) -> np.ndarray:
     return np.asarray(joined, dtype=np.int64).reshape(-1, 5)
 
 
+@functools.cache
 def _few() -> Any:
     """The loops over positions."""
-    with one_at_a_time:
-        return _position_loops()
-
-
-@functools.cache
-def _position_loops() -> Any:
     return load("shifts", few_channels())
 
 
 def _many(dtype: str, vectors: int) -> Any:
     """The loops by tiles; `vectors` are those of a tile of products."""
-    with one_at_a_time:
-        return _tile_loops(dtype, tiles(), vectors)
+    return _tile_loops(dtype, tiles(), vectors)
 
 
 @functools.cache

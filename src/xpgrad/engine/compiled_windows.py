@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiler import load, one_at_a_time, preamble
+from xpgrad.engine.compiler import load, preamble
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.strided import distances, flat
 from xpgrad.engine.windows import Transform, Windows
@@ -42,8 +42,7 @@ def to_windows(
 
 def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Any:
     formula, taken, made = transform
-    with one_at_a_time:
-        return _compiled(kind, formula.function, formula.key[1], taken, made, step, dtype.name)
+    return _compiled(kind, formula.function, formula.key[1], taken, made, step, dtype.name)
 
 
 @functools.cache

@@ -20,7 +20,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -47,8 +47,21 @@ class FormulaText(NamedTuple):
     outputs: tuple[Place, ...]
 
 
-# Threads may come to one formula at the same time, and Python's parser is not safe for that before 3.12.
-one_at_a_time = threading.RLock()
+_Function = TypeVar("_Function", bound=Callable)
+
+
+def _one_at_a_time(function: _Function) -> _Function:
+    """Threads may come to one formula at a time, and Python's parser is not safe for that before 3.12."""
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with _lock:
+            return function(*args, **kwargs)
+
+    return guarded  # type: ignore[return-value]
+
+
+_lock = threading.RLock()
 
 
 class ProductText(NamedTuple):
@@ -110,9 +123,7 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
         packed weight; and of each matrix of `operands_of` its address, rows, columns and the length of a
         whole row.
     """
-    texts = tuple(_stage_text(stage) for stage in stages)
-    with one_at_a_time:
-        return _compiled_loop(texts, dtype)
+    return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
 
 
 @functools.cache
@@ -182,8 +193,10 @@ def _writable_folder(folder: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix="xpgrad-"))
 
 
+@_one_at_a_time
+@functools.cache
 def load(name: str, text: str) -> Any:
-    """Write the text to the cache folder, unless it is there, and import it."""
+    """Write the text to the cache folder, unless it is there, and import it; once in a process."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     path = _writable_folder(cache_folder()) / f"{name}_{digest}.py"
     if not path.exists():
@@ -218,6 +231,7 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     return "\n".join(parts) + "\n"
 
 
+@_one_at_a_time
 def preamble(
     functions: Sequence[Callable],
     constants: dict,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine import array_loops
+from xpgrad.engine import array_loops, numpy_program
 from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
@@ -224,16 +224,15 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
         The threads run compiled code alone: none waits for the interpreter.
         """
-        bounds = np.asarray(self._cuts(count, size), dtype=np.int64)
-        parts = len(bounds) - 1
-        if parts == 1:
+        cuts = self._cuts(count, size) if size >= _PARALLEL else ()
+        if len(cuts) < 3:
             code.loop(0, count, *sizes, *arrays, *numbers)
             return
-        reals = np.asarray(numbers, dtype=np.float64)
+        bounds, reals = np.asarray(cuts, dtype=np.int64), np.asarray(numbers, dtype=np.float64)
         head = [bounds.ctypes.data, reals.ctypes.data, *sizes]
         for array in arrays:
             head += [array.__array_interface__["data"][0], *array.shape]
-        self.team.run(code.part_function().address, np.asarray(head, dtype=np.int64), parts)
+        self.team.run(code.part_function().address, np.asarray(head, dtype=np.int64), len(cuts) - 1)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`, unless the shape asks for a copy."""
@@ -280,8 +279,9 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result for arrays that agree."""
-        if jit_enabled() and arrays[0].size < _PARALLEL:
-            result = array_loops.quick_elementwise(formula, arrays, numbers)
+        compiling = jit_enabled()
+        if compiling or arrays[0].size < numpy_program.BLOCK:
+            result = array_loops.quick_elementwise(self, formula, arrays, numbers, compiling)
             if result is not None:
                 return result
         return self.elementwise(formula, arrays, numbers)
@@ -291,8 +291,8 @@ class NumpyEngine(NumpyImages, StandardEngine):
         first = arrays[0]
         if not first.size or not first.ndim:
             return None
-        if jit_enabled() and first.size < _PARALLEL:
-            result = array_loops.quick_rows(formula, arrays)
+        if jit_enabled():
+            result = array_loops.quick_rows(self, formula, arrays)
             if result is not None:
                 return result
         rows = (-1, first.shape[-1], 1)

@@ -1,5 +1,6 @@
-"""What the scalar functions for float32 and float64 share: selections, where no rounding happens."""
+"""Scalar functions for float32 and float64 alike: selections, and what the dtype alone tells apart."""
 
+import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -34,6 +35,48 @@ def where(condition, x, y):
 def add_up(total, x):
     """One more summand, in any order: only then are sums made by vector instructions."""
     return total + x
+
+
+def ordered(real, integer):
+    """Numbers as integers in their order, the way back, and the integer below all: see `to_ordered`."""
+    limits = np.iinfo(integer)
+    magnitude, sign_shift = integer(limits.max), integer(limits.bits - 1)
+
+    @inline
+    def turned(bits):
+        return bits ^ ((bits >> sign_shift) & magnitude)
+
+    @inline
+    def to_ordered(x):
+        """An integer that is greater for a greater x: vector instructions find the greatest of them."""
+        return turned(real(x).view(integer))
+
+    @inline
+    def from_ordered(bits):
+        """The way back from `to_ordered`."""
+        return integer(turned(bits)).view(real)
+
+    return to_ordered, from_ordered, integer(limits.min)
+
+
+def erfcx_by(real, polynomial):
+    """`special.erfcx` by a polynomial in a dtype."""
+    center = real(polynomial.center)
+    highest, *others = (real(coefficient) for coefficient in polynomial.coefficients)
+    lower = tuple(others)
+
+    @inline
+    def erfcx(z):
+        """exp(z**2) erfc(z) for finite z >= 0."""
+        below, above = z + center, real(1) + real(2) * z
+        inverse = real(1) / (below * above)  # of both at once: divisions are slow
+        q = (z - center) * (above * inverse)
+        p = highest
+        for coefficient in lower:
+            p = p * q + coefficient
+        return p * (below * inverse)
+
+    return erfcx
 
 
 @intrinsic

@@ -13,7 +13,17 @@ import math
 
 import numpy as np
 
-from xpgrad.engine.scalar_common import abs, add_up, inline, maximum, minimum, where, wide_vectors  # noqa: A004
+from xpgrad.engine.scalar_common import (
+    abs,  # noqa: A004
+    add_up,
+    erfcx_by,
+    inline,
+    maximum,
+    minimum,
+    ordered,
+    where,
+    wide_vectors,
+)
 from xpgrad.engine.special import ERFCX_SINGLE
 
 __all__ = [
@@ -39,11 +49,8 @@ __all__ = [
 
 real = np.float32
 inf = real(np.inf)
-_ERFCX_CENTER = real(ERFCX_SINGLE.center)
-_ERFCX = tuple(real(c) for c in ERFCX_SINGLE.coefficients)
-LOWEST = np.int32(np.iinfo(np.int32).min)
-_MAGNITUDE = np.int32(np.iinfo(np.int32).max)
-_SIGN_SHIFT = np.int32(31)
+erfcx = erfcx_by(real, ERFCX_SINGLE)
+to_ordered, from_ordered, LOWEST = ordered(real, np.int32)
 
 _EXP_MIN = real(-86.64339)  # 2**-125, whose half is the smallest normal number
 _EXP_MAX = real(88.72283)  # exp is above the largest number
@@ -162,28 +169,3 @@ def zeros_like(x):
 def log(x):
     """Natural logarithm."""
     return real(math.log(x))
-
-
-@inline
-def to_ordered(x):
-    """An integer that is greater for a greater x: the greatest of them is found in vector instructions."""
-    bits = real(x).view(np.int32)
-    return np.int32(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE))
-
-
-@inline
-def from_ordered(bits):
-    """The way back from `to_ordered`."""
-    return np.int32(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE)).view(real)
-
-
-@inline
-def erfcx(z):
-    """exp(z**2) erfc(z) for finite z >= 0."""
-    below, above = z + _ERFCX_CENTER, real(1) + real(2) * z
-    inverse = real(1) / (below * above)  # of both at once: divisions are slow
-    q = (z - _ERFCX_CENTER) * (above * inverse)
-    p = _ERFCX[0]
-    for coefficient in _ERFCX[1:]:
-        p = p * q + coefficient
-    return p * (below * inverse)

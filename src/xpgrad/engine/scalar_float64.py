@@ -7,7 +7,17 @@ import math
 
 import numpy as np
 
-from xpgrad.engine.scalar_common import abs, add_up, inline, maximum, minimum, where, wide_vectors  # noqa: A004
+from xpgrad.engine.scalar_common import (
+    abs,  # noqa: A004
+    add_up,
+    erfcx_by,
+    inline,
+    maximum,
+    minimum,
+    ordered,
+    where,
+    wide_vectors,
+)
 from xpgrad.engine.special import ERFCX_DOUBLE
 
 __all__ = [
@@ -33,11 +43,8 @@ __all__ = [
 
 real = np.float64
 inf = real(np.inf)
-_ERFCX_CENTER = real(ERFCX_DOUBLE.center)
-_ERFCX = tuple(real(c) for c in ERFCX_DOUBLE.coefficients)
-LOWEST = np.int64(np.iinfo(np.int64).min)
-_MAGNITUDE = np.int64(np.iinfo(np.int64).max)
-_SIGN_SHIFT = np.int64(63)
+erfcx = erfcx_by(real, ERFCX_DOUBLE)
+to_ordered, from_ordered, LOWEST = ordered(real, np.int64)
 
 
 @inline
@@ -74,26 +81,3 @@ def zeros_like(x):
 def log(x):
     """Natural logarithm."""
     return real(math.log(x))
-
-
-@inline
-def to_ordered(x):
-    """An integer that is greater for a greater x: the greatest of them is found in vector instructions."""
-    bits = real(x).view(np.int64)
-    return np.int64(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE))
-
-
-@inline
-def from_ordered(bits):
-    """The way back from `to_ordered`."""
-    return np.int64(bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE)).view(real)
-
-
-@inline
-def erfcx(z):
-    """exp(z**2) erfc(z) for finite z >= 0."""
-    q = (z - _ERFCX_CENTER) / (z + _ERFCX_CENTER)
-    p = _ERFCX[0]
-    for coefficient in _ERFCX[1:]:
-        p = p * q + coefficient
-    return p / (real(1) + real(2) * z)
