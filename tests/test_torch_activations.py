@@ -27,7 +27,11 @@ from torch_activation_cases import (
 from xpgrad_torch import activations, functional
 
 # Compiled formulas are held against the references by the kernels' own tests.
-pytestmark = pytest.mark.usefixtures("interpreted")
+pytestmark = [
+    pytest.mark.usefixtures("interpreted"),
+    # PyTorch itself still uses what it deprecates.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
+]
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_elementwise = pytest.mark.parametrize("case", ELEMENTWISE.values(), ids=ELEMENTWISE)
 every_module = pytest.mark.parametrize("name", MODULES)
@@ -200,7 +204,6 @@ def test_saved_tensor_changed_in_place_is_noticed(case):
         Y.sum().backward()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @one_of_each
 def test_transformations_and_forward_mode(case):
     x = away_from_kinks(draw(4, 3), case.kinks)
