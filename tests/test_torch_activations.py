@@ -251,7 +251,6 @@ def test_bad_input(case):
     ("call", "words"),
     [
         (lambda x: functional.gelu(x, "erf"), ["approximate", "'erf'", "'none'", "'tanh'"]),
-        (lambda x: functional.threshold(x, 0.1, 2.0), ["threshold", "2.0", "0"]),
         (lambda x: functional.softmax(x, 2), ["softmax", "2"]),
         (lambda x: functional.log_softmax(x, -3), ["log_softmax", "-3"]),
         (lambda x: functional.prelu(x, torch.ones(2).double()), ["prelu", "(2,)", "(4, 3)"]),
@@ -372,7 +371,7 @@ def test_in_place_on_a_leaf_is_refused_before_it_happens(case):
     x = draw(3).requires_grad_()
     before = x.detach().clone()
     for target in (x, x[:2]):
-        with pytest.raises(RuntimeError, match="a leaf that requires grad"):
+        with pytest.raises(RuntimeError, match=r"a leaf (Variable )?that requires grad"):
             case.ours(target, inplace=True)
     assert torch.equal(x, before)
 
@@ -543,14 +542,7 @@ def test_pytorchs_own_samples(info, dtype):
     seen = 0
     for sample in samples:
         args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
-        theirs, ours = getattr(nn, name)(*args, **kwargs), None
-        if name == "Threshold" and theirs.value != 0:
-            with pytest.raises(ValueError, match="threshold: value"):
-                getattr(xpgrad_torch, name)(*args, **kwargs)(torch.ones(1))
-            seen += 1
-            continue
-        theirs = theirs.to(dtype)
-        ours = getattr(xpgrad_torch, name)(*args, **kwargs).to(dtype)
+        theirs, ours = (getattr(family, name)(*args, **kwargs).to(dtype) for family in (nn, xpgrad_torch))
         ours.load_state_dict(theirs.state_dict())
         results = []
         for m in (theirs, ours):

@@ -262,7 +262,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     threshold : float
         The largest x that is replaced.
     value : float
-        0: no kernel puts another there.
+        What takes its place.
     inplace : bool
         As in `relu`.
 
@@ -270,15 +270,13 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     -------
     Tensor
         Shape, dtype and device of `input`.
-
-    Raises
-    ------
-    ValueError
-        For another value than 0.
     """
-    if value != 0:
-        raise ValueError(f"threshold: value is {value!r}, expected 0: no kernel has another")
-    return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
+    if value == 0:
+        return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
+    X = input.clone() if inplace else input  # the gradient takes what is overwritten
+    Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold})
+    Y = torch.where(X <= threshold, value, Y)
+    return input.copy_(Y) if inplace else Y
 
 
 def thresholded_relu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
