@@ -275,7 +275,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
         return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
     X = input.clone() if inplace else input  # the gradient takes what is overwritten
     Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold})
-    Y = torch.where(X <= threshold, value, Y)
+    Y = torch.where(X.le(threshold), value, Y)
     return input.copy_(Y) if inplace else Y
 
 
