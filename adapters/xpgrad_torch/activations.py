@@ -209,7 +209,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float | None = 20.0) -
     Tensor
         Shape, dtype and device of `input`.
     """
-    return run(_SOFTPLUS, input, {"beta": beta, "threshold": threshold})
+    return run(_SOFTPLUS, _autocast(input), {"beta": beta, "threshold": threshold})
 
 
 def softsign(input: Tensor) -> Tensor:
@@ -324,9 +324,14 @@ def log_softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | N
     return _along(_LOG_SOFTMAX, input, dim, dtype)
 
 
+def _autocast(X: Tensor) -> Tensor:
+    """Convert half precision to float32 where autocast does so for softmax and softplus: on a GPU."""
+    half = isinstance(X, Tensor) and X.is_cuda and X.dtype in (torch.float16, torch.bfloat16)
+    return X.float() if half and autocasts(X) else X
+
+
 def _along(kernel: Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor:
-    if dtype is not None:
-        X = X.to(dtype)
+    X = _autocast(X) if dtype is None else X.to(dtype)
     if dim is None and isinstance(X, Tensor):
         warnings.warn(f"{kernel.name}: dim is left out, expected an int; this is deprecated", stacklevel=3)
         dim = 0 if X.dim() in (0, 1, 3) else 1
