@@ -646,12 +646,12 @@ def test_samples_of_pytorch(rnn):
 @every_rnn
 def test_a_class_that_is_pytorchs_too(rnn):
     """For code that asks isinstance(module, torch.nn.LSTM); a setting lets torch.compile take it."""
-    kind = type(rnn, (getattr(xpgrad_torch, rnn), getattr(nn, rnn)), {})
+    kind = type(rnn, (OURS[rnn], THEIRS[rnn]), {})
     modules = []
-    for build in (kind, getattr(xpgrad_torch, rnn)):
+    for build in (kind, OURS[rnn]):
         torch.manual_seed(0)
         modules.append(build(I, H, 2, batch_first=True, clip=2.0))
-    assert isinstance(modules[0], getattr(nn, rnn))
+    assert isinstance(modules[0], THEIRS[rnn])
     assert repr(modules[0]) == repr(modules[1])
     X = torch.randn(N, T, I)
     expected = modules[1](X, lengths=[5, 2, 0])[0]
