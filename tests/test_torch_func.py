@@ -168,13 +168,18 @@ def test_a_mapped_label_that_is_no_class():
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_mapped_losses_equal_pytorchs(reduction, weighted):
-    """Labels mapped too, some ignored, by every order of modes."""
+@pytest.mark.parametrize("target", ["classes", "probabilities", "binary"])
+def test_mapped_losses_equal_pytorchs(target, reduction, weighted):
+    """Targets mapped too, some classes ignored, by every order of modes."""
     g = torch.Generator().manual_seed(0)
     X = torch.randn(3, 4, 5, generator=g, dtype=torch.float64)
-    labels = torch.randint(5, (3, 4), generator=g)
-    labels[1, 2] = -100
+    targets = torch.randint(5, (3, 4), generator=g)
+    targets[1, 2] = -100
+    if target != "classes":
+        targets = torch.rand(X.shape, generator=g, dtype=torch.float64)
     weight = torch.rand(5, generator=g, dtype=torch.float64) if weighted else None
+    name = "BCEWithLogitsLoss" if target == "binary" else "CrossEntropyLoss"
+    losses = [getattr(family, name)(weight, reduction=reduction) for family in (xpgrad_torch, nn)]
     transforms = {
         "vmap": vmap,
         "per sample": lambda f: vmap(grad(lambda x, t: f(x, t).sum())),
@@ -182,11 +187,8 @@ def test_mapped_losses_equal_pytorchs(reduction, weighted):
         "forward": lambda f: vmap(jacfwd(f)),
         "hessian": lambda f: vmap(hessian(lambda x, t: f(x, t).sum())),
     }
-    losses = [
-        kind(weight, reduction=reduction) for kind in (xpgrad_torch.CrossEntropyLoss, nn.CrossEntropyLoss)
-    ]
     for transform in transforms.values():
-        got, expected = (transform(loss)(X, labels) for loss in losses)
+        got, expected = (transform(loss)(X, targets) for loss in losses)
         assert_equal([got], [expected])
 
 
@@ -240,6 +242,20 @@ def test_per_sample_gradients_take_the_kernel_of_that_name(operator, size, kerne
     assert names_run == [operator.kernel.name, f"{operator.kernel.name}_grad"]
     assert kernel_calls[1][1].get("per_sample", False) is operator.kernel.has_per_sample
     expected = [reference_gradients(operator, each, names) for each in slices(operands, data)]
+    assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy-probabilities", "binary_cross_entropy"])
+def test_per_sample_gradients_of_targets_and_weights(name):
+    """Which losses have by PyTorch's operators, for every batch that is mapped."""
+    operator = OPERATORS[name]
+    operands = mapped_operands(operator, ["X"])
+    names = [n for n, x in operands.items() if x.is_floating_point()]
+    dims = tuple(0 if n == "X" else None for n in names)
+    everything = tuple(range(len(names)))
+    loss = grad(lambda *x: weighted(operator.of(operands, names)(*x)), argnums=everything)
+    got = vmap(loss, in_dims=dims)(*(operands[n] for n in names))
+    expected = [reference_gradients(operator, each, names) for each in slices(operands, ["X"])]
     assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
 
 

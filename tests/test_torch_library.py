@@ -82,6 +82,21 @@ def test_opcheck_of_the_gradient(operator, per_sample):
 
 
 @every_operator
+def test_vmap_of_the_registered_gradient(operator):
+    """Over the last cotangent, for all operands that have a gradient."""
+    (*arrays, cotangent), attributes = gradient_inputs(operator)
+    names = [name for name, x in operator.operands().items() if x.is_floating_point()]
+
+    def gradient(d):
+        return tuple(operator.kernel.gradient_operator(*arrays, d, **attributes, wrt=names))
+
+    many = torch.stack([cotangent, 2 * cotangent, -cotangent])
+    expected = [torch.stack(parts) for parts in zip(*map(gradient, many), strict=True)]
+    for a, b in zip(torch.func.vmap(gradient)(many), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+@every_operator
 def test_registered_and_eager_are_the_same(operator):
     """Values, gradients for random cotangents, and gradients of these."""
     names = operator.differentiable
