@@ -119,6 +119,32 @@ def test_probabilities_may_require_a_gradient():
     assert_same(ours, theirs, x, target)
 
 
+@every_reduction
+@pytest.mark.parametrize("kind", ["classes", "probabilities", "binary"])
+def test_targets_and_weights_are_differentiable_twice(kind, reduction):
+    """Together with the logits, each on its own and mixed."""
+    shape = (3, 4)
+    x, weight = draw(*shape).requires_grad_(), (draw(4, seed=4).abs() + 0.1).requires_grad_()
+    target = classes(shape) if kind == "classes" else probabilities(shape)
+    if kind != "classes":
+        target = target.requires_grad_()
+    if kind == "binary":
+        leaves = (x, target, weight, (2 * weight).detach().requires_grad_())
+
+        def call(x, target, weight, pos_weight):
+            return functional.binary_cross_entropy_with_logits(
+                x, target, weight, pos_weight=pos_weight, reduction=reduction
+            )
+    else:
+        leaves = (x, target, weight)
+
+        def call(x, target, weight):
+            return functional.cross_entropy(x, target, weight, reduction=reduction, label_smoothing=0.1)
+
+    assert gradcheck(call, leaves)
+    assert gradgradcheck(call, leaves)
+
+
 # ------------------------------------------------------------------------------------- binary cross-entropy
 
 
