@@ -625,6 +625,30 @@ def test_frozen_parameters_are_not_asked_for(name, asked):
 
 
 @every_module
+def test_frozen_parameters_cost_no_product(name, monkeypatch):
+    """Matrix products of the standard engine: a bias has none, input and weight each their own."""
+    import array_api_compat.torch as xp
+
+    matmul, counted = xp.matmul, []
+    monkeypatch.setattr(xp, "matmul", lambda a, b: counted.append(1) or matmul(a, b))
+
+    def products(*wanted):
+        module = getattr(xpgrad_torch, name)(C, O, 3)
+        for parameter in ("weight", "bias"):
+            getattr(module, parameter).requires_grad_(parameter in wanted)
+        x = batch(name, torch.float32).detach().requires_grad_("input" in wanted)
+        with xpgrad.use_engine("standard"):
+            y = module(x)
+            counted.clear()
+            y.sum().backward()
+        return len(counted)
+
+    assert products("bias") == 0
+    assert min(products("input"), products("weight")) > 0
+    assert products("input", "weight", "bias") == products("input") + products("weight")
+
+
+@every_module
 def test_bad_construction(name):
     cls = getattr(xpgrad_torch, name)
     with pytest.raises(ValueError, match="in_channels must be divisible by groups"):

@@ -10,11 +10,19 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 
 import xpgrad
 import xpgrad_torch
-from torch_operators import OPERATORS
+from torch_operators import EVERY_KERNEL, OPERATORS
 
 # PyTorch itself still uses what it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
+
+
+def those_with(what):
+    """The operators that have parameters, or weights."""
+    named = {name: operator for name, operator in OPERATORS.items() if getattr(operator, what)}
+    return pytest.mark.parametrize("operator", named.values(), ids=named)
+
+
 MAPPED = 3
 
 
@@ -64,7 +72,7 @@ def kernel_calls(monkeypatch):
 
         return spy
 
-    for name in {operator.kernel.name for operator in OPERATORS.values()}:
+    for name in {operator.kernel.name for operator in EVERY_KERNEL.values()}:
         for each in (name, f"{name}_grad"):
             monkeypatch.setattr(xpgrad, each, watch(each, getattr(xpgrad, each)))
     return calls
@@ -73,13 +81,17 @@ def kernel_calls(monkeypatch):
 # --- vmap ------------------------------------------------------------------------------------------------
 
 
-@every_operator
-@pytest.mark.parametrize("mapped", ["all data", "input alone", "all but the input"])
-def test_vmap_joins_the_batch(operator, mapped, kernel_calls):
-    data = data_of(operator)
-    names = {"all data": data, "input alone": ["X"], "all but the input": data[1:]}[mapped]
-    if not names:
-        pytest.skip("the operator has no data but its input")
+def subsets_of_data():
+    """All data of each operator, its input alone, all but its input; each only once."""
+    for name, operator in EVERY_KERNEL.items():
+        data = tuple(data_of(operator))
+        for names in dict.fromkeys((data, ("X",), data[1:])):
+            if names:
+                yield pytest.param(operator, names, id=f"{name}-{'-'.join(names)}")
+
+
+@pytest.mark.parametrize(("operator", "names"), [*subsets_of_data()])
+def test_vmap_joins_the_batch(operator, names, kernel_calls):
     operands = mapped_operands(operator, names)
     expected = [operator.run(each) for each in slices(operands, names)]
     kernel_calls.clear()
@@ -92,15 +104,31 @@ def test_vmap_joins_the_batch(operator, mapped, kernel_calls):
 def test_vmap_over_another_axis_and_out(operator):
     X = operator.operands()["X"]
     last = torch.stack([X, 2 * X, -X], dim=-1)
-    got = vmap(operator.of(operator.operands(), ["X"]), in_dims=-1, out_dims=1)(last)
+    out = min(1, min(y.dim() for y in operator.run(operator.operands())))
+    got = vmap(operator.of(operator.operands(), ["X"]), in_dims=-1, out_dims=out)(last)
     for k, factor in enumerate((1, 2, -1)):
-        assert_equal([y.select(1, k) for y in got], operator.run(operator.operands() | {"X": factor * X}))
+        assert_equal([y.select(out, k) for y in got], operator.run(operator.operands() | {"X": factor * X}))
 
 
 @every_operator
+def test_vmap_of_the_registered_operator(operator):
+    """For which PyTorch asks the rule by itself; a loss's number for each batch comes one by one."""
+    operands = mapped_operands(operator, ["X"])
+    names, attributes = list(operands), operator.kernel_attributes
+
+    def run(*arrays):
+        result = operator.kernel.operator(*arrays, **attributes)
+        return result if isinstance(result, tuple) else (result,)
+
+    got = vmap(run, in_dims=tuple(0 if name == "X" else None for name in names))(*operands.values())
+    expected = [run(*each.values()) for each in slices(operands, ["X"])]
+    assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
+
+
+@those_with("parameters")
 def test_vmap_over_parameters(operator):
     """An ensemble: another weight for each, on the same data."""
-    names = [name for name in operator.shapes if operator.batch_axis(name) is None]
+    names = operator.parameters
     operands = mapped_operands(operator, names)
     expected = [operator.run(each) for each in slices(operands, names)]
     got = vmap(operator.of(operands, names))(*(operands[name] for name in names))
@@ -114,6 +142,54 @@ def test_nested_vmap(operator):
     got = vmap(vmap(operator.of(operator.operands(), ["X"])))(twice)
     for i, j in itertools.product(range(3), range(2)):
         assert_equal([y[i, j] for y in got], operator.run(operator.operands() | {"X": twice[i, j]}))
+
+
+def test_vmap_of_losses_of_single_samples():
+    """Without an axis for the batch there is one, by the function and by the operator."""
+    X, labels = torch.randn(6, 5, dtype=torch.float64), torch.arange(6) % 5
+    expected = torch.nn.functional.cross_entropy(X, labels, reduction="none")
+    for reduction in ("none", "mean", "sum"):
+        for loss in (
+            xpgrad_torch.CrossEntropyLoss(reduction=reduction),
+            lambda x, label, r=reduction: torch.ops.xpgrad.softmax_cross_entropy(x, label, None, reduction=r),
+        ):
+            assert_equal([vmap(loss)(X, labels)], [expected])
+    each = vmap(grad(xpgrad_torch.CrossEntropyLoss()))(X, labels)
+    leaf = X.clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(leaf, labels, reduction="sum")
+    assert_equal([each], torch.autograd.grad(expected, leaf))
+
+
+def test_a_mapped_label_that_is_no_class():
+    X, labels = torch.randn(3, 2, 5), torch.tensor([[0, 1], [4, 5], [0, 0]])
+    with pytest.raises(ValueError, match="labels has 5, expected classes 0 to 4"):
+        vmap(grad(xpgrad_torch.CrossEntropyLoss()))(X, labels)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("target", ["classes", "probabilities", "binary"])
+def test_mapped_losses_equal_pytorchs(target, reduction, weighted):
+    """Targets mapped too, some classes ignored, by every order of modes."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(3, 4, 5, generator=g, dtype=torch.float64)
+    targets = torch.randint(5, (3, 4), generator=g)
+    targets[1, 2] = -100
+    if target != "classes":
+        targets = torch.rand(X.shape, generator=g, dtype=torch.float64)
+    weight = torch.rand(5, generator=g, dtype=torch.float64) if weighted else None
+    name = "BCEWithLogitsLoss" if target == "binary" else "CrossEntropyLoss"
+    losses = [getattr(family, name)(weight, reduction=reduction) for family in (xpgrad_torch, nn)]
+    transforms = {
+        "vmap": vmap,
+        "per sample": lambda f: vmap(grad(lambda x, t: f(x, t).sum())),
+        "reverse": lambda f: vmap(jacrev(f)),
+        "forward": lambda f: vmap(jacfwd(f)),
+        "hessian": lambda f: vmap(hessian(lambda x, t: f(x, t).sum())),
+    }
+    for transform in transforms.values():
+        got, expected = (transform(loss)(X, targets) for loss in losses)
+        assert_equal([got], [expected])
 
 
 # --- gradients -------------------------------------------------------------------------------------------
@@ -164,24 +240,39 @@ def test_per_sample_gradients_take_the_kernel_of_that_name(operator, size, kerne
     got = vmap(grad(loss, argnums=everything), in_dims=dims)(*operands.values())
     names_run = [name for name, _ in kernel_calls]
     assert names_run == [operator.kernel.name, f"{operator.kernel.name}_grad"]
-    assert kernel_calls[1][1]["per_sample"] is True
+    assert kernel_calls[1][1].get("per_sample", False) is operator.kernel.has_per_sample
     expected = [reference_gradients(operator, each, names) for each in slices(operands, data)]
     assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
 
 
-@every_operator
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy-probabilities", "binary_cross_entropy"])
+def test_per_sample_gradients_of_targets_and_weights(name):
+    """Which losses have by PyTorch's operators, for every batch that is mapped."""
+    operator = OPERATORS[name]
+    operands = mapped_operands(operator, ["X"])
+    names = [n for n, x in operands.items() if x.is_floating_point()]
+    dims = tuple(0 if n == "X" else None for n in names)
+    everything = tuple(range(len(names)))
+    loss = grad(lambda *x: weighted(operator.of(operands, names)(*x)), argnums=everything)
+    got = vmap(loss, in_dims=dims)(*(operands[n] for n in names))
+    expected = [reference_gradients(operator, each, names) for each in slices(operands, ["X"])]
+    assert_equal(got, [torch.stack(parts) for parts in zip(*expected, strict=True)])
+
+
+@those_with("weights")
 def test_per_sample_gradients_within_a_map(operator):
     """vmap(vmap(grad)): groups of samples."""
+    weight = operator.weights[0]
     X = operator.operands(N=1)["X"]
     operands = operator.operands(N=1)
     groups = torch.stack([torch.stack([X, 2 * X]), torch.stack([-X, 0.5 * X])])
 
     def loss(W, x):
-        return weighted(operator.of(operands, ["X", "W"])(x, W))
+        return weighted(operator.of(operands, ["X", weight])(x, W))
 
-    got = vmap(vmap(grad(loss), in_dims=(None, 0)), in_dims=(None, 0))(operands["W"], groups)
+    got = vmap(vmap(grad(loss), in_dims=(None, 0)), in_dims=(None, 0))(operands[weight], groups)
     for i, j in itertools.product(range(2), range(2)):
-        (expected,) = reference_gradients(operator, operands | {"X": groups[i, j]}, ["W"])
+        (expected,) = reference_gradients(operator, operands | {"X": groups[i, j]}, [weight])
         torch.testing.assert_close(got[i, j], expected, rtol=1e-10, atol=1e-10)
 
 
@@ -272,15 +363,15 @@ def test_second_derivatives_in_every_order_of_modes(operator):
     torch.testing.assert_close(hessian(loss)(X), expected, rtol=1e-10, atol=1e-10)
 
 
-@every_operator
+@those_with("weights")
 def test_mixed_second_derivatives_of_parameters(operator):
     """The product of the Hessian in W and X with a vector, forward over reverse and reverse over reverse."""
-    operands = operator.operands()
-    point = (operands["X"], operands["W"])
+    operands, weight = operator.operands(), operator.weights[0]
+    point = (operands["X"], operands[weight])
     vector = tangents_of(point)
 
     def loss(x, w):
-        return weighted(y.tanh() for y in operator.of(operands, ["X", "W"])(x, w))
+        return weighted(y.tanh() for y in operator.of(operands, ["X", weight])(x, w))
 
     gradient = grad(loss, argnums=(0, 1))
     _, got = jvp(gradient, point, vector)

@@ -641,3 +641,22 @@ def test_samples_of_pytorch(rnn):
         expected, got = flat(theirs(*call.args, **call.kwargs)), flat(ours(*call.args, **call.kwargs))
         for a, b in zip(got, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+@every_rnn
+def test_a_class_that_is_pytorchs_too(rnn):
+    """For code that asks isinstance(module, torch.nn.LSTM); a setting lets torch.compile take it."""
+    kind = type(rnn, (OURS[rnn], THEIRS[rnn]), {})
+    modules = []
+    for build in (kind, OURS[rnn]):
+        torch.manual_seed(0)
+        modules.append(build(I, H, 2, batch_first=True, clip=2.0))
+    assert isinstance(modules[0], THEIRS[rnn])
+    assert repr(modules[0]) == repr(modules[1])
+    X = torch.randn(N, T, I)
+    expected = modules[1](X, lengths=[5, 2, 0])[0]
+    assert torch.equal(modules[0](X, lengths=[5, 2, 0])[0], expected)
+    lengths = torch.tensor([5, 2, 0])
+    with torch._dynamo.config.patch(allow_rnn=True):
+        step = torch.compile(modules[0], fullgraph=True, backend="aot_eager")
+        assert torch.equal(step(X, lengths=lengths)[0], expected)

@@ -1,16 +1,21 @@
 """The kernels as operators of PyTorch's: opcheck, torch.compile, torch.export."""
 
+import functools
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import xpgrad
 import xpgrad_torch
-from torch_operators import OPERATORS
+from torch_activation_cases import MODULES as ACTIVATIONS
+from torch_activation_cases import module
+from torch_operators import EVERY_KERNEL, OPERATORS
 
 # PyTorch itself still uses what it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 MODULES = {
     "LSTM": (lambda: xpgrad_torch.LSTM(2, 3, 2, bidirectional=True), (4, 5, 2)),
     "LSTM-peephole": (lambda: xpgrad_torch.LSTM(2, 3, batch_first=True, peephole=True, clip=2.0), (4, 5, 2)),
@@ -21,16 +26,30 @@ MODULES = {
     "Conv2d": (lambda: xpgrad_torch.Conv2d(2, 4, 3, padding="same", groups=2), (4, 2, 6, 5)),
     "Conv1d-circular": (lambda: xpgrad_torch.Conv1d(2, 4, 3, padding=1, padding_mode="circular"), (4, 2, 6)),
     "ConvTranspose2d": (lambda: xpgrad_torch.ConvTranspose2d(2, 4, 3, stride=2), (4, 2, 6, 5)),
-}
-every_module = pytest.mark.parametrize(("build", "shape"), MODULES.values(), ids=MODULES)
+    "CrossEntropyLoss": (
+        lambda: xpgrad_torch.CrossEntropyLoss(torch.arange(1.0, 6.0)),
+        (4, 5),
+        torch.tensor([0, 3, -100, 1]),
+    ),
+    "BCEWithLogitsLoss": (xpgrad_torch.BCEWithLogitsLoss, (4, 5), torch.linspace(0, 1, 20).view(4, 5)),
+} | {name: (functools.partial(module, xpgrad_torch, name), (4, 4)) for name in ACTIVATIONS}
+every_module = pytest.mark.parametrize(
+    ("build", "shape", "more"),
+    [(build, shape, more) for build, shape, *more in MODULES.values()],
+    ids=MODULES,
+)
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
 
 
 def gradient_inputs(operator):
     """The arrays that the registered gradient takes, with random cotangents, and what it may be asked for."""
     operands, kernel = operator.operands(), operator.kernel
-    attributes = operator.attributes if operator.given is None else operator.given
+    attributes = operator.kernel_attributes
     results = kernel.operator(*operands.values(), **attributes)
-    outputs = dict(zip(kernel.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+    outputs = dict(zip(kernel.outputs, as_tuple(results), strict=True))
     cotangents = [torch.randn_like(outputs[name]) for name in kernel.outputs[: len(kernel.cotangents)]]
     arrays = [operands[name] for name in kernel.taken] + [outputs[name] for name in kernel.saved]
     return [*arrays, *cotangents], attributes
@@ -42,16 +61,39 @@ def test_opcheck(operator, grad):
     operands = operator.operands()
     for name in operator.differentiable:
         operands[name].requires_grad_(grad)
-    attributes = operator.attributes if operator.given is None else operator.given
+    attributes = operator.kernel_attributes
     torch.library.opcheck(operator.kernel.operator, tuple(operands.values()), attributes)
 
 
-@every_operator
-@pytest.mark.parametrize("per_sample", [False, True], ids=["summed", "per_sample"])
+@pytest.mark.parametrize(
+    ("operator", "per_sample"),
+    [
+        pytest.param(operator, per_sample, id=f"{name}-{'per_sample' if per_sample else 'summed'}")
+        for name, operator in EVERY_KERNEL.items()
+        for per_sample in ((False, True) if operator.kernel.has_per_sample else (False,))
+    ],
+)
 def test_opcheck_of_the_gradient(operator, per_sample):
     arrays, attributes = gradient_inputs(operator)
-    options = {**attributes, "wrt": operator.differentiable, "per_sample": per_sample}
+    options = {**attributes, "wrt": operator.differentiable}
+    if operator.kernel.has_per_sample:
+        options["per_sample"] = per_sample
     torch.library.opcheck(operator.kernel.gradient_operator, tuple(arrays), options)
+
+
+@every_operator
+def test_vmap_of_the_registered_gradient(operator):
+    """Over the last cotangent, for all operands that have a gradient."""
+    (*arrays, cotangent), attributes = gradient_inputs(operator)
+    names = [name for name, x in operator.operands().items() if x.is_floating_point()]
+
+    def gradient(d):
+        return tuple(operator.kernel.gradient_operator(*arrays, d, **attributes, wrt=names))
+
+    many = torch.stack([cotangent, 2 * cotangent, -cotangent])
+    expected = [torch.stack(parts) for parts in zip(*map(gradient, many), strict=True)]
+    for a, b in zip(torch.func.vmap(gradient)(many), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 @every_operator
@@ -59,10 +101,9 @@ def test_registered_and_eager_are_the_same(operator):
     """Values, gradients for random cotangents, and gradients of these."""
     names = operator.differentiable
     operands = operator.operands()
-    attributes = operator.attributes if operator.given is None else operator.given
+    attributes = operator.kernel_attributes
     leaves = [operands[name].requires_grad_() for name in names]
-    registered = operator.kernel.operator(*operands.values(), **attributes)
-    registered = registered if isinstance(registered, tuple) else (registered,)
+    registered = as_tuple(operator.kernel.operator(*operands.values(), **attributes))
     eager = operator.run(operands)
     registered = registered[: len(eager)]
     cotangents = [torch.randn_like(y, requires_grad=True) for y in eager]
@@ -77,6 +118,25 @@ def test_registered_and_eager_are_the_same(operator):
     assert any(x.abs().max() > 1e-3 for x in results[0][-len(cotangents) :])
 
 
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy-probabilities", "binary_cross_entropy"])
+def test_gradients_of_targets_and_weights(name):
+    """The kernels have none; PyTorch's own operators give them, by every way."""
+    operator = OPERATORS[name]
+    operands, kernel = operator.operands(), operator.kernel
+    names = [n for n, x in operands.items() if x.is_floating_point()]
+    leaves = [operands[n].requires_grad_() for n in names]
+    with xpgrad.use_engine("standard"):
+        expected = getattr(xpgrad, kernel.name)(**operands, **operator.kernel_attributes)
+    eager = operator.run(operands)[0]
+    registered = kernel.operator(*operands.values(), **operator.kernel_attributes)
+    cotangent = torch.randn_like(expected)
+    compiled = torch.compile(operator.of(operands, names), fullgraph=True, backend="aot_eager")(*leaves)[0]
+    expected_grads = torch.autograd.grad(expected, leaves, cotangent)
+    for y in (eager, registered, compiled):
+        for a, b in zip(torch.autograd.grad(y, leaves, cotangent), expected_grads, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
 def flat(result):
     if isinstance(result, torch.Tensor):
         return [result]
@@ -88,17 +148,17 @@ def kernels_in(graph):
 
 
 @every_module
-def test_compile_sees_one_node_for_each_kernel(build, shape):
+def test_compile_sees_one_node_for_each_kernel(build, shape, more):
     torch.manual_seed(0)
     module = build()
     X = torch.randn(shape, requires_grad=True)
     leaves = [X, *module.parameters()]
-    eager = flat(module(X))
+    eager = flat(module(X, *more))
     cotangents = [torch.randn_like(y) for y in eager]
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(module, fullgraph=True, backend=counter)
-    outputs = flat(compiled(X))
+    outputs = flat(compiled(X, *more))
     assert counter.frame_count == 1
     assert len(kernels_in(counter.graphs[0].graph)) == getattr(module, "num_layers", 1)
     for a, b in zip(outputs, eager, strict=True):
@@ -133,13 +193,13 @@ def test_compiled_code_runs_for_every_length():
 
 @every_module
 @pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
-def test_export(build, shape, strict):
+def test_export(build, shape, more, strict):
     torch.manual_seed(0)
     module = build().eval()
     X = torch.randn(shape)
-    program = torch.export.export(module, (X,), strict=strict)
+    program = torch.export.export(module, (X, *more), strict=strict)
     assert len(kernels_in(program.graph)) == getattr(module, "num_layers", 1)
-    for a, b in zip(flat(program.module()(X)), flat(module(X)), strict=True):
+    for a, b in zip(flat(program.module()(X, *more)), flat(module(X, *more)), strict=True):
         torch.testing.assert_close(a, b)
 
 

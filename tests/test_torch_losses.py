@@ -14,7 +14,11 @@ from torch_activation_cases import LOSSES, draw
 from xpgrad_torch import functional, losses
 
 # Compiled formulas are held against the references by the kernels' own tests.
-pytestmark = pytest.mark.usefixtures("interpreted")
+pytestmark = [
+    pytest.mark.usefixtures("interpreted"),
+    # PyTorch itself still uses what it deprecates.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
+]
 REDUCTIONS = ("mean", "sum", "none")
 SHAPES = {"one": (5,), "rows": (6, 5), "images": (3, 5, 2, 4), "empty": (0, 5)}
 every_reduction = pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -113,6 +117,32 @@ def test_probabilities_may_require_a_gradient():
     x, target = draw(4, 5), probabilities((4, 5))
     ours, theirs = both("cross_entropy", label_smoothing=0.1)
     assert_same(ours, theirs, x, target)
+
+
+@every_reduction
+@pytest.mark.parametrize("kind", ["classes", "probabilities", "binary"])
+def test_targets_and_weights_are_differentiable_twice(kind, reduction):
+    """Together with the logits, each on its own and mixed."""
+    shape = (3, 4)
+    x, weight = draw(*shape).requires_grad_(), (draw(4, seed=4).abs() + 0.1).requires_grad_()
+    target = classes(shape) if kind == "classes" else probabilities(shape)
+    if kind != "classes":
+        target = target.requires_grad_()
+    if kind == "binary":
+        leaves = (x, target, weight, (2 * weight).detach().requires_grad_())
+
+        def call(x, target, weight, pos_weight):
+            return functional.binary_cross_entropy_with_logits(
+                x, target, weight, pos_weight=pos_weight, reduction=reduction
+            )
+    else:
+        leaves = (x, target, weight)
+
+        def call(x, target, weight):
+            return functional.cross_entropy(x, target, weight, reduction=reduction, label_smoothing=0.1)
+
+    assert gradcheck(call, leaves)
+    assert gradgradcheck(call, leaves)
 
 
 # ------------------------------------------------------------------------------------- binary cross-entropy

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import xpgrad
 import xpgrad_torch
 from torch_activation_cases import LOSSES, MODULES, module
 
@@ -360,12 +361,41 @@ def test_activations_and_recurrent_modules_in_one_go():
     assert type(xpgrad_torch.swap(nn.SiLU())) is nn.SiLU
 
 
-def test_a_threshold_with_another_value_stays_and_the_user_is_told():
-    model = nn.Sequential(nn.Threshold(0.1, 20.0), nn.Threshold(0.1, 0.0))
-    with pytest.warns(UserWarning, match="swap: a Threshold with value = 20.0 stays") as caught:
-        xpgrad_torch.swap(model, activations=True)
-    assert [warning.filename for warning in caught] == [__file__]
-    assert [type(m) for m in model] == [nn.Threshold, xpgrad_torch.Threshold]
+def test_activations_and_losses_verified_reported_and_put_back(capsys):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            names = [name for name in MODULES if name not in ("Softmax", "LogSoftmax")]
+            self.layers = nn.Sequential(nn.Linear(4, 4), *(module(nn, name) for name in names))
+            self.loss, self.binary = nn.CrossEntropyLoss(torch.rand(4)), nn.BCEWithLogitsLoss()
+
+        def forward(self, x, target):
+            y = 3 * self.layers(x)
+            return self.loss(y, target), self.binary(y, torch.sigmoid(x.detach()))
+
+    torch.manual_seed(0)
+    model = Model().double()
+    before = repr(model), {name: type(m) for name, m in model.named_modules()}
+    example = (torch.randn(3, 4, dtype=torch.float64), torch.tensor([0, 3, 1]))
+    xpgrad_torch.swap(model, activations=True, verify=example, verbose=True, tolerance=1e-7)
+    printed = capsys.readouterr().out.splitlines()
+    kinds = [name for name in MODULES if name not in ("Softmax", "LogSoftmax")] + ["CrossEntropyLoss"]
+    for kind in [*kinds, "BCEWithLogitsLoss"]:
+        (line,) = [line for line in printed if f" {kind} " in line]
+        assert f"xpgrad_torch.{kind}" in line
+    assert type(model.binary) is xpgrad_torch.BCEWithLogitsLoss
+    assert xpgrad_torch.unswap(model) is model
+    assert (repr(model), {name: type(m) for name, m in model.named_modules()}) == before
+
+
+def test_verify_finds_a_loss_that_differs(monkeypatch):
+    kernel = xpgrad.softmax_cross_entropy_grad
+    monkeypatch.setattr(xpgrad, "softmax_cross_entropy_grad", lambda *a, **k: 1.01 * kernel(*a, **k))
+    model = nn.ModuleDict({"net": nn.Linear(3, 3), "loss": nn.CrossEntropyLoss()})
+    model.forward = lambda x: model["loss"](model["net"](x), torch.tensor([0, 2]))
+    with pytest.raises(RuntimeError, match="swap: verify found gradient of"):
+        xpgrad_torch.swap(model, activations=True, verify=torch.randn(2, 3))
+    assert type(model["loss"]) is nn.CrossEntropyLoss
 
 
 def test_public_names():

@@ -77,6 +77,7 @@ ELEMENTWISE = {
     "hardswish": _same("hardswish", -3.0, 3.0, inplace=True),
     "hardtanh": _same("hardtanh", -1.0, 1.0, inplace=True),
     "hardtanh-wide": _same("hardtanh", -0.5, 2.0, inplace=True, min_val=-0.5, max_val=2.0),
+    "threshold-value": _same("threshold", 0.3, inplace=True, threshold=0.3, value=-1.5),
     "threshold": _same("threshold", 0.3, inplace=True, threshold=0.3, value=0.0),
     "threshold-negative": _same("threshold", -0.7, inplace=True, threshold=-0.7, value=0.0),
     "thresholded_relu": Case("thresholded_relu", {}, lambda x: F.threshold(x, 1.0, 0.0), (1.0,)),

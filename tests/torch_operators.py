@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from xpgrad_torch import convolution, functional
+from xpgrad_torch import activations, convolution, functional, losses
+from xpgrad_torch._kernel import Kernel
 
 T, N, I, H = 3, 2, 2, 3
 SIZES = {"T": T, "N": N, "I": I, "H": H, "D": 1, "C": 4, "O": 6, "L": 7, "K": 3}
@@ -27,6 +28,7 @@ class Operator:
     attributes: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    constants: tuple[str, ...] = ("sequence_lens",)  # operands of which no test takes a gradient
 
     def operands(self, seed: int = 0, dtype: torch.dtype = torch.float64, **sizes: int) -> dict[str, Any]:
         """Random operands by name."""
@@ -38,6 +40,8 @@ class Operator:
             drawn[name] = torch.randn(shape, generator=g, dtype=dtype) * 0.6
         if "sequence_lens" in drawn:
             drawn["sequence_lens"] = 1 + torch.arange(known["N"]) % known["T"]
+        if "labels" in drawn and self.shapes["labels"] != self.shapes["X"]:
+            drawn["labels"] = torch.randint(known["C"], drawn["labels"].shape, generator=g)
         return drawn
 
     def run(self, operands: dict[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -52,7 +56,22 @@ class Operator:
     @property
     def differentiable(self) -> list[str]:
         """The operands that have a gradient."""
-        return [name for name in self.shapes if name != "sequence_lens"]
+        return [name for name in self.shapes if name not in self.constants]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The operands that are the same for the whole batch."""
+        return [name for name in self.shapes if self.batch_axis(name) is None]
+
+    @property
+    def weights(self) -> list[str]:
+        """The parameters that have a gradient."""
+        return [name for name in self.parameters if name not in self.constants]
+
+    @property
+    def kernel_attributes(self) -> dict[str, Any]:
+        """The attributes as the kernel has them."""
+        return self.attributes if self.given is None else self.given
 
     def batch_axis(self, name: str) -> int | None:
         """Where the batch is in an operand; None in a parameter."""
@@ -108,3 +127,51 @@ OPERATORS = {
         {"strides": 2, "output_padding": 1},
     ),
 }
+
+
+def _binary(x: Any, target: Any, weight: Any, pos_weight: Any, **attributes: Any) -> Any:
+    return functional.binary_cross_entropy_with_logits(x, target, weight, pos_weight=pos_weight, **attributes)
+
+
+_IGNORED = {"ignore_index": 1, "label_smoothing": 0.1}
+OPERATORS |= {
+    "prelu": Operator(functional.prelu, activations._PRELU, {"X": "N C", "slope": "C"}),
+    "cross_entropy": Operator(
+        functional.cross_entropy,
+        losses._CROSS_ENTROPY,
+        {"X": "N C I", "labels": "N I", "weights": "C"},
+        _IGNORED | {"reduction": "mean"},
+        constants=("labels", "weights"),
+    ),
+    "cross_entropy-probabilities": Operator(
+        functional.cross_entropy,
+        losses._CROSS_ENTROPY,
+        {"X": "N C", "labels": "N C", "weights": "C"},
+        {"reduction": "none"},
+        constants=("labels", "weights"),
+    ),
+    "binary_cross_entropy": Operator(
+        _binary,
+        losses._BINARY_CROSS_ENTROPY,
+        {"X": "N C", "targets": "N C", "weight": "C", "pos_weight": "C"},
+        {"reduction": "sum"},
+        constants=("targets", "weight", "pos_weight"),
+    ),
+}
+
+
+_GIVEN = {"softmax": {"axis": 1}, "log_softmax": {"axis": 0}, "thresholded_relu": {"alpha": 0.1}}
+
+
+def _activation(kernel: Kernel) -> Operator:
+    given = _GIVEN.get(kernel.name, {})
+    return Operator(lambda X: activations.run(kernel, X, given), kernel, {"X": "N C"}, {}, given)
+
+
+# A row for each kernel of one operand.
+ACTIVATIONS = {
+    kernel.name: _activation(kernel)
+    for kernel in vars(activations).values()
+    if isinstance(kernel, Kernel) and kernel.operands == ("X",)
+}
+EVERY_KERNEL = OPERATORS | ACTIVATIONS

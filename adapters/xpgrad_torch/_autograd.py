@@ -12,7 +12,7 @@ import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._kernel import Kernel
 
-__all__ = ["Kernel", "apply", "autocasts", "is_watched"]
+__all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
 
 
 class _XpgradKernel(torch.autograd.Function):
@@ -58,7 +58,7 @@ class _XpgradKernel(torch.autograd.Function):
             arrays += kernel.saved_of(outputs)
         arrays += cotangents[: len(kernel.cotangents)]
         if any(c is not None and torch._C._functorch.is_legacy_batchedtensor(c) for c in cotangents):
-            grads = _map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.asked)
+            grads = map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.asked)
         elif followed:
             grads = _XpgradGradient.apply(kernel, *arrays, wrt, ctx.attributes, ctx.asked, False)
         else:
@@ -71,7 +71,7 @@ class _XpgradKernel(torch.autograd.Function):
         kernel, *operands, attributes, asked, again = args
         return vmap_forward(
             kernel,
-            lambda joined: _XpgradKernel.apply(kernel, *joined, attributes, asked, again),
+            lambda joined, changed: _XpgradKernel.apply(kernel, *joined, changed, asked, again),
             info.batch_size,
             in_dims[1:-3],
             operands,
@@ -129,7 +129,7 @@ class _XpgradGradient(torch.autograd.Function):
         kernel, *arrays, wrt, attributes, asked, per_sample = args
         return vmap_gradient(
             kernel,
-            lambda joined, each: _XpgradGradient.apply(kernel, *joined, wrt, attributes, asked, each),
+            lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each),
             info.batch_size,
             in_dims[1:-4],
             arrays,
@@ -139,7 +139,7 @@ class _XpgradGradient(torch.autograd.Function):
         )
 
 
-def _map_older_batch(
+def map_older_batch(
     kernel: Kernel,
     arrays: Sequence[Tensor | None],
     wrt: Sequence[str],
@@ -157,7 +157,7 @@ def _map_older_batch(
     size = next(x.shape[0] for x, batched in zip(bare, mapped, strict=True) if x is not None and batched)
     grads, dims = vmap_gradient(
         kernel,
-        lambda joined, each: _XpgradGradient.apply(kernel, *joined, wrt, attributes, asked, each),
+        lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each),
         size,
         [0 if batched else None for batched in mapped],
         bare,
@@ -177,7 +177,7 @@ def _all_operands(kernel: Kernel, taken: Sequence[Tensor | None]) -> list[Tensor
 def apply(
     kernel: Kernel,
     operands: Sequence[Tensor | None],
-    attributes: dict[str, Any],
+    attributes: Mapping[str, Any],
     *,
     again: bool = False,
     **asked: Any,
@@ -199,8 +199,8 @@ def apply(
         raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
     outputs: Sequence[Tensor]
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        outputs = _as_operator(kernel, operands, attributes | asked, again)
-    elif forward_ad._current_level >= 0 or (kernel.shapes is None and is_watched()):
+        outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
+    elif forward_ad._current_level >= 0:
         outputs = _as_many_operators(kernel, operands, attributes, asked)
     else:
         function = _XpgradKernel if torch._C._are_functorch_transforms_active() else _EagerKernel
@@ -244,6 +244,11 @@ def autocasts(x: Tensor) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def is_watched() -> bool:
-    """Tell whether a transformation of torch or forward-mode differentiation looks at every operator."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+def is_followed() -> bool:
+    """Tell whether a compiler, dispatch mode, transformation or forward mode looks at every operator."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )

@@ -9,46 +9,67 @@ from torch import Tensor
 if TYPE_CHECKING:
     from xpgrad_torch._kernel import Kernel
 
+Arrays = Sequence[Tensor | None]
+Dims = Sequence[int | None]
 Mapped = tuple[tuple[Tensor, ...], tuple[int, ...]]
 
 
 def vmap_forward(
     kernel: "Kernel",
-    run: Callable[[Sequence[Tensor | None]], Sequence[Tensor]],
+    run: Callable[[Arrays, Mapping[str, Any]], Sequence[Tensor]],
     size: int,
-    dims: Sequence[int | None],
-    operands: Sequence[Tensor | None],
+    dims: Dims,
+    operands: Arrays,
     attributes: Mapping[str, Any],
 ) -> Mapped:
-    """Map a kernel over `dims` of its operands: outputs, and where the mapped axis is in each."""
+    """Map a kernel over `dims` of its operands: outputs, and where the mapped axis is in each.
+
+    `run` calls the kernel with operands and attributes.
+    """
+    if _share_nothing(kernel, kernel.operands, dims, operands, attributes):
+        return _one_by_one(lambda slices: run(slices, attributes), size, dims, operands)
+    if kernel.elementwise:
+        outputs = run(*_in_front(kernel, kernel.operands, dims, operands, attributes, size))
+        return tuple(outputs), (0,) * len(outputs)
     axes = [kernel.batch_axis(name, attributes) for name in kernel.operands]
-    if _parameters_mapped(axes, dims):
-        return _one_by_one(run, size, dims, operands)
     batch = _batch(operands, dims, axes)
-    outputs = run(_joined(operands, dims, axes, size))
-    positions = [kernel.batch_axis(name, attributes) or 0 for name in kernel.outputs]
-    return tuple(y.unflatten(axis, (size, batch)) for y, axis in zip(outputs, positions, strict=True)), tuple(
-        positions
-    )
+    outputs = run(_joined(operands, dims, axes, size), attributes)
+    positions = tuple(kernel.batch_axis(name, attributes) or 0 for name in kernel.outputs)
+    results = (y.unflatten(axis, (size, batch)) for y, axis in zip(outputs, positions, strict=True))
+    return tuple(results), positions
 
 
 def vmap_gradient(
     kernel: "Kernel",
-    run: Callable[[Sequence[Tensor | None], bool], Sequence[Tensor]],
+    run: Callable[[Arrays, Mapping[str, Any], bool], Sequence[Tensor]],
     size: int,
-    dims: Sequence[int | None],
-    arrays: Sequence[Tensor | None],
+    dims: Dims,
+    arrays: Arrays,
     attributes: Mapping[str, Any],
     wrt: Sequence[str],
     per_sample: bool,
 ) -> Mapped:
-    """Map a gradient; of the parameters it is the kernel's per-sample gradient, summed over each batch."""
-    axes = [kernel.batch_axis(name, attributes) for name in kernel.gradient_arrays]
-    if _parameters_mapped(axes, dims):
-        return _one_by_one(lambda slices: run(slices, per_sample), size, dims, arrays)
-    batch = _batch(arrays, dims, axes)
+    """Map a gradient; of the parameters it is the kernel's per-sample gradient, summed over each batch.
+
+    `run` calls the gradient with arrays and attributes, and is told whether that is to be per sample.
+    """
+    names = kernel.gradient_arrays
+    if _share_nothing(kernel, names, dims, arrays, attributes):
+        return _one_by_one(lambda slices: run(slices, attributes, per_sample), size, dims, arrays)
+    if kernel.elementwise:
+        grads = run(*_in_front(kernel, names, dims, arrays, attributes, size, wrt), False)
+        shapes = {
+            n: _bare_shape(x, dim) for n, x, dim in zip(names, arrays, dims, strict=True) if x is not None
+        }
+        pairs = zip(wrt, grads, strict=True)
+        bare = (g.reshape(size, *shapes[name]) if name in shapes else g for name, g in pairs)
+        return tuple(bare), (0,) * len(wrt)
     positions = [kernel.batch_axis(name, attributes) for name in wrt]
-    grads = run(_joined(arrays, dims, axes, size), None in positions)
+    if None in positions and not kernel.has_per_sample:
+        return _one_by_one(lambda slices: run(slices, attributes, per_sample), size, dims, arrays)
+    axes = [kernel.batch_axis(name, attributes) for name in names]
+    batch = _batch(arrays, dims, axes)
+    grads = run(_joined(arrays, dims, axes, size), attributes, None in positions)
     results = []
     for grad, axis in zip(grads, positions, strict=True):
         parts = grad.unflatten(axis or 0, (size, batch))
@@ -58,17 +79,33 @@ def vmap_gradient(
     return tuple(results), tuple(axis or 0 for axis in positions)
 
 
-def _parameters_mapped(axes: Sequence[int | None], dims: Sequence[int | None]) -> bool:
-    return any(axis is None and dim is not None for axis, dim in zip(axes, dims, strict=True))
+def _share_nothing(
+    kernel: "Kernel", names: Sequence[str], dims: Dims, arrays: Arrays, attributes: Mapping[str, Any]
+) -> bool:
+    """Tell whether the mapped calls cannot be one on a larger batch.
+
+    So it is with another number as the result of each, with other weights, which share no product, and
+    without an axis for a batch.
+    """
+    if kernel.reduces(attributes):
+        return True
+    if kernel.elementwise:
+        return False
+    for name, x, dim in zip(names, arrays, dims, strict=True):
+        if dim is not None and kernel.batch_axis(name, attributes) is None:
+            return True
+        if name == "X" and x is not None and kernel.sizes({name: _bare_shape(x, dim)}, attributes)["N"] == ():
+            return True
+    return False
 
 
-def _one_by_one(
-    run: Callable[[Sequence[Tensor | None]], Sequence[Tensor]],
-    size: int,
-    dims: Sequence[int | None],
-    arrays: Sequence[Tensor | None],
-) -> Mapped:
-    """Run slice by slice: other weights for each are other recurrences, which share no product."""
+def _bare_shape(x: Tensor, dim: int | None) -> tuple[int, ...]:
+    """Return the shape that an array has in each of the mapped calls."""
+    return tuple(n for k, n in enumerate(x.shape) if k != dim)
+
+
+def _one_by_one(run: Callable[[Arrays], Sequence[Tensor]], size: int, dims: Dims, arrays: Arrays) -> Mapped:
+    """Run slice by slice."""
     given = list(zip(arrays, dims, strict=True))
     slices = [
         run([x if x is None or dim is None else x.select(dim, k) for x, dim in given]) for k in range(size)
@@ -77,7 +114,10 @@ def _one_by_one(
     return results, (0,) * len(results)
 
 
-def _batch(arrays: Sequence[Tensor | None], dims: Sequence[int | None], axes: Sequence[int | None]) -> int:
+# --- a batch axis of the kernel's own ----------------------------------------------------------------------
+
+
+def _batch(arrays: Arrays, dims: Dims, axes: Sequence[int | None]) -> int:
     """Return how many samples each of the mapped calls has."""
     for x, dim, axis in zip(arrays, dims, axes, strict=True):
         if x is not None and axis is not None:
@@ -85,9 +125,7 @@ def _batch(arrays: Sequence[Tensor | None], dims: Sequence[int | None], axes: Se
     raise AssertionError("a kernel has an operand with a batch axis")
 
 
-def _joined(
-    arrays: Sequence[Tensor | None], dims: Sequence[int | None], axes: Sequence[int | None], size: int
-) -> list[Tensor | None]:
+def _joined(arrays: Arrays, dims: Dims, axes: Sequence[int | None], size: int) -> list[Tensor | None]:
     """Return the arrays with the mapped axis in front of the batch axis, as one axis."""
     joined = []
     for x, dim, axis in zip(arrays, dims, axes, strict=True):
@@ -99,3 +137,31 @@ def _joined(
             x = x.flatten(axis, axis + 1)
         joined.append(x)
     return joined
+
+
+# --- kernels that take any axes ----------------------------------------------------------------------------
+
+
+def _in_front(
+    kernel: "Kernel",
+    names: Sequence[str],
+    dims: Dims,
+    arrays: Arrays,
+    attributes: Mapping[str, Any],
+    size: int,
+    wrt: Sequence[str] = (),
+) -> tuple[list[Tensor | None], Mapping[str, Any]]:
+    """Return the arrays with the mapped axis in front of all others, and attributes that count it in."""
+    rank = max(x.dim() - (dim is not None) for x, dim in zip(arrays, dims, strict=True) if x is not None)
+    moved = []
+    for name, x, dim in zip(names, arrays, dims, strict=True):
+        if x is not None:
+            x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+            # what is broadcast has fewer axes
+            x = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
+            if name in kernel.shapes or name in wrt:
+                x = x.expand(size, *x.shape[1:])
+        moved.append(x)
+    if attributes.get("axis", -1) >= 0:
+        attributes = {**attributes, "axis": attributes["axis"] + 1}
+    return moved, attributes

@@ -11,23 +11,25 @@ import xpgrad
 from xpgrad._recurrent import run_foreign
 from xpgrad_torch._library import register
 
+_OPEN = ("...", "?")  # axes of any number
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
 )
-
-
 _FOREIGN = {"gate_order", "keep_products", "products"}
 
 
-def _run(name: str, *operands: Any, **keywords: Any) -> Any:
+def _run(name: str, **keywords: Any) -> Any:
     function = getattr(xpgrad, name)
     if _FOREIGN.isdisjoint(keywords):
-        return function(*operands, **keywords)
-    return run_foreign(function, *operands, **keywords)
+        return function(**keywords)
+    return run_foreign(function, **keywords)
 
 
 class Kernel:
     """A kernel and its gradient, as autograd, `torch.func` and `torch.library` see them.
+
+    Its operands are the kernel's arguments that are arrays; those of the gradient's that are outputs of the
+    kernel are saved for it.
 
     Parameters
     ----------
@@ -37,12 +39,15 @@ class Kernel:
         The names of the kernel's outputs, those first that have a cotangent.
     cotangents : tuple of str
         The gradient's names for the cotangents of the first outputs.
-    saved : tuple of str
-        The outputs that the gradient takes.
-    shapes : mapping of str to str, optional
-        The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch, and ``"N ..."``
-        leaves open what follows it. Arrays without N are parameters, of whose gradient the kernel has a
-        ``per_sample`` form. Without shapes, `torch.func.vmap` goes through the kernel's own operators.
+    shapes : mapping of str to str
+        The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch. What stands last
+        may be ``"..."``, any number of axes that are the same in all arrays that have them, or ``"?"``, axes
+        whose sizes take a computation. Arrays without N are parameters, of whose gradient the kernel has a
+        ``per_sample`` form. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every
+        axis could be a batch, and operands without an entry are broadcast.
+    replaced : mapping of str to str, optional
+        Operands that the gradient takes although an output in their place does as well: that output. It is
+        saved then, and autograd need not keep both.
     ordered : bool
         Whether the gates of weights may stand in another order than ONNX's, by one more attribute.
     products : bool
@@ -54,37 +59,42 @@ class Kernel:
         name: str,
         outputs: tuple[str, ...],
         cotangents: tuple[str, ...],
-        saved: tuple[str, ...] = (),
         *,
-        shapes: Mapping[str, str] | None = None,
+        shapes: Mapping[str, str],
+        replaced: Mapping[str, str] | None = None,
         ordered: bool = False,
         products: bool = False,
     ) -> None:
         parameters = [*inspect.signature(getattr(xpgrad, name)).parameters.values()]
         parameters += [_GATE_ORDER] if ordered else []
-        operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self.name = name
-        self.operands = tuple(p.name for p in operands)
-        self.required = {p.name for p in operands if p.default is p.empty}
         # Memory for the result is autograd's to choose.
-        self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "out"]
-        # What has a gradient, in the order in which the gradient returns them.
+        arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
+        self.name, self.gradient_name = name, f"{name}_grad"
+        self.operands = tuple(p.name for p in arrays)
+        self.required = {p.name for p in arrays if p.default is p.empty}
+        self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
         self.differentiable = tuple(name for name in self.operands if name != "sequence_lens")
         # What the gradient depends on: not a bias that was only added.
-        taken = inspect.signature(getattr(xpgrad, f"{name}_grad")).parameters
-        self.taken = tuple(name for name in self.operands if name in taken)
+        replaced = dict(replaced or {})
+        taken = inspect.signature(getattr(xpgrad, self.gradient_name)).parameters
+        self.taken = tuple(name for name in self.operands if name in taken and name not in replaced)
         self._keeps_products = products
         more = ("products",) if products else ()
-        self.outputs, self.cotangents, self.saved = (*outputs, *more), cotangents, (*saved, *more)
-        # The arrays that the gradient takes, and the attributes that it has on top.
+        self.outputs, self.cotangents = (*outputs, *more), cotangents
+        self.saved = (*(y for y in outputs if y in taken or y in replaced.values()), *more)
+        # The arrays that the gradient takes, its own names for them, and the attributes that it has on top.
         self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
-        known = {*self.gradient_arrays, *(p.name for p in self.attributes), "per_sample", "wrt", "out"}
+        given = {output: operand for operand, output in replaced.items()}
+        self._arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
+        known = {*self._arguments, *(p.name for p in self.attributes), "per_sample", "wrt", "out"}
         self.gradient_attributes = [p for p in taken.values() if p.name not in known]
-        self.shapes = None if shapes is None else dict(shapes) | self._cotangent_shapes(shapes)
+        # Gradients return those of all operands that have one in their order, or that of the first alone.
+        self._selects = "wrt" in taken
+        self._graded = self.differentiable if self._selects else self.operands[:1]
+        self.has_per_sample = "per_sample" in taken
+        self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
+        self.elementwise = shapes["X"] == "..."
         self.operator, self.gradient_operator = register(self)
-
-    def _cotangent_shapes(self, shapes: Mapping[str, str]) -> dict[str, str]:
-        return {c: shapes[y] for c, y in zip(self.cotangents, self.outputs, strict=False)}
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r})"
@@ -93,9 +103,10 @@ class Kernel:
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
+        named = dict(zip(self.operands, operands, strict=True))
         if self._keeps_products:
             attributes["keep_products"] = True
-        outputs = _run(self.name, *operands, **attributes)
+        outputs = _run(self.name, **named, **attributes)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def saved_of(self, outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -111,11 +122,34 @@ class Kernel:
         per_sample: bool = False,
     ) -> tuple[Tensor, ...]:
         """Run the gradient on its arrays, and return what is asked for in the order of `wrt`."""
-        more = {"per_sample": True} if per_sample else {}
+        own = tuple(name for name in wrt if name in self._graded)
+        grads: dict[str, Tensor] = {}
+        if own:
+            options: dict[str, Any] = {"wrt": own} if self._selects else {}
+            if per_sample:
+                options["per_sample"] = True
+            named = dict(zip(self._arguments, arrays, strict=True))
+            results = _run(self.gradient_name, **named, **attributes, **options)
+            grads |= zip(self._graded, results if self._selects else (results,), strict=True)
+        if len(own) < len(wrt):
+            grads |= self._composed_gradient(arrays, [name for name in wrt if name not in own], attributes)
+        return tuple(grads[name] for name in wrt)
+
+    def _composed_gradient(
+        self, arrays: Sequence[Tensor | None], wrt: Sequence[str], attributes: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """Return gradients that the kernel does not have, of a loss's targets, by PyTorch's own operators."""
         named = dict(zip(self.gradient_arrays, arrays, strict=True))
-        grads = _run(f"{self.name}_grad", **named, **attributes, **more, wrt=tuple(wrt))
-        by_name = dict(zip(self.differentiable, grads, strict=True))
-        return tuple(by_name[name] for name in wrt)
+        operands = {name: named[name] for name in self.operands}
+
+        def again(*values: Tensor) -> tuple[Tensor, ...]:
+            with xpgrad.use_engine("standard"):
+                given = operands | dict(zip(wrt, values, strict=True))
+                return self.forward(*given.values(), **attributes)
+
+        pullback = torch.func.vjp(again, *(operands[name] for name in wrt))[1]
+        grads = pullback(tuple(named[name] for name in self.cotangents))
+        return dict(zip(wrt, grads, strict=True))
 
     def gradient_pullback(
         self,
@@ -128,11 +162,11 @@ class Kernel:
     ) -> list[Tensor | None]:
         """Return the gradients of `gradient` in those of its arrays that need one.
 
-        The saved arrays are taken for what they are, functions of the operands: they have no gradient of
+        Saved arrays beside operands are taken for what they are, functions of these: they have no gradient of
         their own. Everything is made anew on the standard engine, which consists of differentiable operators.
         """
         begin = len(self.taken)
-        end = begin + len(self.saved)
+        end = begin + (len(self.saved) if self.taken else 0)
         free = [k for k, need in enumerate(needs) if need and not begin <= k < end]
         if not free:
             return [None] * len(arrays)
@@ -144,9 +178,10 @@ class Kernel:
             for k, value in zip(free, values, strict=True):
                 mixed[k] = value
             with xpgrad.use_engine("standard"):
-                if self.saved:
-                    operands = dict(zip(self.taken, mixed[:begin], strict=True))
-                    mixed[begin:end] = self.saved_of(self.forward(**operands, **forward_attributes))
+                if begin < end:
+                    named = dict(zip(self.taken, mixed[:begin], strict=True))
+                    operands = [named.get(name) for name in self.operands]
+                    mixed[begin:end] = self.saved_of(self.forward(*operands, **forward_attributes))
                 return self.gradient(mixed, wrt, attributes, per_sample)
 
         pullback = torch.func.vjp(again, *(arrays[k] for k in free))[1]
@@ -163,7 +198,9 @@ class Kernel:
 
     def axes(self, name: str, attributes: Mapping[str, Any]) -> list[str]:
         """Return the axes of an operand or output as the attributes lay them out."""
-        axes = (self.shapes or {})[name].split()
+        if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
+            return []
+        axes = self.shapes[name].split()
         if attributes.get("layout") and "N" in axes:
             axes.remove("N")
             axes.insert(0, "N")
@@ -173,3 +210,35 @@ class Kernel:
         """Return which axis of an operand or output is the batch; None for a parameter."""
         axes = self.axes(name, attributes)
         return axes.index("N") if "N" in axes else None
+
+    def reduces(self, attributes: Mapping[str, Any]) -> bool:
+        """Tell whether the output is a number for the whole batch, as that of a loss."""
+        return attributes.get("reduction", "none") != "none"
+
+    def sizes(
+        self, shapes: Mapping[str, Sequence[int]], attributes: Mapping[str, Any]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the sizes of axes in shapes by name: one each, all of "...", none of an N that lacks."""
+        sizes: dict[str, tuple[int, ...]] = {}
+        for name in [name for name in shapes if name in self.shapes]:
+            axes, shape = self.axes(name, attributes), tuple(shapes[name])
+            if len(shape) < len([axis for axis in axes if axis not in _OPEN]):
+                axes = [axis for axis in axes if axis != "N"]
+                sizes.setdefault("N", ())
+            for k, axis in enumerate(axes):
+                if axis.isalpha() or axis in _OPEN:
+                    sizes.setdefault(axis, shape[k:] if axis in _OPEN else shape[k : k + 1])
+        return sizes
+
+    def shape(
+        self, name: str, sizes: Mapping[str, tuple[int, ...]], attributes: Mapping[str, Any]
+    ) -> list[int] | None:
+        """Return the shape of an array from the sizes of axes; None where it takes a computation."""
+        shape: list[int] = []
+        for axis in self.axes(name, attributes):
+            if axis == "?":
+                return None
+            symbol = axis.lstrip("0123456789")
+            factor = int(axis.removesuffix(symbol) or 1)
+            shape += [factor * n for n in sizes[symbol]] if symbol else [factor]
+        return shape

@@ -24,7 +24,9 @@ _SIZES = "int | Sequence[int]"
 _TYPES = {
     "str": "str",
     "int": "int",
+    "int | None": "int?",
     "bool": "bool",
+    "float": "float",
     "float | None": "float?",
     "Sequence[str] | None": "str[]?",
     "Sequence[float] | None": "float[]?",
@@ -48,17 +50,17 @@ class _Operator(ABC):
     def __init__(self, kernel: "Kernel", name: str, schema: str) -> None:
         self.kernel = kernel
         parameters = [*kernel.attributes, *kernel.gradient_attributes]
+        self.defaults = {p.name: p.default for p in parameters}
         self.sizes = [p.name for p in parameters if p.annotation == _SIZES]
         operator = torch.library.custom_op(f"xpgrad::{name}", self.run, mutates_args=(), schema=schema)
         operator.register_fake(self.fake)
         operator.register_autograd(self.backward, setup_context=self.setup_context)
-        if kernel.shapes is not None:
-            operator.register_vmap(self.vmap)
+        operator.register_vmap(self.vmap)
         self.call = getattr(torch.ops.xpgrad, name).default
 
     def numbers(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes as the kernel takes them."""
-        return {
+        """Return all attributes as the kernel takes them; PyTorch leaves out those that are the defaults."""
+        return self.defaults | {
             name: value[0] if name in self.sizes and len(value) == 1 else value
             for name, value in attributes.items()
         }
@@ -72,8 +74,8 @@ class _Operator(ABC):
         """Return outputs without values, of the right shapes."""
 
     @abstractmethod
-    def setup_context(self, ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-        """Keep what the backward takes."""
+    def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        """Keep what the backward takes. An operator without attributes has no keywords."""
 
     @abstractmethod
     def backward(self, ctx: Any, *cotangents: Any) -> Any:
@@ -102,34 +104,21 @@ class _Forward(_Operator):
         return _result([y.contiguous() for y in self.kernel.forward(*operands, **self._own(attributes))])
 
     def fake(self, *operands: Any, **attributes: Any) -> Any:
-        kernel = self.kernel
-        if kernel.shapes is None or any("..." in kernel.shapes[name] for name in kernel.outputs):
-            # These shapes take a computation, which the kernel does.
+        kernel, own = self.kernel, self._own(attributes)
+        sizes = kernel.sizes(_shapes(kernel.operands, operands), own)
+        shapes = [kernel.shape(name, sizes, own) for name in kernel.outputs]
+        if None in shapes:
             with xpgrad.use_engine("standard"):
-                shapes = [list(y.shape) for y in kernel.forward(*operands, **self._own(attributes))]
-        else:
-            sizes = self._sizes(operands, attributes)
-            shapes = [
-                [_size(axis, sizes) for axis in kernel.axes(name, attributes)] for name in kernel.outputs
-            ]
+                shapes = [list(y.shape) for y in kernel.forward(*operands, **own)]
         return _result([operands[0].new_empty(shape) for shape in shapes])
 
-    def _sizes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, int]:
-        """Return the sizes that the operands' axes stand for, by symbol."""
-        sizes: dict[str, int] = {}
-        for name, x in zip(self.kernel.operands, operands, strict=True):
-            if name in self.kernel.required:
-                axes = self.kernel.axes(name, attributes)
-                sizes |= {axis: n for axis, n in zip(axes, x.shape, strict=True) if axis.isalpha()}
-        return sizes
-
-    def setup_context(self, ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
         kernel = self.kernel
         outputs = output if isinstance(output, tuple | list) else (output,)
         operands = dict(zip(kernel.operands, inputs, strict=True))
         ctx.save_for_backward(*(operands[name] for name in kernel.taken), *kernel.saved_of(outputs))
         ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
-        ctx.attributes = keyword_only_inputs
+        ctx.attributes = keyword_only_inputs or {}
 
     def backward(self, ctx: Any, *cotangents: Any) -> Any:
         kernel = self.kernel
@@ -143,11 +132,11 @@ class _Forward(_Operator):
     def vmap(self, info: Any, dims: Any, *operands: Any, **attributes: Any) -> Any:
         results, positions = vmap_forward(
             self.kernel,
-            lambda joined: _list(self.call(*joined, **attributes)),
+            lambda joined, changed: _list(self.call(*joined, **changed)),
             info.batch_size,
             dims,
             operands,
-            attributes,
+            self.numbers(attributes),
         )
         return _result(results), _result(positions)
 
@@ -162,7 +151,7 @@ class _Gradient(_Operator):
         given = {*kernel.required, *kernel.saved}
         arrays = [f"Tensor{'' if name in given else '?'} {name}" for name in kernel.gradient_arrays]
         attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
-        options = [*attributes, "bool per_sample=False", "str[] wrt"]
+        options = [*attributes, *(["bool per_sample=False"] if kernel.has_per_sample else []), "str[] wrt"]
         super().__init__(kernel, f"{kernel.name}_grad", _schema(arrays, options, "Tensor[]"))
 
     def run(
@@ -174,25 +163,23 @@ class _Gradient(_Operator):
     def fake(
         self, *arrays: Any, wrt: Sequence[str], per_sample: bool = False, **attributes: Any
     ) -> list[Tensor]:
-        kernel = self.kernel
+        kernel, attributes = self.kernel, self.numbers(attributes)
         named = dict(zip(kernel.gradient_arrays, arrays, strict=True))
+        first = next(x for x in arrays if x is not None)
+        sizes = kernel.sizes(_shapes(kernel.gradient_arrays, arrays), attributes)
         grads = []
         for name in wrt:
-            shape = named[name].shape if name in named else self._bias_shape(named)
+            # that of a bias, which is only added, from the axes' names
+            shape: Any = named[name].shape if name in named else kernel.shape(name, sizes, attributes)
             if per_sample and kernel.batch_axis(name, attributes) is None:
-                axis = kernel.batch_axis("X", attributes)
-                shape = (named["X"].shape[axis or 0], *shape)
-            grads.append(named["X"].new_empty(shape))
+                shape = (*sizes["N"], *shape)
+            grads.append(first.new_empty(shape))
         return grads
 
-    def _bias_shape(self, named: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the shape of a bias that is only added: the output's channels."""
-        return (named[self.kernel.cotangents[0]].shape[1],)
-
-    def setup_context(self, ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
         ctx.save_for_backward(*inputs)
         attributes = dict(keyword_only_inputs)
-        ctx.wrt, ctx.per_sample = attributes.pop("wrt"), attributes.pop("per_sample")
+        ctx.wrt, ctx.per_sample = attributes.pop("wrt"), attributes.pop("per_sample", False)
         ctx.attributes = attributes
 
     def backward(self, ctx: Any, *cotangents: Any) -> Any:
@@ -216,11 +203,13 @@ class _Gradient(_Operator):
     ) -> Any:
         results, positions = vmap_gradient(
             self.kernel,
-            lambda joined, each: self.call(*joined, **attributes, per_sample=each, wrt=wrt),
+            lambda joined, changed, each: self.call(
+                *joined, **changed, **({"per_sample": True} if each else {}), wrt=wrt
+            ),
             info.batch_size,
             dims,
             arrays,
-            attributes,
+            self.numbers(attributes),
             wrt,
             per_sample,
         )
@@ -238,11 +227,9 @@ def _attribute(parameter: inspect.Parameter) -> str:
     return f"{_TYPES[str(parameter.annotation)]} {parameter.name}={text}"
 
 
-def _size(axis: str, sizes: Mapping[str, int]) -> int:
-    """Return the size of an axis such as ``"N"``, ``"1"`` or ``"4H"``."""
-    if axis.isalpha():
-        return sizes[axis]
-    return int(axis[:-1]) * sizes[axis[-1]]
+def _shapes(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Sequence[int]]:
+    """Return the shapes of the given arrays by name."""
+    return {name: x.shape for name, x in zip(names, arrays, strict=True) if x is not None}
 
 
 def _list(result: Any) -> Sequence[Any]:

@@ -7,15 +7,14 @@ What `torch.nn.functional` has too bears its name and takes its arguments; the r
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import increment_version
 
-import xpgrad
-from xpgrad_torch._autograd import Kernel, apply, autocasts, is_watched
+from xpgrad_torch._autograd import Kernel, apply, autocasts
+from xpgrad_torch._quick import run
 
 __all__ = [
     "CELU",
@@ -68,88 +67,16 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------- kernels under autograd
-
-
-class _Kernel(NamedTuple):
-    """A kernel of one input, and what its gradient is a function of."""
-
-    name: str
-    forward: Callable[..., Tensor]
-    gradient: Callable[..., Tensor]
-    from_output: bool  # whether the output does in the input's place, so that autograd need not keep both
-
-
-def _kernel(name: str, *, from_output: bool = False) -> _Kernel:
-    return _Kernel(name, getattr(xpgrad, name), getattr(xpgrad, f"{name}_grad"), from_output)
-
-
-class _OneInput(torch.autograd.Function):
-    """A kernel of one input with its gradient as the backward.
-
-    Without `setup_context`, whose binding of arguments costs more than a kernel on a thousand elements. In
-    place, X is what is overwritten, and `before` a copy of it where the gradient needs that. The copy is part
-    of the graph, for second derivatives, but X's cotangent takes the way of X: through a view that is where
-    autograd looks for it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, X: Tensor, before: Tensor | None, kernel: _Kernel, attributes: Mapping, inplace: bool
-    ) -> Tensor:
-        if inplace:
-            Y = kernel.forward(X, **attributes, out=X)
-            ctx.mark_dirty(X)
-        else:
-            Y = kernel.forward(X.detach(), **attributes)  # for which the core has a shorter way
-        ctx.save_for_backward(Y if kernel.from_output else X if before is None else before)
-        ctx.kernel, ctx.attributes = kernel, attributes
-        return Y
-
-    @staticmethod
-    def backward(ctx: Any, dY: Tensor) -> Any:
-        # With create_graph=True these tensors stay part of a graph, and the core takes the standard engine,
-        # whose operators are differentiable.
-        (saved,) = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            saved = saved.detach()
-        return ctx.kernel.gradient(dY, saved, **ctx.attributes), None, None, None, None
-
-
-def _run(kernel: _Kernel, X: Tensor, attributes: Mapping[str, Any], inplace: bool = False) -> Tensor:
-    """Return the kernel's output; where `inplace`, written over X."""
-    if not isinstance(X, Tensor):
-        raise TypeError(f"{kernel.name}: input is {type(X).__name__}, expected torch.Tensor")
-    if is_watched():
-        with xpgrad.use_engine("standard"):
-            Y = kernel.forward(X, **attributes)
-        return X.copy_(Y) if inplace else Y
-    graph = X.requires_grad and torch.is_grad_enabled()
-    if inplace:
-        return _run_in_place(kernel, X, attributes, graph)
-    if graph:
-        return _OneInput.apply(X, None, kernel, attributes, False)
-    return kernel.forward(X, **attributes)
-
-
-def _run_in_place(kernel: _Kernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
-    if not graph:
-        kernel.forward(X, **attributes, out=X)
-        if not X.is_inference():
-            increment_version(X)  # so that a graph that has saved X notices
-        return X
-    if (X if X._base is None else X._base).is_leaf:
-        # PyTorch says so too, but not before the kernel has overwritten the values.
-        raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
-    return _OneInput.apply(X, None if kernel.from_output else X.clone(), kernel, attributes, True)
+def _kernel(name: str, **replaced: str) -> Kernel:
+    return Kernel(name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced)
 
 
 # ------------------------------------------------------------------------------- functions, PyTorch's names
 
-_RELU = _kernel("relu", from_output=True)
-_LEAKY_RELU = _kernel("leaky_relu", from_output=True)
-_SIGMOID = _kernel("sigmoid", from_output=True)
-_TANH = _kernel("tanh", from_output=True)
+_RELU = _kernel("relu", X="Y")
+_LEAKY_RELU = _kernel("leaky_relu")
+_SIGMOID = _kernel("sigmoid")
+_TANH = _kernel("tanh")
 _QUICK_GELU = _kernel("quick_gelu")
 _GELU = _kernel("gelu")
 _SILU = _kernel("silu")
@@ -162,12 +89,12 @@ _SELU_CONSTANTS = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}  # 
 _CELU = _kernel("celu")
 _HARD_SIGMOID = _kernel("hard_sigmoid")
 _HARD_SWISH = _kernel("hard_swish")
-_HARD_TANH = _kernel("hard_tanh", from_output=True)  # it is at a bound wherever its slope is 0
+_HARD_TANH = _kernel("hard_tanh", X="Y")  # it is at a bound wherever its slope is 0
 _THRESHOLDED_RELU = _kernel("thresholded_relu")
 _SCALED_TANH = _kernel("scaled_tanh")
 _LOG_SIGMOID = _kernel("log_sigmoid")
-_SOFTMAX = _kernel("softmax", from_output=True)
-_LOG_SOFTMAX = _kernel("log_softmax", from_output=True)
+_SOFTMAX = _kernel("softmax")
+_LOG_SOFTMAX = _kernel("log_softmax")
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -201,12 +128,12 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     >>> x.grad
     tensor([0., 1.])
     """
-    return _run(_RELU, input, {}, inplace)
+    return run(_RELU, input, {}, inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """ReLU6: min(6, max(0, x)), elementwise; its slope at 0 and at 6 is 0."""
-    return _run(_HARD_TANH, input, {"min_val": 0.0, "max_val": 6.0}, inplace)
+    return run(_HARD_TANH, input, {"min_val": 0.0, "max_val": 6.0}, inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
@@ -214,17 +141,17 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     if negative_slope < 0 and isinstance(input, Tensor):  # the output does not tell on which side x is
         Y = prelu(input, input.new_full((), negative_slope))
         return input.copy_(Y) if inplace else Y
-    return _run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace)
+    return run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace)
 
 
 def sigmoid(input: Tensor) -> Tensor:
     """Logistic function σ: 1 / (1 + e⁻ˣ), elementwise."""
-    return _run(_SIGMOID, input, {})
+    return run(_SIGMOID, input, {})
 
 
 def tanh(input: Tensor) -> Tensor:
     """Hyperbolic tangent, elementwise."""
-    return _run(_TANH, input, {})
+    return run(_TANH, input, {})
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -247,22 +174,22 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     ValueError
         For another word.
     """
-    return _run(_GELU, input, {"approximate": approximate})
+    return run(_GELU, input, {"approximate": approximate})
 
 
 def quick_gelu(input: Tensor, alpha: float = 1.702, inplace: bool = False) -> Tensor:
     """QuickGELU: x σ(alpha x), elementwise; ONNX Runtime's operator of that name."""
-    return _run(_QUICK_GELU, input, {"alpha": alpha}, inplace)
+    return run(_QUICK_GELU, input, {"alpha": alpha}, inplace)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """SiLU: x σ(x), elementwise."""
-    return _run(_SILU, input, {}, inplace)
+    return run(_SILU, input, {}, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """Mish: x tanh(log(1 + eˣ)), elementwise."""
-    return _run(_MISH, input, {}, inplace)
+    return run(_MISH, input, {}, inplace)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float | None = 20.0) -> Tensor:
@@ -282,47 +209,47 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float | None = 20.0) -
     Tensor
         Shape, dtype and device of `input`.
     """
-    return _run(_SOFTPLUS, input, {"beta": beta, "threshold": threshold})
+    return run(_SOFTPLUS, _autocast(input), {"beta": beta, "threshold": threshold})
 
 
 def softsign(input: Tensor) -> Tensor:
     """Softsign: x / (1 + abs(x)), elementwise."""
-    return _run(_SOFTSIGN, input, {})
+    return run(_SOFTSIGN, input, {})
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """ELU: x for x > 0, else alpha (eˣ - 1), elementwise."""
-    return _run(_ELU, input, {"alpha": alpha}, inplace)
+    return run(_ELU, input, {"alpha": alpha}, inplace)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """SELU: γ x for x > 0, else γ α (eˣ - 1), elementwise, γ and α the paper's constants."""
-    return _run(_SELU, input, _SELU_CONSTANTS, inplace)
+    return run(_SELU, input, _SELU_CONSTANTS, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """CELU: x for x > 0, else alpha (e^(x / alpha) - 1), elementwise."""
-    return _run(_CELU, input, {"alpha": alpha}, inplace)
+    return run(_CELU, input, {"alpha": alpha}, inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """Hard sigmoid, PyTorch's: min(1, max(0, x / 6 + 1 / 2)), elementwise."""
-    return _run(_HARD_SIGMOID, input, {"alpha": 1 / 6, "beta": 0.5}, inplace)
+    return run(_HARD_SIGMOID, input, {"alpha": 1 / 6, "beta": 0.5}, inplace)
 
 
 def hard_sigmoid(input: Tensor, alpha: float = 0.2, beta: float = 0.5, inplace: bool = False) -> Tensor:
     """Hard sigmoid, ONNX's: min(1, max(0, alpha x + beta)), elementwise."""
-    return _run(_HARD_SIGMOID, input, {"alpha": alpha, "beta": beta}, inplace)
+    return run(_HARD_SIGMOID, input, {"alpha": alpha, "beta": beta}, inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """Hard swish: x · hardsigmoid(x), elementwise."""
-    return _run(_HARD_SWISH, input, {}, inplace)
+    return run(_HARD_SWISH, input, {}, inplace)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """Hard tanh: min(max_val, max(min_val, x)), elementwise; its slope at the bounds is 0."""
-    return _run(_HARD_TANH, input, {"min_val": min_val, "max_val": max_val}, inplace)
+    return run(_HARD_TANH, input, {"min_val": min_val, "max_val": max_val}, inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -335,7 +262,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     threshold : float
         The largest x that is replaced.
     value : float
-        0: no kernel puts another there.
+        What takes its place.
     inplace : bool
         As in `relu`.
 
@@ -343,30 +270,28 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     -------
     Tensor
         Shape, dtype and device of `input`.
-
-    Raises
-    ------
-    ValueError
-        For another value than 0.
     """
-    if value != 0:
-        raise ValueError(f"threshold: value is {value!r}, expected 0: no kernel has another")
-    return _run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
+    if value == 0:
+        return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
+    X = input.clone() if inplace else input  # the gradient takes what is overwritten
+    Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold})
+    Y = torch.where(X.le(threshold), value, Y)
+    return input.copy_(Y) if inplace else Y
 
 
 def thresholded_relu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Thresholded ReLU, ONNX's: x for x > alpha, else 0, elementwise."""
-    return _run(_THRESHOLDED_RELU, input, {"alpha": alpha}, inplace)
+    return run(_THRESHOLDED_RELU, input, {"alpha": alpha}, inplace)
 
 
 def scaled_tanh(input: Tensor, alpha: float = 1.0, beta: float = 1.0, inplace: bool = False) -> Tensor:
     """Scaled tanh, ONNX's: alpha tanh(beta x), elementwise."""
-    return _run(_SCALED_TANH, input, {"alpha": alpha, "beta": beta}, inplace)
+    return run(_SCALED_TANH, input, {"alpha": alpha, "beta": beta}, inplace)
 
 
 def logsigmoid(input: Tensor) -> Tensor:
     """Log-sigmoid: log σ(x), elementwise."""
-    return _run(_LOG_SIGMOID, input, {})
+    return run(_LOG_SIGMOID, input, {})
 
 
 def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -399,18 +324,25 @@ def log_softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | N
     return _along(_LOG_SOFTMAX, input, dim, dtype)
 
 
-def _along(kernel: _Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor:
-    if dtype is not None:
-        X = X.to(dtype)
+def _autocast(X: Tensor) -> Tensor:
+    """Convert half precision to float32 where autocast does so for softmax and softplus: on a GPU."""
+    half = isinstance(X, Tensor) and X.is_cuda and X.dtype in (torch.float16, torch.bfloat16)
+    return X.float() if half and autocasts(X) else X
+
+
+def _along(kernel: Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor:
+    X = _autocast(X) if dtype is None else X.to(dtype)
     if dim is None and isinstance(X, Tensor):
         warnings.warn(f"{kernel.name}: dim is left out, expected an int; this is deprecated", stacklevel=3)
         dim = 0 if X.dim() in (0, 1, 3) else 1
     if isinstance(X, Tensor) and X.dim() == 0 and dim in (0, -1):  # PyTorch's one element without an axis
-        return _run(kernel, X.reshape(1), {"axis": 0}).reshape(())
-    return _run(kernel, X, {"axis": dim})
+        return run(kernel, X.reshape(1), {"axis": 0}).reshape(())
+    if isinstance(X, Tensor) and isinstance(dim, int) and 0 <= dim < X.dim():
+        dim -= X.dim()  # the kernel is quickest to see the last axis by its number from there
+    return run(kernel, X, {"axis": dim})
 
 
-_PRELU = Kernel("prelu", ("Y",), ("dY",))
+_PRELU = _kernel("prelu")
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -449,9 +381,6 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         dtype = torch.get_autocast_dtype(X.device.type)
         X, slope = (x if x.dtype == torch.float64 else x.to(dtype) for x in (X, slope))
     slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
-    if is_watched():
-        with xpgrad.use_engine("standard"):
-            return xpgrad.prelu(X, slope)
     (Y,) = apply(_PRELU, (X, slope), {})
     return Y
 

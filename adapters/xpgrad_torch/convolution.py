@@ -25,8 +25,7 @@ __all__ = [
 
 Sizes = int | Sequence[int]
 
-# Axis 0 is the batch; the size of the output takes the kernel's own rules.
-_SHAPES = {"X": "N ...", "W": "O ...", "B": "O", "Y": "N ..."}
+_SHAPES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
 _CONV = Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES)
 _CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES)
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.

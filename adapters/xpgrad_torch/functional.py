@@ -95,7 +95,6 @@ _LSTM = Kernel(
     "lstm",
     xpgrad.LSTMForward._fields,
     ("grad_H_all", "grad_H_t", "grad_C_t"),
-    saved=("H_all", "C_all", "iofc"),
     shapes=_SEQUENCE
     | {"W": "D 4H I", "R": "D 4H H", "B": "D 8H", "P": "D 3H"}
     | {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
@@ -105,7 +104,6 @@ _GRU = Kernel(
     "gru",
     xpgrad.GRUForward._fields,
     ("grad_H_all", "grad_H_t"),
-    saved=("H_all", "zrh"),
     shapes=_SEQUENCE
     | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H"}
     | {"zrh": "T D N 3H", "products": "T D N H"},
@@ -117,7 +115,6 @@ _LSTM_CELL = Kernel(
     "lstm_cell",
     xpgrad.LSTMCellForward._fields,
     ("grad_H", "grad_C"),
-    saved=("C_next", "iofc"),
     shapes=_CELL
     | {"W": "4H I", "R": "4H H", "B": "8H", "P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"},
     ordered=True,
@@ -126,7 +123,6 @@ _GRU_CELL = Kernel(
     "gru_cell",
     xpgrad.GRUCellForward._fields,
     ("grad_H",),
-    saved=("zrh",),
     shapes=_CELL | {"W": "3H I", "R": "3H H", "B": "6H", "zrh": "N 3H"},
     ordered=True,
 )

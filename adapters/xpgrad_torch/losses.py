@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import xpgrad
-from xpgrad_torch._autograd import autocasts, is_watched
+from xpgrad_torch._autograd import Kernel, autocasts
+from xpgrad_torch._quick import run
 
 __all__ = [
     "BCEWithLogitsLoss",
@@ -22,42 +22,60 @@ __all__ = [
 ]
 
 
-class _Loss(torch.autograd.Function):
-    """A loss of xpgrad with its gradient with respect to the logits as the backward.
-
-    Its arguments are the logits, the loss' name, and everything else by its name in the kernel. Tensors among
-    that are saved by autograd, which notices where they are overwritten before the backward.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, X: Tensor, name: str, others: dict[str, Any]) -> Tensor:
-        tensors = {key: value for key, value in others.items() if isinstance(value, Tensor)}
-        ctx.save_for_backward(X, *tensors.values())
-        ctx.name, ctx.tensors = name, tuple(tensors)
-        ctx.attributes = {key: value for key, value in others.items() if key not in tensors}
-        return getattr(xpgrad, name)(X, **others)
-
-    @staticmethod
-    def backward(ctx: Any, dY: Tensor) -> Any:
-        X, *tensors = ctx.saved_tensors
-        others = dict(zip(ctx.tensors, tensors, strict=True))
-        return getattr(xpgrad, f"{ctx.name}_grad")(dY, X, **others, **ctx.attributes), None, None
+_CROSS_ENTROPY = Kernel(
+    "softmax_cross_entropy",
+    ("Y",),
+    ("dY",),
+    shapes={"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
+)
+_BINARY_CROSS_ENTROPY = Kernel(
+    "binary_cross_entropy_with_logits", ("Y",), ("dY",), shapes={"X": "...", "targets": "...", "Y": "..."}
+)
 
 
-def _run(name: str, kernel: str, X: Tensor, others: dict[str, Any], target: str) -> Tensor:
-    """Return the loss of logits X; `others` are the other arguments by the kernel's names, one the target."""
-    for argument, value in (("input", X), ("target", others[target])):
+def _run(
+    name: str,
+    kernel: Kernel,
+    X: Tensor,
+    target: Tensor,
+    weights: dict[str, Tensor | None],
+    attributes: dict[str, Any],
+) -> Tensor:
+    """Return the loss of logits X; weights by the kernel's names for them."""
+    for argument, value in (("input", X), ("target", target)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected torch.Tensor")
+    others = {kernel.operands[1]: target, **weights}
     if autocasts(X):
         X, others = _single(X), {key: _single(value) for key, value in others.items()}
-    if is_watched():
-        with xpgrad.use_engine("standard"):
-            return getattr(xpgrad, kernel)(X, **others)
-    if any(isinstance(value, Tensor) and value.requires_grad for value in others.values()):
-        # The kernel has no gradient with respect to these; the standard engine's operators have.
-        return getattr(xpgrad, kernel)(X, **others)
-    return _Loss.apply(X, kernel, others)
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return _mapped(kernel, X, others, attributes)
+    return run(kernel, X, attributes, others=others)
+
+
+def _mapped(kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any]) -> Tensor:
+    """Return the loss where `torch.func.vmap` may map it: the kernel gives the losses, PyTorch sums them up.
+
+    The samples of all mapped calls join the kernel's batch, of which one number would not tell them apart.
+    """
+    reduction, target = attributes["reduction"], others[kernel.operands[1]]
+    if X.dim() == 1 and not kernel.elementwise:  # a sample alone, and no batch to join
+        others |= {"labels": target.unsqueeze(0)}
+        loss = _mapped(kernel, X.unsqueeze(0), others, attributes)
+        return loss.squeeze(0) if reduction == "none" else loss
+    if reduction not in ("mean", "sum"):
+        return run(kernel, X, attributes, others=others)
+    losses = run(kernel, X, attributes | {"reduction": "none"}, others=others)
+    if reduction == "sum":
+        return losses.sum()
+    if target.is_floating_point():
+        return losses.mean()
+    # The sum of the targets' weights, with PyTorch's meaning of it.
+    weights = others["weights"]
+    weights = losses.new_ones(X.shape[1]) if weights is None else weights
+    each = weights.unflatten(0, (-1, *(1,) * (X.dim() - 2))).expand(X.shape)
+    index = {"ignore_index": attributes["ignore_index"], "reduction": "sum"}
+    return losses.sum() / nn.functional.nll_loss(-each, target, **index)
 
 
 def _single(value: Any) -> Any:
@@ -117,15 +135,10 @@ def cross_entropy(
     tensor([[ 0.2500, -0.7500,  0.2500,  0.2500],
             [ 0.0000,  0.0000,  0.0000,  0.0000]])
     """
-    others: dict[str, Any] = {
-        "labels": target,
-        "weights": weight,
-        "reduction": reduction,
-        "label_smoothing": label_smoothing,
-    }
+    attributes: dict[str, Any] = {"reduction": reduction, "label_smoothing": label_smoothing}
     if isinstance(target, Tensor) and not target.is_floating_point():
-        others["ignore_index"] = ignore_index
-    return _run("cross_entropy", "softmax_cross_entropy", input, others, "labels")
+        attributes["ignore_index"] = ignore_index
+    return _run("cross_entropy", _CROSS_ENTROPY, input, target, {"weights": weight}, attributes)
 
 
 def binary_cross_entropy_with_logits(
@@ -176,9 +189,9 @@ def binary_cross_entropy_with_logits(
     >>> logits.grad
     tensor([-0.2500,  0.2500])
     """
-    kernel = "binary_cross_entropy_with_logits"
-    others = {"targets": target, "weight": weight, "pos_weight": pos_weight, "reduction": reduction}
-    return _run(kernel, kernel, input, others, "targets")
+    weights = {"weight": weight, "pos_weight": pos_weight}
+    name = "binary_cross_entropy_with_logits"
+    return _run(name, _BINARY_CROSS_ENTROPY, input, target, weights, {"reduction": reduction})
 
 
 class CrossEntropyLoss(nn.CrossEntropyLoss):

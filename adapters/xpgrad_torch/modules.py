@@ -150,7 +150,8 @@ class LSTM(_LSTMOptions, Layers):
         save: str | int = "all",
     ) -> None:
         factory = {"device": device, "dtype": dtype}
-        super().__init__(
+        nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.LSTM can be made
+            self,
             "LSTM",
             input_size,
             hidden_size,
@@ -286,7 +287,8 @@ class GRU(_GRUOptions, Layers):
         activation_beta: Sequence[float] | None = None,
         save: str | int = "all",
     ) -> None:
-        super().__init__(
+        nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.GRU can be made
+            self,
             "GRU",
             input_size,
             hidden_size,

@@ -41,12 +41,6 @@ def _not_real(module: nn.Module) -> str | None:
     return None
 
 
-def _not_zero(module: nn.Module) -> str | None:
-    if module.value != 0:
-        return f"a Threshold with value = {module.value} stays torch.nn.Threshold, expected value = 0"
-    return None
-
-
 # What is replaced, by exact type: a subclass may have changed what the module computes.
 _Table = Mapping[type[nn.Module], _Replacement]
 _REPLACEMENTS: _Table = {
@@ -67,7 +61,7 @@ _ACTIVATIONS: _Table = {
     for family in (_activations, losses)
     for name in family.__all__
     if hasattr(nn, name)
-} | {nn.Threshold: _Replacement(_activations.Threshold, _not_zero)}
+}
 _OURS = {entry.module: theirs for theirs, entry in [*_REPLACEMENTS.items(), *_ACTIVATIONS.items()]}
 
 
@@ -134,7 +128,7 @@ def swap(
         The model, which is changed, or a single module to replace, which is not.
     activations : bool
         Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
-        BCEWithLogitsLoss. A Threshold whose value is not 0 stays, with a warning.
+        BCEWithLogitsLoss.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it.
     verify : tensor, tuple or dict, optional

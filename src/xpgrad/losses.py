@@ -240,14 +240,21 @@ class _CrossEntropy:
             self.counts = label != ignored
             label = xp.where(self.counts, label, xp.zeros_like(label))
         if N * rest:
-            low, high = int(xp.min(label)), int(xp.max(label))
-            if low < 0 or high >= C:
-                raise ValueError(
-                    f"{self.operator}: labels has {low if low < 0 else high}, expected classes 0 to {C - 1}"
-                )
+            self._check_classes(label)
         self.label = xp.astype(label, xp.int32)
         self.number = xp.reshape(xp.arange(C, dtype=xp.int32, device=device(self.x)), (1, C, 1))
         self.probabilities = None
+
+    def _check_classes(self, label: Any) -> None:
+        try:
+            low, high = int(self.xp.min(label)), int(self.xp.max(label))
+        except RuntimeError:
+            return  # a transformation or a tracer follows the call: there is no number to look at
+        if low < 0 or high >= self.classes:
+            raise ValueError(
+                f"{self.operator}: labels has {low if low < 0 else high}, expected classes 0 to "
+                f"{self.classes - 1}"
+            )
 
     def _denominator(self) -> Any:
         """What the mean divides by: the weights of the labels that count, or the number of samples."""

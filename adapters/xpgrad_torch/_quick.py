@@ -1,0 +1,110 @@
+"""The short way to kernels whose gradient is that of their first operand: activations, softmax, losses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+import xpgrad
+from xpgrad_torch._autograd import Kernel, apply, is_followed, map_older_batch
+
+__all__ = ["run"]
+
+_NONE: Mapping[str, Tensor | None] = {}
+
+
+class _FirstOperand(torch.autograd.Function):
+    """A kernel with its gradient in the first operand as the backward.
+
+    Without `setup_context`, whose binding of arguments costs more than a kernel on a thousand elements. In
+    place, X is what is overwritten, and `before` a copy of it where the gradient needs that. The copy is part
+    of the graph, for second derivatives, but X's cotangent takes the way of X: through a view that is where
+    autograd looks for it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        X: Tensor,
+        before: Tensor | None,
+        kernel: Kernel,
+        others: Mapping[str, Tensor | None],
+        attributes: Mapping[str, Any],
+        inplace: bool,
+    ) -> Tensor:
+        function = getattr(xpgrad, kernel.name)
+        if inplace:
+            Y = function(X, **others, **attributes, out=X)
+            ctx.mark_dirty(X)
+        else:
+            Y = function(X.detach(), **others, **attributes)  # for which the core has a shorter way
+        if kernel.saved:
+            ctx.save_for_backward(Y)
+        else:
+            ctx.save_for_backward(X if before is None else before, *others.values())
+        ctx.kernel, ctx.attributes = kernel, attributes
+        return Y
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor) -> Any:
+        kernel, saved = ctx.kernel, ctx.saved_tensors
+        if torch._C._functorch.is_legacy_batchedtensor(dY):
+            (dX,) = map_older_batch(kernel, (*saved, dY), ("X",), ctx.attributes, {})
+        else:
+            # With create_graph=True these tensors stay part of a graph, and the core takes the standard
+            # engine, whose operators are differentiable.
+            if not torch.is_grad_enabled():
+                saved = [None if x is None else x.detach() for x in saved]
+            others = dict(zip(kernel.taken[1:], saved[1:], strict=True)) if len(saved) > 1 else {}
+            dX = getattr(xpgrad, kernel.gradient_name)(dY, saved[0], **others, **ctx.attributes)
+        return dX, None, None, None, None, None
+
+
+def run(
+    kernel: Kernel,
+    X: Tensor,
+    attributes: Mapping[str, Any],
+    inplace: bool = False,
+    others: Mapping[str, Tensor | None] = _NONE,
+) -> Tensor:
+    """Return the kernel's output.
+
+    Parameters
+    ----------
+    kernel, X, attributes
+        What to run, on what, and how.
+    inplace : bool
+        Whether to write the result over X.
+    others : mapping of str to tensor or None
+        All other operands by name, in the kernel's order.
+
+    Raises
+    ------
+    TypeError
+        Where X is no tensor.
+    """
+    if not isinstance(X, Tensor):
+        raise TypeError(f"{kernel.name}: input is {type(X).__name__}, expected torch.Tensor")
+    if is_followed() or (others and any(x is not None and x.requires_grad for x in others.values())):
+        (Y,) = apply(kernel, (X, *others.values()), attributes)
+        return X.copy_(Y) if inplace else Y
+    graph = X.requires_grad and torch.is_grad_enabled()
+    if inplace:
+        return _run_in_place(kernel, X, attributes, graph)
+    if graph:
+        return _FirstOperand.apply(X, None, kernel, others, attributes, False)
+    return getattr(xpgrad, kernel.name)(X, **others, **attributes)
+
+
+def _run_in_place(kernel: Kernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:
+    if not graph:
+        getattr(xpgrad, kernel.name)(X, **attributes, out=X)
+        if not X.is_inference():
+            increment_version(X)  # so that a graph that has saved X notices
+        return X
+    if (X if X._base is None else X._base).is_leaf:
+        # PyTorch says so too, but not before the kernel has overwritten the values.
+        raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
+    return _FirstOperand.apply(X, None if kernel.saved else X.clone(), kernel, {}, attributes, True)
