@@ -60,7 +60,7 @@ def _mapped(kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[
     """
     reduction, target = attributes["reduction"], others[kernel.operands[1]]
     if X.dim() == 1 and not kernel.elementwise:  # a sample alone, and no batch to join
-        others |= {"labels": target.unsqueeze(0)}
+        others = others | {"labels": target.unsqueeze(0)}
         loss = _mapped(kernel, X.unsqueeze(0), others, attributes)
         return loss.squeeze(0) if reduction == "none" else loss
     if reduction not in ("mean", "sum"):
