@@ -189,10 +189,16 @@ def quick_gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 def quick_gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     u = bounded(xp, alpha * x)
+    s, slope = sigmoid_and_slope(xp, u)
+    return d * (s + u * slope)
+
+
+def sigmoid_and_slope(xp: Any, u: Any) -> tuple:
+    """The sigmoid, and its derivative s (1 - s) without the cancellation."""
     e = xp.exp(xp.where(u < 0, u, -u))
-    r = 1 / (1 + e)
-    s = xp.where(u < 0, e, xp.zeros_like(e) + 1) * r
-    return d * (s + u * (e * r * r))  # e r**2 = s (1 - s), without its cancellation
+    larger = 1 / (1 + e)
+    smaller = e * larger
+    return xp.where(u < 0, smaller, larger), smaller * larger
 
 
 def gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -228,10 +234,8 @@ def gelu_tanh_argument(xp: Any, z: Any) -> Any:
 def gelu_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     z = bounded(xp, x)
     u = gelu_tanh_argument(xp, z)
-    e = xp.exp(xp.where(u < 0, u, -u))
-    r = 1 / (1 + e)
-    s = xp.where(u < 0, e, xp.zeros_like(e) + 1) * r
-    return d * (s + 1.5957691216057308 * z * (1 + 0.134145 * z * z) * (e * r * r))
+    s, slope = sigmoid_and_slope(xp, u)
+    return d * (s + 1.5957691216057308 * z * (1 + 0.134145 * z * z) * slope)
 
 
 def mish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
