@@ -55,7 +55,7 @@ def behind(report):
     rows = [
         [row["work"], group["title"], f"{1 / row['ratio']:.2f}"]
         for group in report["groups"]
-        for row in group["rows"]
+        for row in measure.counted(group["rows"])
         if row["ratio"] and row["ratio"] < 1
     ]
     rows.sort(key=lambda row: -float(row[-1]))

@@ -350,7 +350,7 @@ def test_disturbed_works_are_named():
     rows = [{"work": name, "path": None, "missing": None, "others": share} for name, share in
             (("a", 0.01), ("b", 0.3), ("c", None))]  # fmt: skip
     assert bench.notes({"rows": rows}) == [
-        "Disturbed by other processes, which had a part of the cores: b (30%)."
+        "Other processes had a part of the cores, so no mean counts: b (30%)."
     ]
 
 
@@ -384,12 +384,14 @@ def test_outcome_and_merging():
     def side(median):
         return {"median": median, "low": median, "high": median, "calls": 1}
 
-    counts = {"operations": 3, "traffic": 7, "dtype": "float32"}
+    counts = {"operations": 3, "traffic": 7, "dtype": "float32", "others": 0.1}
     rows = [
         {"work": "a", "ours": side(2.0), "peer": side(4.0), "ratio": 2.0, **counts},
         {"work": "b", "ours": side(8.0), "peer": side(4.0), "ratio": 0.5, **counts},
         {"work": "c", "ours": side(4.0), "peer": None, "ratio": None, **counts},
+        {"work": "d", "ours": side(1.0), "peer": side(9.0), "ratio": 9.0, **counts, "others": 0.5},
     ]
+    assert measure.counted(rows[3:]) == rows[3:]
     group = measure.outcome(groups.GROUPS[0], "xpgrad-numpy", rows)
     runs = [({"float32": 1.0, "float64": 0.5}, 10.0), ({"float32": 3.0}, 7.0)]
     reports = [
@@ -406,7 +408,7 @@ def test_outcome_and_merging():
     assert merged["implementations"] == {"jax": "JAX"}
     assert merged["missing"] == {"ort": "not installed"}
     (found,) = merged["groups"]
-    assert [(row["floor"], row["bound"]) for row in found["rows"]] == [(1.0, "products")] * 3
+    assert [(row["floor"], row["bound"]) for row in found["rows"]] == [(1.0, "products")] * 4
     assert found["ratio"] == pytest.approx(1.0)
     assert (found["lowest"], found["highest"]) == (0.5, 2.0)
     assert found["ours_to_floor"] == pytest.approx(4.0)

@@ -27,7 +27,7 @@ from .. import __version__
 from .benches import measure
 from .benches.groups import FAMILIES, GROUPS, Group
 from .benches.implementations import MODULES, OURS
-from .benches.load import QUIET
+from .benches.load import DISTURBED
 from .benches.processes import Workers
 from .console import message, progress, table
 from .info import VARIABLES, read_cpu
@@ -259,10 +259,10 @@ def notes(group: dict[str, Any]) -> list[str]:
     said = [f"The peer's path, by the time it takes: {'; '.join(paths)}."] if paths else []
     said += [f"No peer: {reason}." for reason in reasons]
     disturbed = [
-        f"{row['work']} ({row['others']:.0%})" for row in group["rows"] if (row["others"] or 0) > QUIET
+        f"{row['work']} ({row['others']:.0%})" for row in group["rows"] if (row["others"] or 0) > DISTURBED
     ]
     if disturbed:
-        said.append(f"Disturbed by other processes, which had a part of the cores: {'; '.join(disturbed)}.")
+        said.append(f"Other processes had a part of the cores, so no mean counts: {'; '.join(disturbed)}.")
     return said
 
 

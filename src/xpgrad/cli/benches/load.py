@@ -8,7 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-QUIET = 0.05  # the part of all cores' time that others may take
+QUIET = 0.05  # the part of all cores' time that others may take, or it is measured again
+DISTURBED = 0.15  # and above which no mean counts what was measured
 
 
 class Watch:

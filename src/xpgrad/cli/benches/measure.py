@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .floor import floor
 from .groups import GROUPS, Group
-from .load import quietest
+from .load import DISTURBED, quietest
 from .processes import MissingError, Worker, Workers, peak_memory, prepare, times_in_turns
 from .recurrent import Recurrent
 
@@ -141,12 +141,17 @@ def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str
     -------
     dict
         The group's fields but its works, ``ours`` (the one that ran), ``rows``, and over the rows: ``ratio``,
-        ``lowest`` and ``highest``.
+        ``lowest`` and ``highest``, of what was not disturbed.
     """
-    ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
+    ratios = [row["ratio"] for row in counted(rows) if row["ratio"] is not None]
     said = {name: value for name, value in group._asdict().items() if name != "works"}
     ends = {"lowest": min(ratios, default=None), "highest": max(ratios, default=None)}
     return {**said, "ours": ours, "ratio": _mean(ratios), **ends, "rows": list(rows)}
+
+
+def counted(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The rows that other processes did not disturb; all of them where none is left."""
+    return [row for row in rows if (row["others"] or 0.0) <= DISTURBED] or rows
 
 
 def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
@@ -182,7 +187,8 @@ def _floor(row: dict[str, Any], machine: Rates) -> dict[str, Any]:
 
 
 def _distance(rows: Sequence[dict[str, Any]], side: str) -> float | None:
-    return _mean([row[side]["median"] / row["floor"] for row in rows if row[side] and "floor" in row])
+    measured = [row for row in counted(rows) if row[side] and "floor" in row]
+    return _mean([row[side]["median"] / row["floor"] for row in measured])
 
 
 def _mean(values: Sequence[float]) -> float | None:
