@@ -34,9 +34,9 @@ class TorchEngine(NumpyEngine):
     array_types = (torch.Tensor, torch.nn.Parameter)
 
     def __init__(self) -> None:
+        super().__init__()
         # torch's own threads, where they are OpenMP's
-        team = find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
-        super().__init__(lambda: team)
+        self._own_team = find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
 
     @functools.cached_property
     def blas(self) -> Blas | None:

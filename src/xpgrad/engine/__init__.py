@@ -21,7 +21,7 @@ from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.engine.recorder import Recorder
 from xpgrad.engine.row_formula import RowFormula, Step
 from xpgrad.engine.standard import StandardEngine
-from xpgrad.engine.team import PoolTeam
+from xpgrad.engine.team import forked
 
 __all__ = [
     "Elementwise",
@@ -42,18 +42,19 @@ __all__ = [
 ]
 
 _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
-_pool = PoolTeam()
 
 
-def _process_team() -> Any:
-    """The threads of a framework that is loaded in this process, else a pool of our own."""
+def _host() -> Any:
+    """The engine of a framework that is loaded in this process, whose threads and BLAS are used; else None."""
+    if forked():
+        return None
     for name in _entries():
         if name in sys.modules and (adapter := _adapter(name)) is not None:
-            return adapter.team
-    return _pool
+            return adapter
+    return None
 
 
-_numpy_engine = NumpyEngine(_process_team)
+_numpy_engine = NumpyEngine(_host)
 _by_type: dict[type, Any] = dict.fromkeys(_numpy_engine.array_types, _numpy_engine)
 
 

@@ -56,14 +56,21 @@ class TimeLoop(NamedTuple):
 
 
 class NumpyEngine(NumpyImages, StandardEngine):
-    """Row buffers are NumPy arrays (rows, width) here, and every step writes into them."""
+    """Row buffers are NumPy arrays (rows, width) here, and every step writes into them.
+
+    Parameters
+    ----------
+    find_host : callable
+        Returns the engine of a framework whose threads and BLAS this process uses, None where there is none.
+    """
 
     name = "numpy"
     array_types: tuple[type, ...] = (np.ndarray,)
 
-    def __init__(self, find_team: Callable[[], Any] = PoolTeam) -> None:
+    def __init__(self, find_host: Callable[[], Any] = lambda: None) -> None:
         super().__init__(np)
-        self._find_team = find_team
+        self._find_host = find_host
+        self._own_team: Any = PoolTeam()
 
     def wrap(self, array: np.ndarray) -> np.ndarray:
         """The array itself, its rows made contiguous."""
@@ -131,13 +138,18 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     @property
     def team(self) -> Any:
-        """The threads for independent parts."""
-        return self._find_team()
+        """The threads for independent parts: the host's, else our own."""
+        host = self._find_host()
+        return self._own_team if host is None else host.team
 
-    @functools.cached_property
+    @property
     def blas(self) -> Blas | None:
-        """The BLAS that compiled time loops call, None where it was not found."""
-        return find_blas(np.linalg._umath_linalg.__file__)
+        """The BLAS that compiled code calls, None where it was not found.
+
+        The host's, where there is one: threads of NumPy's own would wait for the host's, which look for work.
+        """
+        host = self._find_host()
+        return _numpy_blas() if host is None else host.blas
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """See StandardEngine.scan. Steps may be cut into parts of their rows, which do not meet in a loop."""
@@ -323,6 +335,11 @@ class NumpyEngine(NumpyImages, StandardEngine):
         todo = list(items)
         with self.blas.in_one_thread() if self.blas and len(todo) > 1 else contextlib.nullcontext():
             return self.team.map(function, todo)
+
+
+@functools.cache
+def _numpy_blas() -> Blas | None:
+    return find_blas(np.linalg._umath_linalg.__file__)
 
 
 def _dtype(stages: Sequence[Elementwise | Product]) -> str:

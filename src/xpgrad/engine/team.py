@@ -36,6 +36,11 @@ def _forget_threads() -> None:
     _thread_pool.cache_clear()
 
 
+def forked() -> bool:
+    """Whether this process is a forked child: a framework's threads are not in it, and its BLAS waits for them."""
+    return _forked
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
