@@ -45,7 +45,7 @@ _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
 
 
 def _host() -> Any:
-    """The engine of a framework that is loaded in this process, whose threads and BLAS are used; else None."""
+    """The engine of a framework that is loaded in this process, whose threads and BLAS to use; else None."""
     if forked():
         return None
     for name in _entries():

@@ -37,7 +37,7 @@ def _forget_threads() -> None:
 
 
 def forked() -> bool:
-    """Whether this process is a forked child: a framework's threads are not in it, and its BLAS waits for them."""
+    """Whether this process is a forked child: a framework's threads, for which its BLAS waits, are not in it."""
     return _forked
 
 
