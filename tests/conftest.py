@@ -12,6 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -50,9 +51,13 @@ def automatic_engine() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call runs from its program the first time, as it does from the second time on for a user."""
-    monkeypatch.setattr(_plans, "_FIRST_CALLS", 0)
+def planned_at_once() -> Iterator[None]:
+    """A call runs from its program the first time, as it does from the second time on for a user.
+
+    Not by `monkeypatch`, which a test's own fixtures must be free to have in the order that they need.
+    """
+    with mock.patch.object(_plans, "_FIRST_CALLS", 0):
+        yield
 
 
 @pytest.fixture

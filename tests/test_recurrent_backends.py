@@ -232,10 +232,11 @@ def test_what_is_not_asked_for_costs_no_product_in_the_lstm(
     case = make_case(LSTM, rng, T=T, N=N, I=I, H=H)
     steps = (T - 1) * [(N, H)]  # dh of the step before; the first has none
     everything = products(case, monkeypatch, tuple(set(LSTM.fields) - {"P"}))
-    assert sorted(everything) == sorted([*steps, (N, H), (T * N, I), (4 * H, I), (4 * H, H)])
+    of_r = 2 * [(4 * H, H)]  # by the initial state, and by all outputs but the last
+    assert sorted(everything) == sorted([*steps, (N, H), (T * N, I), (4 * H, I), *of_r])
     assert products(case, monkeypatch, ("X",)) == [*steps, (T * N, I)]
     assert products(case, monkeypatch, ("W",)) == [*steps, (4 * H, I)]
-    assert products(case, monkeypatch, ("R",)) == [*steps, (4 * H, H)]
+    assert products(case, monkeypatch, ("R",)) == [*steps, *of_r]
     assert products(case, monkeypatch, ("B",)) == steps
     assert products(case, monkeypatch, ("initial_c",)) == steps
     assert products(case, monkeypatch, ("initial_h",)) == [*steps, (N, H)]
@@ -251,7 +252,8 @@ def test_what_is_not_asked_for_costs_no_product_in_the_gru(
     # with reset after, R_h h' of all steps at once before the loop and one product a step; with reset before,
     # through the candidate and through the gates
     steps = [(T * N, H), *(T - 1) * [(N, H)]] if reset else (2 * T - 1) * [(N, H)]
-    of_r = [(3 * H, H)] if reset else [(2 * H, H), (H, H)]
+    # by the initial state, and by all outputs but the last; r h' has no such parts
+    of_r = 2 * [(3 * H, H)] if reset else [*2 * [(2 * H, H)], (H, H)]
     everything = products(case, monkeypatch, tuple(GRU.fields))
     assert sorted(everything) == sorted([*steps, (N, H), (T * N, I), (3 * H, I), *of_r])
     assert products(case, monkeypatch, ("X",)) == [*steps, (T * N, I)]

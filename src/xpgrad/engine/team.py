@@ -37,7 +37,7 @@ def _forget_threads() -> None:
 
 
 def forked() -> bool:
-    """Whether this process is a forked child: the framework's threads, which its BLAS needs, are not in it."""
+    """Whether this process is a forked child: a framework's threads, which its BLAS needs, are not in it."""
     return _forked
 
 
