@@ -28,8 +28,8 @@ from xpgrad.engine import (
     array_loops,
     block_functions,
     numpy_engine,
-    numpy_program,
     team,
+    traced_formula,
 )
 from xpgrad.engine.special import erfcx
 
@@ -489,7 +489,7 @@ def test_where_of_blocks(dtype):
 
 
 def selections(xp, x, y, z, *, kind, bound):
-    """Every form of `where` that a NumPy program has a way of its own for."""
+    """Every form of `where` that a traced formula has a way of its own for."""
     zero = xp.zeros_like(x)
     if kind == "masks":
         return (
@@ -513,14 +513,14 @@ def selections(xp, x, y, z, *, kind, bound):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["masks", "bounds", "signs", "zeros", "operand", "number", "products"])
-def test_numpy_programs(kind, dtype):
+def test_traced_formulas(kind, dtype):
     """As the formula itself on NumPy arrays: NaN of both signs, infinities, zeros; any size, in place."""
     values = np.asarray([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, -np.nan, 0.5, 3.0], dtype)
     x, y, z = (axis.ravel() for axis in np.meshgrid(values, values, values))
     one = np.asarray([-2.0], dtype)
     for bound in (0.0, 0.5, -1.5):
         formula = Formula(selections, {"kind": kind}, ("bound",))
-        program = numpy_program.Program(formula, [False] * 3, np.dtype(dtype), (bound,))
+        program = traced_formula.TracedFormula(formula, [False] * 3, np.dtype(dtype), (bound,))
         with np.errstate(all="ignore"):
             for size in (1000, 10, 1, 0, 1000):
                 for last in (z[:size], one):
@@ -534,9 +534,9 @@ def test_numpy_programs(kind, dtype):
                             np.testing.assert_array_equal(np.signbit(out), np.signbit(expected))
 
 
-def test_numpy_programs_in_threads():
+def test_traced_formulas_in_threads():
     """Each thread has buffers of its own."""
-    program = numpy_program.Program(
+    program = traced_formula.TracedFormula(
         Formula(selections, {"kind": "products", "bound": 0.5}), [False] * 3, np.dtype(np.float32), ()
     )
     rng = np.random.default_rng(14)
@@ -553,13 +553,13 @@ def test_numpy_programs_in_threads():
         list(pool.map(repeat, range(8)))
 
 
-def test_numpy_programs_compute_nothing_twice():
+def test_traced_formulas_compute_nothing_twice():
     """And keep no buffer longer than its value is needed."""
 
     def formula(xp, x, y):
         return (xp.exp(x) * y + 1.0 * (xp.exp(x) * y) + (xp.exp(x) + 1) / 1.0,)
 
-    text = numpy_program.Program(Formula(formula), [False, False], np.dtype(np.float32), ()).text
+    text = traced_formula.TracedFormula(Formula(formula), [False, False], np.dtype(np.float32), ()).text
     assert text.count("exp(") == 1
     assert text.count("multiply(") == 1
     assert "divide" not in text
@@ -568,7 +568,9 @@ def test_numpy_programs_compute_nothing_twice():
 
 def test_a_formula_of_ufuncs_only():
     with pytest.raises(AttributeError, match="cumsum: it is no elementwise function"):
-        numpy_program.Program(Formula(lambda xp, x: (xp.cumsum(x),)), [False], np.dtype(np.float32), ())
+        traced_formula.TracedFormula(
+            Formula(lambda xp, x: (xp.cumsum(x),)), [False], np.dtype(np.float32), ()
+        )
 
 
 class TestChoice:

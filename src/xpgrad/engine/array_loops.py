@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpgrad.engine import block_functions, numpy_program
+from xpgrad.engine import block_functions, traced_formula
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.row_formula import RowFormula
 
@@ -43,8 +43,8 @@ _codes: dict[tuple, tuple[Any, Any]] = {}
 """Compiled loops, as generated modules; each keeps its formula, which its key holds by identity."""
 
 
-_programs: dict[tuple, tuple[Formula, numpy_program.Program]] = {}
-"""Formulas as NumPy programs; each keeps its formula, as above."""
+_programs: dict[tuple, tuple[Formula, traced_formula.TracedFormula]] = {}
+"""Formulas, traced; each keeps its formula, as above."""
 
 
 _quick: dict[tuple[int, str], Any] = {}
@@ -114,7 +114,7 @@ def elementwise(
         threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else numpy_program.BLOCK)
+        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else traced_formula.BLOCK)
     return out
 
 
@@ -182,13 +182,13 @@ def _by_numpy(
 
 def _program(
     formula: Formula, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float]
-) -> numpy_program.Program:
+) -> traced_formula.TracedFormula:
     key = (id(formula), absent, dtype.char, *numbers)
     found = _programs.get(key)
     if found is None:
         if len(_programs) >= _PROGRAMS:
             _programs.clear()
-        found = _programs[key] = formula, numpy_program.Program(formula, absent, dtype, numbers)
+        found = _programs[key] = formula, traced_formula.TracedFormula(formula, absent, dtype, numbers)
     return found[1]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine import array_loops, numpy_program
+from xpgrad.engine import array_loops, traced_formula
 from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
@@ -292,7 +292,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result for arrays that agree."""
         compiling = jit_enabled()
-        if compiling or arrays[0].size < numpy_program.BLOCK:
+        if compiling or arrays[0].size < traced_formula.BLOCK:
             result = array_loops.quick_elementwise(self, formula, arrays, numbers, compiling)
             if result is not None:
                 return result

@@ -1,4 +1,4 @@
-"""A formula as a NumPy program: traced once into calls of ufuncs, each of which writes into a buffer.
+"""A formula without numba: traced once into calls of ufuncs, each of which writes into a buffer.
 
 The formula is called with stand-ins for arrays, which record what is done to them. An expression that occurs
 twice is computed once; a buffer serves again as soon as its value has been used; the last call writes the
@@ -164,7 +164,7 @@ def _same(a: Any, b: Any) -> bool:
     )
 
 
-class Program:
+class TracedFormula:
     """A formula for arrays of a dtype, with its numbers fixed.
 
     Parameters
