@@ -272,6 +272,21 @@ def test_a_result_twice_is_two_arrays(recorder):
     np.testing.assert_array_equal(one, other)
 
 
+def test_joined_arrays_are_made_in_their_place(recorder):
+    """Along the first axis nothing is copied, but what is joined twice, a view, or a result of its own."""
+    a, xp = recorder.input("a"), recorder.xp
+    one, other = a + a, a * a
+    joined = xp.concat([one, xp.stack([other[0, :]], axis=0), other, one], axis=0)
+    copies = [i for i in recorder._program._instructions if i._kind == "copy"]
+    assert len(copies) == 2
+    program = recorder.program([joined, one])
+    got, alone = program.run([array.ctypes.data for array in ARRAYS.values()])
+    A = ARRAYS["a"]
+    np.testing.assert_array_equal(got, np.concatenate([A + A, (A * A)[:1], A * A, A + A]))
+    np.testing.assert_array_equal(alone, A + A)
+    assert not np.shares_memory(got, alone)
+
+
 def test_column_sums(recorder):
     sums = recorder.column_sums(recorder.input("a"))
     np.testing.assert_array_equal(run(recorder, sums, **ARRAYS), ARRAYS["a"].sum(axis=0))

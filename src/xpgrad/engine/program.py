@@ -204,6 +204,7 @@ class Program:
         self._engine, self._dtype = engine, dtype
         self.inputs = [Block(0) for _ in range(inputs)]
         self._constants: dict[Block, np.ndarray] = {}
+        self._inside: dict[Block, tuple[Block, int]] = {}
         self._instructions: list[Instruction] = []
 
     # --- writing it
@@ -217,6 +218,25 @@ class Program:
         block = Block(array.size)
         self._constants[block] = array
         return block
+
+    def place(self, block: Block, whole: Block, start: int) -> bool:
+        """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
+        if block in self.inputs or block in self._constants or block in self._inside:
+            return False
+        self._inside[block] = (whole, start)
+        return True
+
+    def is_placed(self, block: Block) -> bool:
+        """Whether the block is a part of another one."""
+        return block in self._inside
+
+    def _whole(self, block: Block) -> tuple[Block, int]:
+        """The block that is no part of another, and where in it this one begins, in elements."""
+        start = 0
+        while block in self._inside:
+            block, distance = self._inside[block]
+            start += distance
+        return block, start
 
     def add(self, instruction: Instruction) -> None:
         """Write down the next instruction."""
@@ -252,6 +272,10 @@ class Program:
             if not isinstance(value, Address):
                 continue
             block, distance = value
+            first = 0
+            if block is not None:
+                block, first = self._whole(block)
+            distance += first * self._dtype.itemsize
             if block is None:
                 number = self_number
             elif block in number_of:
@@ -274,7 +298,8 @@ class Program:
         """Where in the arena each memory begins, and the arena's size: first fit, by first and last use."""
         uses: dict[Block, list[int]] = {}
         for number, instruction in enumerate(self._instructions):
-            for block in instruction.blocks():
+            for part in instruction.blocks():
+                block, _ = self._whole(part)
                 if block not in elsewhere and block not in self._constants:
                     uses.setdefault(block, []).append(number)
         placed: list[tuple[int, int, int]] = []  # first byte, behind the last byte, last use

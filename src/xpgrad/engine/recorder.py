@@ -133,13 +133,19 @@ class RecordedNamespace:
         return x.view(x.offset, tuple(x.shape[k] for k in axes), tuple(x.strides[k] for k in axes))
 
     def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
-        """One behind the other."""
+        """One behind the other.
+
+        Along the first axis, an array that is all of its memory is not copied: that memory becomes a part of
+        the result's, before anything is written to it. No kernel writes to arrays that it has joined.
+        """
         shape = list(arrays[0].shape)
         shape[axis] = sum(x.shape[axis] for x in arrays)
         result, start = self._recorder.fresh(tuple(shape)), 0
         for x in arrays:
             stop = start + x.shape[axis]
-            self._recorder.copy(result[(*[slice(None)] * axis, slice(start, stop))], x)
+            target = result[(*[slice(None)] * axis, slice(start, stop))]
+            if axis or not self._recorder.place(x, target):
+                self._recorder.copy(target, x)
             start = stop
         return result
 
@@ -193,7 +199,8 @@ class Recorder:
                 outputs.append(None)
                 continue
             own = result
-            if own.block in taken or own.size != own.block.size or not own.contiguous:
+            placed = self._program.is_placed(own.block)
+            if placed or own.block in taken or own.size != own.block.size or not own.contiguous:
                 own = self.fresh(own.shape)
                 self.copy(own, result)
             taken.add(own.block)
@@ -214,6 +221,11 @@ class Recorder:
     def fresh(self, shape: tuple[int, ...]) -> Recorded:
         """New memory, to be written first."""
         return Recorded(self, self._program.memory(prod(shape)), 0, tuple(shape), _row_major(shape))
+
+    def place(self, x: Recorded, target: Recorded) -> bool:
+        """Let an array's memory be the target's, where it is all of a memory that is free for it."""
+        whole = x.size == x.block.size and x.contiguous
+        return whole and self._program.place(x.block, target.block, target.offset)
 
     def contiguous(self, x: Recorded) -> Recorded:
         """The array, or a copy whose elements follow one another."""
