@@ -34,7 +34,8 @@ COLUMNS = {
 _MEASURE = """
 import sys, timeit
 sys.path.insert(0, {here!r})
-from benchmarks import make, ratio
+from benchmarks import make
+from benches.timing import ratio
 from benches.elementwise import ALONG_AXIS, Elementwise
 for name in {names!r}:
     ours, peer = (make(impl, Elementwise(name, (4096, 1024))).backward for impl in ({impl!r}, "torch"))

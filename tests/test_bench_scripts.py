@@ -211,3 +211,13 @@ def test_a_slowdown_fails_and_noise_does_not(script, project, capfd, monkeypatch
     assert "NOT SIGNIFICANTLY CHANGED" in capfd.readouterr().out
     assert compare.main(["main~1", "main", *options]) == 1
     assert "PERFORMANCE DECREASED" in capfd.readouterr().out
+
+
+def test_the_table_of_elementwise_gradients(script):
+    pytest.importorskip("torch", reason="torch is not installed: it is the peer")
+    head, _, row, *_ = script("elementwise").table(["relu"], ["numpy"], 0.01)
+    assert head.count("|") == row.count("|") == 4
+    name, ratio, cost = (cell.strip() for cell in row.strip("|").split("|"))
+    assert name == "relu"
+    assert float(ratio) > 0
+    assert float(cost) > 0
