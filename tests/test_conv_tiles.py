@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
+pytest.importorskip("numba", reason="numba is not installed: there are no tiles")
 
 import xpgrad
 from conv_cases import Case
-from xpgrad.engine import compiled_shifts, register_tiles
+from xpgrad.engine import NumpyEngine, compiled_shifts, register_tiles
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
@@ -94,3 +94,17 @@ def test_a_nan_stays_in_its_window(rng: np.random.Generator) -> None:
     reached = np.zeros(Y.shape, dtype=bool)
     reached[0, :, 3:6, 9:12] = True
     assert np.array_equal(np.isnan(Y), reached)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 7])
+def test_shares_of_blocks_are_added_up(count: int, rng: np.random.Generator) -> None:
+    """Every block once, whichever share it is in."""
+    rows = rng.integers(0, 9, size=(count, 5)).astype("float64")
+
+    def add(block: slice, totals: list | None) -> list:
+        own = rows[block].sum(axis=0)
+        return [own, 2 * own] if totals is None else [totals[0] + own, totals[1] + 2 * own]
+
+    found = NumpyEngine().accumulate(add, [slice(number, number + 1) for number in range(count)])
+    for total, factor in zip(found, (1, 2), strict=True):
+        np.testing.assert_array_equal(total, factor * rows.sum(axis=0))

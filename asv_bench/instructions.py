@@ -1,0 +1,129 @@
+"""Where the time of a recurrent training step goes: its programs, instruction by instruction.
+
+    python asv_bench/instructions.py            # a table of some steps
+    python asv_bench/instructions.py --write    # and put it into docs/performance.md
+
+The step is `xpgrad_torch`'s, forward and backward for all gradients. A program's instructions are run one at
+a time, between two looks at the clock; medians of many steps. What is in no program belongs to Python and
+PyTorch: the module's checks, autograd, views.
+"""
+
+import argparse
+import ctypes
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+import xpgrad_torch
+from page import write_between
+from xpgrad import _plans
+from xpgrad.cli.info import read_cpu
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+STEPS = (
+    ("LSTM", (50, 1, 64, 64), {}),
+    ("LSTM", (50, 32, 256, 256), {}),
+    ("LSTM", (50, 32, 256, 256), {"peephole": True}),
+    ("LSTM", (100, 64, 128, 512), {"peephole": True}),
+    ("GRU", (50, 1, 64, 64), {}),
+    ("GRU", (50, 32, 256, 256), {}),
+)
+KINDS = ("products", "packing", "copies", "time loops")  # in the order of the instructions' numbers
+
+
+def watch(program, record):
+    """Let a program call ``record(kind, seconds, operations)`` for each instruction."""
+    execute = program._execute
+
+    def run(address, begin, end):
+        code = np.ctypeslib.as_array((ctypes.c_int64 * end).from_address(address))
+        while begin < end:
+            size, kind = int(code[begin]), int(code[begin + 1])
+            start = time.perf_counter()
+            execute(address, begin, begin + size)
+            seconds = time.perf_counter() - start
+            m, n, k = (int(number) for number in code[begin + 2 : begin + 5]) if kind == 0 else (0, 0, 0)
+            record(KINDS[kind], seconds, 2 * m * n * k)
+            begin += size
+
+    program._execute = run
+    return execute
+
+
+def measure(kind, sizes, options, seconds):
+    """Milliseconds of a whole step, of each kind of instruction, and operations of the products."""
+    steps, batch, width, hidden = sizes
+    module = getattr(xpgrad_torch, kind)(width, hidden, **options)
+    X = torch.randn(steps, batch, width, requires_grad=True)
+    cotangent = torch.randn(steps, batch, hidden)
+
+    def step():
+        start = time.perf_counter()
+        module(X)[0].backward(cotangent)
+        taken = time.perf_counter() - start
+        X.grad = None
+        module.zero_grad()
+        return taken
+
+    _plans._known.clear()
+    for _ in range(3):
+        step()
+    whole, parts, operations = [], defaultdict(list), 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        whole.append(step())
+    programs = [known[0] for known in _plans._known.values() if isinstance(known, tuple)]
+    sums = defaultdict(float)
+
+    def record(kind, seconds, count):
+        sums[kind] += seconds
+        sums["operations"] += count
+
+    executors = [watch(program, record) for program in programs]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        sums.clear()
+        step()
+        operations = sums["operations"]
+        for name in KINDS:
+            parts[name].append(sums[name])
+    for program, execute in zip(programs, executors, strict=True):
+        program._execute = execute
+    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in KINDS}, operations
+
+
+def table(seconds):
+    """The lines of the table, of Markdown."""
+    heads = ("whole", "products", "products, GFLOP/s", "time loops", "copies and packing", "outside")
+    yield f"| step, ms | {' | '.join(heads)} |"
+    yield f"| --- |{' ---: |' * len(heads)}"
+    for kind, sizes, options in STEPS:
+        whole, parts, operations = measure(kind, sizes, options, seconds)
+        name = " ".join([kind, ", ".join(map(str, sizes)), *(f"({option})" for option in options)])
+        moved = parts["copies"] + parts["packing"]
+        cells = [whole, parts["products"], operations / parts["products"] / 1e6, parts["time loops"], moved]
+        cells.append(whole - sum(parts.values()))
+        yield f"| {name} | {' | '.join(f'{cell:.3g}' for cell in cells)} |"
+    yield ""
+    threads = torch.get_num_threads()
+    yield f"Medians by `asv_bench/instructions.py` on {read_cpu().name}, {threads} threads."
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each step, twice (default: 1)")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    args = parser.parse_args()
+
+    lines = "\n".join(table(args.seconds))
+    print(lines)
+    if args.write:
+        write_between(PAGE, "instructions", lines)
+
+
+if __name__ == "__main__":
+    main()
