@@ -64,7 +64,7 @@ class TorchEngine(NumpyEngine):
         """See NumpyEngine.form."""
         layouts, grad = [], torch.is_grad_enabled()
         dtype = next(iter(arrays)).dtype
-        if dtype not in _COMPUTED or _FSDP in sys.modules:
+        if dtype not in _COMPUTED:
             return None
         for array in arrays:
             if not _plain(array) or array.dtype is not dtype or (grad and array.requires_grad):

@@ -657,8 +657,7 @@ def _backward_after(
         if "X" in wanted:
             sums.add_input(chunk, rows[:, : 3 * H], W)
         if "W" in wanted:
-            sums.add_weight("W of candidate", rows[:, :H], back.x[chunk.part, :])
-            sums.add_weight("W of gates", rows[:, H : 3 * H], back.x[chunk.part, :])
+            sums.add_weight("W", rows[:, : 3 * H], back.x[chunk.part, :])
         if "R" in wanted:
             back.add_recurrent_weight("R", rows[:, H:], chunk)
         if "B" in wanted:
@@ -666,7 +665,7 @@ def _backward_after(
     axis = 1 if per_sample else 0  # of the gates
     grads: dict[str, Any] = {}
     if "W" in wanted:
-        grads["W"] = xp.concat([sums["W of gates"], sums["W of candidate"]], axis=axis)
+        grads["W"] = xp.roll(sums["W"], -H, axis=axis)
     if "R" in wanted:
         grads["R"] = sums["R"]
     if "B" in wanted:
