@@ -40,6 +40,7 @@ def run_in(monkeypatch):
                 monkeypatch.setattr(one.team, "size", lambda: 3)
         if "packed" in way:
             monkeypatch.setattr(numpy_engine, "_PACKED", 0)
+            monkeypatch.setattr(numpy_engine, "_PACKED_FROM_COLUMNS", 0)
             monkeypatch.setattr(numpy_engine, "_PACKED_TIMES", 0)
         if way == "without BLAS":
             for one in engines():

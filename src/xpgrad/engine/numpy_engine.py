@@ -31,8 +31,10 @@ _CHUNK_ROWS = 1024
 _PARALLEL = 1 << 17
 # The same for a time loop with products in it, all of its steps together.
 _PARALLEL_LOOP = 1 << 14
-# A weight smaller than this, or used less often, is not worth being packed.
-_PACKED = 1 << 15
+# A weight with fewer elements than this, or used less often, is not worth being packed: products take it as fast
+# row by row from a second-level cache. If it has to be rearranged anyway, packing is the faster way to do it.
+_PACKED = 1 << 19
+_PACKED_FROM_COLUMNS = 1 << 17
 _PACKED_TIMES = 12
 # A product of fewer rows than this makes too little of each number of the weight that it reads.
 _PRODUCT_ROWS = 16
@@ -104,14 +106,16 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
         """Row-major, which products take faster than a transpose; in BLAS's own form where that pays."""
-        functions = self.packing(weight.dtype, weight.size, times)
+        by_columns = weight.T.flags.c_contiguous
+        functions = self.packing(weight.dtype, weight.size, by_columns, times)
         if functions is None:
             return PackedWeight(np.ascontiguousarray(weight))
-        return pack(weight if weight.T.flags.c_contiguous else np.ascontiguousarray(weight), functions)
+        return pack(weight if by_columns else np.ascontiguousarray(weight), functions)
 
-    def packing(self, dtype: Any, size: int, times: int) -> PackedGemm | None:
+    def packing(self, dtype: Any, size: int, by_columns: bool, times: int) -> PackedGemm | None:
         """What packs a weight of so many elements for so many products; None where that does not pay."""
-        if self.blas is None or not jit_enabled() or size < _PACKED or times < _PACKED_TIMES:
+        least = _PACKED_FROM_COLUMNS if by_columns else _PACKED
+        if self.blas is None or not jit_enabled() or size < least or times < _PACKED_TIMES:
             return None
         return self.blas.packed.get(_NAMES.get(dtype, ""))
 

@@ -333,10 +333,10 @@ class Recorder:
 
     def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
-        functions = self._engine.packing(self.dtype, weight.size, times)
+        by_columns = weight.T.contiguous
+        functions = self._engine.packing(self.dtype, weight.size, by_columns, times)
         if functions is None:
             return PackedWeight(self._by_rows(weight))  # type: ignore[arg-type]
-        by_columns = weight.T.contiguous
         source = weight if by_columns else self.contiguous(weight)
         size = functions.bytes_of(*weight.shape)
         buffer = self.fresh((-(-size // self.dtype.itemsize),))
