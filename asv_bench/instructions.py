@@ -22,6 +22,7 @@ import xpgrad_torch
 from page import write_between
 from xpgrad import _plans
 from xpgrad.cli.info import read_cpu
+from xpgrad.engine.program import Arithmetic, Loop, Multiply, Pack
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 STEPS = (
@@ -32,7 +33,12 @@ STEPS = (
     ("GRU", (50, 1, 64, 64), {}),
     ("GRU", (50, 32, 256, 256), {}),
 )
-KINDS = ("products", "packing", "copies", "time loops")  # in the order of the instructions' numbers
+KINDS = {
+    Multiply.number: "products",
+    Pack.number: "packing",
+    Arithmetic.number: "copies",
+    Loop.number: "time loops",
+}
 
 
 def watch(program, record):
@@ -46,7 +52,7 @@ def watch(program, record):
             start = time.perf_counter()
             execute(address, begin, begin + size)
             seconds = time.perf_counter() - start
-            m, n, k = (int(number) for number in code[begin + 2 : begin + 5]) if kind == 0 else (0, 0, 0)
+            m, n, k = code[begin + 2 : begin + 5].tolist() if kind == Multiply.number else (0, 0, 0)
             record(KINDS[kind], seconds, 2 * m * n * k)
             begin += size
 
@@ -89,22 +95,22 @@ def measure(kind, sizes, options, seconds):
         sums.clear()
         step()
         operations = sums["operations"]
-        for name in KINDS:
+        for name in KINDS.values():
             parts[name].append(sums[name])
     for program, execute in zip(programs, executors, strict=True):
         program._execute = execute
-    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in KINDS}, operations
+    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in KINDS.values()}, operations
 
 
 def table(seconds):
     """The lines of the table, of Markdown."""
-    heads = ("whole", "products", "products, GFLOP/s", "time loops", "copies and packing", "outside")
+    heads = ("whole", "products", "products, GFLOP/s", "time loops", "copies, sums, packing", "outside")
     yield f"| step, ms | {' | '.join(heads)} |"
     yield f"| --- |{' ---: |' * len(heads)}"
     for kind, sizes, options in STEPS:
         whole, parts, operations = measure(kind, sizes, options, seconds)
         name = " ".join([kind, ", ".join(map(str, sizes)), *(f"({option})" for option in options)])
-        moved = parts["copies"] + parts["packing"]
+        moved = parts["arithmetic"] + parts["packing"]
         cells = [whole, parts["products"], operations / parts["products"] / 1e6, parts["time loops"], moved]
         cells.append(whole - sum(parts.values()))
         yield f"| {name} | {' | '.join(f'{cell:.3g}' for cell in cells)} |"

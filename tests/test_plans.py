@@ -202,8 +202,13 @@ def test_one_program_in_several_threads(rng):
 # --- the recorder and the program, for themselves ------------------------------------------------------
 
 
-@pytest.fixture
-def recorder():
+@pytest.fixture(params=["in one part", "in parts"])
+def recorder(request, monkeypatch):
+    """One whose arithmetic runs in one part, and one where it is cut into three."""
+    if request.param == "in parts":
+        pytest.importorskip("torch", reason="programs start threads by OpenMP's team, which torch brings")
+        monkeypatch.setattr(programs, "_PARALLEL", 0)
+        monkeypatch.setattr(xpgrad.engine._numpy_engine.team, "size", lambda: 3)
     layouts = {"a": ((4, 6), (6, 1)), "b": ((6, 3), (1, 6)), "c": ((2, 4, 6), (24, 6, 1))}
     return Recorder(xpgrad.engine._numpy_engine, layouts, np.dtype("float64"))
 
@@ -287,9 +292,35 @@ def test_joined_arrays_are_made_in_their_place(recorder):
     assert not np.shares_memory(got, alone)
 
 
-def test_column_sums(recorder):
-    sums = recorder.column_sums(recorder.input("a"))
-    np.testing.assert_array_equal(run(recorder, sums, **ARRAYS), ARRAYS["a"].sum(axis=0))
+@pytest.mark.parametrize("rows", range(1, 10))
+def test_sums_over_rows(recorder, rows):
+    """Of any number of rows, of a part of the columns, and of columns whose elements lie apart."""
+    c = ARRAYS["c"].reshape(8, 6)
+    many, b = recorder.xp.reshape(recorder.input("c"), (8, 6)), recorder.input("b")
+    first, second = many[:rows, 1:], recorder.xp.permute_dims(b, (1, 0))
+    sums = recorder.xp.concat(
+        [
+            recorder.column_sums(first),
+            recorder.column_dots(first, first[:, :]),
+            recorder.column_sums(b),
+            recorder.column_dots(second[:, :5], many[:3, 1:]),
+        ]
+    )
+    x, y = c[:rows, 1:], ARRAYS["b"]
+    dots = (y.T[:, :5] * c[:3, 1:]).sum(axis=0)
+    expected = [x.sum(axis=0), (x * x).sum(axis=0), y.sum(axis=0), dots]
+    np.testing.assert_allclose(run(recorder, sums, **ARRAYS), np.concatenate(expected), rtol=1e-14)
+
+
+def test_an_array_that_is_broadcast():
+    """A cotangent of a sum is one number with strides of 0."""
+    layouts = {"a": ((4, 6), (0, 0)), "b": ((4, 6), (6, 0)), "c": ((4, 6), (0, 1))}
+    recorder = Recorder(xpgrad.engine._numpy_engine, layouts, np.dtype("float64"))
+    a, b, c = (recorder.input(name) for name in "abc")
+    number, rows = np.asarray(3.0), np.arange(24.0)
+    total = run(recorder, recorder.xp.concat([a + b, c + c, a]), a=number, b=rows, c=rows)
+    expected = [np.full((4, 6), 3.0) + rows[:24:6, None], np.tile(2 * rows[:6], (4, 1)), np.full((4, 6), 3.0)]
+    np.testing.assert_array_equal(total, np.concatenate(expected))
 
 
 def test_the_arena_shares_places_but_not_at_one_time(recorder):
@@ -299,7 +330,7 @@ def test_the_arena_shares_places_but_not_at_one_time(recorder):
     for _ in range(10):
         total = total + first
     program = recorder.program([total + first])
-    size = programs._LINE * -(-24 * 8 // programs._LINE)
+    size = programs.LINE * -(-24 * 8 // programs.LINE)
     assert program._arena_bytes == 3 * size
     (got,) = program.run([array.ctypes.data for array in ARRAYS.values()])
     np.testing.assert_array_equal(got, 24 * ARRAYS["a"])

@@ -519,8 +519,18 @@ class GradientSums:
         if self._per_sample:
             self._sums[name] = self._call.xp.sum(self._direction.timeline.unpack(d), axis=0)
         else:
-            sums = self._call.engine.column_sums(d)
-            self._sums[name] = self._sums[name] + sums if name in self._sums else sums
+            self._add(name, self._call.engine.column_sums(d))
+
+    def add_dots(self, name: str, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """As `add_rows`, of the products of a pair's rows, one pair behind the other."""
+        engine, xp, unpack = self._call.engine, self._call.xp, self._direction.timeline.unpack
+        if self._per_sample:
+            self._sums[name] = xp.concat([xp.sum(unpack(a * b), axis=0) for a, b in pairs], axis=-1)
+        else:
+            self._add(name, xp.concat([engine.column_dots(a, b) for a, b in pairs]))
+
+    def _add(self, name: str, sums: Any) -> None:
+        self._sums[name] = self._sums[name] + sums if name in self._sums else sums
 
     def __getitem__(self, name: str) -> Any:
         """A sum, once all chunks are through."""

@@ -594,8 +594,8 @@ class _Backward:
             C = self.call.engine.array(self.c_rows)
             c_prev = self.direction.timeline.previous(C, self.c0, chunk)
             seen = [c_prev, C[chunk.part, :], c_prev]  # by the gates i o f
-            own = [d[:, k * H : (k + 1) * H] * c for k, c in zip(self.call.order, seen, strict=False)]
-            sums.add_rows("P", self.call.xp.concat(own, axis=1))
+            own = [d[:, k * H : (k + 1) * H] for k in self.call.order[:3]]
+            sums.add_dots("P", [*zip(own, seen, strict=True)])
 
     def initial_gradients(self) -> dict[str, Any]:
         """The wanted gradients of the initial states, once all chunks are through."""

@@ -168,6 +168,25 @@ def run(code, begin, end):
     return load(f"program_{dtype}", text).run.address
 
 
+@functools.cache
+def compiled_arithmetic(dtype: str) -> int:
+    """The address of native_program.arithmetic for arrays of a dtype, as ``function(data, part)``."""
+    text = f"""# part of an array's arithmetic in {dtype}; generated, {_versions()}
+from numba import carray, cfunc
+import numpy as np
+
+from xpgrad.engine.native_program import arithmetic
+
+real = np.{dtype}(0)
+
+
+@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
+def run(data, part):
+    arithmetic(carray(data, (17,), np.int64), part, real)
+"""
+    return load(f"arithmetic_{dtype}", text).run.address
+
+
 def cache_folder() -> Path:
     """Where compiled formulas are kept: ``XPGRAD_CACHE_DIR``, else the user's cache folder."""
     chosen = os.environ.get("XPGRAD_CACHE_DIR")

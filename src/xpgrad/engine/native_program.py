@@ -26,39 +26,70 @@ def _vector(address, one):
     return carray(pointer(address), (_FAR,), type(one))
 
 
-@njit
-def _arithmetic(code, i, real):
-    """One of Arithmetic.KINDS, on three axes."""
-    kind, planes, rows, columns = code[i : i + 4]
-    y, x, z = code[i + 4 : i + 8], code[i + 8 : i + 12], code[i + 12 : i + 16]
-    for plane in range(planes):
-        for row in range(rows):
-            to = y[1] * plane + y[2] * row
-            one, other = x[1] * plane + x[2] * row, z[1] * plane + z[2] * row
-            target = _vector(y[0], real)[to : to + (columns - 1) * y[3] + 1]
-            if kind == 0:
-                target[:: y[3]] = 0
-                continue
-            first = _vector(x[0], real)[one : one + (columns - 1) * x[3] + 1]
-            if kind == 1:
-                if x[3] == 1 and y[3] == 1:
-                    for j in range(columns):
-                        target[j] = first[j]
-                else:
-                    for j in range(columns):
-                        target[j * y[3]] = first[j * x[3]]
-                continue
-            second = _vector(z[0], real)[other : other + (columns - 1) * z[3] + 1]
-            if kind == 2:
-                for j in range(columns):
-                    target[j * y[3]] = first[j * x[3]] + second[j * z[3]]
-            else:
-                for j in range(columns):
-                    target[j * y[3]] = first[j * x[3]] * second[j * z[3]]
+@njit(forceinline=True)
+def _row(kind, target, first, second, steps, count):
+    """Zero, a copy, a sum or a product on one row."""
+    y, x, z = steps
+    if kind == 0:
+        for j in range(count):
+            target[j * y] = 0
+    elif kind == 1:
+        for j in range(count):
+            target[j * y] = first[j * x]
+    elif kind == 2:
+        for j in range(count):
+            target[j * y] = first[j * x] + second[j * z]
+    else:
+        for j in range(count):
+            target[j * y] = first[j * x] * second[j * z]
 
 
 @njit(forceinline=True)
-def _loop(code, i):
+def _column_sums(products, target, x, row, z, other, rows, count):
+    """Of the matrix x, or of its product with z, four rows at a time: the target is written less often."""
+    for j in range(count):
+        target[j] = 0
+    whole = rows - rows % 4
+    for k in range(0, whole, 4):
+        a, b, c, d = x[k * row :], x[(k + 1) * row :], x[(k + 2) * row :], x[(k + 3) * row :]
+        if not products:
+            for j in range(count):
+                target[j] += (a[j] + b[j]) + (c[j] + d[j])
+        else:
+            e, f, g, h = z[k * other :], z[(k + 1) * other :], z[(k + 2) * other :], z[(k + 3) * other :]
+            for j in range(count):
+                target[j] += (a[j] * e[j] + b[j] * f[j]) + (c[j] * g[j] + d[j] * h[j])
+    for k in range(whole, rows):
+        a, e = x[k * row :], z[k * other :]
+        for j in range(count):
+            target[j] += a[j] * e[j] if products else a[j]
+
+
+@njit
+def arithmetic(data, part, real):
+    """Part of what an Arithmetic asks for, by its data."""
+    kind, parts, planes, rows, columns = data[0], data[1], data[2], data[3], data[4]
+    y, x, z = data[5:9], data[9:13], data[13:17]
+    low = columns * part // parts
+    count = columns * (part + 1) // parts - low
+    if kind >= 4:
+        target, first = _vector(y[0], real)[low:], _vector(x[0], real)[low:]
+        second = _vector(z[0], real)[low:]
+        _column_sums(kind == 5, target, first, x[2], second, z[2], rows, count)
+        return
+    for plane in range(planes):
+        for row in range(rows):
+            target = _vector(y[0], real)[y[1] * plane + y[2] * row + y[3] * low :]
+            first = _vector(x[0], real)[x[1] * plane + x[2] * row + x[3] * low :]
+            second = _vector(z[0], real)[z[1] * plane + z[2] * row + z[3] * low :]
+            if y[3] == 1 and x[3] == 1 and z[3] == 1:  # known to be, it takes vector instructions
+                _row(kind, target, first, second, (1, 1, 1), count)
+            else:
+                _row(kind, target, first, second, (y[3], x[3], z[3]), count)
+
+
+@njit(forceinline=True)
+def _work(code, i):
     """In one part it runs here, in more in the team's threads."""
     work, function, data, parts = code[i : i + 4]
     if parts == 1:
@@ -83,8 +114,6 @@ def execute(address, begin, end, one):
         elif kind == 1:
             function, form, n, k, source, length, target = code[i + 2 : i + 9]
             pack_weight(function, one, form, n, k, source, length, target)
-        elif kind == 2:
-            _arithmetic(code, i + 2, one)
         else:
-            _loop(code, i + 2)
+            _work(code, i + 2)
         i += code[i]

@@ -31,8 +31,8 @@ _CHUNK_ROWS = 1024
 _PARALLEL = 1 << 17
 # The same for a time loop with products in it, all of its steps together.
 _PARALLEL_LOOP = 1 << 14
-# A weight with fewer elements than this, or used less often, is not worth being packed: products take it as fast
-# row by row from a second-level cache. If it has to be rearranged anyway, packing is the faster way to do it.
+# A weight with fewer elements than this, or used less often, is not worth being packed: products take it as
+# fast row by row from a second-level cache. If it must be rearranged anyway, packing is the faster way.
 _PACKED = 1 << 19
 _PACKED_FROM_COLUMNS = 1 << 17
 _PACKED_TIMES = 12
@@ -137,6 +137,10 @@ class NumpyEngine(NumpyImages, StandardEngine):
     def column_sums(self, array: np.ndarray) -> np.ndarray:
         """The sum over the rows, as a product: in one pass, by BLAS."""
         return self.matmul(np.ones((1, array.shape[0]), dtype=array.dtype), array)[0]
+
+    def column_dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """The sum over the rows of a b, without their product in memory."""
+        return np.einsum("ij,ij->j", a, b)
 
     # --- the time loop
 

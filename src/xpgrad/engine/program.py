@@ -12,17 +12,19 @@ import ctypes
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-_LINE = 64  # bytes: each memory in the arena begins where a cache line does
+LINE = 64  # bytes: each memory in the arena begins where a cache line does
 _KEPT = 1 << 25  # bytes of arena that a thread keeps for its next program
+_PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 
 
 class Block:
-    """Memory that is used as a whole: an array of the caller, a result, a constant or something between.
+    """Memory that is used as a whole: an array of the caller, a result or something between.
 
     Parameters
     ----------
@@ -61,7 +63,15 @@ class Form(NamedTuple):
 
 
 class Instruction(ABC):
-    """One of a program's instructions."""
+    """One of a program's instructions.
+
+    Attributes
+    ----------
+    number : int
+        By which `native_program.execute` knows what it is.
+    """
+
+    number: int
 
     @abstractmethod
     def blocks(self) -> list[Block]:
@@ -74,6 +84,8 @@ class Instruction(ABC):
 
 class Multiply(Instruction):
     """A matrix product, C = A B or C += A B; of each factor, the rows or the columns are contiguous."""
+
+    number = 0
 
     def __init__(self, sizes: tuple[int, int, int], places: Sequence[tuple], add: bool) -> None:
         self._sizes, self._places, self._add = sizes, [Place(*place) for place in places], add
@@ -90,11 +102,13 @@ class Multiply(Instruction):
         (a_form, a_length), (b_form, b_length) = (
             (ord("N"), rows) if columns == 1 else (ord("T"), columns) for rows, columns in factors
         )
-        return [0, m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length]
+        return [self.number, m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length]
 
 
 class Pack(Instruction):
     """A weight (k, n) into the form in which BLAS's product takes it."""
+
+    number = 1
 
     def __init__(
         self,
@@ -117,7 +131,7 @@ class Pack(Instruction):
         block, offset = self._source
         form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
         return [
-            1,
+            self.number,
             self._function,
             form,
             n,
@@ -128,63 +142,94 @@ class Pack(Instruction):
         ]
 
 
-class Arithmetic(Instruction):
-    """Zero, a copy, a sum or a product of arrays of one shape, element by element."""
+class Work(Instruction):
+    """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
 
+    _BEFORE_DATA = 7  # integers: the instruction's number, the address of what follows, native.share_parts's
+
+    def __init__(self, function: int, parts: int, team: Any) -> None:
+        self._function, self._parts, self._team = function, parts, team
+
+    @abstractmethod
+    def data(self, itemsize: int) -> list[Any]:
+        """The integers and addresses that the function takes."""
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        thread_number, team_size = (self._team.addresses or (0, 0, 0))[1:]
+        data = Address(None, 8 * self.data_start(start))
+        shared = [self._function, data, self._parts, thread_number, team_size]
+        return [self.number, Address(None, 8 * (start + 2)), *shared, *self.data(itemsize)]
+
+    def data_start(self, start: int) -> int:
+        """Where, in the program's array, the integers begin that the function takes."""
+        return start + self._BEFORE_DATA
+
+    def is_native(self) -> bool:
+        """Whether compiled code can start it, without Python's help for its threads."""
+        return self._parts == 1 or self._team.addresses is not None
+
+
+class Arithmetic(Work):
+    """Zero, a copy, a sum, a product, or sums over rows: of arrays of one shape, in parts of their columns.
+
+    The result of sums over rows has no strides but along the columns.
+    """
+
+    number = 2
     AXES = 3
-    KINDS = ("zero", "copy", "add", "multiply")
+    KINDS = ("zero", "copy", "add", "multiply", "column sums", "column sums of products")
 
-    def __init__(self, kind: str, shape: Sequence[int], places: Sequence[tuple]) -> None:
+    def __init__(
+        self, kind: str, shape: Sequence[int], places: Sequence[tuple], team: Any, dtype: str
+    ) -> None:
+        from xpgrad.engine.compiler import compiled_arithmetic
+
+        several = prod(shape) >= _PARALLEL and team.addresses is not None
+        super().__init__(compiled_arithmetic(dtype), team.size() if several else 1, team)
         self._kind, self._shape, self._places = kind, shape, [Place(*place) for place in places]
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
         return [place.block for place in self._places]
 
-    def code(self, start: int, itemsize: int) -> list[Any]:
-        """See Instruction."""
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
         missing = self.AXES - len(self._shape)
         operands: list[Any] = []
         for block, offset, strides in self._places:
             # without axes, the last one has the stride of a vector of one element
             steps = [*[0] * missing, *strides] if strides else [0] * (missing - 1) + [1]
             operands += [Address(block, offset * itemsize), *steps]
-        unused = [0] * ((3 - len(self._places)) * (1 + self.AXES))
-        return [2, self.KINDS.index(self._kind), *[1] * missing, *self._shape, *operands, *unused]
+        unused = [0] * self.AXES + [1]  # contiguous, as far as that matters
+        operands += unused * (3 - len(self._places))
+        return [self.KINDS.index(self._kind), self._parts, *[1] * missing, *self._shape, *operands]
 
 
-class Loop(Instruction):
-    """A compiled time loop, in one part or in several, a thread each."""
+class Loop(Work):
+    """A compiled time loop."""
 
-    WORK = 5  # integers of native.share_parts
+    number = 3
 
     def __init__(self, loop: Any, engine: Any) -> None:
-        self.loop, self._team = loop, engine.team
+        super().__init__(loop.function, loop.parts, engine.team)
+        self.loop = loop
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
         return [memory.block for memory, _ in self.loop.matrices]
 
-    def code(self, start: int, itemsize: int) -> list[Any]:
-        """See Instruction."""
-        data = Address(None, 8 * self.data_start(start))
-        number, size = (self._team.addresses or (0, 0, 0))[1:]
-        work = [self.loop.function, data, self.loop.parts, number, size]
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
         head = [*self.loop.head]
         for memory, matrix in self.loop.matrices:
             address = Address(memory.block, memory.offset * itemsize)
             head += [address, *matrix.shape, matrix.strides[0] if matrix.shape[0] > 1 else matrix.shape[1]]
-        return [3, Address(None, 8 * (start + 2)), *work, *head]
-
-    def data_start(self, start: int) -> int:
-        """Where, in the program's array, the integers begin that the loop takes."""
-        return start + 2 + self.WORK
+        return head
 
     def is_native(self) -> bool:
-        """Whether compiled code can start it, without Python's help for its threads."""
-        if self.loop.parts == 1:
-            return True
-        return self._team.addresses is not None and not (self.loop.blas and self.loop.blas.has_pool)
+        """See Work: Python also holds back the threads of a BLAS that has its own."""
+        return super().is_native() and (self._parts == 1 or not (self.loop.blas and self.loop.blas.has_pool))
 
 
 class Program:
@@ -203,25 +248,14 @@ class Program:
     def __init__(self, engine: Any, dtype: Any, inputs: int) -> None:
         self._engine, self._dtype = engine, dtype
         self.inputs = [Block(0) for _ in range(inputs)]
-        self._constants: dict[Block, np.ndarray] = {}
         self._inside: dict[Block, tuple[Block, int]] = {}
         self._instructions: list[Instruction] = []
 
     # --- writing it
 
-    def memory(self, size: int) -> Block:
-        """Memory for so many elements, between the inputs and the results or for one of these."""
-        return Block(size)
-
-    def constant(self, array: np.ndarray) -> Block:
-        """Memory that holds an array from the beginning."""
-        block = Block(array.size)
-        self._constants[block] = array
-        return block
-
     def place(self, block: Block, whole: Block, start: int) -> bool:
         """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
-        if block in self.inputs or block in self._constants or block in self._inside:
+        if block in self.inputs or block in self._inside:
             return False
         self._inside[block] = (whole, start)
         return True
@@ -249,9 +283,6 @@ class Program:
         self._shapes = [None if output is None else output[1] for output in outputs]
         results = [output[0] for output in outputs if output is not None]
         number_of = {block: number for number, block in enumerate([*self.inputs, *results])}
-        arena, self_number = len(number_of), len(number_of) + 1
-        between, self._arena_bytes = self._arrange(number_of)
-
         addresses = self._engine.team.addresses or (0, 0, 0)
         functions = self._engine.blas.gemm[self._dtype.name]
         code: list[Any] = [functions, addresses[0], compiled_share()]
@@ -267,45 +298,52 @@ class Program:
         self._parts.append((begin, len(code), None))
         self._parts = [part for part in self._parts if part[2] is not None or part[0] < part[1]]
 
-        where, memory = [], []
-        for place, value in enumerate(code):
-            if not isinstance(value, Address):
-                continue
-            block, distance = value
-            first = 0
-            if block is not None:
-                block, first = self._whole(block)
-            distance += first * self._dtype.itemsize
-            if block is None:
-                number = self_number
-            elif block in number_of:
-                number = number_of[block]
-            elif block in self._constants:
-                code[place] = distance + self._constants[block].ctypes.data
-                continue
-            else:
-                number, distance = arena, distance + between[block]
-            code[place] = distance
-            where.append(place)
-            memory.append(number)
-        self._code = np.asarray(code, dtype=np.int64)
-        self._where, self._memory = np.asarray(where, dtype=np.intp), np.asarray(memory, dtype=np.intp)
+        self._code, self._where, self._memory = self._relocatable(code, number_of)
         self._loops = [i.loop for i in self._instructions if isinstance(i, Loop)]  # whose arrays are needed
         self._execute = _executor(self._dtype.name)
         del self._instructions
 
-    def _arrange(self, elsewhere: dict[Block, int]) -> tuple[dict[Block, int], int]:
+    def _relocatable(
+        self, code: list[Any], number_of: Mapping[Block, int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The program as integers; where among them distances stand, and from the beginning of which memory.
+
+        Behind the memories of inputs and results come the arena and the program's own array.
+        """
+        arena, own = len(number_of), len(number_of) + 1
+        begins, self._arena_bytes = self._arrange(number_of)
+        where, memory = [], []
+        for place, value in enumerate(code):
+            if not isinstance(value, Address):
+                continue
+            if value.block is None:
+                number, distance = own, value.bytes
+            else:
+                block, first = self._whole(value.block)
+                distance = value.bytes + first * self._dtype.itemsize
+                number = number_of.get(block, arena)
+                distance += begins.get(block, 0)
+            code[place] = distance
+            where.append(place)
+            memory.append(number)
+        return (
+            np.asarray(code, dtype=np.int64),
+            np.asarray(where, dtype=np.intp),
+            np.asarray(memory, dtype=np.intp),
+        )
+
+    def _arrange(self, elsewhere: Mapping[Block, int]) -> tuple[dict[Block, int], int]:
         """Where in the arena each memory begins, and the arena's size: first fit, by first and last use."""
         uses: dict[Block, list[int]] = {}
         for number, instruction in enumerate(self._instructions):
             for part in instruction.blocks():
                 block, _ = self._whole(part)
-                if block not in elsewhere and block not in self._constants:
+                if block not in elsewhere:
                     uses.setdefault(block, []).append(number)
         placed: list[tuple[int, int, int]] = []  # first byte, behind the last byte, last use
         begins: dict[Block, int] = {}
         for block, numbers in sorted(uses.items(), key=lambda item: item[1][0]):
-            size = -(-block.size * self._dtype.itemsize // _LINE) * _LINE
+            size = -(-block.size * self._dtype.itemsize // LINE) * LINE
             busy = sorted(one for one in placed if one[2] >= numbers[0])
             begin = 0
             for first, behind, _ in busy:
@@ -326,7 +364,7 @@ class Program:
                 addresses.append(_address(result))
         code, arena = self._code.copy(), _arena(self._arena_bytes)
         own = _address(code)
-        addresses += [-(-_address(arena) // _LINE) * _LINE, own]
+        addresses += [-(-_address(arena) // LINE) * LINE, own]
         code[self._where] += np.asarray(addresses, dtype=np.int64)[self._memory]
         for begin, end, loop in self._parts:
             if loop is None:
@@ -346,9 +384,9 @@ _arenas = threading.local()
 def _arena(size: int) -> np.ndarray:
     """Memory for so many bytes from a multiple of 64 on, for one run; its contents are whatever."""
     kept = getattr(_arenas, "kept", None)
-    if kept is not None and len(kept) >= size + _LINE:
+    if kept is not None and len(kept) >= size + LINE:
         return kept
-    arena = np.empty(size + _LINE, dtype=np.uint8)
+    arena = np.empty(size + LINE, dtype=np.uint8)
     if size <= _KEPT:
         _arenas.kept = arena
     return arena

@@ -15,10 +15,10 @@ import numpy as np
 
 from xpgrad.engine.blas import PackedWeight
 from xpgrad.engine.formula import Elementwise, Product
-from xpgrad.engine.program import Arithmetic, Block, Loop, Multiply, Pack, Program
+from xpgrad.engine.program import LINE, Arithmetic, Block, Loop, Multiply, Pack, Program
 
 Strides = tuple[int, ...]
-_LINE, _PAGE = 64, 4096  # bytes
+_PAGE = 4096  # bytes
 
 
 class CannotRecordError(Exception):
@@ -220,7 +220,7 @@ class Recorder:
 
     def fresh(self, shape: tuple[int, ...]) -> Recorded:
         """New memory, to be written first."""
-        return Recorded(self, self._program.memory(prod(shape)), 0, tuple(shape), _row_major(shape))
+        return Recorded(self, Block(prod(shape)), 0, tuple(shape), _row_major(shape))
 
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Let an array's memory be the target's, where it is all of a memory that is free for it."""
@@ -257,7 +257,7 @@ class Recorder:
         if len(shape) > Arithmetic.AXES:
             raise CannotRecordError("an array with many axes")
         places = [(x.block, x.offset, s) for x, s in zip([target, *operands], strides, strict=True)]
-        self._program.add(Arithmetic(kind, shape, places))
+        self._program.add(Arithmetic(kind, shape, places, self._engine.team, self.dtype.name))
 
     # --- row buffers
 
@@ -271,7 +271,7 @@ class Recorder:
 
     def scratch(self, count: int, width: int, like: Any) -> Recorded:
         """New memory; rows whose length is a multiple of a page would meet in few lines of the caches."""
-        pad = _LINE // self.dtype.itemsize if width * self.dtype.itemsize % _PAGE == 0 else 0
+        pad = LINE // self.dtype.itemsize if width * self.dtype.itemsize % _PAGE == 0 else 0
         return self.fresh((count, width + pad))[:, :width]
 
     def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
@@ -318,10 +318,20 @@ class Recorder:
         return total
 
     def column_sums(self, array: Recorded) -> Recorded:
-        """The sum over the rows, as a product."""
-        ones = self._program.constant(np.ones(array.shape[0], dtype=self.dtype))
-        row = Recorded(self, ones, 0, (1, array.shape[0]), (array.shape[0], 1))
-        return self.matmul(row, array)[0]
+        """The sum over the rows, in one pass."""
+        return self._sum_over_rows("column sums", array)
+
+    def column_dots(self, a: Recorded, b: Recorded) -> Recorded:
+        """The sum over the rows of a b, in one pass."""
+        return self._sum_over_rows("column sums of products", a, b)
+
+    def _sum_over_rows(self, kind: str, *operands: Recorded) -> Recorded:
+        shape = operands[0].shape
+        result = self.fresh(shape[1:])
+        every_row = Recorded(self, result.block, 0, shape, (0, 1))
+        places = [(x.block, x.offset, x.strides) for x in (every_row, *map(self._by_rows, operands))]
+        self._program.add(Arithmetic(kind, shape, places, self._engine.team, self.dtype.name))
+        return result
 
     def _multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
         if not target.size:

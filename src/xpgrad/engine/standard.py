@@ -105,6 +105,10 @@ class StandardEngine(Images):
         """The sum over the rows."""
         return self.xp.sum(array, axis=0)
 
+    def column_dots(self, a: Any, b: Any) -> Any:
+        """The sum over the rows of a b."""
+        return self.xp.sum(a * b, axis=0)
+
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """Run a time loop: at each step, a Span as a row of integers, the stages in turn on its rows."""
         for span in map(Span._make, steps.tolist()):
