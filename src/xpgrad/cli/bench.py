@@ -159,7 +159,7 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
             rows[group].append(measure.measure(group, work, workers, effort))
         # before and after, because a machine that was busy elsewhere would lower the floor
         machine = measure.best(before, measure.rates(workers, names, dtypes, effort))
-        outcomes = [measure.outcome(g, measure.ours_of(g, workers), rows[g]) for g in groups]
+        outcomes = [measure.outcome(g, measure.ours_of(g, workers).name, rows[g]) for g in groups]
         return {
             "xpgrad": __version__,
             "machine": _machine(args.threads),

@@ -64,36 +64,23 @@ class Elementwise(NamedTuple):
         return 0
 
     def traffic(self, what: str) -> int:
-        """Bytes to move at least: backward dY, what was saved, dX; forward X and Y."""
-        arrays = {"backward": 3, "step": 5}[what]
-        return arrays * math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        """Bytes to move at least."""
+        return self._arrays(what) * math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def _arrays(self, what: str) -> int:
+        """Backward dY, what was saved, dX; forward X and Y."""
+        return {"backward": 3, "step": 5}[what]
 
 
-class Loss(NamedTuple):
-    """A loss of logits."""
+class Loss(Elementwise):
+    """A loss of logits, (N, C)."""
 
-    function: str
-    shape: tuple[int, int]
-    dtype: str = "float32"
-
-    @property
-    def label(self) -> str:
-        """Its function and shape."""
-        return f"{self.function} {' x '.join(map(str, self.shape))}"
-
-    def operations(self, what: str) -> int:
-        """None that count: memory bounds it."""
-        return 0
-
-    def traffic(self, what: str) -> int:
-        """Bytes to move at least: the logits in both directions, and their gradient."""
-        arrays = {"backward": 2, "step": 3}[what] + (
-            self.function != "cross_entropy"
-        )  # targets of their size
-        return arrays * math.prod(self.shape) * np.dtype(self.dtype).itemsize
+    def _arrays(self, what: str) -> int:
+        """The logits in both directions, and their gradient; some losses' targets are of their size."""
+        return {"backward": 2, "step": 3}[what] + (self.function != "cross_entropy")
 
 
-def data(work: Elementwise | Loss, seed: int = 0) -> tuple[Any, Any]:
+def data(work: Elementwise, seed: int = 0) -> tuple[Any, Any]:
     """X and a cotangent."""
     rng = np.random.default_rng(seed)
     dtype = np.dtype(work.dtype).type

@@ -70,11 +70,12 @@ def _rate(worker: Worker | None, dtype: str, seconds: float) -> Any:
     return None if worker is None else worker.ask("product_rate", dtype=dtype, seconds=seconds)
 
 
-def ours_of(group: Group, workers: Workers) -> str:
+def ours_of(group: Group, workers: Workers) -> Worker:
     """The first of ours that runs here."""
     for name in group.ours:
-        if workers.get(name) is not None:
-            return name
+        worker = workers.get(name)
+        if worker is not None:
+            return worker
     raise RuntimeError("; ".join(f"{name}: {workers.missing[name]}" for name in group.ours))
 
 
@@ -99,9 +100,7 @@ def measure(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[s
 
 
 def _times(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[str, Any]:
-    ours = workers.get(ours_of(group, workers))
-    peer = workers.get(group.peer)
-    assert ours is not None
+    ours, peer = ours_of(group, workers), workers.get(group.peer)
     prepare(ours, work, group.what)
     missing, path = workers.missing.get(group.peer), None
     if peer:
@@ -129,7 +128,7 @@ def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> 
         return {"median": size, "low": size, "high": size, "calls": 1}
 
     missing = None if workers.get(group.peer) else workers.missing[group.peer]
-    ours = peak(ours_of(group, workers))
+    ours = peak(ours_of(group, workers).name)
     theirs = None if missing else peak(group.peer)
     return {"ours": ours, "peer": theirs, "path": None, "missing": missing, "others": None}
 

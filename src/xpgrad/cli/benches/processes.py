@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any, cast
 
 from .timing import Times, summary
 from .worker import encode
@@ -52,6 +52,8 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8",
             env=os.environ | ({} if threads is None else dict.fromkeys(THREADS, str(threads))),
         )  # fmt: skip
+        self._requests = cast("IO[str]", self._process.stdin)  # pipes, as asked for
+        self._answers = cast("IO[str]", self._process.stdout)
         if threads is not None and hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))[:threads]
             os.sched_setaffinity(self._process.pid, cores)
@@ -71,11 +73,9 @@ class Worker:
         RuntimeError
             Where it fails, with what the worker printed.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
-            print(json.dumps({"do": do, **arguments}), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
+            print(json.dumps({"do": do, **arguments}), file=self._requests, flush=True)
+            line = self._answers.readline()
         except BrokenPipeError:
             line = ""
         if not line:
@@ -94,12 +94,10 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        if self._process.stdin:
-            with contextlib.suppress(BrokenPipeError):  # it has ended by itself
-                self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+            self._requests.close()
         self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        self._answers.close()
         self._log.close()
 
 
