@@ -116,6 +116,13 @@ def place(x, start, rows, count, grid, base, by_layer):
 
 
 @njit(nogil=True, cache=True, error_model='numpy', forceinline=True)
+def place_group(x, start, by_channel, rows, count, grid, room, channels):
+    # the images of a group's channels into their parts of the grid
+    for c in range(channels):
+        place(x, start + c * by_channel, rows, count, grid, c * room, channels * room)
+
+
+@njit(nogil=True, cache=True, error_model='numpy', forceinline=True)
 def crop(total, start, rows, count, b, y, target):
     # the wanted rows of a sum into the result
     for r in range(count):
@@ -166,9 +173,8 @@ def sum_of_shifts(
     grid[:] = 0
     for n in range(images):
         for g in range(groups):
-            for c in range(seen):
-                start = n * x_image + (g * seen + c) * x_channel
-                place(x, start, rows, len(rows), grid, c * room, seen * room)
+            start = n * x_image + g * seen * x_channel
+            place_group(x, start, x_channel, rows, len(rows), grid, room, seen)
             for i in range(sums):
                 for start in range(0, length, STRETCH):
                     stretch = min(STRETCH, length - start)
@@ -205,9 +211,8 @@ def products_of_shifts(
     products[:] = 0
     for n in range(images):
         for g in range(groups):
-            for c in range(seen):
-                start = n * x_image + (g * seen + c) * x_channel
-                place(x, start, rows, len(rows), grid, c * room, seen * room)
+            start = n * x_image + g * seen * x_channel
+            place_group(x, start, x_channel, rows, len(rows), grid, room, seen)
             for i in range(sums):
                 start = n * a_image + (g * sums + i) * a_channel
                 place(a, start, a_rows, len(a_rows), other, 0, 0)
@@ -268,9 +273,8 @@ def sum_of_shifts(
                 here = min(stretch, end - low)
                 grid[:] = 0
                 count = stretch_of(rows, low, room, placed)
-                for c in range(seen):
-                    start = n * x_image + (g * seen + c) * x_channel
-                    place(x, start, placed, count, grid, c * room, seen * room)
+                start = n * x_image + g * seen * x_channel
+                place_group(x, start, x_channel, placed, count, grid, room, seen)
                 offsets_at, first_row = offsets.ctypes.data, 0
                 for part in range(len(parts)):
                     count = seen * parts[part, 1]
@@ -344,9 +348,8 @@ def products_of_shifts(
                 here = min(stretch, length - low)
                 grid[:] = 0
                 count = stretch_of(rows, low, room, placed)
-                for c in range(seen):
-                    start = n * x_image + (g * seen + c) * x_channel
-                    place(x, start, placed, count, grid, c * room, seen * room)
+                start = n * x_image + g * seen * x_channel
+                place_group(x, start, x_channel, placed, count, grid, room, seen)
                 for block in range(blocks):
                     channels = min(width, sums - block * width)
                     start = n * a_image + (g * sums + block * width) * a_channel
