@@ -163,11 +163,9 @@ class NumpyEngine(NumpyImages, StandardEngine):
         """See StandardEngine.scan. Steps may be cut into parts of their rows, which do not meet in a loop."""
         if not len(steps):
             return
-        dtype = _dtype(stages)
-        products = any(isinstance(stage, Product) for stage in stages)
-        if not (dtype and jit_enabled()):
+        if not (_dtype(stages) and jit_enabled()):
             self._scan_by_stages(stages, steps, _evaluate_blockwise)
-        elif products and self.blas is None:
+        elif _multiplies(stages) and self.blas is None:
             self._scan_by_stages(stages, steps, lambda stage, span: self.scan([stage], np.asarray([span])))
         else:
             self._scan_compiled(stages, steps)
@@ -203,7 +201,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         from xpgrad.engine.compiler import compiled_loop, operands_of
 
         dtype = _dtype(stages)
-        blas = self.blas if any(isinstance(stage, Product) for stage in stages) else None
+        blas = self.blas if _multiplies(stages) else None
         steps = np.ascontiguousarray(steps, dtype=np.int64)
         bounds = _bounds(steps, _width(stages), self.team.size(), blas is not None)
         packed = blas.packed.get(dtype) if blas else None
@@ -354,6 +352,10 @@ def _dtype(stages: Sequence[Elementwise | Product]) -> str:
     stage = stages[0]
     rows = stage.target if isinstance(stage, Product) else stage.outputs[0].rows
     return _NAMES.get(rows.dtype, "")
+
+
+def _multiplies(stages: Sequence[Elementwise | Product]) -> bool:
+    return any(isinstance(stage, Product) for stage in stages)
 
 
 def _width(stages: Sequence[Elementwise | Product]) -> int:
