@@ -18,7 +18,7 @@ from xpgrad.engine.formula import Elementwise, Product
 from xpgrad.engine.program import LINE, Arithmetic, Block, Loop, Multiply, Pack, Program
 
 Strides = tuple[int, ...]
-_PAGE = 4096  # bytes
+_ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet in few lines of the caches
 
 
 class CannotRecordError(Exception):
@@ -270,8 +270,8 @@ class Recorder:
         return self.fresh((count, width))
 
     def scratch(self, count: int, width: int, like: Any) -> Recorded:
-        """New memory; rows whose length is a multiple of a page would meet in few lines of the caches."""
-        pad = LINE // self.dtype.itemsize if width * self.dtype.itemsize % _PAGE == 0 else 0
+        """New memory, its rows kept off distances at which they would push one another out of the caches."""
+        pad = LINE // self.dtype.itemsize if width * self.dtype.itemsize % _ALIASED == 0 else 0
         return self.fresh((count, width + pad))[:, :width]
 
     def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
