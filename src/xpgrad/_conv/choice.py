@@ -10,7 +10,7 @@ The rule asks in this order, for each of the three sums of a call; C and O are c
 6. at least 8 input channels, enough for a product at each tap: ``shifted``;
 7. else ``patches``.
 
-Costs are counted in multiplications of a matrix product, with weights that were measured.
+Costs are counted in multiplications of the products behind ``shifted``, with weights that were measured.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
 """
 
@@ -33,9 +33,11 @@ METHODS: dict[str, Method] = {
     method.name: method for method in (Pointwise(), Winograd(), Patches(), Shifted(), Taps(), Fourier())
 }
 
-# The cost of an operation of a Fourier transform, of a complex multiplication of spectra, of a multiplication
-# of a sum over taps, of an element of a transformed window, and of Winograd's passes altogether.
-_TRANSFORM, _SPECTRAL, _TAP, _WINDOW, _PASSES = 18.0, 26.0, 1.5, 25.0, 12e6
+# The cost of an operation of a Fourier transform, of a complex multiplication of spectra, of an element of a
+# transformed window, and of Winograd's passes altogether.
+_TRANSFORM, _SPECTRAL, _WINDOW, _PASSES = 18.0, 26.0, 25.0, 12e6
+# That of a multiplication of a sum over taps: of few channels, and compiled of more.
+_TAP, _TAP_IN_TILES = 1.5, 0.52
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
@@ -58,8 +60,9 @@ def preferred(engine: Any, geometry: ConvGeometry) -> str:
     if not all(type(size) is int for size in (*g.input_shape, *g.weight_shape)):
         return "shifted"  # a compiler traces shapes alone, with symbols that have no cost
     seen, made = g.channels // g.group, g.outputs // g.group
-    few = seen * made <= (_FEW_COMPILED if engine.compiles() else _FEW)
-    cost = g.multiplications * (_TAP if few else 1.0)
+    compiled = engine.compiles()
+    few = seen * made <= (_FEW_COMPILED if compiled else _FEW)
+    cost = g.multiplications * (_TAP if few else _TAP_IN_TILES if compiled else 1.0)
 
     def possible(name: str) -> bool:
         return METHODS[name].why_not(engine, g) is None
@@ -72,7 +75,7 @@ def preferred(engine: Any, geometry: ConvGeometry) -> str:
         return "taps"
     if possible("winograd") and _winograd_cost(g) < cost:
         return "winograd"
-    if engine.compiles():
+    if compiled:
         return "taps"
     return "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
 
