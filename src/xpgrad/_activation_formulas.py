@@ -194,9 +194,9 @@ def quick_gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta:
 
 
 def sigmoid_and_slope(xp: Any, u: Any) -> tuple:
-    """The sigmoid, and its derivative for a sum with it, beside which what cancels in 1 - s is small."""
+    """The sigmoid, and its derivative for a sum with it, beside which what cancels near s = 1 is small."""
     s = sigmoid(xp, u, None, None)
-    return s, s * (1 - s)
+    return s, s - s * s
 
 
 def gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:

@@ -6,7 +6,7 @@ block is spared here. True and false are 1 and 0 of the dtype, since comparisons
 A framework brings an object with NumPy's elementwise functions, by NumPy's names, with ``out=``, and besides
 
 - ``add_scaled(x, y, alpha=k)``, x + k y; ``add_product(x, y, z, value=k)``, x + k y z, for integers too;
-- ``clip(x, low, high)``, ``sigmoid(x)``, ``erfc(x)``;
+- ``clip(x, low, high)``, ``sigmoid(x)``, ``erfc(x)``, ``exp_of_any(x)``, which is no slower where it underflows;
 - ``right_shift(x, y)`` for integers;
 - ``sum(x)`` of each row, ``empty_rows`` and ``clear_rows`` as NumPy's tape has them, whose flags are bytes;
 - ``wrap(array)``, ``integers(array)``, ``buffer(shape, dtype)``, ``split(array, size)``, ``threads()``.
@@ -21,11 +21,10 @@ import numpy as np
 
 from xpgrad.engine.tape import Call, Tape, Untraceable, Use, Value, same
 
-_LOG2_E = 1.4426950408889634
 _KNOWN = frozenset(
     {
         "absolute", "add", "add_product", "add_scaled", "clear_rows", "clip", "divide", "empty_rows", "equal",
-        "erfc", "exp", "exp2", "expm1", "greater", "greater_equal", "less", "less_equal", "log", "log1p",
+        "erfc", "exp", "exp_of_any", "expm1", "greater", "greater_equal", "less", "less_equal", "log", "log1p",
         "maximum", "minimum", "multiply", "negative", "not_equal", "positive", "reciprocal", "right_shift",
         "sigmoid", "subtract", "sum", "tanh",
     }
@@ -51,8 +50,8 @@ class HostTape(Tape):
         self._shift = {4: 29, 8: 61}[dtype.itemsize]
 
     def constant(self, value: Any, kind: str) -> Any:
-        """A number as an array."""
-        return self.functions.wrap(super().constant(value, kind))
+        """A number as an array; as it is where a function takes numbers."""
+        return value if kind == "number" else self.functions.wrap(super().constant(value, kind))
 
     def integers(self, array: Any) -> Any:
         """The bits."""
@@ -87,10 +86,16 @@ class HostTape(Tape):
 
     def _by_factor(self, condition: Value, x: Any, y: Any) -> Value | None:
         found = super()._by_factor(condition, x, y)
-        if found is not None or isinstance(x, Value) or isinstance(y, Value):
+        if found is not None or isinstance(x, Value):
             return found
-        real = self.dtype.type
-        if real(y) + real(x - y) == real(x):  # where it is exact
+        if isinstance(y, Value):
+            # a multiple of what is 1 where the condition holds, of the order of x: little is lost
+            factor, one = self._scaled(y)
+            if self._is_one_beyond(condition, one) and 0 < abs(factor) <= 2 * abs(x):
+                return self.apply("add", y, self.apply("multiply", x - factor, condition))
+        elif same(y, 0.0):
+            return self.apply("multiply", x, condition)
+        elif self.dtype.type(y) + self.dtype.type(x - y) == self.dtype.type(x):  # where it is exact
             return self.apply("add", y, self.apply("multiply", x - y, condition))
         return None
 
@@ -124,6 +129,14 @@ class HostTape(Tape):
         """X + sign y, with a product or a factor in the same pass."""
         (a, v), (b, w) = self._scaled(x), self._scaled(y)
         b *= sign
+        if (
+            isinstance(x, Value)
+            and a not in (0.0, 1.0)
+            and not _is_product(v)
+            and (b != 1.0 or _is_product(w))
+        ):
+            # a factor of both, for a product to take
+            return self._product(a, self._sum(v, self.apply("multiply", b / a, w), 1.0))
         if _is_product(w):
             return self._call("add_product", "f", Use(x, "f"), *_factors(w), number=("value", b))
         if sign > 0 and _is_product(v):
@@ -159,18 +172,19 @@ class HostTape(Tape):
             return -1.0, values[0]
         if call.function == "multiply" and call.kind == "f" and not isinstance(values[0], Value):
             return values[0], values[1]
-        if call.function == "divide" and not isinstance(values[1], Value):
+        if call.function == "divide" and not isinstance(values[1], Value) and values[1]:
             return 1 / values[1], values[0]
         if call.function == "add_product" and call.number is not None and same(values[0], 0.0):
             return call.number[1], super()._apply("multiply", *values[1:])
         return 1.0, x
 
     def _exp(self, x: Any) -> Value:
-        """By powers of 2: an exp may be slow where it has to report that it underflows."""
+        """Such that it does not underflow, which may be slow: PyTorch's has to report it."""
         if _call_of(x).function == "minimum":
-            low = math.log(np.finfo(self.dtype).tiny)
-            return super()._apply("exp", self._apply("maximum", x, low))
-        return super()._apply("exp2", self._apply("multiply", x, _LOG2_E))
+            x = self._apply("maximum", x, math.log(np.finfo(self.dtype).tiny))
+        elif isinstance(x, Value) and x.call is None:
+            return super()._apply("exp_of_any", x)  # masked logits are -inf, or so low that it is 0
+        return super()._apply("exp", x)
 
     def _bounded(self, function: str, x: Any, bound: Any) -> Value:
         """Both bounds at once."""
@@ -179,7 +193,7 @@ class HostTape(Tape):
             inner, limit = x.arguments
             low, high = (bound, limit) if function == "maximum" else (limit, bound)
             if not isinstance(limit, Value) and low <= high:
-                return self._call("clip", "f", Use(inner, "f"), Use(low, "f"), Use(high, "f"))
+                return self._call("clip", "f", Use(inner, "f"), Use(low, "number"), Use(high, "number"))
         return super()._apply(function, x, bound)
 
 
