@@ -7,7 +7,6 @@ elements through the buffers of NumPy's iterator, rows through copies of some ro
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -202,18 +201,17 @@ def _by_host(
     out: Array,
 ) -> bool:
     """Evaluate on plain arrays by a host's functions, block after block; whether that could be done."""
+    if "one" in kinds:  # what is made of a single number alone would be one, in a buffer for many
+        return False
     if out.size < _HOST_LEAST or (host := _host_of(threads, [*inputs, out])) is None:
         return False
     program = _program(formula, tuple([kind is None for kind in kinds]), out.dtype, numbers, host)
     if program is None:
         return False
     size = _host_block(host, out.dtype)
-    blocks = []
-    for array, kind in zip((*inputs, out), (*kinds, "each"), strict=True):
-        if array is not None:
-            views = host.split(host.wrap(array.reshape(-1)), size if kind == "each" else 1)
-            blocks.append(views if kind == "each" else itertools.repeat(views[0]))
-    for *views, result in zip(*blocks, strict=False):
+    given = [array for array in (*inputs, out) if array is not None]
+    blocks = [host.split(host.wrap(array.reshape(-1)), size) for array in given]
+    for *views, result in zip(*blocks, strict=True):
         program(result, views)
     return True
 

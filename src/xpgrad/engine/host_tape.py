@@ -6,7 +6,7 @@ block is spared here. True and false are 1 and 0 of the dtype, since comparisons
 A framework brings an object with NumPy's elementwise functions, by NumPy's names, with ``out=``, and besides
 
 - ``add_scaled(x, y, alpha=k)``, x + k y; ``add_product(x, y, z, value=k)``, x + k y z, for integers too;
-- ``clip(x, low, high)``, ``sigmoid(x)``, ``erfc(x)``, ``exp_of_any(x)``, which is no slower where it underflows;
+- ``clip(x, low, high)``, ``sigmoid(x)``, ``erfc(x)``; ``exp_of_any(x)``, no slower where it underflows;
 - ``right_shift(x, y)`` for integers;
 - ``sum(x)`` of each row, ``empty_rows`` and ``clear_rows`` as NumPy's tape has them, whose flags are bytes;
 - ``wrap(array)``, ``integers(array)``, ``buffer(shape, dtype)``, ``split(array, size)``, ``threads()``.
@@ -24,9 +24,9 @@ from xpgrad.engine.tape import Call, Tape, Untraceable, Use, Value, same
 _KNOWN = frozenset(
     {
         "absolute", "add", "add_product", "add_scaled", "clear_rows", "clip", "divide", "empty_rows", "equal",
-        "erfc", "exp", "exp_of_any", "expm1", "greater", "greater_equal", "less", "less_equal", "log", "log1p",
-        "maximum", "minimum", "multiply", "negative", "not_equal", "positive", "reciprocal", "right_shift",
-        "sigmoid", "subtract", "sum", "tanh",
+        "erfc", "exp", "exp_of_any", "expm1", "greater", "greater_equal", "less", "less_equal", "log",
+        "log1p", "maximum", "minimum", "multiply", "negative", "not_equal", "positive", "reciprocal",
+        "right_shift", "sigmoid", "subtract", "sum", "tanh",
     }
 )  # fmt: skip
 
