@@ -129,13 +129,9 @@ class HostTape(Tape):
         """X + sign y, with a product or a factor in the same pass."""
         (a, v), (b, w) = self._scaled(x), self._scaled(y)
         b *= sign
-        if (
-            isinstance(x, Value)
-            and a not in (0.0, 1.0)
-            and not _is_product(v)
-            and (b != 1.0 or _is_product(w))
-        ):
-            # a factor of both, for a product to take
+        both = isinstance(x, Value) and isinstance(y, Value) and not _is_product(v)
+        if both and a not in (0.0, 1.0) and (b != 1.0 or _is_product(w)):
+            # the factor of one as that of both, for a product to take
             return self._product(a, self._sum(v, self.apply("multiply", b / a, w), 1.0))
         if _is_product(w):
             return self._call("add_product", "f", Use(x, "f"), *_factors(w), number=("value", b))
