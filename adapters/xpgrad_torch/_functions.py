@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from xpgrad.engine.tape import NUMPY_FUNCTIONS
 
+_SAMPLE = 8192
 _LOG2_E = 1.4426950408889634
 _EXP_LEAST = {dtype: math.log(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -57,8 +58,11 @@ class Functions:
 
     @staticmethod
     def exp_of_any(x: torch.Tensor, out: torch.Tensor) -> None:
-        """exp, which takes fifty times as long for numbers where it underflows; powers of 2 do not."""
-        if torch.amin(x).item() > _EXP_LEAST[x.dtype]:
+        """exp, which takes fifty times as long for numbers where it underflows; powers of 2 do not.
+
+        Whether there are such, as in masked logits, the first ones tell: it is a matter of time alone.
+        """
+        if torch.amin(x.view(-1)[:_SAMPLE]).item() > _EXP_LEAST[x.dtype]:
             torch.exp(x, out=out)
         else:
             torch.exp2(torch.mul(x, _LOG2_E, out=out), out=out)

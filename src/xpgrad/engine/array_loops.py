@@ -318,7 +318,7 @@ def over_rows(
         results[formula.each_output] = out
     if not A * B:
         pass  # no rows
-    elif plain and not compiling and _rows_by_host(threads, formula, operands, numbers, results):
+    elif plain and not compiling and _rows_traced(threads, formula, operands, numbers, results):
         pass
     elif not (plain and compiling):
         _row_blocks(threads.deal, formula, operands, numbers, results, compiling)
@@ -384,6 +384,38 @@ def _row_arguments(
     return arrays
 
 
+def _rows_traced(
+    threads: Threads,
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+) -> bool:
+    """Evaluate on plain rows, straight into the results; whether that could be done."""
+    A, n, _ = next(array for array in operands if array is not None).shape
+    if A * n < _HOST_LEAST:
+        return _rows_at_once(formula, operands, numbers, results)
+    return _rows_by_host(threads, formula, operands, numbers, results)
+
+
+def _rows_at_once(
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+) -> bool:
+    """Evaluate on a few rows by NumPy."""
+    dtype = results[formula.outputs[0]].dtype
+    program = _program(formula, tuple([array is None for array in operands]), dtype, numbers)
+    if program is None:
+        return False
+    views = [array.reshape(array.shape[:2]) for array in operands if array is not None]
+    outs = [array.reshape(array.shape[:2]) for array in results.values()]
+    with np.errstate(all="ignore"):
+        program(outs, views, views[0].shape)
+    return True
+
+
 def _rows_by_host(
     threads: Threads,
     formula: RowFormula,
@@ -391,10 +423,10 @@ def _rows_by_host(
     numbers: Sequence[float],
     results: dict[str, Array],
 ) -> bool:
-    """Evaluate on plain rows by a host's functions, block after block; whether that could be done."""
+    """Evaluate on rows by a host's functions, block after block."""
     dtype = results[formula.outputs[0]].dtype
     A, n, _ = next(array for array in operands if array is not None).shape
-    if formula.columns or A * n < _HOST_LEAST:
+    if formula.columns:
         return False
     host = _host_of(threads, [*operands, *results.values()])
     at_once = _host_block(host, dtype) // n if host is not None else 0

@@ -151,6 +151,10 @@ def _needed(results: Sequence[Value]) -> list[Value]:
 
     def visit(value: Value) -> None:
         if value.call is not None and id(value) not in order:
+            if value.called("clear_rows"):
+                # the flags last before what is cleared, whose operands are in the cache by then
+                for used in value.uses[-1].uses:
+                    visit(used)
             for used in value.uses:
                 visit(used)
             order[id(value)] = value
