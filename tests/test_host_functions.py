@@ -95,7 +95,7 @@ def chains(xp: Any, x: Any, y: Any, *, kind: str) -> tuple:
         other = xp.where((x <= -1) | (y >= 1), y, x) - xp.where((x <= -1) | (x >= 1.5), y, x)
         return (xp.where((x <= -1.5) | (x >= 1.5), y, x) + 3 * other,)
     e = xp.exp(xp.where(x < 0, x, -x))
-    return (xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e),)
+    return (xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e) + 2 * (xp.exp(y) / (1 + xp.exp(y))),)
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,9 @@ class Tape:
         return (x, high) if low == -high and high >= 0 else None
 
     def _sigmoid_argument(self, above: Any, below: Any) -> Value | None:
-        """The x of ``where(x < 0, e, 1) / (1 + e)``, e = exp(-abs(x)): autograd's form of it."""
+        """The x of e / (1 + e), e = exp(x); of ``where(x < 0, e, 1) / (1 + e)``, e = exp(-abs(x)), too."""
+        if id(above) in self._exponents and below is self.apply("add", 1, above):
+            return self._exponents[id(above)]
         condition, e, one = self._selected.get(id(above), (None, None, None))
         if condition is None or not same(one, 1.0) or not condition.called("less"):
             return None
