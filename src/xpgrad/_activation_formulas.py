@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xpgrad.engine.special import erfcx
+from xpgrad.engine.special import erfcx, normal_cdf
 
 
 def relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -89,7 +89,7 @@ def hard_sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def hard_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    return xp.where((y > 0) & (y < 1), alpha * d, xp.zeros_like(d))
+    return xp.where(y - y * y > 0, alpha * d, xp.zeros_like(d))  # 0 < y < 1
 
 
 def affine(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -135,9 +135,10 @@ def scaled_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta
 
 
 def sech_squared(xp: Any, u: Any) -> Any:
-    """The derivative of tanh, as 4 e / (1 + e)**2: 1 - tanh(u)**2 would cancel."""
+    """The derivative of tanh, by a sigmoid below 1/2: 1 - tanh(u)**2 would cancel."""
     e = xp.exp(-2 * xp.abs(u))
-    return 4 * e / ((1 + e) * (1 + e))
+    s = e / (1 + e)
+    return 4 * (s - s * s)
 
 
 def hard_sigmoid_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
@@ -194,11 +195,9 @@ def quick_gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta:
 
 
 def sigmoid_and_slope(xp: Any, u: Any) -> tuple:
-    """The sigmoid, and its derivative s (1 - s) without the cancellation."""
-    e = xp.exp(xp.where(u < 0, u, -u))
-    larger = 1 / (1 + e)
-    smaller = e * larger
-    return xp.where(u < 0, smaller, larger), smaller * larger
+    """The sigmoid, and its derivative for a sum with it, beside which what cancels near s = 1 is small."""
+    s = sigmoid(xp, u, None, None)
+    return s, s - s * s
 
 
 def gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -210,8 +209,7 @@ def gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 def gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     z = bounded(xp, x)
     e = xp.exp(-0.5 * z * z)
-    tail = 0.5 * e * erfcx(xp, 0.7071067811865476 * xp.where(z < 0, -z, z))
-    return d * (xp.where(z < 0, tail, 1 - tail) + 0.3989422804014327 * z * e)
+    return d * (normal_cdf(xp, z, e) + 0.3989422804014327 * z * e)
 
 
 def upper_tail(xp: Any, z: Any) -> Any:
@@ -266,7 +264,8 @@ def selu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def selu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    return beta * elu_input_pullback(xp, d, x, y, alpha, beta)
+    slope = alpha * beta * xp.exp(xp.where(x > 0, xp.zeros_like(x), x))
+    return d * xp.where(x > 0, xp.zeros_like(x) + beta, slope)
 
 
 def celu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -274,7 +273,7 @@ def celu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def celu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    return xp.where(x > 0, d, d * xp.exp(xp.where(x > 0, xp.zeros_like(x), x) / alpha))
+    return d * xp.exp(xp.where(x > 0, xp.zeros_like(x), x) / alpha)
 
 
 def hard_swish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -285,8 +284,9 @@ def hard_swish(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def hard_swish_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    inside = xp.where(x < 3, d * (x / 3 + 0.5), d)
-    return xp.where(x <= -3, xp.zeros_like(d), inside)
+    below = xp.where(x > 3, xp.zeros_like(x) + 3, x) / 3
+    slope = below + xp.where(x < 3, xp.zeros_like(x) + 0.5, xp.zeros_like(x))
+    return xp.where(x <= -3, xp.zeros_like(d), d * slope)
 
 
 def hard_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:

@@ -54,7 +54,7 @@ def inner_product(xp: Any, d: Any, y: Any) -> tuple:
 
 
 def softmax_pullback(xp: Any, d: Any, y: Any, product: Any) -> tuple:
-    return (y * (d - product),)
+    return (d * y - y * product,)
 
 
 def cotangent_and_peak(xp: Any, d: Any, y: Any) -> tuple:

@@ -6,6 +6,7 @@ elements through the buffers of NumPy's iterator, rows through copies of some ro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -13,12 +14,18 @@ import numpy as np
 
 from xpgrad.engine import block_functions, traced_formula
 from xpgrad.engine.formula import Formula
+from xpgrad.engine.host_tape import HostTape
 from xpgrad.engine.row_formula import RowFormula
+from xpgrad.engine.tape import Tape, Untraceable
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK = 16384
 # For rows by NumPy: larger, since threads wait for one another between any two of its functions.
 _NUMPY_BLOCK = 131072
+# Elements of a block of each thread of a host's functions: in float32, as many bytes in float64.
+_HOST_BLOCK = 65536
+# For a host's functions a smaller array is not worth the threads.
+_HOST_LEAST = 1 << 17
 _PROGRAMS = 512
 """So many are kept: with one number or another a formula is another program."""
 
@@ -32,6 +39,9 @@ class Threads(Protocol):
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """Have ``part(start, stop)`` done."""
 
+    def functions(self) -> Any:
+        """Elementary functions that share each call among threads, None where there are none."""
+
     def deal_compiled(
         self, count: int, size: int, code: Any, sizes: Sequence[int], arrays: Sequence[Array],
         numbers: Sequence[float],
@@ -43,8 +53,8 @@ _codes: dict[tuple, tuple[Any, Any]] = {}
 """Compiled loops, as generated modules; each keeps its formula, which its key holds by identity."""
 
 
-_programs: dict[tuple, tuple[Formula, traced_formula.TracedFormula]] = {}
-"""Formulas, traced; each keeps its formula, as above."""
+_programs: dict[tuple, tuple[Any, Any]] = {}
+"""Formulas, traced, or None where that cannot be; each keeps its formula, as above."""
 
 
 _quick: dict[tuple[int, str], Any] = {}
@@ -92,7 +102,7 @@ def elementwise(
     shape = given[0].shape
     if any(array.shape != shape for array in given):
         shape = np.broadcast_shapes(*(array.shape for array in given))
-    replaced, plain = None, compiling
+    replaced, plain = None, True
     if out is None:
         out = np.empty(shape, given[0].dtype)
     else:
@@ -106,7 +116,9 @@ def elementwise(
     )
     each = [array for array, kind in zip(given, [k for k in kinds if k], strict=True) if kind == "each"]
     plain = plain and all(array.shape == shape and _is_plain(array) for array in each)
-    if plain:
+    if not compiling and plain and _by_host(threads, formula, inputs, kinds, numbers, out):
+        pass
+    elif compiling and plain:
         code = _element_code(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
         if replaced is None:
@@ -180,16 +192,66 @@ def _by_numpy(
     return evaluate
 
 
+def _by_host(
+    threads: Threads,
+    formula: Formula,
+    inputs: Sequence[Array | None],
+    kinds: tuple[str | None, ...],
+    numbers: Sequence[float],
+    out: Array,
+) -> bool:
+    """Evaluate on plain arrays by a host's functions, block after block; whether that could be done."""
+    if "one" in kinds:  # what is made of a single number alone would be one, in a buffer for many
+        return False
+    if out.size < _HOST_LEAST or (host := _host_of(threads, [*inputs, out])) is None:
+        return False
+    program = _program(formula, tuple([kind is None for kind in kinds]), out.dtype, numbers, host)
+    if program is None:
+        return False
+    size = _host_block(host, out.dtype)
+    given = [array for array in (*inputs, out) if array is not None]
+    blocks = [host.split(host.wrap(array.reshape(-1)), size) for array in given]
+    for *views, result in zip(*blocks, strict=True):
+        program(result, views)
+    return True
+
+
+def _host_of(threads: Threads, arrays: Sequence[Array | None]) -> Any:
+    """The host's functions, if they take the arrays: what is read only is no tensor."""
+    writeable = all(array is None or array.flags.writeable for array in arrays)
+    return threads.functions() if writeable else None
+
+
+def _host_block(host: Any, dtype: np.dtype) -> int:
+    return _HOST_BLOCK * host.threads() * 4 // dtype.itemsize
+
+
 def _program(
-    formula: Formula, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float]
-) -> traced_formula.TracedFormula:
-    key = (id(formula), absent, dtype.char, *numbers)
+    formula: Formula | RowFormula,
+    absent: tuple[bool, ...],
+    dtype: np.dtype,
+    numbers: Sequence[float],
+    host: Any = None,
+) -> Any:
+    """The formula traced, by NumPy's functions or a host's; None where these don't do."""
+    key = (id(formula), absent, dtype.char, id(host), *numbers)
     found = _programs.get(key)
     if found is None:
         if len(_programs) >= _PROGRAMS:
             _programs.clear()
-        found = _programs[key] = formula, traced_formula.TracedFormula(formula, absent, dtype, numbers)
+        found = _programs[key] = formula, _traced(formula, absent, dtype, numbers, host)
     return found[1]
+
+
+def _traced(
+    formula: Any, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float], host: Any
+) -> Any:
+    make_tape = Tape if host is None else functools.partial(HostTape, host)
+    kind = traced_formula.TracedRows if isinstance(formula, RowFormula) else traced_formula.TracedFormula
+    try:
+        return kind(formula, absent, dtype, numbers, make_tape)
+    except Untraceable:
+        return None
 
 
 def _in_blocks(
@@ -243,7 +305,7 @@ def over_rows(
     A, n, B = shape = each[0].shape
     dtype = each[0].dtype
     results = {name: np.empty((A, 1, B), dtype) for name in formula.outputs}
-    replaced, plain = None, compiling and B == 1 and all(_is_plain(array) for array in each)
+    replaced, plain = None, B == 1 and all(_is_plain(array) for array in each)
     if formula.each_output is not None:
         if out is None:
             out = np.empty(shape, dtype)
@@ -256,7 +318,9 @@ def over_rows(
         results[formula.each_output] = out
     if not A * B:
         pass  # no rows
-    elif not plain:
+    elif plain and not compiling and _rows_traced(threads, formula, operands, numbers, results):
+        pass
+    elif not (plain and compiling):
         _row_blocks(threads.deal, formula, operands, numbers, results, compiling)
     else:
         code = _row_code(formula, operands, replaced, dtype.name)
@@ -320,6 +384,64 @@ def _row_arguments(
     return arrays
 
 
+def _rows_traced(
+    threads: Threads,
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+) -> bool:
+    """Evaluate on plain rows, straight into the results; whether that could be done."""
+    A, n, _ = next(array for array in operands if array is not None).shape
+    if A * n < _HOST_LEAST:
+        return _rows_at_once(formula, operands, numbers, results)
+    return _rows_by_host(threads, formula, operands, numbers, results)
+
+
+def _rows_at_once(
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+) -> bool:
+    """Evaluate on a few rows by NumPy."""
+    dtype = results[formula.outputs[0]].dtype
+    program = _program(formula, tuple([array is None for array in operands]), dtype, numbers)
+    if program is None:
+        return False
+    views = [array.reshape(array.shape[:2]) for array in operands if array is not None]
+    outs = [array.reshape(array.shape[:2]) for array in results.values()]
+    with np.errstate(all="ignore"):
+        program(outs, views, views[0].shape)
+    return True
+
+
+def _rows_by_host(
+    threads: Threads,
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+) -> bool:
+    """Evaluate on rows by a host's functions, block after block."""
+    dtype = results[formula.outputs[0]].dtype
+    A, n, _ = next(array for array in operands if array is not None).shape
+    if formula.columns:
+        return False
+    host = _host_of(threads, [*operands, *results.values()])
+    at_once = _host_block(host, dtype) // n if host is not None else 0
+    program = at_once and _program(
+        formula, tuple([array is None for array in operands]), dtype, numbers, host
+    )  # fmt: skip
+    if not program:
+        return False
+    arrays = [array for array in operands if array is not None]
+    blocks = [host.split(host.wrap(array.reshape(A, -1)), at_once) for array in (*arrays, *results.values())]
+    for views in zip(*blocks, strict=True):
+        program(views[len(arrays) :], views[: len(arrays)], (views[0].shape[0], n))
+    return True
+
+
 def _row_blocks(
     deal: Deal,
     formula: RowFormula,
@@ -367,9 +489,15 @@ def _rows_by_loop(formula: RowFormula, block: list[Array | None], numbers: Seque
 
 def _rows_by_numpy(formula: RowFormula, block: list[Array | None], numbers: Sequence[float]) -> list[Array]:
     """The outputs for a block of contiguous rows, by NumPy."""
+    views = [None if array is None else array.reshape(array.shape[:2]) for array in block]
+    each: Array = next(view for view in views if view is not None)
+    program = _program(formula, tuple([view is None for view in views]), each.dtype, numbers)
     with np.errstate(all="ignore"):  # of this thread
-        return formula.evaluate(
-            block_functions,
-            [None if array is None else array.reshape(array.shape[:2]) for array in block],
-            numbers,
-        )
+        if program is None:
+            return formula.evaluate(block_functions, views, numbers)
+        A, n = each.shape
+        results = [
+            np.empty((A, n if name == formula.each_output else 1), each.dtype) for name in formula.outputs
+        ]
+        program(results, [view for view in views if view is not None], (A, n))
+        return results

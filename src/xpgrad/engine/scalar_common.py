@@ -79,6 +79,19 @@ def erfcx_by(real, polynomial):
     return erfcx
 
 
+def normal_cdf_by(real, erfcx):
+    """`special.normal_cdf` in a dtype."""
+    half, one, scale = real(0.5), real(1), real(0.7071067811865476)
+
+    @inline
+    def normal_cdf(z, e):
+        """The normal distribution's probability below z."""
+        tail = half * e * erfcx(scale * abs(z))
+        return tail if z < 0 else one - tail
+
+    return normal_cdf
+
+
 @intrinsic
 def wide_vectors(context):
     """Have the function that calls it compiled for vector registers of 512 bits, where there are any.

@@ -20,6 +20,7 @@ from xpgrad.engine.scalar_common import (
     inline,
     maximum,
     minimum,
+    normal_cdf_by,
     ordered,
     where,
     wide_vectors,
@@ -39,6 +40,7 @@ __all__ = [
     "log1p",
     "maximum",
     "minimum",
+    "normal_cdf",
     "real",
     "tanh",
     "to_ordered",
@@ -50,6 +52,7 @@ __all__ = [
 real = np.float32
 inf = real(np.inf)
 erfcx = erfcx_by(real, ERFCX_SINGLE)
+normal_cdf = normal_cdf_by(real, erfcx)
 to_ordered, from_ordered, LOWEST = ordered(real, np.int32)
 
 _EXP_MIN = real(-86.64339)  # 2**-125, whose half is the smallest normal number

@@ -14,6 +14,7 @@ from xpgrad.engine.scalar_common import (
     inline,
     maximum,
     minimum,
+    normal_cdf_by,
     ordered,
     where,
     wide_vectors,
@@ -33,6 +34,7 @@ __all__ = [
     "log1p",
     "maximum",
     "minimum",
+    "normal_cdf",
     "real",
     "tanh",
     "to_ordered",
@@ -44,6 +46,7 @@ __all__ = [
 real = np.float64
 inf = real(np.inf)
 erfcx = erfcx_by(real, ERFCX_DOUBLE)
+normal_cdf = normal_cdf_by(real, erfcx)
 to_ordered, from_ordered, LOWEST = ordered(real, np.int64)
 
 

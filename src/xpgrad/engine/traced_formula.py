@@ -1,170 +1,48 @@
-"""A formula without numba: traced once into calls of ufuncs, each of which writes into a buffer.
+"""A formula without numba: traced once into calls of functions, each of which writes into a buffer.
 
-The formula is called with stand-ins for arrays, which record what is done to them. An expression that occurs
-twice is computed once; a buffer serves again as soon as its value has been used; the last call writes the
-result. What remains of the formula is a Python function without anything but such calls, for arrays of a few
-elements as for blocks that stay in the cache.
+The formula is called with stand-ins for arrays, which record what is done to them (`tape.py`). An expression
+that occurs twice is computed once; a buffer serves again as soon as its value has been used; the last call
+writes the result. What remains of the formula is a Python function without anything but such calls, for
+arrays of a few elements as for blocks that stay in the cache.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from xpgrad.engine.formula import Formula
+from xpgrad.engine.row_formula import RowFormula
+from xpgrad.engine.tape import Tape, Value
 
 BLOCK = 131072
 """Elements of a block: few enough for a cache, and many, since between any two calls threads wait for the
 interpreter lock and for one another."""
 
-_INTEGERS = {np.dtype(np.float32): np.dtype(np.int32), np.dtype(np.float64): np.dtype(np.int64)}
-_FLAGS = (
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "equal",
-    "not_equal",
-    "isnan",
-    "isinf",
-    "isfinite",
-)
+MakeTape = Callable[[np.dtype], Tape]
+_STORES = {
+    ("each", "f"): "f", ("each", "?"): "m",
+    ("row", "f"): "r", ("row", "?"): "s",
+    ("column", "f"): "c", ("column", "?"): "d",
+}  # fmt: skip
+"""What buffers are called: by the axes of their values, numbers or flags."""
 
 
-class _Use(NamedTuple):
-    """An argument of a call: a value, or a constant, and as what it is read (a key of `_Memory.views`)."""
+class _Program:
+    """What a tape has recorded, as a Python function."""
 
-    value: Any
-    kind: str
-
-
-class _Call(NamedTuple):
-    function: str
-    uses: tuple[_Use, ...]
-    kind: str
+    def __init__(self, tape: Tape, operands: Sequence[Value | None], results: Sequence[Any]) -> None:
+        self._memory = _Memory(tape)
+        given = [operand for operand in operands if operand is not None]
+        self.text, known = _text(given, [tape.made(result) for result in results], self._memory)
+        exec(compile(self.text, "<traced formula>", "exec"), known)
+        self._run = known["run"]
 
 
-class _Value:
-    """What a formula sees in the place of an array: an operand, or the result of a call."""
-
-    def __init__(self, tape: _Tape, call: _Call | None) -> None:
-        self.tape, self.call, self.dtype = tape, call, tape.dtype
-
-    @property
-    def uses(self) -> list[_Value]:
-        """The values that its call reads."""
-        return [use.value for use in self.call.uses if isinstance(use.value, _Value)] if self.call else []
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether it is true or false, in a byte."""
-        return self.call is not None and self.call.kind in "?b"
-
-    def __neg__(self) -> _Value:
-        return self.tape.apply("negative", self)
-
-
-def _operator(function: str, turned: bool) -> Callable[[_Value, Any], _Value]:
-    def operate(self: _Value, other: Any) -> _Value:
-        return self.tape.apply(function, *((other, self) if turned else (self, other)))
-
-    return operate
-
-
-for _name, _ufunc in {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "logical_and",
-    "or": "logical_or",
-}.items():  # fmt: skip
-    setattr(_Value, f"__{_name}__", _operator(_ufunc, turned=False))
-    setattr(_Value, f"__r{_name}__", _operator(_ufunc, turned=True))
-for _name, _ufunc in zip(("lt", "le", "gt", "ge", "eq", "ne"), _FLAGS, strict=False):
-    setattr(_Value, f"__{_name}__", _operator(_ufunc, turned=False))
-_Value.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
-class _Tape:
-    """Records calls, each only once. Stands in the place of ``xp``."""
-
-    float32, float64, inf = np.float32, np.float64, float("inf")
-
-    def __init__(self, dtype: np.dtype) -> None:
-        self.dtype = dtype
-        self.calls: dict[tuple, _Value] = {}
-
-    def __getattr__(self, name: str) -> Callable[..., _Value]:
-        if not isinstance(getattr(np, name, None), np.ufunc):
-            raise AttributeError(f"a formula may not use {name}: it is no elementwise function")
-        return lambda *arguments: self.apply(name, *arguments)
-
-    def abs(self, x: _Value) -> _Value:
-        """Absolute value."""
-        return self.apply("absolute", x)
-
-    def zeros_like(self, x: _Value) -> float:
-        """A number, which ufuncs broadcast."""
-        return 0.0
-
-    def where(self, condition: _Value, x: Any, y: Any) -> _Value:
-        """`x` where the condition holds, else `y`; NumPy's own branches on every element."""
-        return self._by_order(condition, x, y) or self._by_bits(condition, x, y)
-
-    def _by_order(self, condition: _Value, x: Any, y: Any) -> _Value | None:
-        """What is a maximum, a minimum or an absolute value in truth, for NaN as well."""
-        if condition.call is None or len(condition.call.uses) < 2:
-            return None
-        function, (left, right) = condition.call.function, (use.value for use in condition.call.uses)
-        if isinstance(right, _Value):
-            return None
-        if y is left and _same(x, right) and function in ("less", "less_equal", "greater", "greater_equal"):
-            return self.apply("maximum" if function.startswith("less") else "minimum", y, x)
-        if function == "less" and _same(right, 0.0):
-            if x is left and y is self.apply("negative", x):
-                return -self.abs(x)
-            if y is left and x is self.apply("negative", y):
-                return self.abs(y)
-        return None
-
-    def _by_bits(self, condition: _Value, x: Any, y: Any) -> _Value:
-        """By integers: under a mask of all ones or none."""
-        if _same(x, 0.0):
-            return self._masked(self._call("subtract", "b", _Use(condition, "b"), _Use(1, "b")), y)
-        mask = self._call("negative", "b", _Use(condition, "b"))
-        if _same(y, 0.0):
-            return self._masked(mask, x)
-        difference = self._call("bitwise_xor", "i", _Use(x, "i"), _Use(y, "i"))
-        return self._call("bitwise_xor", "i", _Use(self._masked(mask, difference), "i"), _Use(y, "i"))
-
-    def _masked(self, mask: _Value, x: Any) -> _Value:
-        wide = self._call("copyto", "i", _Use(mask, "b"))
-        return self._call("bitwise_and", "i", _Use(wide, "i"), _Use(x, "i"))
-
-    def apply(self, function: str, *arguments: Any) -> _Value:
-        """A ufunc of values and numbers; none where it would change nothing."""
-        if function in ("multiply", "divide") and _same(arguments[1], 1.0):
-            return arguments[0]
-        if function == "multiply" and _same(arguments[0], 1.0):
-            return arguments[1]
-        uses = [_Use(a, "?" if isinstance(a, _Value) and a.is_flag else "f") for a in arguments]
-        return self._call(function, "?" if function in _FLAGS or uses[0].kind == "?" else "f", *uses)
-
-    def _call(self, function: str, kind: str, *uses: _Use) -> _Value:
-        key = (function, *((id(value) if isinstance(value, _Value) else repr(value), k) for value, k in uses))
-        if key not in self.calls:
-            self.calls[key] = _Value(self, _Call(function, uses, kind))
-        return self.calls[key]
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether it is one value, or one number, of one sign."""
-    return a is b or (
-        not isinstance(a, _Value) and not isinstance(b, _Value) and repr(float(a)) == repr(float(b))
-    )
-
-
-class TracedFormula:
+class TracedFormula(_Program):
     """A formula for arrays of a dtype, with its numbers fixed.
 
     Parameters
@@ -177,102 +55,133 @@ class TracedFormula:
         float32 or float64.
     numbers : sequence of float
         Values of the formula's parameters.
+    make_tape : callable, optional
+        What records: NumPy's functions, or those of a framework.
 
     Attributes
     ----------
     text : str
         What it does: the source of ``run(y, *operands, *buffers)``.
+
+    Raises
+    ------
+    Untraceable
+        Where the tape has no words for the formula.
     """
 
     def __init__(
-        self, formula: Formula, absent: Sequence[bool], dtype: np.dtype, numbers: Sequence[float]
+        self,
+        formula: Formula,
+        absent: Sequence[bool],
+        dtype: np.dtype,
+        numbers: Sequence[float],
+        make_tape: MakeTape = Tape,
     ) -> None:
-        tape = _Tape(dtype)
-        operands = [None if missing else _Value(tape, None) for missing in absent]
+        tape = make_tape(dtype)
+        operands = [None if missing else tape.operand() for missing in absent]
         with np.errstate(all="ignore"):
-            (result,) = formula(tape, *operands, **dict(zip(formula.parameters, numbers, strict=True)))
-        if not isinstance(result, _Value) or result.call is None:  # an operand, or a number
-            result = tape.apply("positive", result)
-        self._memory = _Memory(dtype)
-        given = [operand for operand in operands if operand is not None]
-        self.text, known = _text(given, result, self._memory)
-        exec(compile(self.text, f"<{formula.function.__name__}>", "exec"), known)
-        self._run = known["run"]
+            results = formula(tape, *operands, **dict(zip(formula.parameters, numbers, strict=True)))
+            super().__init__(tape, operands, results)
 
-    def __call__(self, out: np.ndarray, operands: Sequence[np.ndarray]) -> None:
+    def __call__(self, out: Any, operands: Sequence[Any]) -> None:
         """Write the result; arrays of one axis, with as many elements as `out` has or one for all.
 
         NumPy's warnings are the caller's to silence.
         """
-        self._run(out, *operands, *self._memory.views(out.size))
+        self._run(out, *operands, *self._memory.views(out.shape))
+
+
+class TracedRows(_Program):
+    """A row formula, as `TracedFormula` is a formula."""
+
+    def __init__(
+        self,
+        formula: RowFormula,
+        absent: Sequence[bool],
+        dtype: np.dtype,
+        numbers: Sequence[float],
+        make_tape: MakeTape = Tape,
+    ) -> None:
+        tape = make_tape(dtype)
+        axes = ["each"] * len(formula.each) + ["row"] * len(formula.rows) + ["column"] * len(formula.columns)
+        operands = [
+            None if missing else tape.operand(kind) for missing, kind in zip(absent, axes, strict=True)
+        ]
+        # numbers of rows first: what has the place of an operand is written when all has been read
+        self._order = sorted(
+            range(len(formula.outputs)), key=lambda number: formula.outputs[number] == formula.each_output
+        )
+        with np.errstate(all="ignore"):
+            results = formula.evaluate(tape, operands, numbers)
+            super().__init__(tape, operands, [results[number] for number in self._order])
+
+    def __call__(self, outs: Sequence[Any], operands: Sequence[Any], shape: tuple[int, int]) -> None:
+        """Write the outputs; arrays of two axes, with one column or one row where that serves for all.
+
+        NumPy's warnings are the caller's to silence.
+        """
+        self._run(*[outs[number] for number in self._order], *operands, *self._memory.views(shape))
 
 
 class _Memory:
     """The buffers of a program, for each thread its own."""
 
-    def __init__(self, dtype: np.dtype) -> None:
-        self._dtypes: dict[str, Any] = {
-            "f": dtype,
-            "i": _INTEGERS[dtype],
-            "?": np.dtype(bool),
-            "b": np.dtype(np.int8),
-        }
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
         self._threads = threading.local()
-        self.counts = {"f": 0, "?": 0}
+        self.counts = dict.fromkeys(_STORES.values(), 0)
 
-    def constant(self, value: Any, kind: str) -> np.ndarray:
-        """A number as an array."""
-        if kind == "i":
-            return np.asarray(value, dtype=self._dtypes["f"]).view(self._dtypes["i"])
-        return np.asarray(value, dtype=self._dtypes[kind])
-
-    def integers(self, array: np.ndarray) -> np.ndarray:
-        """The bits."""
-        return array.view(self._dtypes["i"])
-
-    def views(self, size: int) -> list[np.ndarray]:
+    def views(self, shape: tuple[int, ...]) -> list[Any]:
         """Each buffer as what its bytes may be read."""
         threads = self._threads
-        if getattr(threads, "size", None) != size:
-            threads.views, threads.size = [*self._make(size)], size
+        if getattr(threads, "shape", None) != shape:
+            threads.views, threads.shape = [*self._make(shape)], shape
         return threads.views
 
-    def _make(self, size: int) -> Iterator[np.ndarray]:
-        for kind, other in (("f", "i"), ("?", "b")):
-            for _ in range(self.counts[kind]):
-                buffer = np.empty(size, self._dtypes[kind])
-                yield buffer
-                yield buffer.view(self._dtypes[other])
+    def _make(self, shape: tuple[int, ...]) -> Iterator[Any]:
+        sizes = {"each": shape, "row": (*shape[:-1], 1), "column": (1, *shape[1:])}
+        for (axes, kind), store in _STORES.items():
+            for _ in range(self.counts[store]):
+                yield from self.tape.buffer(sizes[axes], kind)
 
 
-def _needed(result: _Value) -> list[Any]:
-    """What is called, in order, the result last."""
-    order: dict[int, _Value] = {}
+def _needed(results: Sequence[Value]) -> list[Value]:
+    """What is called, in order, each result after all that the one before needs."""
+    order: dict[int, Value] = {}
 
-    def visit(value: _Value) -> None:
+    def visit(value: Value) -> None:
         if value.call is not None and id(value) not in order:
+            if value.called("clear_rows"):
+                # the flags last before what is cleared, whose operands are in the cache by then
+                for used in value.uses[-1].uses:
+                    visit(used)
             for used in value.uses:
                 visit(used)
             order[id(value)] = value
 
-    visit(result)
+    for result in results:
+        visit(result)
     return [*order.values()]
 
 
-def _text(operands: Sequence[_Value], result: _Value, memory: _Memory) -> tuple[str, dict[str, Any]]:
+def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) -> tuple[str, dict[str, Any]]:
     """The program as a Python function ``run``, and what it knows by name."""
-    order = _needed(result)
+    tape, order = memory.tape, _needed(results)
     last = {id(used): number for number, value in enumerate(order) for used in value.uses}
+    targets = {id(result): f"y{number or ''}" for number, result in enumerate(results)}
+    if results[-1].called("clear_rows") and id(results[-1].uses[-1]) not in targets:
+        # what it clears rows of is already where it belongs
+        targets[id(results[-1].uses[-1])] = targets[id(results[-1])]
     names = {id(operand): f"x{number}" for number, operand in enumerate(operands)}
     of_bits: set[str] = set()
-    known: dict[str, Any] = {"bits": memory.integers}
-    free: dict[str, list[str]] = {"f": [], "?": []}
+    known: dict[str, Any] = {"bits": tape.integers}
+    free: dict[str, list[str]] = {store: [] for store in memory.counts}
     lines = []
 
     def text(value: Any, kind: str) -> str:
-        if not isinstance(value, _Value):
-            name = f"c{len(known)}"
-            known[name] = memory.constant(value, kind)
+        if not isinstance(value, Value):
+            name = f"k{len(known)}"
+            known[name] = tape.constant(value, kind)
             return name
         name = names[id(value)]
         if kind == "i" and name[0] in "xy":
@@ -280,29 +189,28 @@ def _text(operands: Sequence[_Value], result: _Value, memory: _Memory) -> tuple[
         return f"{name}{'_bits' if kind in 'ib' else ''}"
 
     for number, value in enumerate(order):
+        assert value.call is not None
+        tape.check(value)
         arguments = [text(*use) for use in value.call.uses]
         for name in {names[id(used)] for used in value.uses if last[id(used)] == number}:
-            if name[0] in "fm":  # a buffer
-                free["f" if name[0] == "f" else "?"].append(name)
-        kind = "?" if value.is_flag else "f"
-        if value is result:
-            names[id(value)] = "y"
-        elif free[kind]:
-            names[id(value)] = free[kind].pop()
+            if name[0] in free:  # a buffer
+                free[name[0]].append(name)
+        store = _STORES[value.axes, tape.store(value)]
+        if id(value) in targets:
+            names[id(value)] = targets[id(value)]
+        elif free[store]:
+            names[id(value)] = free[store].pop()
         else:
-            names[id(value)] = f"{'f' if kind == 'f' else 'm'}{memory.counts[kind]}"
-            memory.counts[kind] += 1
-        function, _, written = value.call
-        known[function] = getattr(np, function)
-        target = text(value, written)
-        lines.append(
-            f"copyto({target}, {arguments[0]})"
-            if function == "copyto"
-            else f"{function}({', '.join(arguments)}, out={target})"
-        )
-    buffers = [f"{'f' if kind == 'f' else 'm'}{n}" for kind in "f?" for n in range(memory.counts[kind])]
+            names[id(value)] = f"{store}{memory.counts[store]}"
+            memory.counts[store] += 1
+        known[value.call.function] = getattr(tape.functions, value.call.function)
+        if value.call.number is not None:
+            arguments.append("{}={!r}".format(*value.call.number))
+        arguments.append(f"out={text(value, value.call.kind)}")
+        lines.append(f"{value.call.function}({', '.join(arguments)})")
+    buffers = [f"{store}{n}" for store in _STORES.values() for n in range(memory.counts[store])]
     parameters = [
-        "y",
+        *(f"y{number or ''}" for number in range(len(results))),
         *(names[id(operand)] for operand in operands),
         *(f"{b}{end}" for b in buffers for end in ("", "_bits")),
     ]
