@@ -429,11 +429,11 @@ def _rows_by_host(
     if formula.columns:
         return False
     host = _host_of(threads, [*operands, *results.values()])
-    at_once = _host_block(host, dtype) // n if host is not None else 0
-    program = at_once and _program(
-        formula, tuple([array is None for array in operands]), dtype, numbers, host
-    )  # fmt: skip
-    if not program:
+    at_once = 0 if host is None else _host_block(host, dtype) // n
+    if not at_once:
+        return False
+    program = _program(formula, tuple([array is None for array in operands]), dtype, numbers, host)
+    if program is None:
         return False
     arrays = [array for array in operands if array is not None]
     blocks = [host.split(host.wrap(array.reshape(A, -1)), at_once) for array in (*arrays, *results.values())]

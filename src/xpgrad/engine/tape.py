@@ -142,7 +142,7 @@ class Tape:
     Attributes
     ----------
     functions : object
-        The functions that calls name; all but the last three of `Call` in kind take ``out``.
+        The functions that calls name; all take ``out``.
     """
 
     float32, float64, inf = np.float32, np.float64, float("inf")

@@ -189,9 +189,9 @@ def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) 
         return f"{name}{'_bits' if kind in 'ib' else ''}"
 
     for number, value in enumerate(order):
-        assert value.call is not None
+        call: Any = value.call  # all that stand in order have one
         tape.check(value)
-        arguments = [text(*use) for use in value.call.uses]
+        arguments = [text(*use) for use in call.uses]
         for name in {names[id(used)] for used in value.uses if last[id(used)] == number}:
             if name[0] in free:  # a buffer
                 free[name[0]].append(name)
@@ -203,11 +203,11 @@ def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) 
         else:
             names[id(value)] = f"{store}{memory.counts[store]}"
             memory.counts[store] += 1
-        known[value.call.function] = getattr(tape.functions, value.call.function)
-        if value.call.number is not None:
-            arguments.append("{}={!r}".format(*value.call.number))
-        arguments.append(f"out={text(value, value.call.kind)}")
-        lines.append(f"{value.call.function}({', '.join(arguments)})")
+        known[call.function] = getattr(tape.functions, call.function)
+        if call.number is not None:
+            arguments.append("{}={!r}".format(*call.number))
+        arguments.append(f"out={text(value, call.kind)}")
+        lines.append(f"{call.function}({', '.join(arguments)})")
     buffers = [f"{store}{n}" for store in _STORES.values() for n in range(memory.counts[store])]
     parameters = [
         *(f"y{number or ''}" for number in range(len(results))),
