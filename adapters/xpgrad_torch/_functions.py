@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from xpgrad.engine.tape import NUMPY_FUNCTIONS
 
-_SAMPLE = 8192
+_SAMPLE = 2048
 _LOG2_E = 1.4426950408889634
 _EXP_LEAST = {dtype: math.log(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -62,7 +62,7 @@ class Functions:
 
         Whether there are such, as in masked logits, the first ones tell: it is a matter of time alone.
         """
-        if torch.amin(x.view(-1)[:_SAMPLE]).item() > _EXP_LEAST[x.dtype]:
+        if x.numpy().reshape(-1)[:_SAMPLE].min() > _EXP_LEAST[x.dtype]:
             torch.exp(x, out=out)
         else:
             torch.exp2(torch.mul(x, _LOG2_E, out=out), out=out)
@@ -87,7 +87,8 @@ class Functions:
         """`x`, but 0 in rows with a flag."""
         if x is not out:
             out.copy_(x)
-        NUMPY_FUNCTIONS.clear_rows(flags, *[out.numpy()] * 2)
+        if flags.any():
+            out.numpy()[flags[:, 0]] = 0
 
     @staticmethod
     def wrap(array: np.ndarray) -> torch.Tensor:
