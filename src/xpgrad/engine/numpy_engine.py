@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,7 +19,7 @@ from xpgrad.engine.numpy_images import NumpyImages
 from xpgrad.engine.program import Form, Program
 from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
-from xpgrad.engine.team import PoolTeam
+from xpgrad.engine.team import PoolTeam, integers
 
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
 # in a second-level cache of 1 MB.
@@ -223,16 +224,12 @@ class NumpyEngine(NumpyImages, StandardEngine):
     def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
         """Run a loop on its integers, in threads where it has parts."""
         with loop.blas.in_one_thread() if loop.blas and loop.parts > 1 else contextlib.nullcontext():
-            self.team.run(loop.function, data, loop.parts)
-
-    def _cuts(self, count: int, size: int) -> list[int]:
-        """Where to cut 0 .. count for threads: nowhere inside, if `size` elements are not enough for them."""
-        threads = self.team.size() if size >= _PARALLEL else 1
-        return [count * number // threads for number in range(threads + 1)]
+            self.team.run(loop.function, data.ctypes.data, loop.parts)
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """``part(start, stop)`` over 0 .. count, in threads if they have enough elements, `size` in all."""
-        self.team.map(lambda ends: part(*ends), list(itertools.pairwise(self._cuts(count, size))))
+        cuts = _cut(count, self.team.size() if size >= _PARALLEL else 1)
+        self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
 
     def deal_compiled(
         self,
@@ -247,15 +244,17 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
         The threads run compiled code alone: none waits for the interpreter.
         """
-        cuts = self._cuts(count, size) if size >= _PARALLEL else ()
-        if len(cuts) < 3:
+        team = self.team
+        parts = team.size() if size >= _PARALLEL else 1
+        if parts < 2:
             code.loop(0, count, *sizes, *arrays, *numbers)
             return
-        bounds, reals = np.asarray(cuts, dtype=np.int64), np.asarray(numbers, dtype=np.float64)
-        head = [bounds.ctypes.data, reals.ctypes.data, *sizes]
+        bounds, reals = _cut(count, parts), (ctypes.c_double * len(numbers))(*numbers)
+        head = [ctypes.addressof(bounds), ctypes.addressof(reals), *sizes]
         for array in arrays:
             head += [array.__array_interface__["data"][0], *array.shape]
-        self.team.run(code.part_function().address, np.asarray(head, dtype=np.int64), len(cuts) - 1)
+        data = integers(head)
+        team.run(code.part_function().address, ctypes.addressof(data), parts)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`, unless the shape asks for a copy."""
@@ -351,6 +350,12 @@ class NumpyEngine(NumpyImages, StandardEngine):
 @functools.cache
 def _numpy_blas() -> Blas | None:
     return find_blas(np.linalg._umath_linalg.__file__)
+
+
+@functools.lru_cache
+def _cut(count: int, parts: int) -> ctypes.Array:
+    """Where to cut 0 .. count into equal parts, the ends with it."""
+    return integers([count * number // parts for number in range(parts + 1)])
 
 
 def _dtype(stages: Sequence[Elementwise | Product]) -> str:
