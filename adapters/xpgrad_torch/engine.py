@@ -61,10 +61,10 @@ class TorchEngine(NumpyEngine):
         dtype, shape = arrays[0].dtype, arrays[0].shape
         if dtype not in _COMPUTED:
             return False
-        return all(
-            _plain(array) and array.dtype is dtype and array.shape == shape and not array.requires_grad
-            for array in arrays
-        )
+        for array in arrays:
+            if array.dtype is not dtype or array.shape != shape or array.requires_grad or not _plain(array):
+                return False
+        return True
 
     def form(self, arrays: Collection[torch.Tensor]) -> Form | None:
         """See NumpyEngine.form."""
@@ -172,7 +172,7 @@ def _plain(tensor: Any) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.is_cpu
-        and tensor.layout == torch.strided
+        and tensor.layout is torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_neg()
     )
