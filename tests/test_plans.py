@@ -10,6 +10,7 @@ import pytest
 
 import xpgrad
 from xpgrad import _plans
+from xpgrad.engine import numpy_engine
 from xpgrad.engine import program as programs
 from xpgrad.engine.recorder import Recorded, Recorder
 from xpgrad.engine.team import PoolTeam
@@ -214,9 +215,12 @@ def recorder(request, monkeypatch):
 
 
 def run(recorder, result, **arrays):
-    program = recorder.program([result])
-    (got,) = program.run([array.ctypes.data for array in arrays.values()])
+    (got,) = run_program(recorder.program([result]), arrays)
     return got
+
+
+def run_program(program, arrays):
+    return program.run([array.ctypes.data for array in arrays.values()], numpy_engine._fresh)
 
 
 ARRAYS = {
@@ -271,7 +275,7 @@ def test_products(factors, recorder):
 def test_a_result_twice_is_two_arrays(recorder):
     doubled = recorder.input("a") + recorder.input("a")
     program = recorder.program([doubled, None, doubled])
-    one, nothing, other = program.run([array.ctypes.data for array in ARRAYS.values()])
+    one, nothing, other = run_program(program, ARRAYS)
     assert nothing is None
     assert not np.shares_memory(one, other)
     np.testing.assert_array_equal(one, other)
@@ -285,7 +289,7 @@ def test_joined_arrays_are_made_in_their_place(recorder):
     copies = [i for i in recorder._program._instructions if i._kind == "copy"]
     assert len(copies) == 2
     program = recorder.program([joined, one])
-    got, alone = program.run([array.ctypes.data for array in ARRAYS.values()])
+    got, alone = run_program(program, ARRAYS)
     A = ARRAYS["a"]
     np.testing.assert_array_equal(got, np.concatenate([A + A, (A * A)[:1], A * A, A + A]))
     np.testing.assert_array_equal(alone, A + A)
@@ -332,7 +336,7 @@ def test_the_arena_shares_places_but_not_at_one_time(recorder):
     program = recorder.program([total + first])
     size = programs.LINE * -(-24 * 8 // programs.LINE)
     assert program._arena_bytes == 3 * size
-    (got,) = program.run([array.ctypes.data for array in ARRAYS.values()])
+    (got,) = run_program(program, ARRAYS)
     np.testing.assert_array_equal(got, 24 * ARRAYS["a"])
 
 

@@ -270,10 +270,15 @@ class Layers(Recurrent, nn.RNNBase):
             names["B"] = ["bias_ih", "bias_hh"]
         return {
             operand: _stack(
-                [getattr(self, f"{part}_{suffix}") for suffix in suffixes for part in parts], len(suffixes)
+                [self._parameter(f"{part}_{suffix}") for suffix in suffixes for part in parts], len(suffixes)
             )
             for operand, parts in names.items()
         }
+
+    def _parameter(self, name: str) -> Tensor:
+        """Return a parameter, or what has taken its place; a module's own way to it is a longer one."""
+        found = self._parameters.get(name)
+        return getattr(self, name) if found is None else found
 
 
 class Cell(Recurrent, nn.RNNCellBase):

@@ -82,8 +82,7 @@ class TorchEngine(NumpyEngine):
 
     def run(self, program: Program, arrays: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
         """See NumpyEngine.run."""
-        results = program.run([array.data_ptr() for array in arrays])
-        return [None if result is None else torch.from_numpy(result) for result in results]
+        return program.run([array.data_ptr() for array in arrays], _fresh)
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]
@@ -166,6 +165,12 @@ class TorchEngine(NumpyEngine):
             f"PyTorch {torch.__version__} CPU tensors: the numpy engine on views, products by torch in "
             f"{torch.get_num_threads()} threads"
         )
+
+
+def _fresh(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
+    """Memory of NumPy's, which asks the system for large pages, and its address."""
+    tensor = torch.from_numpy(np.empty(shape, dtype))
+    return tensor, tensor.data_ptr()
 
 
 def _plain(tensor: Any) -> bool:

@@ -16,7 +16,7 @@ from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
 from xpgrad.engine.numpy_images import NumpyImages
-from xpgrad.engine.program import Form, Program
+from xpgrad.engine.program import Form, Program, address_of
 from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
 from xpgrad.engine.team import PoolTeam, integers
@@ -199,7 +199,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         loop = self.time_loop(stages, steps)
         head = [*loop.head]
         for memory, matrix in loop.matrices:
-            head += [memory.__array_interface__["data"][0], *_sizes(matrix)]
+            head += [address_of(memory), *_sizes(matrix)]
         self.run_loop(loop, np.asarray(head, dtype=np.int64))
 
     def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
@@ -252,7 +252,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         bounds, reals = _cut(count, parts), (ctypes.c_double * len(numbers))(*numbers)
         head = [ctypes.addressof(bounds), ctypes.addressof(reals), *sizes]
         for array in arrays:
-            head += [array.__array_interface__["data"][0], *array.shape]
+            head += [address_of(array), *array.shape]
         data = integers(head)
         team.run(code.part_function().address, ctypes.addressof(data), parts)
 
@@ -297,7 +297,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def run(self, program: Program, arrays: Iterable[Any]) -> list[Any]:
         """The program's results for the arrays of a call."""
-        return program.run([array.__array_interface__["data"][0] for array in arrays])
+        return program.run([address_of(array) for array in arrays], _fresh)
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result for arrays that agree."""
@@ -345,6 +345,11 @@ class NumpyEngine(NumpyImages, StandardEngine):
         todo = list(items)
         with self.blas.in_one_thread() if self.blas and len(todo) > 1 else contextlib.nullcontext():
             return self.team.map(function, todo)
+
+
+def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
+    array = np.empty(shape, dtype)
+    return array, address_of(array)
 
 
 @functools.cache

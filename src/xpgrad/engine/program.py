@@ -12,7 +12,7 @@ import ctypes
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ import numpy as np
 LINE = 64  # bytes: each memory in the arena begins where a cache line does
 _KEPT = 1 << 25  # bytes of arena that a thread keeps for its next program
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
+
+Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
+"""Makes memory for a result by shape and dtype: an array of the caller's kind, and its address."""
 
 
 class Block:
@@ -299,6 +302,7 @@ class Program:
         self._parts = [part for part in self._parts if part[2] is not None or part[0] < part[1]]
 
         self._code, self._where, self._memory = self._relocatable(code, number_of)
+        self._distances, self._spare = self._code[self._where], list[tuple[np.ndarray, int]]()
         self._loops = [i.loop for i in self._instructions if isinstance(i, Loop)]  # whose arrays are needed
         self._execute = _executor(self._dtype.name)
         del self._instructions
@@ -356,37 +360,48 @@ class Program:
 
     # --- running it
 
-    def run(self, addresses: list[int]) -> list[np.ndarray | None]:
+    def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
         """The results, for the call's arrays at these addresses."""
-        results = [None if s is None else np.empty(s, dtype=self._dtype) for s in self._shapes]
-        for result in results:
-            if result is not None:
-                addresses.append(_address(result))
-        code, arena = self._code.copy(), _arena(self._arena_bytes)
-        own = _address(code)
-        addresses += [-(-_address(arena) // LINE) * LINE, own]
-        code[self._where] += np.asarray(addresses, dtype=np.int64)[self._memory]
+        results: list[Any] = []
+        for shape in self._shapes:
+            if shape is None:
+                results.append(None)
+                continue
+            result, address = fresh(shape, self._dtype)
+            results.append(result)
+            addresses.append(address)
+        arena = _arena(self._arena_bytes)
+        try:  # a copy of the code for each run that is under way
+            code, own = self._spare.pop()
+        except IndexError:
+            code = self._code.copy()
+            own = address_of(code)
+        addresses += [arena[1], own]
+        code[self._where] = self._distances + np.asarray(addresses, dtype=np.int64)[self._memory]
         for begin, end, loop in self._parts:
             if loop is None:
                 self._execute(own, begin, end)
             else:
                 self._engine.run_loop(loop.loop, code[begin:])
+        self._spare.append((code, own))
         return results
 
 
-def _address(array: np.ndarray) -> int:
+def address_of(array: np.ndarray) -> int:
+    """Of its first element."""
     return array.__array_interface__["data"][0]
 
 
 _arenas = threading.local()
 
 
-def _arena(size: int) -> np.ndarray:
-    """Memory for so many bytes from a multiple of 64 on, for one run; its contents are whatever."""
+def _arena(size: int) -> tuple[np.ndarray, int]:
+    """Memory for so many bytes, for one run, and where in it a line begins; its contents are whatever."""
     kept = getattr(_arenas, "kept", None)
-    if kept is not None and len(kept) >= size + LINE:
+    if kept is not None and len(kept[0]) >= size + LINE:
         return kept
-    arena = np.empty(size + LINE, dtype=np.uint8)
+    memory = np.empty(size + LINE, dtype=np.uint8)
+    arena = memory, -(-address_of(memory) // LINE) * LINE
     if size <= _KEPT:
         _arenas.kept = arena
     return arena
