@@ -36,7 +36,7 @@ STEPS = (
 KINDS = {
     Multiply.number: "products",
     Pack.number: "packing",
-    Arithmetic.number: "copies",
+    Arithmetic.number: "arithmetic",
     Loop.number: "time loops",
 }
 
