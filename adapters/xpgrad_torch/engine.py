@@ -62,7 +62,7 @@ class TorchEngine(NumpyEngine):
         if dtype not in _COMPUTED:
             return False
         for array in arrays:
-            if array.dtype is not dtype or array.shape != shape or array.requires_grad or not _plain(array):
+            if not _plain(array) or array.dtype is not dtype or array.shape != shape or array.requires_grad:
                 return False
         return True
 
