@@ -144,7 +144,7 @@ def quick_elementwise(
     first = arrays[0]
     out = np.empty(first.shape, first.dtype)
     if not compiling:
-        program = _program(formula, (False,) * len(arrays), first.dtype, numbers)
+        program = _program(formula, arrays, first.dtype, numbers)
         with np.errstate(all="ignore"):
             program(out.reshape(-1), [array.reshape(-1) for array in arrays])
         return out
@@ -183,7 +183,7 @@ def _by_numpy(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
 ) -> Callable[..., None]:
     """Evaluation of a block by NumPy."""
-    program = _program(formula, tuple([kind is None for kind in kinds]), np.dtype(dtype), numbers)
+    program = _program(formula, kinds, np.dtype(dtype), numbers)
 
     def evaluate(views: list[Array | None], target: Array) -> None:
         with np.errstate(all="ignore"):  # of this thread
@@ -205,7 +205,7 @@ def _by_host(
         return False
     if out.size < _HOST_LEAST or (host := _host_of(threads, [*inputs, out])) is None:
         return False
-    program = _program(formula, tuple([kind is None for kind in kinds]), out.dtype, numbers, host)
+    program = _program(formula, inputs, out.dtype, numbers, host)
     if program is None:
         return False
     size = _host_block(host, out.dtype)
@@ -228,12 +228,16 @@ def _host_block(host: Any, dtype: np.dtype) -> int:
 
 def _program(
     formula: Formula | RowFormula,
-    absent: tuple[bool, ...],
+    operands: Sequence[Any],
     dtype: np.dtype,
     numbers: Sequence[float],
     host: Any = None,
 ) -> Any:
-    """The formula traced, by NumPy's functions or a host's; None where these don't do."""
+    """The formula traced, without the operands that are None, by NumPy's functions or a host's.
+
+    None where these don't do.
+    """
+    absent = tuple([operand is None for operand in operands])
     key = (id(formula), absent, dtype.char, id(host), *numbers)
     found = _programs.get(key)
     if found is None:
@@ -406,12 +410,12 @@ def _rows_at_once(
 ) -> bool:
     """Evaluate on a few rows by NumPy."""
     dtype = results[formula.outputs[0]].dtype
-    program = _program(formula, tuple([array is None for array in operands]), dtype, numbers)
+    program = _program(formula, operands, dtype, numbers)
     if program is None:
         return False
     views = [array.reshape(array.shape[:2]) for array in operands if array is not None]
     outs = [array.reshape(array.shape[:2]) for array in results.values()]
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # of this thread
         program(outs, views, views[0].shape)
     return True
 
@@ -432,7 +436,7 @@ def _rows_by_host(
     at_once = 0 if host is None else _host_block(host, dtype) // n
     if not at_once:
         return False
-    program = _program(formula, tuple([array is None for array in operands]), dtype, numbers, host)
+    program = _program(formula, operands, dtype, numbers, host)
     if program is None:
         return False
     arrays = [array for array in operands if array is not None]
@@ -478,10 +482,7 @@ def _row_blocks(
 def _rows_by_loop(formula: RowFormula, block: list[Array | None], numbers: Sequence[float]) -> list[Array]:
     """The outputs for a block of contiguous rows, by the compiled loop."""
     each = next(array for array in block if array is not None)
-    results = {
-        name: np.empty((each.shape[0], each.shape[1] if name == formula.each_output else 1), each.dtype)
-        for name in formula.outputs
-    }
+    results = _row_results(formula, each)
     loop = _row_code(formula, block, None, each.dtype.name).loop
     loop(0, each.shape[0], each.shape[1], *_row_arguments(formula, block, results, None), *numbers)
     return list(results.values())
@@ -489,15 +490,17 @@ def _rows_by_loop(formula: RowFormula, block: list[Array | None], numbers: Seque
 
 def _rows_by_numpy(formula: RowFormula, block: list[Array | None], numbers: Sequence[float]) -> list[Array]:
     """The outputs for a block of contiguous rows, by NumPy."""
+    results = _row_results(formula, next(array for array in block if array is not None))
+    if _rows_at_once(formula, block, numbers, results):
+        return list(results.values())
     views = [None if array is None else array.reshape(array.shape[:2]) for array in block]
-    each: Array = next(view for view in views if view is not None)
-    program = _program(formula, tuple([view is None for view in views]), each.dtype, numbers)
     with np.errstate(all="ignore"):  # of this thread
-        if program is None:
-            return formula.evaluate(block_functions, views, numbers)
-        A, n = each.shape
-        results = [
-            np.empty((A, n if name == formula.each_output else 1), each.dtype) for name in formula.outputs
-        ]
-        program(results, [view for view in views if view is not None], (A, n))
-        return results
+        return formula.evaluate(block_functions, views, numbers)
+
+
+def _row_results(formula: RowFormula, each: Array) -> dict[str, Array]:
+    """Memory for the outputs, for as many rows as the operand has."""
+    A, n = each.shape[:2]
+    return {
+        name: np.empty((A, n if name == formula.each_output else 1), each.dtype) for name in formula.outputs
+    }
