@@ -228,8 +228,12 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """``part(start, stop)`` over 0 .. count, in threads if they have enough elements, `size` in all."""
-        cuts = _cut(count, self.team.size() if size >= _PARALLEL else 1)
+        cuts = _cut(count, self._parts(size))
         self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
+
+    def _parts(self, size: int) -> int:
+        """For how many threads so many elements are enough."""
+        return self.team.size() if size >= _PARALLEL else 1
 
     def deal_compiled(
         self,
@@ -244,9 +248,8 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
         The threads run compiled code alone: none waits for the interpreter.
         """
-        team = self.team
-        parts = team.size() if size >= _PARALLEL else 1
-        if parts < 2:
+        parts = self._parts(size)
+        if parts == 1:
             code.loop(0, count, *sizes, *arrays, *numbers)
             return
         bounds, reals = _cut(count, parts), (ctypes.c_double * len(numbers))(*numbers)
@@ -254,7 +257,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         for array in arrays:
             head += [address_of(array), *array.shape]
         data = integers(head)
-        team.run(code.part_function().address, ctypes.addressof(data), parts)
+        self.team.run(code.part_function().address, ctypes.addressof(data), parts)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`, unless the shape asks for a copy."""
