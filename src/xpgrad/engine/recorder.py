@@ -257,6 +257,9 @@ class Recorder:
         if len(shape) > Arithmetic.AXES:
             raise CannotRecordError("an array with many axes")
         places = [(x.block, x.offset, s) for x, s in zip([target, *operands], strides, strict=True)]
+        self._add_arithmetic(kind, shape, places)
+
+    def _add_arithmetic(self, kind: str, shape: Sequence[int], places: Sequence[tuple]) -> None:
         self._program.add(Arithmetic(kind, shape, places, self._engine.team, self.dtype.name))
 
     # --- row buffers
@@ -330,7 +333,7 @@ class Recorder:
         result = self.fresh(shape[1:])
         every_row = Recorded(self, result.block, 0, shape, (0, 1))
         places = [(x.block, x.offset, x.strides) for x in (every_row, *map(self._by_rows, operands))]
-        self._program.add(Arithmetic(kind, shape, places, self._engine.team, self.dtype.name))
+        self._add_arithmetic(kind, shape, places)
         return result
 
     def _multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
