@@ -1,5 +1,6 @@
 """The kernels as operators of PyTorch's: opcheck, torch.compile, torch.export."""
 
+import copy
 import functools
 
 import pytest
@@ -11,6 +12,7 @@ import xpgrad
 import xpgrad_torch
 from torch_activation_cases import MODULES as ACTIVATIONS
 from torch_activation_cases import module
+from torch_networks import residual_network
 from torch_operators import EVERY_KERNEL, OPERATORS
 
 # PyTorch itself still uses what it deprecates.
@@ -22,10 +24,18 @@ MODULES = {
     "LSTM-projected": (lambda: xpgrad_torch.LSTM(2, 3, proj_size=2), (4, 5, 2)),
     "GRU": (lambda: xpgrad_torch.GRU(2, 3, 2, reset_after=False), (4, 5, 2)),
     "LSTMCell": (lambda: xpgrad_torch.LSTMCell(2, 3), (4, 2)),
+    "LSTMCell-without-bias": (lambda: xpgrad_torch.LSTMCell(2, 3, bias=False), (4, 2)),
     "GRUCell": (lambda: xpgrad_torch.GRUCell(2, 3), (4, 2)),
     "Conv2d": (lambda: xpgrad_torch.Conv2d(2, 4, 3, padding="same", groups=2), (4, 2, 6, 5)),
     "Conv1d-circular": (lambda: xpgrad_torch.Conv1d(2, 4, 3, padding=1, padding_mode="circular"), (4, 2, 6)),
+    "Conv2d-without-bias": (lambda: xpgrad_torch.Conv2d(2, 4, 3, stride=2, bias=False), (4, 2, 6, 5)),
     "ConvTranspose2d": (lambda: xpgrad_torch.ConvTranspose2d(2, 4, 3, stride=2), (4, 2, 6, 5)),
+    "ConvTranspose1d-without-bias": (
+        lambda: xpgrad_torch.ConvTranspose1d(2, 4, 3, groups=2, bias=False),
+        (4, 2, 6),
+    ),
+    "LSTM-without-bias": (lambda: xpgrad_torch.LSTM(2, 3, bias=False), (4, 5, 2)),
+    "GRU-without-bias": (lambda: xpgrad_torch.GRU(2, 3, bias=False, bidirectional=True), (4, 5, 2)),
     "CrossEntropyLoss": (
         lambda: xpgrad_torch.CrossEntropyLoss(torch.arange(1.0, 6.0)),
         (4, 5),
@@ -44,9 +54,13 @@ def as_tuple(result):
     return result if isinstance(result, tuple) else (result,)
 
 
-def gradient_inputs(operator):
-    """The arrays that the registered gradient takes, with random cotangents, and what it may be asked for."""
-    operands, kernel = operator.operands(), operator.kernel
+def operands_without(operator, absent):
+    return operator.operands() | dict.fromkeys(absent)
+
+
+def gradient_inputs(operator, absent=()):
+    """The arrays that the registered gradient takes, with random cotangents, and its attributes."""
+    operands, kernel = operands_without(operator, absent), operator.kernel
     attributes = operator.kernel_attributes
     results = kernel.operator(*operands.values(), **attributes)
     outputs = dict(zip(kernel.outputs, as_tuple(results), strict=True))
@@ -79,6 +93,56 @@ def test_opcheck_of_the_gradient(operator, per_sample):
     if operator.kernel.has_per_sample:
         options["per_sample"] = per_sample
     torch.library.opcheck(operator.kernel.gradient_operator, tuple(arrays), options)
+
+
+WITHOUT = [
+    pytest.param(operator, absent, id=f"{name}-without-{'-'.join(absent) or 'nothing'}")
+    for name, operator in OPERATORS.items()
+    for absent in operator.subsets()
+    if operator.optional
+]
+# one left out, or all of them: what is slow need not see every subset
+FEW_WITHOUT = [
+    pytest.param(*case.values, id=case.id)
+    for case in WITHOUT
+    if len(case.values[1]) in (1, len(case.values[0].optional))
+]
+
+
+@pytest.mark.parametrize(("operator", "absent"), WITHOUT)
+def test_fake_tensors_agree_without_optional_operands(operator, absent):
+    """Shapes, dtypes and strides of the results of an operator and its gradient, for every subset."""
+    tests = ("test_schema", "test_faketensor")
+    operands = tuple(operands_without(operator, absent).values())
+    torch.library.opcheck(operator.kernel.operator, operands, operator.kernel_attributes, test_utils=tests)
+    arrays, attributes = gradient_inputs(operator, absent)
+    options = {**attributes, "wrt": [name for name in operator.differentiable if name not in absent]}
+    torch.library.opcheck(operator.kernel.gradient_operator, tuple(arrays), options, test_utils=tests)
+
+
+@pytest.mark.parametrize(("operator", "absent"), FEW_WITHOUT)
+def test_opcheck_without_optional_operands(operator, absent):
+    operands = operands_without(operator, absent)
+    for name in operator.differentiable:
+        if name not in absent:
+            operands[name].requires_grad_()
+    tests = ("test_autograd_registration", "test_aot_dispatch_dynamic")
+    attributes = operator.kernel_attributes
+    torch.library.opcheck(operator.kernel.operator, tuple(operands.values()), attributes, test_utils=tests)
+
+
+@pytest.mark.parametrize(("operator", "absent"), FEW_WITHOUT)
+def test_compile_without_optional_operands(operator, absent):
+    operands = operands_without(operator, absent)
+    names = [name for name in operator.differentiable if name not in absent]
+    leaves = [operands[name].requires_grad_() for name in names]
+    torch._dynamo.reset()
+    compiled = torch.compile(operator.of(operands, names), fullgraph=True, backend="aot_eager")
+    eager, outputs = operator.run(operands), compiled(*leaves)
+    cotangents = [torch.randn_like(y) for y in eager]
+    expected = [*eager, *torch.autograd.grad(eager, leaves, cotangents)]
+    for a, b in zip([*outputs, *torch.autograd.grad(outputs, leaves, cotangents)], expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @every_operator
@@ -201,6 +265,24 @@ def test_export(build, shape, more, strict):
     assert len(kernels_in(program.graph)) == getattr(module, "num_layers", 1)
     for a, b in zip(flat(program.module()(X, *more)), flat(module(X, *more)), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_residual_network_compiles_and_exports():
+    """Convolutions without bias behind one another; values and gradients are PyTorch's."""
+    theirs = residual_network().double()
+    ours = xpgrad_torch.swap(copy.deepcopy(theirs), activations=True)
+    X = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    expected = theirs(X)
+    cotangent = torch.randn_like(expected)
+    expected_grads = torch.autograd.grad(expected, list(theirs.parameters()), cotangent)
+    torch._dynamo.reset()
+    y = torch.compile(ours, fullgraph=True, backend="aot_eager")(X)
+    torch.testing.assert_close(y, expected)
+    grads = torch.autograd.grad(y, list(ours.parameters()), cotangent)
+    for a, b in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(a, b)
+    program = torch.export.export(ours.eval(), (X,))
+    torch.testing.assert_close(program.module()(X), theirs.eval()(X))
 
 
 def test_export_with_a_batch_of_any_size():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,16 @@ class Operator:
         if "labels" in drawn and self.shapes["labels"] != self.shapes["X"]:
             drawn["labels"] = torch.randint(known["C"], drawn["labels"].shape, generator=g)
         return drawn
+
+    @property
+    def optional(self) -> list[str]:
+        """The operands that may be None."""
+        return [name for name in self.shapes if name not in self.kernel.required]
+
+    def subsets(self) -> Iterator[tuple[str, ...]]:
+        """Every set of optional operands that may be left out, the empty one first."""
+        for count in range(len(self.optional) + 1):
+            yield from itertools.combinations(self.optional, count)
 
     def run(self, operands: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """Outputs, as a tuple."""

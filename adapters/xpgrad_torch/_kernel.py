@@ -234,10 +234,11 @@ class Kernel:
         self, name: str, sizes: Mapping[str, tuple[int, ...]], attributes: Mapping[str, Any]
     ) -> list[int] | None:
         """Return the shape of an array from the sizes of axes; None where it takes a computation."""
+        axes = self.axes(name, attributes)
+        if "?" in axes:
+            return None
         shape: list[int] = []
-        for axis in self.axes(name, attributes):
-            if axis == "?":
-                return None
+        for axis in axes:
             symbol = axis.lstrip("0123456789")
             factor = int(axis.removesuffix(symbol) or 1)
             shape += [factor * n for n in sizes[symbol]] if symbol else [factor]
