@@ -1,0 +1,435 @@
+"""The operators: which kernel of xpgrad computes each, and how its operands and attributes are called there.
+
+Two domains hold gradients. ``com.microsoft`` has ONNX Runtime's operators, with what they accept and do
+there; ``xpgrad`` has the true gradients of whole ONNX operators, with further operands where ONNX Runtime's
+lack some, and those of operators that ONNX Runtime cannot differentiate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+import xpgrad
+from xpgrad_onnx._call import MICROSOFT, Call, Definition, operator_class
+
+DOMAIN = "xpgrad"
+"""The domain of the operators that ONNX and ONNX Runtime do not have."""
+
+_DEFINITIONS: list[Definition] = []
+
+
+def operators(exact: bool = False) -> list[type[OpRun]]:
+    """Operators for onnx's reference evaluator, computed by xpgrad.
+
+    Three domains: ONNX Runtime Training's gradient operators (``com.microsoft``); ONNX's own recurrent
+    operators, convolutions, activations, softmax and cross-entropy, with all of their attributes; and
+    ``xpgrad``, in which `gradient_model` writes what the others lack.
+
+    Parameters
+    ----------
+    exact : bool
+        Give the true gradients where ONNX Runtime's are others: LSTMGrad with peepholes (which then needs
+        them as a further input), and ConvGrad with ``auto_pad``.
+
+    Returns
+    -------
+    list of type
+        Subclasses of `onnx.reference.op_run.OpRun`.
+
+    Raises
+    ------
+    TypeError
+        If `exact` is no bool.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from onnx import helper
+    >>> from onnx.reference import ReferenceEvaluator
+    >>> from xpgrad_onnx import operators
+    >>> node = helper.make_node("ReluGrad", ["dY", "X"], ["dX"], domain="com.microsoft")
+    >>> evaluator = ReferenceEvaluator(node, new_ops=operators())
+    >>> evaluator.run(None, {"dY": np.asarray([3.0, 4.0]), "X": np.asarray([-1.0, 2.0])})
+    [array([0., 4.])]
+    """
+    if not isinstance(exact, bool):
+        raise TypeError(f"operators: exact is a {type(exact).__name__}, expected a bool")
+    return [operator_class(definition, exact) for definition in _DEFINITIONS]
+
+
+def _define(
+    domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
+) -> Callable[[Callable[[Call], tuple]], Callable[[Call], tuple]]:
+    """Put a function into the table as an operator."""
+
+    def put(compute: Callable[[Call], tuple]) -> Callable[[Call], tuple]:
+        operands = tuple(inputs.split()), tuple(outputs.split()), tuple(attributes.split())
+        _DEFINITIONS.append(Definition(domain, name, *operands, compute))
+        return compute
+
+    return put
+
+
+# --- recurrent operators ------------------------------------------------------------------------------------
+
+_SEQUENCE = "direction activations activation_alpha activation_beta clip layout hidden_size"
+_OPTIONS = tuple(_SEQUENCE.split()[:-1])  # hidden_size follows from R
+_SEQUENCE_INPUTS = "X W R B? sequence_lens? initial_h?"
+
+
+def _recurrent_options(call: Call, *more: str) -> dict[str, Any]:
+    hidden, columns = call.attributes.get("hidden_size"), call.inputs["R"].shape[-1]
+    if hidden is not None and hidden != columns:
+        raise ValueError(f"{call.operator}: hidden_size is {hidden}, expected R's last size, {columns}")
+    return call.options(*_OPTIONS, *more)
+
+
+def _wrt(call: Call, arguments: Mapping[str, str]) -> list[str]:
+    """The kernel's names of the arguments whose gradients somebody wants."""
+    return [argument for output, argument in arguments.items() if output in call.wanted]
+
+
+_LSTM = "input_forget"
+
+
+@_define("", "LSTM", f"{_SEQUENCE_INPUTS} initial_c? P?", "Y Y_h Y_c", f"{_SEQUENCE} {_LSTM}")
+@_define(
+    MICROSOFT, "LSTMTraining", f"{_SEQUENCE_INPUTS} initial_c? P?", "H_all H_t C_t C_all iofc",
+    f"{_SEQUENCE} {_LSTM}",
+)  # fmt: skip
+@_define(
+    DOMAIN, "LSTMTraining", f"{_SEQUENCE_INPUTS} initial_c? P?", "H_all H_t C_t C_all iofc",
+    f"{_SEQUENCE} {_LSTM}",
+)  # fmt: skip
+def _lstm(call: Call) -> tuple:
+    return xpgrad.lstm(**call.inputs, **_recurrent_options(call, _LSTM))
+
+
+_LSTM_GRADIENTS = {
+    "dX": "X", "dW": "W", "dR": "R", "dB": "B", "dH0": "initial_h", "dC0": "initial_c", "dP": "P",
+}  # fmt: skip
+_LSTM_GRAD_INPUTS = (
+    "X W R sequence_lens? initial_h? initial_c? H_all C_all iofc grad_H_all? grad_H_t? grad_C_t?"
+)
+
+
+@_define(
+    MICROSOFT, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", " ".join(_LSTM_GRADIENTS), f"{_SEQUENCE} {_LSTM}"
+)
+def _lstm_grad_as_onnx_runtime(call: Call) -> tuple:
+    """ONNX Runtime's has no input for the peepholes, and the gradient that it passes through them is none."""
+    if call.exact:
+        return _lstm_gradients(call, "full")
+    inputs = dict(call.inputs)
+    if "dP" in call.wanted:  # dP itself is a sum over the saved arrays: it does not depend on P's numbers
+        directions, _, hidden = inputs["R"].shape
+        inputs.setdefault("P", np.zeros((directions, 3 * hidden), dtype=inputs["R"].dtype))
+    return _lstm_gradients(call._replace(inputs=inputs), "truncated")
+
+
+@_define(DOMAIN, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", " ".join(_LSTM_GRADIENTS), f"{_SEQUENCE} {_LSTM}")
+def _lstm_grad(call: Call) -> tuple:
+    return _lstm_gradients(call, "full")
+
+
+def _lstm_gradients(call: Call, peephole: str) -> tuple:
+    if "dP" in call.wanted and "P" not in call.inputs:
+        raise ValueError(
+            f"{call.operator}: P is missing, expected an array as input 12, since the true gradient dP is "
+            "asked for, and ONNX Runtime's inputs do not have it"
+        )
+    return xpgrad.lstm_grad(
+        **call.inputs, **_recurrent_options(call, _LSTM), peephole=peephole, wrt=_wrt(call, _LSTM_GRADIENTS)
+    )
+
+
+_GRU = "linear_before_reset"
+
+
+@_define("", "GRU", _SEQUENCE_INPUTS, "Y Y_h", f"{_SEQUENCE} {_GRU}")
+@_define(MICROSOFT, "GRUTraining", _SEQUENCE_INPUTS, "H_all H_t zrh", f"{_SEQUENCE} {_GRU}")
+@_define(DOMAIN, "GRUTraining", _SEQUENCE_INPUTS, "H_all H_t zrh", f"{_SEQUENCE} {_GRU}")
+def _gru(call: Call) -> tuple:
+    return xpgrad.gru(**call.inputs, **_recurrent_options(call, _GRU))
+
+
+_GRU_GRADIENTS = {"dX": "X", "dW": "W", "dR": "R", "dB": "B", "dH0": "initial_h"}
+_GRU_GRAD_INPUTS = f"{_SEQUENCE_INPUTS} H_all zrh grad_H_all? grad_H_t?"
+
+
+@_define(MICROSOFT, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_GRU_GRADIENTS), f"{_SEQUENCE} {_GRU}")
+@_define(DOMAIN, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_GRU_GRADIENTS), f"{_SEQUENCE} {_GRU}")
+def _gru_grad(call: Call) -> tuple:
+    return xpgrad.gru_grad(**call.inputs, **_recurrent_options(call, _GRU), wrt=_wrt(call, _GRU_GRADIENTS))
+
+
+# --- convolutions -------------------------------------------------------------------------------------------
+
+_CONV = "strides pads dilations group auto_pad kernel_shape"
+_TRANSPOSED = f"{_CONV} output_padding output_shape"
+_CONV_GRADIENTS = {"dX": "X", "dW": "W", "dB": "B"}
+
+
+def _conv_options(call: Call) -> dict[str, Any]:
+    kernel, spatial = call.attributes.get("kernel_shape"), call.inputs["W"].shape[2:]
+    if kernel is not None and tuple(kernel) != tuple(spatial):
+        raise ValueError(
+            f"{call.operator}: kernel_shape is {tuple(kernel)}, expected W's spatial sizes, {tuple(spatial)}"
+        )
+    options = {name: value for name, value in call.attributes.items() if name != "kernel_shape"}
+    if "output_shape" in options:
+        options.pop("pads", None)  # ONNX: then they are ignored
+    return options
+
+
+@_define("", "Conv", "X W B?", "Y", _CONV)
+def _conv(call: Call) -> tuple:
+    return (xpgrad.conv(**call.inputs, **_conv_options(call)),)
+
+
+@_define("", "ConvTranspose", "X W B?", "Y", _TRANSPOSED)
+def _conv_transpose(call: Call) -> tuple:
+    return (xpgrad.conv_transpose(**call.inputs, **_conv_options(call)),)
+
+
+@_define(MICROSOFT, "ConvGrad", "dY X W", "dX dW dB", _CONV)
+def _conv_grad_as_onnx_runtime(call: Call) -> tuple:
+    """ONNX Runtime's does not look at `auto_pad`, and then takes dY for an array of another shape."""
+    auto_pad = call.attributes.get("auto_pad", "NOTSET")
+    if not call.exact and auto_pad.startswith("SAME"):
+        raise ValueError(
+            f"{call.operator}: auto_pad is {auto_pad!r}, which ONNX Runtime ignores, expected 'NOTSET' "
+            "and pads, or operators(exact=True)"
+        )
+    return _conv_grad(call)
+
+
+@_define(DOMAIN, "ConvGrad", "dY X W", "dX dW dB", _CONV)
+def _conv_grad(call: Call) -> tuple:
+    return xpgrad.conv_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call, _CONV_GRADIENTS))
+
+
+@_define(MICROSOFT, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
+@_define(DOMAIN, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
+def _conv_transpose_grad(call: Call) -> tuple:
+    return xpgrad.conv_transpose_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call, _CONV_GRADIENTS))
+
+
+# --- activations --------------------------------------------------------------------------------------------
+
+
+def _pointwise(domain: str, name: str, kernel: str, attributes: str = "", **fixed: Any) -> None:
+    """An activation: one input, one output."""
+
+    @_define(domain, name, "X", "Y", attributes)
+    def compute(call: Call) -> tuple:
+        return (getattr(xpgrad, kernel)(call.inputs["X"], **call.attributes, **fixed),)
+
+
+def _pointwise_grad(
+    domain: str, name: str, kernel: str, residual: str, attributes: str = "", **fixed: Any
+) -> None:
+    """The gradient of an activation, by its input X or its output Y."""
+
+    @_define(domain, name, f"dY {residual}", "dX", attributes)
+    def compute(call: Call) -> tuple:
+        gradient = getattr(xpgrad, f"{kernel}_grad")
+        return (gradient(call.inputs["dY"], call.inputs[residual], **call.attributes, **fixed),)
+
+
+_TANH_FORM = {"approximate": "tanh"}
+
+_pointwise("", "Relu", "relu")
+_pointwise("", "LeakyRelu", "leaky_relu", "alpha")
+_pointwise("", "ThresholdedRelu", "thresholded_relu", "alpha")
+_pointwise("", "Elu", "elu", "alpha")
+_pointwise("", "Selu", "selu", "alpha gamma")
+_pointwise("", "Celu", "celu", "alpha")
+_pointwise("", "Softplus", "softplus")
+_pointwise("", "Softsign", "softsign")
+_pointwise("", "Sigmoid", "sigmoid")
+_pointwise("", "HardSigmoid", "hard_sigmoid", "alpha beta")
+_pointwise("", "HardSwish", "hard_swish")
+_pointwise("", "Tanh", "tanh")
+_pointwise("", "Gelu", "gelu", "approximate")
+_pointwise("", "Mish", "mish")
+_pointwise("", "Swish", "quick_gelu", "alpha")
+_pointwise(MICROSOFT, "Gelu", "gelu")
+_pointwise(MICROSOFT, "QuickGelu", "quick_gelu", "alpha")
+
+_pointwise_grad(MICROSOFT, "ReluGrad", "relu", "X")
+_pointwise_grad(MICROSOFT, "LeakyReluGrad", "leaky_relu", "Y", "alpha")
+_pointwise_grad(MICROSOFT, "SigmoidGrad", "sigmoid", "Y")
+_pointwise_grad(MICROSOFT, "TanhGrad", "tanh", "Y")
+_pointwise_grad(MICROSOFT, "GeluGrad", "gelu", "X")
+_pointwise_grad(MICROSOFT, "QuickGeluGrad", "quick_gelu", "X", "alpha")
+_pointwise_grad(DOMAIN, "ThresholdedReluGrad", "thresholded_relu", "X", "alpha")
+_pointwise_grad(DOMAIN, "EluGrad", "elu", "X", "alpha")
+_pointwise_grad(DOMAIN, "SeluGrad", "selu", "X", "alpha gamma")
+_pointwise_grad(DOMAIN, "CeluGrad", "celu", "X", "alpha")
+_pointwise_grad(DOMAIN, "SoftplusGrad", "softplus", "X")
+_pointwise_grad(DOMAIN, "SoftsignGrad", "softsign", "X")
+_pointwise_grad(DOMAIN, "HardSigmoidGrad", "hard_sigmoid", "X", "alpha beta")
+_pointwise_grad(DOMAIN, "HardSwishGrad", "hard_swish", "X")
+_pointwise_grad(DOMAIN, "MishGrad", "mish", "X")
+
+
+@_define("", "PRelu", "X slope", "Y")
+def _prelu(call: Call) -> tuple:
+    return (xpgrad.prelu(**call.inputs),)
+
+
+@_define(DOMAIN, "PReluGrad", "dY X slope", "dX dslope")
+def _prelu_grad(call: Call) -> tuple:
+    return xpgrad.prelu_grad(**call.inputs, wrt=_wrt(call, {"dX": "X", "dslope": "slope"}))
+
+
+def _biased(call: Call, bias: str) -> np.ndarray:
+    """X with its bias, which ONNX Runtime's fused operators add."""
+    X = call.inputs["X"]
+    return X + call.inputs[bias] if bias in call.inputs else X
+
+
+@_define(MICROSOFT, "BiasGelu", "X bias", "Y")
+def _bias_gelu(call: Call) -> tuple:
+    return (xpgrad.gelu(_biased(call, "bias")),)
+
+
+@_define(MICROSOFT, "FastGelu", "X bias?", "Y")
+def _fast_gelu(call: Call) -> tuple:
+    return (xpgrad.gelu(_biased(call, "bias"), approximate="tanh"),)
+
+
+@_define(MICROSOFT, "BiasGeluGrad_dX", "dY X bias", "dX")
+def _bias_gelu_grad(call: Call) -> tuple:
+    return (xpgrad.gelu_grad(call.inputs["dY"], _biased(call, "bias")),)
+
+
+@_define(MICROSOFT, "BiasFastGeluGrad_dX", "dY X bias", "dX")
+@_define(MICROSOFT, "FastGeluGrad", "dY X bias?", "dX")
+def _fast_gelu_grad(call: Call) -> tuple:
+    return (xpgrad.gelu_grad(call.inputs["dY"], _biased(call, "bias"), approximate="tanh"),)
+
+
+# --- softmax and losses -------------------------------------------------------------------------------------
+
+_PER_AXIS = 13  # the version of ONNX from which softmax works along one axis; before, it flattens to rows
+
+
+def _softmax_pair(name: str, kernel: str) -> None:
+    @_define("", name, "X", "Y", "axis")
+    def forward(call: Call) -> tuple:
+        flatten = call.opset < _PER_AXIS
+        return (getattr(xpgrad, kernel)(call.inputs["X"], **call.options("axis"), flatten=flatten),)
+
+    def gradient(call: Call, axis: int, flatten: bool) -> tuple:
+        options = {"axis": axis, **call.options("axis"), "flatten": flatten}
+        return (getattr(xpgrad, f"{kernel}_grad")(call.inputs["dY"], call.inputs["Y"], **options),)
+
+    @_define(MICROSOFT, f"{name}Grad", "dY Y", "dX", "axis")
+    def of_rows(call: Call) -> tuple:
+        return gradient(call, 1, True)
+
+    @_define(MICROSOFT, f"{name}Grad_13", "dY Y", "dX", "axis")
+    def along_axis(call: Call) -> tuple:
+        return gradient(call, -1, False)
+
+
+_softmax_pair("Softmax", "softmax")
+_softmax_pair("LogSoftmax", "log_softmax")
+
+
+def _ignored(call: Call) -> dict[str, Any]:
+    """The label to ignore, an attribute or, in ONNX Runtime's inner operators, an input."""
+    options = call.options("reduction", "ignore_index")
+    if "ignore_index" in call.inputs:
+        options["ignore_index"] = int(call.inputs["ignore_index"])
+    return options
+
+
+@_define("", "SoftmaxCrossEntropyLoss", "X labels weights?", "loss log_prob", "reduction ignore_index")
+@_define(
+    MICROSOFT, "SoftmaxCrossEntropyLossInternal", "X labels weights? ignore_index?", "loss log_prob",
+    "reduction output_type",
+)  # fmt: skip
+def _cross_entropy(call: Call) -> tuple:
+    inputs = {name: array for name, array in call.inputs.items() if name != "ignore_index"}
+    loss = xpgrad.softmax_cross_entropy(**inputs, **_ignored(call))
+    return loss, xpgrad.log_softmax(inputs["X"], axis=1) if "log_prob" in call.wanted else None
+
+
+@_define(
+    MICROSOFT, "SoftmaxCrossEntropyLossGrad", "dY log_prob labels weights? bias?", "dX",
+    "reduction ignore_index output_type",
+)  # fmt: skip
+@_define(
+    MICROSOFT, "SoftmaxCrossEntropyLossInternalGrad", "dY log_prob labels weights? ignore_index? bias?", "dX",
+    "reduction output_type",
+)  # fmt: skip
+def _cross_entropy_grad(call: Call) -> tuple:
+    """The logarithms of the probabilities serve as logits: softmax makes the same of them."""
+    options = _ignored(call)
+    dY, labels = call.inputs["dY"], call.inputs["labels"]
+    shape = labels.shape if options.get("reduction") == "none" else ()
+    dX = xpgrad.softmax_cross_entropy_grad(
+        np.reshape(dY, shape), **call.renamed(X="log_prob", labels="labels", weights="weights"), **options
+    )
+    return (dX + np.reshape(call.inputs["bias"], dX.shape) if "bias" in call.inputs else dX,)
+
+
+# --- what stands between them in training graphs ------------------------------------------------------------
+
+
+@_define(MICROSOFT, "Scale", "X scale", "Y", "scale_down")
+def _scale(call: Call) -> tuple:
+    X, scale = call.inputs["X"], np.asarray(call.inputs["scale"])
+    factor = np.reshape(scale, ()).astype(X.dtype)
+    return (X / factor if call.attributes.get("scale_down") else X * factor,)
+
+
+@_define(MICROSOFT, "InPlaceAccumulatorV2", "buffer value overwrite?", "updated accumulated")
+def _accumulate_or_overwrite(call: Call) -> tuple:
+    """The sum of both, or the value alone.
+
+    ONNX Runtime writes it into the buffer; here that stays as it is, and the second output has the sum.
+    """
+    overwrite = bool(np.any(call.inputs.get("overwrite", False)))
+    return np.asarray([True]), (call.inputs["value"] if overwrite else _sum(call))
+
+
+@_define(MICROSOFT, "InPlaceAccumulator", "buffer value update?", "accumulated")
+def _accumulate(call: Call) -> tuple:
+    return (_sum(call) if np.all(call.inputs.get("update", True)) else call.inputs["buffer"],)
+
+
+def _sum(call: Call) -> np.ndarray:
+    return call.inputs["buffer"] + call.inputs["value"]
+
+
+@_define(MICROSOFT, "ConcatTraining", "arrays*", "Y lengths", "axis")
+def _concat(call: Call) -> tuple:
+    arrays, axis = call.inputs["arrays"], call.attributes["axis"]
+    lengths = np.asarray([array.shape[axis] for array in arrays], dtype=np.int64)
+    return np.concatenate(arrays, axis=axis), lengths
+
+
+@_define(MICROSOFT, "SplitTraining", "X lengths", "parts*", "axis")
+def _split(call: Call) -> tuple:
+    ends = np.cumsum(call.inputs["lengths"])[:-1]
+    return tuple(np.split(call.inputs["X"], ends, axis=call.attributes.get("axis", 0)))
+
+
+@_define(MICROSOFT, "BroadcastGradientArgs", "a_shape b_shape", "a_axes b_axes")
+def _broadcast_axes(call: Call) -> tuple:
+    """Along which axes of a result of both shapes each gradient has to be summed."""
+    a, b = (tuple(map(int, call.inputs[name])) for name in ("a_shape", "b_shape"))
+    rank = max(len(a), len(b))
+    a, b = ((1,) * (rank - len(shape)) + shape for shape in (a, b))
+    both = list(enumerate(zip(a, b, strict=True)))
+    a_axes = [k for k, (m, n) in both if m == 1 and n != 1]
+    b_axes = [k for k, (m, n) in both if n == 1 and m != 1]
+    return np.asarray(a_axes[::-1], dtype=np.int64), np.asarray(b_axes[::-1], dtype=np.int64)

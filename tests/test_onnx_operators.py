@@ -1,0 +1,276 @@
+"""xpgrad's operators in onnx's reference evaluator: beside ONNX Runtime's and onnx's own data."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpgrad
+from onnx_cases import DATA, golden, golden_model, model_of, run, worst
+
+from onnx import helper, load_model_from_string  # isort: skip
+from onnx.reference import ReferenceEvaluator  # isort: skip
+
+import xpgrad_onnx
+from xpgrad_onnx import operators
+
+RTOL = 1e-5
+
+
+# --- ONNX Runtime's data ------------------------------------------------------------------------------------
+
+
+def test_the_golden_cases_are_all_there() -> None:
+    assert len(golden("ort_training.npz")) > 80
+    assert len(golden("ort_inference.npz")) == 30
+
+
+@pytest.mark.parametrize("name", golden("ort_training.npz"))
+def test_training_kernel(name: str) -> None:
+    case = golden("ort_training.npz")[name]
+    results = run(golden_model(case, "com.microsoft"), case["in"])
+    assert set(results) == set(case["out"])
+    for operand, expected in case["out"].items():
+        assert worst(results[operand], expected) < RTOL, operand
+
+
+@pytest.mark.parametrize("name", golden("ort_inference.npz"))
+def test_inference_kernel(name: str) -> None:
+    case = golden("ort_inference.npz")[name]
+    results = run(golden_model(case, ""), case["in"])
+    for operand, expected in case["out"].items():
+        assert worst(results[operand], expected) < RTOL, operand
+
+
+@cache
+def graphs() -> dict[str, dict[str, Any]]:
+    """Graphs by ONNX Runtime's generator and kernels of its own domain, with their inputs and outputs."""
+    cases: dict[str, dict[str, Any]] = {}
+    with np.load(DATA / "training_graphs.npz") as z:
+        for key in z.files:
+            name, side, *operand = key.split("/")
+            case = cases.setdefault(name, {"in": {}, "out": {}})
+            if side == "model":
+                case["model"] = load_model_from_string(z[key].tobytes())
+            else:
+                case[side][operand[0].replace(":", "/") if "onnx::" not in operand[0] else operand[0]] = z[
+                    key
+                ]
+    return cases
+
+
+@pytest.mark.parametrize("name", [n for n in graphs() if n != "conv2d_relu"])
+def test_training_graph(name: str) -> None:
+    case = graphs()[name]
+    results = run(case["model"], case["in"], names=list(case["out"]))
+    for operand, expected in case["out"].items():
+        assert worst(results[operand], expected) < RTOL, operand
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_training_graph_of_a_convolutional_classifier(exact: bool) -> None:
+    with np.load(DATA / "conv2d_relu.npz") as z:
+        inputs = {key[3:]: z[key] for key in z.files if key.startswith("in_")}
+        outputs = {key[4:]: z[key] for key in z.files if key.startswith("out_")}
+    expected = outputs | graphs()["conv2d_relu"]["out"]
+    before = {name: array.copy() for name, array in inputs.items()}
+    results = run(str(DATA / "conv2d_relu.onnx"), inputs, exact, names=list(expected))
+    assert len(expected) == 17
+    for name, array in expected.items():
+        assert worst(results[name], array) < RTOL, name
+    for name, array in before.items():
+        assert np.array_equal(inputs[name], array), f"{name} was written to"
+
+
+# --- onnx's own data ----------------------------------------------------------------------------------------
+
+
+@cache
+def node_tests() -> dict[str, Any]:
+    """ONNX's backend tests of the operators that we compute, in floating point, by name."""
+    node = importlib.import_module("onnx.backend.test.case.node")
+    ours = {(cls.op_domain, cls.__name__) for cls in operators()}
+    for _, name in ours:
+        module = {"SoftmaxCrossEntropyLoss": "softmax_cross_entropy_loss"}.get(name, name.lower())
+        if importlib.util.find_spec(f"onnx.backend.test.case.node.{module}"):
+            importlib.import_module(f"onnx.backend.test.case.node.{module}")
+    found = {}
+    for case in node._NodeTestCases:
+        kinds = {(n.domain, n.op_type) for n in case.model.graph.node}
+        floats = all(a.dtype in (np.float32, np.float64) for a in case.data_sets[0][1])
+        if kinds <= ours and floats:
+            found[case.name] = case
+    return found
+
+
+def test_the_node_tests_are_all_there() -> None:
+    names = " ".join(node_tests())
+    for operator in ("lstm", "gru", "conv", "convtranspose", "selu", "softmax", "sce", "prelu"):
+        assert f"test_{operator}_" in names, operator
+
+
+@pytest.mark.parametrize("name", node_tests())
+def test_node(name: str) -> None:
+    case = node_tests()[name]
+    for inputs, expected in case.data_sets:
+        names = [i.name for i in case.model.graph.input]
+        results = run(case.model, dict(zip(names, inputs, strict=True)))
+        for value, (label, actual) in zip(expected, results.items(), strict=True):
+            assert worst(actual, value) < RTOL, label
+
+
+# --- what ONNX Runtime does, and what is true ---------------------------------------------------------------
+
+
+def test_exact_gradients_of_peepholes_are_the_true_ones() -> None:
+    case = golden("ort_training.npz")["lstm1-peep-grad"]
+    P = golden("ort_training.npz")["lstm1-peep-fwd"]["in"]["P"]
+    B = golden("ort_training.npz")["lstm1-peep-fwd"]["in"]["B"]
+    given = {**case, "in": {**case["in"], "P": P, "B": B}}
+    results = run(golden_model(given, "com.microsoft"), given["in"], exact=True)
+    ins = case["in"]
+    expected = xpgrad.lstm_grad(
+        ins["X"], ins["W"], ins["R"], H_all=ins["HAll"], C_all=ins["CAll"], iofc=ins["IOFC"], P=P, B=B,
+        grad_H_all=ins["grad_HAll"], grad_H_t=ins["grad_Ht"], grad_C_t=ins["grad_Ct"], initial_h=ins["H0"],
+        initial_c=ins["C0"],
+    )  # fmt: skip
+    assert worst(results["dW"], expected.dW) < 1e-7
+    assert worst(results["dP"], expected.dP) < 1e-7
+    assert worst(results["dW"], case["out"]["dW"]) > 1e-2
+    truncated = run(golden_model(given, "com.microsoft"), given["in"])
+    assert worst(truncated["dW"], case["out"]["dW"]) < RTOL
+
+
+def test_exact_gradients_ask_for_the_peepholes() -> None:
+    case = golden("ort_training.npz")["lstm1-peep-grad"]
+    with pytest.raises(ValueError, match="LSTMGrad: P is missing, expected an array as input 12"):
+        run(golden_model(case, "com.microsoft"), case["in"], exact=True)
+
+
+def test_auto_pad_is_honoured_or_refused() -> None:
+    rng = np.random.default_rng(0)
+    X, W, dY = (rng.normal(size=s).astype(np.float32) for s in [(1, 2, 5, 5), (3, 2, 3, 3), (1, 3, 5, 5)])
+    model = model_of("ConvGrad", ["dY", "X", "W"], ["dX", "dW", "dB"], "com.microsoft", auto_pad="SAME_UPPER")
+    inputs = {"dY": dY, "X": X, "W": W}
+    results = run(model, inputs, exact=True)
+    expected = xpgrad.conv_grad(dY, X, W, pads=1)
+    assert worst(results["dX"], expected.dX) < 1e-6
+    assert worst(results["dW"], expected.dW) < 1e-6
+    with pytest.raises(ValueError, match="ConvGrad: auto_pad is 'SAME_UPPER', which ONNX Runtime ignores"):
+        run(model, inputs)
+
+
+# --- nodes that leave out operands --------------------------------------------------------------------------
+
+
+def test_an_output_that_nobody_named_is_no_input_of_another_node() -> None:
+    """onnx's evaluator keeps it under the name "", and looks up there what a later node was not given."""
+    rng = np.random.default_rng(0)
+    draw = {"dY": (2, 3, 4), "X": (2, 2, 5), "W": (3, 2, 2), "x": (4, 2, 3), "w": (1, 8, 3), "r": (1, 8, 2)}
+    inputs = {name: rng.normal(size=shape).astype(np.float32) for name, shape in draw.items()}
+    lower = np.asarray(0.25, dtype=np.float32)
+    nodes = [
+        helper.make_node("ConvGrad", ["dY", "X", "W"], ["", "dW"], domain="com.microsoft"),
+        helper.make_node("LSTM", ["x", "w", "r", "", "", ""], ["", "", "c"]),
+        helper.make_node("Clip", ["c", "", "lower"], ["clipped"]),
+    ]
+    values = [
+        [helper.make_tensor_value_info(name, 1, None) for name in names]
+        for names in ([*inputs, "lower"], ["dW", "c", "clipped"])
+    ]
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", *values), opset_imports=opsets)
+    results = run(model, inputs | {"lower": lower})
+    expected = xpgrad.lstm(inputs["x"], inputs["w"], inputs["r"])
+    assert np.array_equal(results["c"], expected.C_t)
+    assert np.array_equal(results["clipped"], np.minimum(expected.C_t, lower))
+    assert np.array_equal(results["dW"], xpgrad.conv_grad(inputs["dY"], inputs["X"], inputs["W"]).dW)
+
+
+def test_lengths_and_padding_in_onnx_own_operators() -> None:
+    """onnx's LSTM ignores the lengths; NaN in the padding would be everywhere then."""
+    rng = np.random.default_rng(1)
+    X, W, R = (rng.normal(size=s).astype(np.float32) for s in [(5, 3, 2), (2, 12, 2), (2, 12, 4)])
+    lengths = np.asarray([5, 0, 3], dtype=np.int32)
+    X[3:, 2] = X[:, 1] = np.nan
+    inputs = {"X": X, "W": W, "R": R, "lengths": lengths}
+    names = ["X", "W", "R", "", "lengths"]
+    model = model_of("GRU", names, ["Y", "Y_h"], direction="bidirectional", hidden_size=4)
+    results = run(model, inputs)
+    expected = xpgrad.gru(X, W, R, sequence_lens=lengths, direction="bidirectional")
+    assert np.isfinite(results["Y"]).all()
+    assert np.array_equal(results["Y"], expected.H_all)
+    assert np.array_equal(results["Y_h"], expected.H_t)
+
+
+def test_the_same_evaluator_runs_again() -> None:
+    case = golden("ort_training.npz")["lstm1-ghall-grad"]
+    evaluator = ReferenceEvaluator(golden_model(case, "com.microsoft"), new_ops=operators())
+    first, second, third = (evaluator.run(None, case["in"]) for _ in range(3))
+    for a, b, c in zip(first, second, third, strict=True):
+        assert np.array_equal(a, b)
+        assert np.array_equal(a, c)
+
+
+def test_float64_stays_float64() -> None:
+    case = golden("ort_training.npz")["gru4-lbr1-grad"]
+    given = {name: array.astype(np.float64) for name, array in case["in"].items()}
+    results = run(golden_model(case, "com.microsoft"), given)
+    for name, array in case["out"].items():
+        assert results[name].dtype == np.float64
+        assert worst(results[name].astype(np.float32), array) < RTOL
+
+
+def test_softmax_before_opset_13_flattens() -> None:
+    X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    old = run(model_of("Softmax", ["X"], ["Y"], opset=11), {"X": X})["Y"]
+    new = run(model_of("Softmax", ["X"], ["Y"], opset=13), {"X": X})["Y"]
+    assert np.allclose(old.reshape(2, -1).sum(1), 1)
+    assert np.allclose(new.sum(-1), 1)
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_or_too_much_is_named() -> None:
+    x = np.ones((2, 3), dtype=np.float32)
+    with pytest.raises(ValueError, match="SigmoidGrad: Y is missing, expected an array"):
+        run(model_of("SigmoidGrad", ["dY"], ["dX"], "com.microsoft"), {"dY": x})
+    with pytest.raises(ValueError, match="TanhGrad: the node has 3 inputs, expected at most 2: dY, Y"):
+        run(model_of("TanhGrad", ["a", "b", "c"], ["dX"], "com.microsoft"), {"a": x, "b": x, "c": x})
+    with pytest.raises(ValueError, match="ReluGrad: the node has 2 outputs, expected at most 1: dX"):
+        run(model_of("ReluGrad", ["a", "b"], ["y", "z"], "com.microsoft"), {"a": x, "b": x})
+    with pytest.raises(ValueError, match="ReluGrad: attribute 'alpha' is unknown, expected one of none"):
+        run(model_of("ReluGrad", ["a", "b"], ["y"], "com.microsoft", alpha=1.0), {"a": x, "b": x})
+
+
+def test_sizes_that_contradict_the_operands_are_refused() -> None:
+    X, W, R = (np.ones(s, dtype=np.float32) for s in [(3, 2, 4), (1, 20, 4), (1, 20, 5)])
+    with pytest.raises(ValueError, match="LSTM: hidden_size is 7, expected R's last size, 5"):
+        run(model_of("LSTM", ["X", "W", "R"], ["Y"], hidden_size=7), {"X": X, "W": W, "R": R})
+    with pytest.raises(ValueError, match=r"Conv: kernel_shape is \(3,\), expected W's spatial sizes, \(4,\)"):
+        run(model_of("Conv", ["X", "R"], ["Y"], kernel_shape=[3]), {"X": X, "R": np.ones((1, 2, 4), "f4")})
+
+
+def test_exact_is_a_bool() -> None:
+    with pytest.raises(TypeError, match="operators: exact is a str, expected a bool"):
+        operators("yes")  # type: ignore[arg-type]
+
+
+def test_every_operator_is_there_once() -> None:
+    keys = [(cls.op_domain, cls.__name__) for cls in operators()]
+    assert len(set(keys)) == len(keys)
+    assert {domain for domain, _ in keys} == {"", "com.microsoft", xpgrad_onnx.DOMAIN}
+
+
+def test_docstrings() -> None:
+    import doctest
+
+    module = importlib.import_module("xpgrad_onnx._operators")
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
