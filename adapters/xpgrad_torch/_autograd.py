@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
+from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import Kernel
 
 __all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
@@ -198,6 +199,8 @@ def apply(
     if asked.get("peephole", "full") not in ("full", "truncated"):
         raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
     outputs: Sequence[Tensor]
+    if has_expanded(operands):
+        return _run_expanded(kernel, operands, attributes, again, asked)
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
     elif forward_ad._current_level >= 0:
@@ -206,6 +209,24 @@ def apply(
         function = _XpgradKernel if torch._C._are_functorch_transforms_active() else _EagerKernel
         outputs = function.apply(kernel, *operands, attributes, asked, again)
     return tuple(outputs[: len(kernel.cotangents)])
+
+
+def _run_expanded(
+    kernel: Kernel,
+    operands: Sequence[Tensor | None],
+    attributes: Mapping[str, Any],
+    again: bool,
+    asked: Mapping[str, Any],
+) -> tuple[Tensor, ...]:
+    """Run the kernel on operands of which some are expanded weights."""
+    names = kernel.outputs[: len(kernel.cotangents)]
+    return run_expanded(
+        kernel.name,
+        lambda *given: apply(kernel, given, attributes, again=again, **asked),
+        operands,
+        [kernel.batch_axis(name, attributes) for name in kernel.operands],
+        [kernel.batch_axis(name, attributes) or 0 for name in names],
+    )
 
 
 def _as_operator(

@@ -1,7 +1,7 @@
 """What the recurrent modules share: options, layers and directions, packing, dropout, and the single step."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 import xpgrad
 from xpgrad_torch import functional
 from xpgrad_torch._autograd import autocasts
+from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._memory import check_save
 
 States = tuple[Tensor, ...]
@@ -20,8 +21,8 @@ States = tuple[Tensor, ...]
 class Recurrent(nn.Module):
     """A recurrent module on one of xpgrad's kernels, with the kernel's attributes as options.
 
-    The class attributes named in `_OPTIONS` hold the values that make the module equal to PyTorch's; what
-    `swap` builds has no others.
+    `_OPTIONS` names the options. The class attributes that hold them have the values that make the module
+    equal to PyTorch's; what `swap` builds has no others.
     """
 
     _KERNEL: ClassVar[str]  # name in xpgrad and in functional
@@ -33,24 +34,31 @@ class Recurrent(nn.Module):
     hidden_size: int
     input_size: int
     clip: float | None = None
-    activations: list[str] | None = None
-    activation_alpha: list[float] | None = None
-    activation_beta: list[float] | None = None
+    # Private, because other libraries keep a layer's inputs in an attribute `activations` of the module.
+    _activations: list[str] | None = None
+    _activation_alpha: list[float] | None = None
+    _activation_beta: list[float] | None = None
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments that are not the defaults."""
-        options = {name: getattr(self, name) for name in self._OPTIONS}
-        extras = [f"{name}={value!r}" for name, value in options.items() if value != self._default(name)]
+        extras = [f"{name}={value!r}" for name, value in self._own_options().items()]
         return ", ".join([super().extra_repr(), *extras])
 
-    def _default(self, name: str) -> Any:
-        return getattr(type(self), name)
+    def _own_options(self) -> dict[str, Any]:
+        """Return the options that differ from the defaults, which are PyTorch's module."""
+        options = {}
+        for name in self._OPTIONS:
+            value = getattr(self, _holder(name))
+            if value != getattr(type(self), _holder(name)):
+                options[name] = value
+        return options
 
     def _set_options(self, **options: Any) -> None:
         """Keep the options, and raise now what the kernel would raise at the first batch."""
         for name, value in options.items():
-            setattr(self, name, list(value) if name.startswith("activation") and value is not None else value)
-        if any(getattr(self, name) != self._default(name) for name in self._OPTIONS):
+            held = list(value) if name.startswith("activation") and value is not None else value
+            setattr(self, _holder(name), held)
+        if self._own_options():
             with xpgrad.use_engine("standard"):
                 getattr(xpgrad, self._KERNEL)(*self._smallest_operands(), **self._attributes())
 
@@ -61,9 +69,9 @@ class Recurrent(nn.Module):
     def _attributes(self) -> dict[str, Any]:
         """Return the kernel's attributes."""
         return {
-            "activations": self.activations,
-            "activation_alpha": self.activation_alpha,
-            "activation_beta": self.activation_beta,
+            "activations": self._activations,
+            "activation_alpha": self._activation_alpha,
+            "activation_beta": self._activation_beta,
             "clip": self.clip,
         }
 
@@ -251,28 +259,61 @@ class Layers(Recurrent, nn.RNNBase):
         return X, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
 
     def _run_layer(
-        self, layer: int, X: Tensor, lengths: Tensor | None, states: list[Tensor]
+        self, layer: int, X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[Tensor, States]:
         """Run both directions of one layer."""
+        parameters = self._parameters_of(layer)
+        if not has_expanded(parameters.values()):
+            return self._run_layer_on(parameters, layer, X, lengths, states)
+        arrays, count = [X, lengths, *states, *parameters.values()], len(states)
+
+        def run(X: Tensor, lengths: Tensor | None, *rest: Tensor) -> States:
+            given = dict(zip(parameters, rest[count:], strict=True))
+            output, finals = self._run_layer_on(given, layer, X, lengths, rest[:count])
+            return output, *finals
+
+        axes = [1, 0, *(1 for _ in states), *(None for _ in parameters)]
+        output_axes = (1,) * (1 + len(self._STATES))
+        output, *finals = run_expanded(self._NAME, run, arrays, axes, output_axes)
+        return output, tuple(finals)
+
+    def _run_layer_on(
+        self,
+        parameters: Mapping[str, Tensor],
+        layer: int,
+        X: Tensor,
+        lengths: Tensor | None,
+        states: Sequence[Tensor],
+    ) -> tuple[Tensor, States]:
+        """Run both directions of one layer with parameters by their names."""
         initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
-        operands = {"X": X, **self._onnx_weights(layer), **initial}
+        operands = {"X": X, **self._onnx_weights(layer, parameters), **initial}
         if autocasts(X):
             operands = self._autocast(operands, states[0].dtype if states else X.dtype)
         H_all, *finals = self._run_kernel(**operands, sequence_lens=lengths)
         output = H_all.transpose(1, 2).flatten(2) if self.bidirectional else H_all.squeeze(1)
         return output, tuple(finals)
 
-    def _onnx_weights(self, layer: int) -> dict[str, Tensor]:
+    def _operand_parts(self) -> dict[str, list[str]]:
+        """Return what the parameters that ONNX's operands are stacked of are called, without a suffix."""
+        parts = {"W": ["weight_ih"], "R": ["weight_hh"]}
+        return parts | {"B": ["bias_ih", "bias_hh"]} if self.bias else parts
+
+    def _parameters_of(self, layer: int) -> dict[str, Tensor]:
+        """Return the parameters of a layer by their names."""
+        suffixes = self._suffixes(layer)
+        parts = [part for parts in self._operand_parts().values() for part in parts]
+        names = [f"{part}_{suffix}" for part in parts for suffix in suffixes]
+        return {name: self._parameter(name) for name in names}
+
+    def _onnx_weights(self, layer: int, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the parameters of a layer by ONNX's names, and stacked as there; the gates are PyTorch's."""
         suffixes = self._suffixes(layer)
-        names = {"W": ["weight_ih"], "R": ["weight_hh"]}
-        if self.bias:
-            names["B"] = ["bias_ih", "bias_hh"]
         return {
             operand: _stack(
-                [self._parameter(f"{part}_{suffix}") for suffix in suffixes for part in parts], len(suffixes)
+                [parameters[f"{part}_{suffix}"] for suffix in suffixes for part in parts], len(suffixes)
             )
-            for operand, parts in names.items()
+            for operand, parts in self._operand_parts().items()
         }
 
     def _parameter(self, name: str) -> Tensor:
@@ -314,22 +355,53 @@ class Cell(Recurrent, nn.RNNCellBase):
             states = (input.new_zeros(shape),) * len(self._STATES)
         single = input.dim() == 1
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
-        operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **self._onnx_weights()}
-        if autocasts(input):
-            operands = self._autocast(operands, states[-1].dtype)
-        results = self._run_kernel(**operands)
+        parameters = self._parameters_by_name()
+        if has_expanded(parameters.values()):
+            results = self._run_expanded(rows, parameters)
+        else:
+            results = self._run_on(rows, parameters)
         return self._join(tuple(x.squeeze(0) for x in results) if single else results)
 
-    def _onnx_weights(self) -> dict[str, Tensor]:
-        """Return the parameters by ONNX's names; the gates are PyTorch's."""
-        weights = {"W": self.weight_ih, "R": self.weight_hh}
+    def _run_on(self, rows: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> States:
+        """Run the step on input and states, with parameters by their names."""
+        operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **self._onnx_weights(parameters)}
+        if autocasts(rows[0]):
+            operands = self._autocast(operands, rows[-1].dtype)
+        return self._run_kernel(**operands)
+
+    def _run_expanded(self, rows: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> States:
+        """Run the step so that the backward gives each sample's own gradient of the parameters."""
+
+        def run(*arrays: Tensor) -> States:
+            given = dict(zip(parameters, arrays[len(rows) :], strict=True))
+            return self._run_on(arrays[: len(rows)], given)
+
+        axes = [*(0 for _ in rows), *(None for _ in parameters)]
+        output_axes = (0,) * len(self._STATES)
+        return run_expanded(self._NAME, run, [*rows, *parameters.values()], axes, output_axes)
+
+    def _parameters_by_name(self) -> dict[str, Tensor]:
+        """Return the parameters by their names."""
+        parameters = {"weight_ih": self.weight_ih, "weight_hh": self.weight_hh}
         if self.bias:
-            weights["B"] = torch.cat((self.bias_ih, self.bias_hh))
+            parameters |= {"bias_ih": self.bias_ih, "bias_hh": self.bias_hh}
+        return parameters
+
+    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the parameters by ONNX's names; the gates are PyTorch's."""
+        weights = {"W": parameters["weight_ih"], "R": parameters["weight_hh"]}
+        if self.bias:
+            weights["B"] = torch.cat((parameters["bias_ih"], parameters["bias_hh"]))
         return weights
 
     def _smallest_operands(self) -> list[np.ndarray]:
         weights = np.zeros((len(self._GATE_ORDER), 1))
         return [np.zeros((1, 1))] * (1 + len(self._STATES)) + [weights, weights]
+
+
+def _holder(option: str) -> str:
+    """Return the name of the attribute that holds an option."""
+    return f"_{option}" if option.startswith("activation") else option
 
 
 def _stack(parameters: Sequence[Tensor], directions: int) -> Tensor:

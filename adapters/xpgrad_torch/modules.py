@@ -1,6 +1,6 @@
 """Modules that take the place of PyTorch's own, with xpgrad's kernels inside."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -180,16 +180,14 @@ class LSTM(_LSTMOptions, Layers):
     def _state_sizes(self) -> tuple[int, ...]:
         return self.proj_size or self.hidden_size, self.hidden_size
 
-    def _onnx_weights(self, layer: int) -> dict[str, Tensor]:
-        """Return also the peepholes P, and the projection S (D, proj_size, H), which ONNX does not have."""
-        weights = super()._onnx_weights(layer)
-        for operand, part, there in (
-            ("P", "weight_peephole", self.peephole),
-            ("S", "weight_hr", self.proj_size),
-        ):
-            if there:
-                weights[operand] = torch.stack([getattr(self, f"{part}_{s}") for s in self._suffixes(layer)])
-        return weights
+    def _operand_parts(self) -> dict[str, list[str]]:
+        """Return also those of the peepholes P and of the projection S, which ONNX does not have."""
+        parts = super()._operand_parts()
+        if self.peephole:
+            parts["P"] = ["weight_peephole"]
+        if self.proj_size:
+            parts["S"] = ["weight_hr"]
+        return parts
 
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Convert to autocast's dtype, as PyTorch does for this module: all but float64."""
@@ -383,9 +381,13 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
         if peephole:
             self._add_peepholes(["weight_peephole"], factory)
 
-    def _onnx_weights(self) -> dict[str, Tensor]:
-        weights = super()._onnx_weights()
-        return weights | {"P": self.weight_peephole} if self.peephole else weights
+    def _parameters_by_name(self) -> dict[str, Tensor]:
+        parameters = super()._parameters_by_name()
+        return parameters | {"weight_peephole": self.weight_peephole} if self.peephole else parameters
+
+    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        weights = super()._onnx_weights(parameters)
+        return weights | {"P": parameters["weight_peephole"]} if self.peephole else weights
 
 
 class GRUCell(_GRUOptions, Cell, nn.GRUCell):

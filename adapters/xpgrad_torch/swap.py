@@ -11,6 +11,7 @@ from torch.utils import _pytree
 
 from xpgrad_torch import activations as _activations
 from xpgrad_torch import convolution, losses, modules
+from xpgrad_torch._recurrent import Recurrent
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
@@ -232,8 +233,7 @@ def unswap(model: nn.Module) -> nn.Module:
 
 def _own_options(module: nn.Module) -> list[str]:
     """Return the names of a module's options that PyTorch's module does not have, where they are in use."""
-    kind = type(module)
-    return [name for name in getattr(kind, "_OPTIONS", ()) if getattr(module, name) != getattr(kind, name)]
+    return list(module._own_options()) if isinstance(module, Recurrent) else []
 
 
 # ---------------------------------------------------------------------------------------------- the report
