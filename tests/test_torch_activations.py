@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import xpgrad
 import xpgrad_torch
@@ -337,6 +338,56 @@ def test_in_place_is_differentiable_twice(case):
     x = away_from_kinks(draw(3, 4, seed=5), kinks).requires_grad_()
     assert gradcheck(call, x)
     assert gradgradcheck(call, x)
+
+
+class Watching(TorchDispatchMode):
+    """A mode that changes nothing: kernels then run as registered operators, as for a compiler."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@every_writing
+def test_in_place_under_transformations(case):
+    """The gradient takes the values from before, whichever way the kernel runs."""
+
+    def total(x):
+        between = x * 1.5
+        y = case.ours(between, inplace=True)
+        return (y * y + between).sum()
+
+    x = draw(4, 5)
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(total(leaf), leaf)
+    with Watching():
+        (watched,) = torch.autograd.grad(total(leaf), leaf)
+    for dX in (watched, torch.func.grad(total)(x), torch.func.vmap(torch.func.grad(total))(x)):
+        torch.testing.assert_close(dX, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["SiLU", "ReLU", "Threshold"])
+def test_in_place_modules_compile(name):
+    """Behind a convolution, as in many networks."""
+    arguments = {"threshold": 0.1, "value": 0.0} if name == "Threshold" else {}
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv1d(2, 3, 3), getattr(xpgrad_torch, name)(**arguments, inplace=True), nn.Conv1d(3, 2, 3)
+    ).double()
+    X = draw(2, 2, 9)
+    torch._dynamo.reset()
+    results = []
+    for run in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        y = run(X)
+        results.append([y, *torch.autograd.grad(y.square().sum(), list(model.parameters()))])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@every_writing
+def test_in_place_is_true_or_false(case):
+    for wrong in ("abc", 1, None):
+        with pytest.raises(TypeError, match=f"inplace is {wrong!r}, expected True or False"):
+            case.ours(draw(3), inplace=wrong)
 
 
 @every_writing

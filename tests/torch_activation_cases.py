@@ -46,7 +46,14 @@ ELEMENTWISE = {
     "leaky_relu": _same("leaky_relu", 0.0, inplace=True),
     "leaky_relu-0.3": _same("leaky_relu", 0.0, inplace=True, negative_slope=0.3),
     "leaky_relu-zero": _same("leaky_relu", 0.0, inplace=True, negative_slope=0.0),
-    "leaky_relu-falling": _same("leaky_relu", 0.0, negative_slope=-0.3),
+    # which PyTorch does not differentiate in place
+    "leaky_relu-falling": Case(
+        "leaky_relu",
+        {"negative_slope": -0.3},
+        _composed(lambda x, negative_slope: torch.where(x > 0, x, negative_slope * x)),
+        (0.0,),
+        True,
+    ),
     "sigmoid": Case("sigmoid", {}, torch.sigmoid),
     "tanh": Case("tanh", {}, torch.tanh),
     "gelu": _same("gelu"),

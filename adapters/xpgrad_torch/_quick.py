@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 import xpgrad
 from xpgrad_torch._autograd import Kernel, apply, is_followed, map_older_batch
 
-__all__ = ["run"]
+__all__ = ["check_inplace", "run"]
 
 _NONE: Mapping[str, Tensor | None] = {}
 
@@ -83,12 +83,16 @@ def run(
     Raises
     ------
     TypeError
-        Where X is no tensor.
+        Where X is no tensor, or `inplace` is not True or False.
     """
     if not isinstance(X, Tensor):
         raise TypeError(f"{kernel.name}: input is {type(X).__name__}, expected torch.Tensor")
+    if inplace is not False:
+        check_inplace(kernel.name, inplace)
     if is_followed() or (others and any(x is not None and x.requires_grad for x in others.values())):
-        (Y,) = apply(kernel, (X, *others.values()), attributes)
+        # The gradient takes X, or the output in its place. X itself is about to be overwritten.
+        source = X.clone() if inplace and not kernel.saved else X
+        (Y,) = apply(kernel, (source, *others.values()), attributes)
         return X.copy_(Y) if inplace else Y
     graph = X.requires_grad and torch.is_grad_enabled()
     if inplace:
@@ -96,6 +100,12 @@ def run(
     if graph:
         return _FirstOperand.apply(X, None, kernel, others, attributes, False)
     return getattr(xpgrad, kernel.name)(X, **others, **attributes)
+
+
+def check_inplace(operator: str, inplace: Any) -> None:
+    """Raise TypeError for what `inplace` can't be."""
+    if not isinstance(inplace, bool):
+        raise TypeError(f"{operator}: inplace is {inplace!r}, expected True or False")
 
 
 def _run_in_place(kernel: Kernel, X: Tensor, attributes: Mapping[str, Any], graph: bool) -> Tensor:

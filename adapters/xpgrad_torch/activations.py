@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, apply, autocasts
-from xpgrad_torch._quick import run
+from xpgrad_torch._quick import check_inplace, run
 
 __all__ = [
     "CELU",
@@ -139,7 +139,9 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Leaky ReLU: x for x > 0, else negative_slope · x, elementwise."""
     if negative_slope < 0 and isinstance(input, Tensor):  # the output does not tell on which side x is
-        Y = prelu(input, input.new_full((), negative_slope))
+        check_inplace("leaky_relu", inplace)
+        X = input.clone() if inplace else input  # the gradient takes what is overwritten
+        Y = prelu(X, X.new_full((), negative_slope))
         return input.copy_(Y) if inplace else Y
     return run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace)
 
@@ -273,6 +275,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     """
     if value == 0:
         return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
+    check_inplace("threshold", inplace)
     X = input.clone() if inplace else input  # the gradient takes what is overwritten
     Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold})
     Y = torch.where(X.le(threshold), value, Y)
