@@ -131,12 +131,8 @@ def test_arrays_of_one_form_under_other_names(rng):
 
 def test_what_has_no_program(rng):
     arrays = operands("lstm", rng)
-    lengths = np.arange(N) + 3
-    for attributes in ({"sequence_lens": lengths}, {"activations": ["Sigmoid", ["Tanh"], "Tanh"]}):
-        try:
-            xpgrad.lstm(**arrays, **attributes)
-        except (TypeError, ValueError):
-            assert "activations" in attributes
+    with pytest.raises((TypeError, ValueError), match="activations"):
+        xpgrad.lstm(**arrays, activations=["Sigmoid", ["Tanh"], "Tanh"])
     out = xpgrad.lstm(**arrays)
     saved = {name: getattr(out, name) for name in SAVED["lstm"]}
     each = xpgrad.lstm_grad(**arrays, **saved, grad_H_t=out.H_t, per_sample=True)

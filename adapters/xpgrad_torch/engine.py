@@ -80,9 +80,15 @@ class TorchEngine(NumpyEngine):
             layouts.append((array.shape, array.stride()))
         return self._form(_COMPUTED[dtype], layouts)
 
-    def run(self, program: Program, arrays: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
+    def integers(self, array: Any) -> np.ndarray | None:
+        """See NumpyEngine.integers."""
+        return super().integers(array.numpy()) if _plain(array) else None
+
+    def run(
+        self, program: Program, arrays: Iterable[torch.Tensor], lengths: np.ndarray | None = None
+    ) -> list[torch.Tensor | None]:
         """See NumpyEngine.run."""
-        return program.run([array.data_ptr() for array in arrays], _fresh)
+        return self._run(program, [array.data_ptr() for array in arrays], lengths, _fresh)
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from xpgrad import engine as engines
 from xpgrad.engine.program import Program
@@ -22,8 +24,23 @@ _known: dict[tuple, Any] = {}  # of each form: how often it came, or its program
 _writing = threading.Lock()
 
 
+class Lengths(NamedTuple):
+    """The lengths of a call's sequences.
+
+    `usable` tells whether they are right and can be a program's; `numbers` are 64-bit integers one behind the
+    other, None where there are none that matter.
+    """
+
+    usable: bool
+    numbers: np.ndarray | None
+
+
 def planned(
-    compute: Callable[..., Any], operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]
+    compute: Callable[..., Any],
+    operator: str,
+    arrays: Mapping[str, Any],
+    options: Mapping[str, Any],
+    lengths_of: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Lengths],
 ) -> Any:
     """What ``compute(operator, arrays, recorder, **options)`` returns, a named tuple of arrays and None.
 
@@ -34,17 +51,25 @@ def planned(
     operator : str
         For messages.
     arrays : mapping of str to array or None
-        All that it works on; those of integers are not in programs.
+        All that it works on; `sequence_lens` are its lengths.
     options : mapping of str to object
         All that it depends on otherwise.
+    lengths_of : callable
+        Gives the lengths, by engine, arrays and options.
     """
-    given = {name: array for name, array in arrays.items() if array is not None}
+    given = {name: array for name, array in arrays.items() if array is not None and name != "sequence_lens"}
     engine = engines.of_type(next(iter(given.values()), None))
     form = None if engine is None else engine.form(given.values())
     if form is None:
         return compute(operator, arrays, None, **options)
+    lengths = lengths_of(engine, arrays, options)
+    if not lengths.usable:
+        return compute(operator, arrays, None, **options)
+    numbers = lengths.numbers
+    if numbers is None:
+        arrays = {**arrays, "sequence_lens": None}
     try:
-        key = (compute, engine, form, tuple(given), *map(_typed, options.values()))
+        key = (compute, engine, form, numbers is None, tuple(given), *map(_typed, options.values()))
         known = _known.get(key, 0)
     except TypeError:  # something that has no hash, and that `compute` may not take
         return compute(operator, arrays, None, **options)
@@ -53,12 +78,15 @@ def planned(
             result = compute(operator, arrays, None, **options)
             _remember(key, known + 1)
             return result
-        known = _plan(compute, operator, arrays, options, engine, form, tuple(given))
+        layouts = dict(zip(given, form.layouts, strict=True))
+        if numbers is not None:
+            layouts["sequence_lens"] = (numbers.shape, (1,))
+        known = _plan(compute, operator, arrays, options, engine, layouts, form.dtype)
         _remember(key, known)
     if known is None:
         return compute(operator, arrays, None, **options)
     program, kind = known
-    return kind._make(engine.run(program, given.values()))
+    return kind._make(engine.run(program, given.values(), numbers))
 
 
 def _typed(value: Any) -> Any:
@@ -81,11 +109,11 @@ def _plan(
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
     engine: Any,
-    form: Any,
-    names: tuple[str, ...],
+    layouts: dict[str, Any],
+    dtype: Any,
 ) -> tuple[Program, type] | None:
     try:
-        recorder = Recorder(engine, dict(zip(names, form.layouts, strict=True)), form.dtype)
+        recorder = Recorder(engine, layouts, dtype)
         result = compute(operator, arrays, recorder, **options)
         return recorder.program(result), type(result)
     except CannotRecordError:

@@ -21,8 +21,8 @@ from xpgrad._arguments import (
     check_shape,
 )
 from xpgrad._computation import Computation
-from xpgrad._plans import planned
-from xpgrad._timeline import Chunk, Timeline
+from xpgrad._plans import Lengths, planned
+from xpgrad._timeline import Chunk, RecordedTimeline, Timeline
 from xpgrad.engine.recorder import Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -45,7 +45,7 @@ class Direction(NamedTuple):
     """One direction of a call: its number on the D axes, its rows, its activations."""
 
     number: int
-    timeline: Timeline
+    timeline: Any
     activations: tuple[ActivationChoice, ...]
 
 
@@ -102,7 +102,24 @@ def planned_call(
     """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
     foreign = _foreign.get()
     named = dict(zip(names, arrays, strict=True)) | foreign.arrays
-    return planned(compute, operator, named, {**options, **foreign.options})
+    return planned(compute, operator, named, {**options, **foreign.options}, _lengths_of)
+
+
+def _lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
+    """The lengths of a call as its program takes them, if they are right; without them, where all are T."""
+    lengths, X = arrays["sequence_lens"], arrays["X"]
+    if lengths is None:
+        return Lengths(True, None)
+    numbers = engine.integers(lengths)
+    if numbers is None or X.ndim != 3 or type(options["layout"]) is not int:
+        return Lengths(False, None)
+    T, N = (X.shape[1], X.shape[0]) if options["layout"] else X.shape[:2]
+    if numbers.shape != (N,) or not N:
+        return Lengths(False, None)
+    least, most = int(numbers.min()), int(numbers.max())
+    if least < 0 or most > T:
+        return Lengths(False, None)
+    return Lengths(True, None if least == T else numbers)
 
 
 class RecurrentCall:
@@ -182,13 +199,16 @@ class RecurrentCall:
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}
         reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
         self.directions = [
-            Direction(
-                index,
-                Timeline(self.xp, self.T, self.N, lengths, backwards, self.arrays["X"]),
-                tuple(choices[index]),
-            )
+            Direction(index, self._timeline(lengths, backwards), tuple(choices[index]))
             for index, backwards in enumerate(reverse)
         ]
+
+    def _timeline(self, lengths: list[int] | None, reverse: bool) -> Timeline | RecordedTimeline:
+        """The rows of one direction; in a program, whose calls have lengths of their own, for all lengths."""
+        if self._recorder is not None and lengths is not None:
+            recorded = self._recorder.input("sequence_lens")
+            return RecordedTimeline(self._recorder, self.T, self.N, recorded, reverse)
+        return Timeline(self.xp, self.T, self.N, lengths, reverse, self.arrays["X"])
 
     # --- checks
 
@@ -475,7 +495,7 @@ class GradientSums:
         engine, timeline = self._call.engine, self._direction.timeline
         limit = None if self._per_sample else engine.chunk(width, like)
         chunks = list(timeline.chunks(limit))
-        most = max(chunk.rows for chunk in chunks)  # a step alone may have more than the limit
+        most = max(chunk.most for chunk in chunks)  # a step alone may have more than the limit
         rows = engine.scratch(most, width, like)
         for chunk in chunks:
             yield chunk, rows

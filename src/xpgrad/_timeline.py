@@ -6,7 +6,8 @@ works on a prefix of the rows of the step before it. In the reverse direction st
 L is time L - 1 - k: it starts at its own end like any other. Padding has no row, so it costs nothing, and
 NaN in it reaches nothing.
 
-Where all sequences last to T the rows are those of the array itself, and nothing is copied or sorted.
+Where all sequences last to T the rows are those of the array itself, and nothing is copied or sorted. In a
+program, whose calls have lengths of their own, the same is written down instead (`RecordedTimeline`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import device
+
+from xpgrad.engine.program import Quantity
+from xpgrad.engine.recorder import Recorded, Recorder
+from xpgrad.engine.schedule import ScheduledChunk, Steps
 
 
 class Chunk(NamedTuple):
@@ -29,6 +34,11 @@ class Chunk(NamedTuple):
     rows: int
     later: np.ndarray
     first: np.ndarray
+
+    @property
+    def most(self) -> int:
+        """The largest number of rows that it can have."""
+        return self.rows
 
     @property
     def part(self) -> slice:
@@ -189,3 +199,66 @@ class Timeline:
     def _take(self, array: Any, index: np.ndarray) -> Any:
         indices = self.xp.asarray(index.astype(np.int64), device=device(self._like))
         return self.xp.take(array, indices, axis=0)
+
+
+class RecordedTimeline:
+    """The order of rows for one direction in a program, for lengths that come with each of its calls.
+
+    What it offers is what `Timeline` offers. Sizes that the lengths decide are quantities of the program.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Which writes the program.
+    steps, batch : int
+        T and N.
+    lengths : Recorded
+        Of each sequence, 64-bit integers.
+    reverse : bool
+        Whether time runs backwards.
+    """
+
+    dense = False
+
+    def __init__(self, recorder: Recorder, steps: int, batch: int, lengths: Recorded, reverse: bool) -> None:
+        self._recorder, self.steps, self.batch, self.reverse = recorder, steps, batch, reverse
+        self._schedule = recorder.schedule(lengths, steps, batch)
+        self.rows: Quantity = self._schedule.rows
+
+    def forward(self) -> tuple[Steps, Steps]:
+        """See Timeline."""
+        return self._schedule.forward()
+
+    def chunks(self, limit: int | None) -> list[ScheduledChunk]:
+        """See Timeline."""
+        return self._schedule.chunks(self.rows.most if limit is None else limit)
+
+    def pack(self, array: Recorded) -> Recorded:
+        """See Timeline."""
+        return self._recorder.move_rows("pack", array, (self.rows, array.shape[-1]), reverse=self.reverse)
+
+    def unpack(self, rows: Recorded) -> Recorded:
+        """See Timeline."""
+        sizes = (self.steps, self.batch, rows.shape[-1])
+        return self._recorder.move_rows("unpack", rows, sizes, reverse=self.reverse)
+
+    def sort(self, states: Recorded) -> Recorded:
+        """See Timeline."""
+        return self._recorder.move_rows("sort", states, states.sizes)
+
+    def unsort(self, states: Recorded) -> Recorded:
+        """See Timeline."""
+        return self._recorder.move_rows("unsort", states, states.sizes)
+
+    def last(self, rows: Recorded, initial: Recorded) -> Recorded:
+        """See Timeline."""
+        return self._recorder.move_rows("last", rows, initial.sizes, initial=initial)
+
+    def previous(self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk) -> Recorded:
+        """See Timeline."""
+        sizes = (chunk.rows, rows.shape[-1])
+        return self._recorder.move_rows("previous", rows, sizes, initial=initial, chunk=chunk)
+
+    def zeros(self, width: int) -> Recorded:
+        """See Timeline."""
+        return self._recorder.arithmetic("zero", shape=(self.batch, width))

@@ -79,8 +79,9 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
 
 
 def of_type(array: Any) -> Any:
-    """The engine for arrays of this one's type, where the choice is free and is already known; else None."""
-    return None if _forced.get() is not None else _by_type.get(type(array))
+    """The engine for arrays of this one's type, where it is known and no other is forced; else None."""
+    engine, forced = _by_type.get(type(array)), _forced.get()
+    return engine if forced is None or (engine is not None and engine.name == forced) else None
 
 
 def agreed(arrays: Sequence[Any]) -> Any:

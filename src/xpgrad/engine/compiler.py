@@ -187,6 +187,42 @@ def run(data, part):
     return load(f"arithmetic_{dtype}", text).run.address
 
 
+@functools.cache
+def compiled_schedule() -> int:
+    """The address of native_timeline.schedule, as ``function(data, part)``."""
+    text = f"""# what sequences' lengths decide; generated, {_versions()}
+from numba import carray, cfunc
+import numpy as np
+
+from xpgrad.engine.native_timeline import schedule
+
+
+@cfunc("void(voidptr, int64)", cache=True)
+def run(data, part):
+    schedule(carray(data, (1 << 60,), np.int64))
+"""
+    return load("schedule", text).run.address
+
+
+@functools.cache
+def compiled_rows(dtype: str) -> int:
+    """The address of native_timeline.move_rows for arrays of a dtype, as ``function(data, part)``."""
+    text = f"""# part of the rows of {dtype} that change their order; generated, {_versions()}
+from numba import carray, cfunc
+import numpy as np
+
+from xpgrad.engine.native_timeline import move_rows
+
+real = np.{dtype}(0)
+
+
+@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
+def run(data, part):
+    move_rows(carray(data, (26,), np.int64), part, real)
+"""
+    return load(f"rows_{dtype}", text).run.address
+
+
 def cache_folder() -> Path:
     """Where compiled formulas are kept: ``XPGRAD_CACHE_DIR``, else the user's cache folder."""
     chosen = os.environ.get("XPGRAD_CACHE_DIR")
@@ -288,11 +324,12 @@ def preamble(
 
 @functools.cache
 def _versions() -> str:
-    """What generated text holds copies of: numba's compiling, and our own scalar and native functions."""
+    """What generated text holds copies of: numba's compiling, our own functions, and their constants."""
     import numba
 
     here = Path(__file__).parent
-    copied = [path for pattern in ("scalar_*.py", "native*.py") for path in sorted(here.glob(pattern))]
+    patterns = ("scalar_*.py", "native*.py", "schedule.py")
+    copied = [path for pattern in patterns for path in sorted(here.glob(pattern))]
     sources = b"".join(path.read_bytes() for path in copied)
     return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"
 

@@ -16,7 +16,7 @@ from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
 from xpgrad.engine.numpy_images import NumpyImages
-from xpgrad.engine.program import Form, Program, address_of
+from xpgrad.engine.program import Form, Fresh, Program, address_of
 from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
 from xpgrad.engine.team import PoolTeam, integers
@@ -298,9 +298,22 @@ class NumpyEngine(NumpyImages, StandardEngine):
         team = self.team
         return Form(dtype, tuple(layouts), (team, team.size()))
 
-    def run(self, program: Program, arrays: Iterable[Any]) -> list[Any]:
-        """The program's results for the arrays of a call."""
-        return program.run([address_of(array) for array in arrays], _fresh)
+    def integers(self, array: Any) -> np.ndarray | None:
+        """An array of integers along one axis, as 64-bit ones that follow one another; None for others."""
+        if type(array) is not np.ndarray or array.dtype.kind not in "iu" or array.ndim != 1:
+            return None
+        return np.ascontiguousarray(array, dtype=np.int64)
+
+    def run(self, program: Program, arrays: Iterable[Any], lengths: np.ndarray | None = None) -> list[Any]:
+        """The program's results for the arrays of a call, of which the lengths of sequences come last."""
+        return self._run(program, [address_of(array) for array in arrays], lengths, _fresh)
+
+    def _run(
+        self, program: Program, addresses: list[int], lengths: np.ndarray | None, fresh: Fresh
+    ) -> list[Any]:
+        if lengths is not None:
+            addresses.append(address_of(lengths))
+        return program.run(addresses, fresh)
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result for arrays that agree."""

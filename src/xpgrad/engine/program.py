@@ -13,6 +13,7 @@ import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from math import prod
 from typing import Any, NamedTuple
 
@@ -39,19 +40,47 @@ class Block:
         self.size = size
 
 
+class Quantity(NamedTuple):
+    """An integer that a call's lengths decide: its number in a Schedule's table, and the largest value."""
+
+    number: int
+    most: int
+
+
+class Additions(Enum):
+    """In a program's integers: where its table of quantities to be added stands, and how many there are."""
+
+    WHERE = 0
+    COUNT = 1
+
+
 class Address(NamedTuple):
-    """A place in memory: bytes from the beginning of a block; None is the program's own array."""
+    """A place in memory: bytes from the beginning of a block; None is the program's own array.
+
+    Where there is a quantity, so many times `unit` bytes are added.
+    """
 
     block: Block | None
     bytes: int
+    quantity: Quantity | None = None
+    unit: int = 0
 
 
 class Place(NamedTuple):
-    """An operand: its first element, and its strides, in elements."""
+    """An operand: its first element, and its strides, in elements.
+
+    Where there is a quantity, the first element is so many times `unit` elements further on.
+    """
 
     block: Block
     offset: int
     strides: Sequence[int]
+    quantity: Quantity | None = None
+    unit: int = 0
+
+    def address(self, itemsize: int) -> Address:
+        """Of the first element."""
+        return Address(self.block, self.offset * itemsize, self.quantity, self.unit * itemsize)
 
 
 class Form(NamedTuple):
@@ -90,8 +119,8 @@ class Multiply(Instruction):
 
     number = 0
 
-    def __init__(self, sizes: tuple[int, int, int], places: Sequence[tuple], add: bool) -> None:
-        self._sizes, self._places, self._add = sizes, [Place(*place) for place in places], add
+    def __init__(self, sizes: Sequence[int | Quantity], places: Sequence[Place], add: bool) -> None:
+        self._sizes, self._places, self._add = sizes, places, add
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
@@ -100,7 +129,7 @@ class Multiply(Instruction):
     def code(self, start: int, itemsize: int) -> list[Any]:
         """See Instruction."""
         m, n, k = self._sizes
-        c, a, b = (Address(place.block, place.offset * itemsize) for place in self._places)
+        c, a, b = (place.address(itemsize) for place in self._places)
         (c_length, _), *factors = (place.strides for place in self._places)
         (a_form, a_length), (b_form, b_length) = (
             (ord("N"), rows) if columns == 1 else (ord("T"), columns) for rows, columns in factors
@@ -184,13 +213,12 @@ class Arithmetic(Work):
     KINDS = ("zero", "copy", "add", "multiply", "column sums", "column sums of products")
 
     def __init__(
-        self, kind: str, shape: Sequence[int], places: Sequence[tuple], team: Any, dtype: str
+        self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Place], team: Any, dtype: str
     ) -> None:
         from xpgrad.engine.compiler import compiled_arithmetic
 
-        several = prod(shape) >= _PARALLEL and team.addresses is not None
-        super().__init__(compiled_arithmetic(dtype), team.size() if several else 1, team)
-        self._kind, self._shape, self._places = kind, shape, [Place(*place) for place in places]
+        super().__init__(compiled_arithmetic(dtype), parts_for(prod(map(most, shape)), team), team)
+        self._kind, self._shape, self._places = kind, shape, places
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
@@ -200,10 +228,10 @@ class Arithmetic(Work):
         """See Work."""
         missing = self.AXES - len(self._shape)
         operands: list[Any] = []
-        for block, offset, strides in self._places:
+        for place in self._places:
             # without axes, the last one has the stride of a vector of one element
-            steps = [*[0] * missing, *strides] if strides else [0] * (missing - 1) + [1]
-            operands += [Address(block, offset * itemsize), *steps]
+            steps = [*[0] * missing, *place.strides] if place.strides else [0] * (missing - 1) + [1]
+            operands += [place.address(itemsize), *steps]
         unused = [0] * self.AXES + [1]  # contiguous, as far as that matters
         operands += unused * (3 - len(self._places))
         return [self.KINDS.index(self._kind), self._parts, *[1] * missing, *self._shape, *operands]
@@ -220,13 +248,14 @@ class Loop(Work):
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
-        return [memory.block for memory, _ in self.loop.matrices]
+        tables = [value.block for value in self.loop.head if isinstance(value, Address)]
+        return [*tables, *(memory.block for memory, _ in self.loop.matrices)]
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
         head = [*self.loop.head]
         for memory, matrix in self.loop.matrices:
-            address = Address(memory.block, memory.offset * itemsize)
+            address = memory.place.address(itemsize)
             head += [address, *matrix.shape, matrix.strides[0] if matrix.shape[0] > 1 else matrix.shape[1]]
         return head
 
@@ -317,6 +346,7 @@ class Program:
         arena, own = len(number_of), len(number_of) + 1
         begins, self._arena_bytes = self._arrange(number_of)
         where, memory = [], []
+        _add_quantities(code)
         for place, value in enumerate(code):
             if not isinstance(value, Address):
                 continue
@@ -385,6 +415,34 @@ class Program:
                 self._engine.run_loop(loop.loop, code[begin:])
         self._spare.append((code, own))
         return results
+
+
+def _add_quantities(code: list[Any]) -> None:
+    """Put behind a program's instructions where quantities are to be added, and tell them where that stands.
+
+    Four integers each: the place, the quantity, its factor, and whether to keep what stood there.
+    """
+    additions: list[int] = []
+    for place, value in enumerate(code):
+        if isinstance(value, Quantity):
+            additions += [place, value.number, 1, 0]
+            code[place] = 0
+        elif isinstance(value, Address) and value.quantity is not None:
+            additions += [place, value.quantity.number, value.unit, 1]
+    for place, value in enumerate(code):
+        if isinstance(value, Additions):
+            code[place] = Address(None, 8 * len(code)) if value is Additions.WHERE else len(additions) // 4
+    code += additions
+
+
+def most(size: int | Quantity) -> int:
+    """The size, or the largest that it can be."""
+    return size.most if isinstance(size, Quantity) else size
+
+
+def parts_for(elements: int, team: Any) -> int:
+    """Into how many parts to cut arithmetic on so many elements."""
+    return team.size() if elements >= _PARALLEL and team.addresses is not None else 1
 
 
 def address_of(array: np.ndarray) -> int:

@@ -15,9 +15,22 @@ import numpy as np
 
 from xpgrad.engine.blas import PackedWeight
 from xpgrad.engine.formula import Elementwise, Product
-from xpgrad.engine.program import LINE, Arithmetic, Block, Loop, Multiply, Pack, Program
+from xpgrad.engine.program import (
+    LINE,
+    Arithmetic,
+    Block,
+    Loop,
+    Multiply,
+    Pack,
+    Place,
+    Program,
+    Quantity,
+    most,
+)
+from xpgrad.engine.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps
 
 Strides = tuple[int, ...]
+Sizes = tuple[int | Quantity, ...]
 _ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet in few lines of the caches
 
 
@@ -37,16 +50,37 @@ class Recorded:
     offset : int
         Of the first element, counted in elements.
     shape, strides : tuple of int
-        As NumPy's, strides in elements.
+        As NumPy's, strides in elements. The shape has the largest of a size that a call's lengths decide.
+    sizes : tuple of int or Quantity, optional
+        The shape, with quantities for such sizes.
+    shift : (Quantity, int), optional
+        The first element is so many times so many elements further on.
     """
 
     device = "cpu"
 
     def __init__(
-        self, recorder: Recorder, block: Block, offset: int, shape: tuple[int, ...], strides: Strides
+        self,
+        recorder: Recorder,
+        block: Block,
+        offset: int,
+        sizes: Sizes,
+        strides: Strides,
+        shift: tuple[Quantity | None, int] = (None, 0),
     ) -> None:
         self._recorder, self.block, self.offset = recorder, block, offset
-        self.shape, self.strides, self.dtype = shape, strides, recorder.dtype
+        self.sizes, self.shape, self.shift = sizes, tuple(map(most, sizes)), shift
+        self.strides, self.dtype = strides, recorder.dtype
+
+    @property
+    def place(self) -> Place:
+        """Where it is, for an instruction."""
+        return Place(self.block, self.offset, self.strides, *self.shift)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all its sizes are known."""
+        return self.sizes == self.shape
 
     @property
     def ndim(self) -> int:
@@ -61,7 +95,7 @@ class Recorded:
     @property
     def T(self) -> Recorded:
         """With the axes in reverse order."""
-        return self.view(self.offset, self.shape[::-1], self.strides[::-1])
+        return self.view(self.offset, self.sizes[::-1], self.strides[::-1])
 
     @property
     def contiguous(self) -> bool:
@@ -73,9 +107,18 @@ class Recorded:
             expected *= size
         return True
 
-    def view(self, offset: int, shape: tuple[int, ...], strides: Strides) -> Recorded:
+    def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
         """Other elements of the same memory."""
-        return Recorded(self._recorder, self.block, offset, shape, strides)
+        return Recorded(self._recorder, self.block, offset, sizes, strides, self.shift)
+
+    def part(self, part: Part) -> Recorded:
+        """Rows whose numbers the lengths decide."""
+        if self.shift[0] is not None:
+            raise CannotRecordError("a part of a part")
+        shift = part.start, self.strides[0]
+        return Recorded(
+            self._recorder, self.block, self.offset, (part.rows, *self.sizes[1:]), self.strides, shift
+        )
 
     def __getitem__(self, key: Any) -> Recorded:
         keys = list(key) if isinstance(key, tuple) else [key]
@@ -83,18 +126,25 @@ class Recorded:
             place = keys.index(Ellipsis)
             keys[place : place + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
         keys += [slice(None)] * (self.ndim - len(keys))
-        offset, shape, strides = self.offset, [], []
-        for k, size, stride in zip(keys, self.shape, self.strides, strict=True):
-            if isinstance(k, slice):
-                start, stop, step = k.indices(size)
-                if step != 1:
-                    raise CannotRecordError("steps in slices")
-                offset += start * stride
-                shape.append(max(0, stop - start))
-                strides.append(stride)
+        if isinstance(keys[0], Part):
+            return self.part(keys[0])[(slice(None), *keys[1:])]
+        offset, sizes, strides = self.offset, list[int | Quantity](), []
+        for k, size, stride in zip(keys, self.sizes, self.strides, strict=True):
+            if not isinstance(k, slice):
+                offset += (k % most(size)) * stride
+                continue
+            strides.append(stride)
+            if k == slice(None):
+                sizes.append(size)
+            elif k.start is None and isinstance(k.stop, Quantity):
+                sizes.append(k.stop)
             else:
-                offset += (k % size) * stride
-        return self.view(offset, tuple(shape), tuple(strides))
+                start, stop, step = k.indices(most(size))
+                if step != 1 or isinstance(size, Quantity):
+                    raise CannotRecordError("steps in slices, or parts of a size that lengths decide")
+                offset += start * stride
+                sizes.append(max(0, stop - start))
+        return self.view(offset, tuple(sizes), tuple(strides))
 
     def __add__(self, other: Recorded) -> Recorded:
         return self._recorder.arithmetic("add", self, other)
@@ -119,18 +169,20 @@ class RecordedNamespace:
     def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
         """The same elements in another shape."""
         x = self._recorder.contiguous(x)
+        if not x.is_fixed:
+            raise CannotRecordError("another shape of an array whose sizes the lengths decide")
         return x.view(x.offset, tuple(shape), _row_major(shape))
 
     def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
         """With one more axis of size 1."""
-        shape, strides = list(x.shape), list(x.strides)
-        shape.insert(axis, 1)
+        sizes, strides = list(x.sizes), list(x.strides)
+        sizes.insert(axis, 1)
         strides.insert(axis, 0)
-        return x.view(x.offset, tuple(shape), tuple(strides))
+        return x.view(x.offset, tuple(sizes), tuple(strides))
 
     def permute_dims(self, x: Recorded, axes: Sequence[int]) -> Recorded:
         """With its axes in another order."""
-        return x.view(x.offset, tuple(x.shape[k] for k in axes), tuple(x.strides[k] for k in axes))
+        return x.view(x.offset, tuple(x.sizes[k] for k in axes), tuple(x.strides[k] for k in axes))
 
     def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
         """One behind the other.
@@ -138,9 +190,11 @@ class RecordedNamespace:
         Along the first axis, an array that is all of its memory is not copied: that memory becomes a part of
         the result's, before anything is written to it. No kernel writes to arrays that it has joined.
         """
-        shape = list(arrays[0].shape)
-        shape[axis] = sum(x.shape[axis] for x in arrays)
-        result, start = self._recorder.fresh(tuple(shape)), 0
+        sizes = list(arrays[0].sizes)
+        if any(isinstance(x.sizes[axis], Quantity) for x in arrays):
+            raise CannotRecordError("joining arrays whose sizes the lengths decide")
+        sizes[axis] = sum(x.shape[axis] for x in arrays)
+        result, start = self._recorder.fresh(tuple(sizes)), 0
         for x in arrays:
             stop = start + x.shape[axis]
             target = result[(*[slice(None)] * axis, slice(start, stop))]
@@ -180,6 +234,7 @@ class Recorder:
             raise CannotRecordError("no BLAS found")
         self._engine, self.dtype = engine, dtype
         self._program = Program(engine, dtype, len(arrays))
+        self._schedule: Schedule | None = None
         self.xp = RecordedNamespace(self)
         self._inputs = {
             name: Recorded(self, block, 0, shape, strides)
@@ -201,7 +256,7 @@ class Recorder:
             own = result
             placed = self._program.is_placed(own.block)
             if placed or own.block in taken or own.size != own.block.size or not own.contiguous:
-                own = self.fresh(own.shape)
+                own = self.fresh(own.sizes)
                 self.copy(own, result)
             taken.add(own.block)
             outputs.append(own)
@@ -218,20 +273,21 @@ class Recorder:
 
     # --- memory
 
-    def fresh(self, shape: tuple[int, ...]) -> Recorded:
+    def fresh(self, sizes: Sizes) -> Recorded:
         """New memory, to be written first."""
-        return Recorded(self, Block(prod(shape)), 0, tuple(shape), _row_major(shape))
+        shape = tuple(map(most, sizes))
+        return Recorded(self, Block(prod(shape)), 0, tuple(sizes), _row_major(shape))
 
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Let an array's memory be the target's, where it is all of a memory that is free for it."""
-        whole = x.size == x.block.size and x.contiguous
+        whole = x.size == x.block.size and x.contiguous and x.is_fixed
         return whole and self._program.place(x.block, target.block, target.offset)
 
     def contiguous(self, x: Recorded) -> Recorded:
         """The array, or a copy whose elements follow one another."""
         if x.contiguous:
             return x
-        result = self.fresh(x.shape)
+        result = self.fresh(x.sizes)
         self.copy(result, x)
         return result
 
@@ -246,21 +302,21 @@ class Recorder:
 
     def arithmetic(self, kind: str, *operands: Recorded, shape: tuple[int, ...] | None = None) -> Recorded:
         """A new array, element by element from arrays of one shape."""
-        if len({x.shape for x in operands}) > 1:
+        if len({x.sizes for x in operands}) > 1:
             raise CannotRecordError("broadcasting")
-        result = self.fresh(operands[0].shape if shape is None else tuple(shape))
+        result = self.fresh(operands[0].sizes if shape is None else tuple(shape))
         self._emit_arithmetic(kind, result, operands)
         return result
 
     def _emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
-        shape, strides = _merged(target.shape, [target.strides, *(x.strides for x in operands)])
-        if len(shape) > Arithmetic.AXES:
+        sizes, strides = _merged(target.sizes, [target.strides, *(x.strides for x in operands)])
+        if len(sizes) > Arithmetic.AXES:
             raise CannotRecordError("an array with many axes")
-        places = [(x.block, x.offset, s) for x, s in zip([target, *operands], strides, strict=True)]
-        self._add_arithmetic(kind, shape, places)
+        places = [x.place._replace(strides=s) for x, s in zip([target, *operands], strides, strict=True)]
+        self._add_arithmetic(kind, sizes, places)
 
-    def _add_arithmetic(self, kind: str, shape: Sequence[int], places: Sequence[tuple]) -> None:
-        self._program.add(Arithmetic(kind, shape, places, self._engine.team, self.dtype.name))
+    def _add_arithmetic(self, kind: str, sizes: Sequence[int | Quantity], places: Sequence[Place]) -> None:
+        self._program.add(Arithmetic(kind, sizes, places, self._engine.team, self.dtype.name))
 
     # --- row buffers
 
@@ -268,7 +324,7 @@ class Recorder:
         """The array itself, its rows made contiguous."""
         return self._by_rows(array)
 
-    def rows(self, count: int, width: int, like: Any) -> Recorded:
+    def rows(self, count: int | Quantity, width: int, like: Any) -> Recorded:
         """New memory."""
         return self.fresh((count, width))
 
@@ -305,13 +361,16 @@ class Recorder:
         """Matrix product, in new memory."""
         if a.ndim != 2 or b.ndim != 2:
             raise CannotRecordError("products of stacks of matrices")
-        result = self.fresh((a.shape[0], b.shape[1]))
+        result = self.fresh((a.sizes[0], b.sizes[1]))
         self._multiply(result, a, b)
         return result
 
-    def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int) -> None:
+    def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int | Quantity) -> None:
         """Matrix product, into the target's rows."""
-        self._multiply(target[first : first + a.shape[0], :], a, b)
+        if isinstance(first, Quantity):
+            self._multiply(target.part(Part(first, a.sizes[0])), a, b)
+        else:
+            self._multiply(target[first : first + a.shape[0], :], a, b)
 
     def add_product(self, total: Recorded | None, a: Recorded, b: Recorded) -> Recorded:
         """Matrix product, added to the total by BLAS itself."""
@@ -329,19 +388,19 @@ class Recorder:
         return self._sum_over_rows("column sums of products", a, b)
 
     def _sum_over_rows(self, kind: str, *operands: Recorded) -> Recorded:
-        shape = operands[0].shape
-        result = self.fresh(shape[1:])
-        every_row = Recorded(self, result.block, 0, shape, (0, 1))
-        places = [(x.block, x.offset, x.strides) for x in (every_row, *map(self._by_rows, operands))]
-        self._add_arithmetic(kind, shape, places)
+        sizes = operands[0].sizes
+        result = self.fresh(sizes[1:])
+        every_row = Recorded(self, result.block, 0, sizes, (0, 1))
+        places = [x.place for x in (every_row, *map(self._by_rows, operands))]
+        self._add_arithmetic(kind, sizes, places)
         return result
 
     def _multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
         if not target.size:
             return
         factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
-        sizes = (target.shape[0], target.shape[1], a.shape[1])
-        places = [(x.block, x.offset, _real_strides(x)) for x in (target, *factors)]
+        sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
+        places = [x.place._replace(strides=_real_strides(x)) for x in (target, *factors)]
         self._program.add(Multiply(sizes, places, add))
 
     def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
@@ -358,10 +417,47 @@ class Recorder:
         )
         return PackedWeight(source, buffer)  # type: ignore[arg-type]
 
-    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:
         """The time loop, compiled."""
-        if len(steps):
-            self._program.add(Loop(self._engine.time_loop(stages, steps), self._engine))
+        if not len(steps):
+            return
+        if isinstance(steps, Steps):
+            loop = self._engine.time_loop(stages, steps.spans())
+            head = steps.head(loop.parts)
+            loop = loop._replace(head=[*head, *loop.head[len(head) :]])
+        else:
+            loop = self._engine.time_loop(stages, steps)
+        self._program.add(Loop(loop, self._engine))
+
+    # --- sequences of uneven lengths
+
+    def schedule(self, lengths: Recorded, steps: int, batch: int) -> Schedule:
+        """What such lengths decide; found once, in front of everything that asks for it."""
+        if self._schedule is None:
+            self._schedule = Schedule(lengths.block, steps, batch, self.dtype.itemsize, self._engine.team)
+            self._program.add(self._schedule)
+        return self._schedule
+
+    def move_rows(
+        self,
+        kind: str,
+        array: Recorded,
+        sizes: Sizes,
+        *,
+        reverse: bool = False,
+        initial: Recorded | None = None,
+        chunk: ScheduledChunk | None = None,
+    ) -> Recorded:
+        """Rows in another order, in new memory of these sizes; for the rest see `MoveRows`."""
+        if self._schedule is None:
+            raise CannotRecordError("rows of lengths that are not known")
+        result = self.fresh(sizes)
+        places = [x.place for x in (result, array, initial) if x is not None]
+        dtype, width = self.dtype.name, result.shape[-1]
+        self._program.add(
+            MoveRows(kind, self._schedule, reverse, places, width, chunk, self._engine.team, dtype)
+        )
+        return result
 
 
 def _row_major(shape: Sequence[int]) -> Strides:
@@ -378,15 +474,20 @@ def _real_strides(x: Recorded) -> Strides:
     return rows, columns
 
 
-def _merged(shape: tuple[int, ...], strides: Sequence[Strides]) -> tuple[list[int], list[list[int]]]:
+def _merged(shape: Sizes, strides: Sequence[Strides]) -> tuple[list[int | Quantity], list[list[int]]]:
     """A shape with as few axes as the strides of all operands allow."""
-    sizes: list[int] = []
+    sizes: list[int | Quantity] = []
     steps: list[list[int]] = [[] for _ in strides]
     for axis, size in enumerate(shape):
         if size == 1:
             continue
-        if sizes and all(own[-1] == s[axis] * size for own, s in zip(steps, strides, strict=True)):
-            sizes[-1] *= size
+        last = sizes[-1] if sizes else None
+        if (
+            isinstance(last, int)
+            and isinstance(size, int)
+            and all(own[-1] == s[axis] * size for own, s in zip(steps, strides, strict=True))
+        ):
+            sizes[-1] = last * size
             for own, s in zip(steps, strides, strict=True):
                 own[-1] = s[axis]
         else:

@@ -1,0 +1,193 @@
+"""Sequences of uneven lengths run from one program: the lengths are numbers of a call, not of its form."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import xpgrad
+from xpgrad import _plans
+from xpgrad.engine import numpy_engine, program
+
+pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+
+GATES = {"lstm": 4, "gru": 3}
+SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh")}
+STATES = {"lstm": ("initial_h", "initial_c"), "gru": ("initial_h",)}
+
+
+@pytest.fixture(autouse=True)
+def no_plans_yet(monkeypatch):
+    monkeypatch.setattr(_plans, "_known", {})
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Chunks of few rows, and threads for the smallest work."""
+    torch = pytest.importorskip("torch", reason="programs start threads by OpenMP's team, which torch brings")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    for name, value in {"_CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_PARALLEL_LOOP": 0, "_PRODUCT_ROWS": 2}.items():
+        monkeypatch.setattr(numpy_engine, name, value)
+    monkeypatch.setattr(program, "_PARALLEL", 0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def programs_made():
+    return sum(isinstance(value, tuple) for value in _plans._known.values())
+
+
+def draw(kind, rng, sizes, *, directions=1, peepholes=False, states=True, bias=True):
+    T, N, I, H = sizes
+    rows = GATES[kind] * H
+    shapes = {"X": (T, N, I), "W": (directions, rows, I), "R": (directions, rows, H)}
+    if bias:
+        shapes["B"] = (directions, 2 * rows)
+    if states:
+        shapes |= dict.fromkeys(STATES[kind], (directions, N, H))
+    if peepholes:
+        shapes["P"] = (directions, 3 * H)
+    return {name: rng.normal(size=shape) * 0.7 for name, shape in shapes.items()}
+
+
+def both_passes(kind, arrays, lengths, cotangents, layout=0, **attributes):
+    """All outputs and all gradients, in the layout with time first; cotangents are made once."""
+    if layout:
+        over_batch = ("X", "initial_h", "initial_c")
+        arrays = {name: x.swapaxes(0, 1) if name in over_batch else x for name, x in arrays.items()}
+    attributes |= {"layout": layout, "sequence_lens": lengths}
+    out = getattr(xpgrad, kind)(**arrays, **attributes)
+    if not cotangents:
+        random = np.random.default_rng(5)
+        names = ("H_all", "H_t", "C_t")[: len(STATES[kind]) + 1]
+        cotangents |= {f"grad_{name}": random.normal(size=getattr(out, name).shape) for name in names}
+    saved = {name: getattr(out, name) for name in SAVED[kind]}
+    grads = getattr(xpgrad, f"{kind}_grad")(**arrays, **saved, **cotangents, **attributes)
+    return dict(zip(out._fields + grads._fields, (*out, *grads), strict=True))
+
+
+def check(kind, arrays, lengths, **attributes):
+    """What a program gives is what the standard engine gives, which sees the lengths as numbers."""
+    cotangents = {}
+    got = both_passes(kind, arrays, lengths, cotangents, **attributes)
+    with xpgrad.use_engine("standard"):
+        expected = both_passes(kind, arrays, lengths, cotangents, **attributes)
+    for name, right in expected.items():
+        if right is not None:
+            np.testing.assert_allclose(
+                got[name], right, rtol=1e-9, atol=1e-11, err_msg=f"{name} of {lengths}"
+            )
+
+
+OPTIONS = {
+    "lstm": [{}, {"clip": 0.5}, {"input_forget": True}],
+    "gru": [{"linear_before_reset": 0}, {"linear_before_reset": 1}, {"linear_before_reset": 1, "clip": 0.5}],
+}
+FORMS = [
+    (kind, direction, layout, number)
+    for kind, direction, layout in itertools.product(GATES, ["forward", "reverse", "bidirectional"], [0, 1])
+    for number in range(3)
+]
+
+
+@pytest.mark.parametrize(("kind", "direction", "layout", "number"), FORMS)
+def test_each_call_has_its_own_lengths(kind, direction, layout, number, rng):
+    T, N = 6, 5
+    two = direction == "bidirectional"
+    attributes = {"direction": direction, "layout": layout, **OPTIONS[kind][number]}
+    for lengths in ([3, 6, 0, 6, 1], [0, 0, 0, 0, 0], [1, 2, 3, 4, 5], [2, 2, 2, 2, 2], [6, 0, 0, 0, 0]):
+        arrays = draw(
+            kind, rng, (T, N, 3, 4), directions=1 + two, peepholes=kind == "lstm", states=number != 1
+        )
+        for n, length in enumerate(lengths):
+            arrays["X"][length:, n] = np.nan
+        check(kind, arrays, np.asarray(lengths), **attributes)
+    assert programs_made() == 2
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 4, 2, 3), (9, 1, 2, 3), (12, 7, 5, 6), (40, 11, 3, 2)])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_in_chunks_and_in_threads(kind, sizes, direction, rng, small_pieces):
+    """Chunks that are empty for short sequences, cuts between threads that move with the lengths."""
+    T, N = sizes[:2]
+    for most in (T, T, max(1, T // 3), 1):
+        check(kind, draw(kind, rng, sizes), rng.integers(0, most + 1, size=N), direction=direction)
+    assert programs_made() in (2, 4)  # lengths that happen to be all T have another program
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_equal_lengths_have_the_program_of_no_lengths(kind, rng):
+    arrays = draw(kind, rng, (4, 3, 2, 5))
+    without = getattr(xpgrad, kind)(**arrays)
+    assert programs_made() == 1
+    for lengths in (np.full(3, 4), np.full(3, 4, dtype=np.uint8)):
+        for a, b in zip(getattr(xpgrad, kind)(**arrays, sequence_lens=lengths), without, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert programs_made() == 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64", "int64"])
+def test_lengths_of_any_integers(dtype, rng):
+    arrays = draw("gru", rng, (4, 3, 2, 5))
+    lengths = np.asarray([2, 9, 4, 9, 0, 9], dtype=dtype)[::2]
+    expected = xpgrad.gru(**arrays, sequence_lens=np.asarray([2, 4, 0]))
+    for a, b in zip(xpgrad.gru(**arrays, sequence_lens=lengths), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert programs_made() == 1
+
+
+def test_wrong_lengths_of_a_known_form(rng):
+    arrays = draw("lstm", rng, (4, 3, 2, 5))
+    for _ in range(2):
+        xpgrad.lstm(**arrays, sequence_lens=np.asarray([1, 2, 3]))
+        for wrong, error in [
+            (np.asarray([1, 2, 5]), ValueError),
+            (np.asarray([1, -1, 3]), ValueError),
+            (np.asarray([1, 2]), ValueError),
+            (np.asarray([[1, 2, 3]]), ValueError),
+            (np.asarray([1.0, 2.0, 3.0]), TypeError),
+            ([1, 2, 3], TypeError),
+        ]:
+            with pytest.raises(error, match="sequence_lens"):
+                xpgrad.lstm(**arrays, sequence_lens=wrong)
+
+
+def test_only_what_is_wanted(rng):
+    arrays = draw("lstm", rng, (5, 4, 3, 2), peepholes=True)
+    lengths = np.asarray([2, 5, 0, 3])
+    out = xpgrad.lstm(**arrays, sequence_lens=lengths)
+    saved = {name: getattr(out, name) for name in SAVED["lstm"]}
+    given = {**arrays, **saved, "sequence_lens": lengths, "grad_H_all": rng.normal(size=out.H_all.shape)}
+    everything = xpgrad.lstm_grad(**given)
+    fields = dict(zip(("X", "W", "R", "B", "initial_h", "initial_c", "P"), everything, strict=True))
+    for name, right in fields.items():
+        alone = [grad for grad in xpgrad.lstm_grad(**given, wrt=[name]) if grad is not None]
+        (got,) = alone
+        np.testing.assert_allclose(got, right, rtol=1e-12, atol=1e-14)
+
+
+def test_no_call_writes_to_another_ones_results(rng):
+    arrays = draw("gru", rng, (6, 4, 3, 5))
+    calls = [np.asarray(lengths) for lengths in ([1, 2, 3, 4], [6, 6, 6, 0], [0, 5, 0, 5])]
+    kept = [xpgrad.gru(**arrays, sequence_lens=lengths) for lengths in calls]
+    copies = [[x.copy() for x in out] for out in kept]
+    for lengths in reversed(calls):
+        xpgrad.gru(**arrays, sequence_lens=lengths)
+    for out, copy in zip(kept, copies, strict=True):
+        for a, b in zip(out, copy, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_tensors_with_lengths(rng):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    arrays = draw("lstm", rng, (6, 4, 3, 5))
+    for lengths in ([1, 2, 3, 4], [6, 0, 5, 6]):
+        expected = xpgrad.lstm(**arrays, sequence_lens=np.asarray(lengths))
+        tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
+        got = xpgrad.lstm(**tensors, sequence_lens=torch.tensor(lengths, dtype=torch.int32))
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-14)
