@@ -207,6 +207,17 @@ def test_lengths_and_padding_in_onnx_own_operators() -> None:
     assert np.array_equal(results["Y_h"], expected.H_t)
 
 
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_indices_of_max_pool_with_unit_strides(auto_pad: str, rank: int) -> None:
+    X = np.random.default_rng(0).normal(size=(2, 3, 6, 5)[: 2 + rank]).astype(np.float32)
+    attributes: dict[str, Any] = {"kernel_shape": [2, 3][:rank], "auto_pad": auto_pad, "opset": 12}
+    results = run(model_of("MaxPool", ["X"], ["Y", "places"], **attributes), {"X": X})
+    plain = run(model_of("MaxPool", ["X"], ["Y"], **attributes), {"X": X}) if rank == 2 else results
+    assert np.array_equal(results["Y"], plain["Y"])
+    assert np.array_equal(X.reshape(-1)[results["places"]], results["Y"])
+
+
 def test_the_same_evaluator_runs_again() -> None:
     case = golden("ort_training.npz")["lstm1-ghall-grad"]
     evaluator = ReferenceEvaluator(golden_model(case, "com.microsoft"), new_ops=operators())

@@ -2,8 +2,10 @@
 
 `operators` makes graphs with ONNX Runtime Training's gradient operators run wherever NumPy does, with
 xpgrad's kernels; ONNX's own recurrent operators, convolutions and activations run on them too.
+`gradient_model` turns an ONNX model into a graph that computes the gradients of its parameters.
 """
 
+from xpgrad_onnx._gradient import gradient_model
 from xpgrad_onnx._operators import DOMAIN, operators
 
-__all__ = ["DOMAIN", "operators"]
+__all__ = ["DOMAIN", "gradient_model", "operators"]

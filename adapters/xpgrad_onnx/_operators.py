@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import xpgrad
@@ -217,6 +219,45 @@ def _conv_grad(call: Call) -> tuple:
 @_define(DOMAIN, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
 def _conv_transpose_grad(call: Call) -> tuple:
     return xpgrad.conv_transpose_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call, _CONV_GRADIENTS))
+
+
+@_define(
+    "", "MaxPool", "X", "Y indices",
+    "auto_pad ceil_mode dilations kernel_shape pads storage_order strides",
+)  # fmt: skip
+def _max_pool(call: Call) -> tuple:
+    """Onnx's own, whose indices are wrong where all strides are 1.
+
+    There it is told of one more axis, of one element, along which a stride of 2 changes nothing.
+    """
+    X, attributes = call.inputs["X"], dict(call.attributes)
+    unit = set(attributes.get("strides", [1])) == {1}
+    if "indices" not in call.wanted or not unit:
+        outputs = [name for name in ("Y", "indices") if name in call.wanted]
+        return _by_onnx("MaxPool", X, ["Y", *outputs[1:]], attributes)
+    rank = X.ndim - 2
+    if rank > 2:
+        raise ValueError(f"MaxPool: X has {rank} spatial axes, expected 1 or 2 for indices with strides of 1")
+    kernel, dilations = (attributes.pop(name, [1] * rank) for name in ("kernel_shape", "dilations"))
+    pads, auto_pad = attributes.pop("pads", [0] * 2 * rank), attributes.pop("auto_pad", "NOTSET")
+    if auto_pad.startswith("SAME"):
+        whole = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+        less, more = [n // 2 for n in whole], [n - n // 2 for n in whole]
+        pads = [*less, *more] if auto_pad == "SAME_UPPER" else [*more, *less]
+    attributes |= {
+        "kernel_shape": [1, *kernel],
+        "dilations": [1, *dilations],
+        "strides": [2, *[1] * rank],
+        "pads": [0, *pads[:rank], 0, *pads[rank:]],
+    }
+    results = _by_onnx("MaxPool", np.expand_dims(X, 2), ["Y", "indices"], attributes)
+    return tuple(np.squeeze(result, 2) for result in results)
+
+
+def _by_onnx(op_type: str, X: Any, outputs: list[str], attributes: Mapping[str, Any]) -> tuple:
+    """What onnx's evaluator computes itself."""
+    node = onnx.helper.make_node(op_type, ["X"], outputs, **attributes)
+    return tuple(ReferenceEvaluator(node).run(None, {"X": X}))
 
 
 # --- activations --------------------------------------------------------------------------------------------

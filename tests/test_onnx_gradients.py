@@ -1,0 +1,637 @@
+"""`gradient_model`: beside central differences, rule by rule, and beside PyTorch on whole networks."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnx_cases import onnx, run, worst  # isort: skip
+
+from onnx import helper, numpy_helper, parser  # isort: skip
+from onnx.reference import ReferenceEvaluator  # isort: skip
+
+import xpgrad
+from xpgrad.testing import numerical_jacobian
+from xpgrad_onnx import gradient_model, operators
+
+FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+MICROSOFT = {"BiasGelu", "FastGelu", "QuickGelu", "BiasGeluMicrosoft"}
+
+
+def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    """A node; "_" stands for an operand that is left out."""
+    rows = ([name.replace("_", "") for name in names.split()] for names in (inputs, outputs))
+    domain = "com.microsoft" if op_type in MICROSOFT else ""
+    return helper.make_node(op_type, *rows, domain=domain, **attributes)
+
+
+def build(
+    nodes: list[Any],
+    inputs: dict[str, Any],
+    outputs: str,
+    weights: dict[str, Any],
+    opset: int = 18,
+    kind: int = DOUBLE,
+) -> Any:
+    """A model; inputs are given as arrays, or as shapes with names of sizes."""
+
+    def info(name: str, value: Any) -> Any:
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype) if hasattr(value, "dtype") else DOUBLE
+        return helper.make_tensor_value_info(name, kind, list(getattr(value, "shape", value)))
+
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [info(*pair) for pair in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, None) for name in outputs.split()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=9))
+
+
+def check_form(training: Any) -> None:
+    """By onnx's checker, which wants shapes of all inputs and outputs."""
+    values = (*training.graph.input, *training.graph.output)
+    if all(value.type.tensor_type.HasField("shape") for value in values):
+        onnx.checker.check_model(training)
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_compile() -> Any:
+    """What is tested here is the graph; the kernels are the same on every engine."""
+    with xpgrad.use_engine("standard"):
+        yield
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(size=shape)
+
+
+def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> Any:
+    """The gradients of every named tensor against central differences, with random cotangents."""
+    weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    floats = {k: v for k, v in (weights | feeds).items() if np.asarray(v).dtype == np.float64}
+    wrt = list(floats) if wrt is None else wrt
+    training = gradient_model(model, wrt)
+    check_form(training)
+    forward = ReferenceEvaluator(model, new_ops=operators())
+    outputs = dict(zip(forward.output_names, forward.run(None, feeds), strict=True))
+    cotangents = {
+        i.name: draw(*outputs[i.name.removesuffix("_grad")].shape, seed=9)
+        for i in training.graph.input
+        if i.name.endswith("_grad")
+    }
+    assert cotangents
+    evaluator = ReferenceEvaluator(training, new_ops=operators())
+    results = [evaluator.run(None, feeds | cotangents) for _ in range(2)]
+    for name in wrt:
+        jacobians = numerical_jacobian(
+            lambda **given: tuple(forward.run(None, feeds | given)), floats, name, step=1e-6
+        )
+        expected = sum(
+            np.tensordot(cotangents[f"{output}_grad"], jacobian, axes=outputs[output].ndim)
+            for output, jacobian in zip(outputs, jacobians, strict=True)
+            if f"{output}_grad" in cotangents
+        )
+        for result in results:
+            found = dict(zip(evaluator.output_names, result, strict=True))
+            assert worst(found[f"{name}_grad"], expected) < 1e-7, name
+    return training
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+UNARY = {
+    "Relu": {}, "LeakyRelu": {"alpha": 0.3}, "LeakyRelu, alpha below 0": {"alpha": -0.4},
+    "ThresholdedRelu": {"alpha": 0.4}, "Elu": {"alpha": 0.7}, "Selu": {}, "Celu": {"alpha": 1.5},
+    "Softplus": {}, "Softsign": {}, "Sigmoid": {}, "HardSigmoid": {"alpha": 0.3}, "HardSwish": {},
+    "Tanh": {}, "Mish": {}, "QuickGelu": {"alpha": 1.1}, "FastGelu": {}, "Neg": {}, "Exp": {}, "Abs": {},
+    "Identity": {}, "Dropout": {}, "Softmax": {"axis": 1}, "LogSoftmax": {}, "Flatten": {"axis": 2},
+    "Transpose": {"perm": [2, 0, 1]}, "Transpose, all axes": {}, "GlobalAveragePool": {},
+     "ReduceMean": {"keepdims": 0}, "ReduceSum": {},
+    "ReduceSum, nothing": {"noop_with_empty_axes": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_operator_of_one_input(name: str) -> None:
+    nodes = [node("Mul", "x w", "m"), node(name.split(",")[0], "m", "y", **UNARY[name])]
+    check(build(nodes, {"x": draw(3, 4, 5)}, "y", {"w": draw(4, 1)}), {"x": draw(3, 4, 5)})
+
+
+def test_global_max_pool() -> None:
+    model = build([node("GlobalMaxPool", "x", "y")], {"x": draw(2, 3, 4, 2)}, "y", {})
+    check(model, {"x": draw(2, 3, 4, 2)})
+
+
+@pytest.mark.parametrize(("name", "opset"), [("Gelu", 20), ("Gelu, tanh", 20), ("Swish", 24)])
+def test_activation_of_later_opsets(name: str, opset: int) -> None:
+    attributes = {"Gelu, tanh": {"approximate": "tanh"}, "Swish": {"alpha": 0.7}}.get(name, {})
+    nodes = [node(name.split(",")[0], "x", "y", **attributes)]
+    check(build(nodes, {"x": draw(3, 4)}, "y", {}, opset), {"x": draw(3, 4)}, ["x"])
+
+
+def test_gelu_of_onnx_runtime() -> None:
+    nodes = [helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")]
+    check(build(nodes, {"x": draw(3, 4)}, "y", {}), {"x": draw(3, 4)})
+
+
+@pytest.mark.parametrize("name", ["Add", "Sub", "Mul", "Div", "PRelu", "Pow", "Sum"])
+@pytest.mark.parametrize("shapes", [((3, 4), (4,)), ((1, 4), (3, 1)), ((4,), (2, 3, 4)), ((2, 1, 4), (3, 1))])
+@pytest.mark.parametrize("known", [True, False])
+def test_broadcast(name: str, shapes: Any, known: bool) -> None:
+    a, b = draw(*shapes[0]), draw(*shapes[1]) + 3
+    if name == "PRelu" and np.broadcast_shapes(*shapes) != shapes[0]:
+        pytest.skip("PRelu's slope does not make its input larger")
+    if name == "Pow":
+        b = np.full(shapes[1], 3.0)
+    inputs = {"a": a, "b": b} if known else {"a": [None] * a.ndim, "b": [f"b{k}" for k in range(b.ndim)]}
+    model = build([node(name, "a b", "y")], inputs, "y", {})
+    check(model, {"a": a, "b": b}, ["a"] if name == "Pow" else None)
+
+
+@pytest.mark.parametrize("name", ["Log", "Sqrt"])
+def test_operator_of_positive_numbers(name: str) -> None:
+    x = np.abs(draw(3, 4)) + 0.5
+    check(build([node(name, "x", "y")], {"x": x}, "y", {}), {"x": x})
+
+
+@pytest.mark.parametrize("kind", ["BiasGelu", "FastGelu"])
+def test_activation_with_bias(kind: str) -> None:
+    check(build([node(kind, "x b", "y")], {"x": draw(3, 4)}, "y", {"b": draw(4)}), {"x": draw(3, 4)})
+
+
+def test_clip_passes_what_is_inside() -> None:
+    bounds = {"low": np.asarray(-0.5), "high": np.asarray(0.6)}
+    model = build([node("Clip", "x low high", "y")], {"x": draw(5, 4)}, "y", bounds)
+    check(model, {"x": draw(5, 4)}, ["x"])
+
+
+@pytest.mark.parametrize("ta", [0, 1])
+@pytest.mark.parametrize("tb", [0, 1])
+@pytest.mark.parametrize("c", [(), (5,), (3, 1), (3, 5), None])
+def test_gemm(ta: int, tb: int, c: Any) -> None:
+    A, B = draw(*((4, 3) if ta else (3, 4))), draw(*((5, 4) if tb else (4, 5)))
+    weights = {"B": B} if c is None else {"B": B, "C": draw(*c)}
+    nodes = [node("Gemm", "A B" if c is None else "A B C", "y", transA=ta, transB=tb, alpha=0.7, beta=1.3)]
+    check(build(nodes, {"A": A}, "y", weights), {"A": A})
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((2, 1, 3, 4), (6, 4, 5)),
+        ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 5)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("known", [True, False])
+def test_matmul(shapes: Any, known: bool) -> None:
+    a, b = (draw(*shape) for shape in shapes)
+    inputs = {"a": a, "b": b} if known else {"a": [None] * a.ndim, "b": [None] * b.ndim}
+    check(build([node("MatMul", "a b", "y")], inputs, "y", {}), {"a": a, "b": b})
+
+
+CONVOLUTIONS = [
+    {},
+    {"strides": [2, 1], "pads": [1, 0, 0, 2], "dilations": [1, 2]},
+    {"group": 2, "auto_pad": "SAME_LOWER", "strides": [2, 2]},
+    {"auto_pad": "VALID"},
+]
+
+
+@pytest.mark.parametrize("attributes", CONVOLUTIONS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_convolution(attributes: dict[str, Any], bias: bool) -> None:
+    group = attributes.get("group", 1)
+    weights = {"W": draw(4, 4 // group, 3, 2)} | ({"B": draw(4)} if bias else {})
+    nodes = [node("Conv", "x W B" if bias else "x W", "y", **attributes)]
+    check(build(nodes, {"x": draw(2, 4, 6, 5)}, "y", weights), {"x": draw(2, 4, 6, 5)})
+
+
+@pytest.mark.parametrize("attributes", [*CONVOLUTIONS, {"strides": [3, 2], "output_shape": [10, 7]}])
+def test_transposed_convolution(attributes: dict[str, Any]) -> None:
+    weights = {"W": draw(4, 4 // attributes.get("group", 1), 3, 2)}
+    nodes = [node("ConvTranspose", "x W", "y", **attributes)]
+    check(build(nodes, {"x": draw(2, 4, 3, 4)}, "y", weights), {"x": draw(2, 4, 3, 4)})
+
+
+POOLS = [
+    {"kernel_shape": [2, 3]},
+    {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]},
+    {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "strides": [2, 2]},
+]
+
+
+@pytest.mark.parametrize("attributes", [*POOLS, {**POOLS[1], "count_include_pad": 1}])
+def test_average_pool(attributes: dict[str, Any]) -> None:
+    model = build([node("AveragePool", "x", "y", **attributes)], {"x": draw(1, 2, 7, 5)}, "y", {})
+    check(model, {"x": draw(1, 2, 7, 5)})
+
+
+@pytest.mark.parametrize("attributes", [*POOLS, {**POOLS[0], "strides": [2, 2], "ceil_mode": 1}])
+def test_max_pool(attributes: dict[str, Any]) -> None:
+    model = build([node("MaxPool", "x", "y", **attributes)], {"x": draw(1, 2, 7, 5)}, "y", {})
+    check(model, {"x": draw(1, 2, 7, 5)})
+
+
+def test_pooling_in_one_dimension() -> None:
+    nodes = [
+        node("MaxPool", "x", "m", kernel_shape=[3], strides=[2]),
+        node("AveragePool", "m", "y", kernel_shape=[2]),
+    ]
+    check(build(nodes, {"x": ["N", "C", "L"]}, "y", {}), {"x": draw(2, 3, 9)})
+
+
+@pytest.mark.parametrize("rank", [2, 4])
+def test_batch_normalization_with_given_statistics(rank: int) -> None:
+    x = draw(2, 3, *[4, 5][: rank - 2])
+    weights = {"s": draw(3), "b": draw(3, seed=1), "m": draw(3, seed=2), "v": np.abs(draw(3, seed=3)) + 0.2}
+    nodes = [node("BatchNormalization", "x s b m v", "y", epsilon=0.01)]
+    check(build(nodes, {"x": x}, "y", weights), {"x": x}, ["x", "s", "b"])
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("opset", [17, 18])
+@pytest.mark.parametrize("name", ["ReduceMean", "ReduceSum"])
+def test_reduction(name: str, opset: int, keepdims: int) -> None:
+    x = draw(2, 3, 4)
+    old = name == "ReduceMean" and opset < 18
+    attributes = {"axes": [0, -1]} if old else {}
+    nodes = [node(name, "x" if old else "x axes", "y", keepdims=keepdims, **attributes)]
+    model = build(nodes, {"x": x}, "y", {} if old else {"axes": np.asarray([0, -1])}, opset)
+    check(model, {"x": x}, ["x"])
+
+
+def test_shapes_and_parts() -> None:
+    nodes = [
+        node("Reshape", "x shape", "r"),
+        node("Unsqueeze", "r one", "u"),
+        node("Squeeze", "u one", "s"),
+        node("Concat", "s w", "c", axis=-1),
+        node("Split", "c sizes", "p q t", axis=-1),
+        node("Mul", "p q", "y"),
+        node("Slice", "c starts ends axes steps", "z"),
+        node("Gather", "c rows", "g", axis=0),
+        node("Expand", "z big", "e"),
+        node("Tile", "g twice", "h"),
+    ]
+    weights = {
+        "shape": np.asarray([3, -1]), "one": np.asarray([1]), "sizes": np.asarray([2, 2, 3]),
+        "w": draw(3, 3), "starts": np.asarray([-1]), "ends": np.asarray([0]), "axes": np.asarray([1]),
+        "steps": np.asarray([-2]), "rows": np.asarray([[0, 2], [2, 2]]),
+        "big": np.asarray([2, 3, 3]), "twice": np.asarray([1, 2, 2]),
+    }  # fmt: skip
+    model = build(nodes, {"x": draw(2, 6)}, "y e h", weights)
+    check(model, {"x": draw(2, 6)}, ["x", "w"])
+
+
+def test_a_tensor_that_is_used_often_gets_all_of_its_gradient() -> None:
+    nodes = [
+        node("Mul", "x x", "a"),
+        node("Add", "a x", "b"),
+        node("Mul", "a b", "c"),
+        node("Add", "c a", "y"),
+    ]
+    model = build(nodes, {"x": draw(3)}, "y b", {})
+    training = check(model, {"x": draw(3)}, ["x"])
+    assert [n.op_type for n in training.graph.node].count("Sum") == 3
+    feeds = {name: draw(3, seed=seed) for seed, name in enumerate(("x", "y_grad", "b_grad"))}
+    a = feeds["x"] ** 2
+    expected = feeds["y_grad"] * (2 * a + feeds["x"] + 1) + feeds["b_grad"]
+    assert worst(run(gradient_model(model, ["a"]), feeds)["a_grad"], expected) < 1e-12
+
+
+# --- recurrent operators ------------------------------------------------------------------------------------
+
+LSTMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "only the last state": {"outputs": "_ h"},
+    "all outputs": {"outputs": "y h c"},
+    "reverse, lengths": {"direction": "reverse", "lengths": True, "outputs": "y h c"},
+    "peepholes": {"P": True, "states": True},
+    "coupled, clip": {"P": True, "clip": 0.9, "input_forget": 1, "states": True, "outputs": "y _ c"},
+    "bidirectional": {
+        "direction": "bidirectional",
+        "activations": ["Sigmoid", "Elu", "Tanh", "HardSigmoid", "Tanh", "Softsign"],
+        "activation_alpha": [0.8, 0.3], "lengths": True, "layout": 1, "outputs": "y h c",
+    },
+    "names of what holds anyway": {"activations": ["Sigmoid", "Tanh", "Tanh"], "direction": "forward"},
+}  # fmt: skip
+
+
+def recurrent(kind: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A model of one recurrent node, and what to feed."""
+    options = dict(options)
+    T, N, I, H, G = 4, 3, 2, 3, {"LSTM": 4, "GRU": 3}[kind]
+    D = 2 if options.get("direction") == "bidirectional" else 1
+    outputs = options.pop("outputs", "y")
+    states = options.pop("states", False)
+    weights: dict[str, Any] = {"W": draw(D, G * H, I), "R": draw(D, G * H, H), "B": draw(D, 2 * G * H)}
+    names = ["X", "W", "R", "B", "lengths" if options.pop("lengths", False) else "_"]
+    given = [(D, N, H)] * (len("hc") if kind == "LSTM" else 1)
+    if states:
+        names += ["h0", "c0"][: len(given)]
+        weights |= {name: draw(*shape, seed=4) for name, shape in zip(("h0", "c0"), given, strict=False)}
+    else:
+        names += ["_"] * len(given)
+    if options.pop("P", False):
+        names.append("P")
+        weights["P"] = draw(D, 3 * H, seed=5)
+    X = draw(N, T, I) if options.get("layout") else draw(T, N, I)
+    feeds: dict[str, Any] = {"X": X}
+    if "lengths" in names:
+        feeds["lengths"] = np.asarray([4, 0, 2], dtype=np.int32)
+    nodes = [node(kind, " ".join(names), outputs, hidden_size=H, **options)]
+    return build(nodes, feeds, outputs.replace("_", ""), weights), feeds
+
+
+@pytest.mark.parametrize("name", LSTMS)
+def test_lstm(name: str) -> None:
+    training = check(*recurrent("LSTM", LSTMS[name]))
+    domains = {n.domain for n in training.graph.node if n.op_type.startswith("LSTM")}
+    plain = name in ("plain", "only the last state", "all outputs", "names of what holds anyway")
+    assert domains == {"com.microsoft" if plain else "xpgrad"}
+
+
+GRUS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "reset after": {"linear_before_reset": 1, "states": True, "outputs": "y h"},
+    "only the last state": {"outputs": "_ h"},
+    "everything": {
+        "direction": "bidirectional", "lengths": True, "clip": 1.1, "linear_before_reset": 1, "layout": 1,
+        "activations": ["Sigmoid", "LeakyRelu", "HardSigmoid", "Tanh"], "activation_alpha": [0.2, 0.3],
+        "outputs": "y h",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRUS)
+def test_gru(name: str) -> None:
+    check(*recurrent("GRU", GRUS[name]))
+
+
+# --- losses -------------------------------------------------------------------------------------------------
+
+
+def test_losses_against_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: its losses are the reference")
+    x, w = draw(4, 3), draw(3, 5)
+    target = np.random.default_rng(0).uniform(size=(4, 5))
+    labels = np.asarray([0, 4, 2, 2])
+    model = build([node("MatMul", "x w", "scores")], {"x": x}, "scores", {"w": w})
+    functional = torch.nn.functional
+    for loss, feed, function in (
+        ("cross_entropy", {"labels": labels}, functional.cross_entropy),
+        ("mse", {"target": target}, functional.mse_loss),
+        ("bce_with_logits", {"target": target}, functional.binary_cross_entropy_with_logits),
+    ):
+        results = run(gradient_model(model, loss=loss), {"x": x, **feed})
+        weight = torch.tensor(w, requires_grad=True)
+        expected = function(torch.tensor(x) @ weight, *map(torch.tensor, feed.values()))
+        expected.backward()
+        assert list(results) == ["scores", "loss", "w_grad"]
+        assert abs(results["loss"] - expected.item()) < 1e-12
+        assert worst(results["w_grad"], weight.grad.numpy()) < 1e-12
+
+
+def test_cross_entropy_in_the_model_with_weights() -> None:
+    labels = np.asarray([[0, 1, 2], [2, 2, 0]])
+    nodes = [
+        node("SoftmaxCrossEntropyLoss", "x labels w", "loss log", ignore_index=1, reduction="sum"),
+        node("Mul", "log log", "square"),
+    ]
+    weights = {"w": np.asarray([0.5, 2.0, 1.0]), "labels": labels}
+    check(build(nodes, {"x": draw(2, 3, 3)}, "loss square", weights), {"x": draw(2, 3, 3)}, ["x"])
+
+
+# --- whole networks beside PyTorch --------------------------------------------------------------------------
+
+
+def reordered(rows: Any, gates: list[int]) -> np.ndarray:
+    """PyTorch's gates as ONNX's."""
+    rows = rows.detach().numpy()
+    return rows.reshape(len(gates), -1, *rows.shape[1:])[gates].reshape(rows.shape)
+
+
+def stacked(module: Any, names: str, gates: list[int], grad: bool = False) -> dict[str, np.ndarray]:
+    """W, R and B of a PyTorch module, or their gradients."""
+    suffixes = ["_l0", "_l0_reverse"][: 2 if module.bidirectional else 1]
+
+    def one(kind: str, suffix: str) -> np.ndarray:
+        parameter = getattr(module, f"{kind}{suffix}")
+        return reordered(parameter.grad if grad else parameter, gates)
+
+    W, R = (np.stack([one(kind, s) for s in suffixes]) for kind in ("weight_ih", "weight_hh"))
+    B = np.stack([np.concatenate([one("bias_ih", s), one("bias_hh", s)]) for s in suffixes])
+    return dict(zip(names.split(), (W, R, B), strict=True))
+
+
+def train(training: Any, feeds: dict[str, Any], rate: float = 0.5, steps: int = 30) -> list[float]:
+    """Plain gradient descent; the losses."""
+    evaluator = ReferenceEvaluator(training, new_ops=operators())
+    weights = {t.name: numpy_helper.to_array(t).copy() for t in training.graph.initializer}
+    names = [o.name.removesuffix("_grad") for o in training.graph.output if o.name.endswith("_grad")]
+    losses = []
+    for _ in range(steps):
+        loss, *grads = evaluator.run(
+            ["loss", *(f"{name}_grad" for name in names)], feeds | {name: weights[name] for name in names}
+        )
+        losses.append(float(loss))
+        for name, grad in zip(names, grads, strict=True):
+            weights[name] -= rate * grad
+    return losses
+
+
+def compare(training: Any, feeds: dict[str, Any], expected: dict[str, np.ndarray]) -> None:
+    check_form(training)
+    results = run(training, feeds)
+    for name, gradient in expected.items():
+        assert worst(results[f"{name}_grad"], gradient) < 1e-5, name
+    losses = train(training, feeds)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_lstm_classifier_against_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: its autograd is the reference")
+    torch.manual_seed(0)
+    lstm, linear = torch.nn.LSTM(3, 8), torch.nn.Linear(8, 4)
+    x, labels = torch.randn(6, 5, 3), torch.tensor([0, 1, 2, 3, 1])
+    loss = torch.nn.functional.cross_entropy(linear(lstm(x)[0][-1]), labels)
+    loss.backward()
+    gates = [0, 3, 1, 2]
+    weights = stacked(lstm, "W R B", gates)
+    weights |= {"V": linear.weight.detach().numpy(), "v": linear.bias.detach().numpy()}
+    nodes = [
+        node("LSTM", "x W R B", "_ h", hidden_size=8),
+        node("Squeeze", "h first", "s"),
+        node("Gemm", "s V v", "logits", transB=1),
+    ]
+    model = build(nodes, {"x": x.numpy()}, "logits", {**weights, "first": np.asarray([0])}, kind=FLOAT)
+    training = gradient_model(model, ["W", "R", "B", "V", "v"], loss="cross_entropy")
+    expected = stacked(lstm, "W R B", gates, grad=True)
+    expected |= {"V": linear.weight.grad.numpy(), "v": linear.bias.grad.numpy()}
+    compare(training, {"x": x.numpy(), "labels": labels.numpy()}, expected)
+
+
+def test_bidirectional_gru_with_lengths_against_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: its autograd is the reference")
+    torch.manual_seed(1)
+    gru, linear = torch.nn.GRU(3, 8, bidirectional=True), torch.nn.Linear(16, 4)
+    x, labels = torch.randn(6, 5, 3), torch.tensor([0, 1, 2, 3, 1])
+    lengths = torch.tensor([6, 2, 5, 1, 4])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+    states = gru(packed)[1].swapaxes(0, 1).reshape(5, 16)
+    loss = torch.nn.functional.cross_entropy(linear(states), labels)
+    loss.backward()
+    gates = [1, 0, 2]
+    weights = stacked(gru, "W R B", gates)
+    weights |= {"V": linear.weight.detach().numpy(), "v": linear.bias.detach().numpy()}
+    nodes = [
+        node(
+            "GRU", "x W R B lengths", "_ h", hidden_size=8, direction="bidirectional", linear_before_reset=1
+        ),
+        node("Transpose", "h", "t", perm=[1, 0, 2]),
+        node("Flatten", "t", "f"),
+        node("Gemm", "f V v", "logits", transB=1),
+    ]
+    given = lengths.numpy().astype(np.int32)
+    model = build(nodes, {"x": x.numpy(), "lengths": given}, "logits", weights, kind=FLOAT)
+    training = gradient_model(model, loss="cross_entropy")
+    expected = stacked(gru, "W R B", gates, grad=True)
+    expected |= {"V": linear.weight.grad.numpy(), "v": linear.bias.grad.numpy()}
+    compare(training, {"x": x.numpy(), "lengths": given, "labels": labels.numpy()}, expected)
+
+
+def test_convolutional_classifier_against_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: its autograd is the reference")
+    torch.manual_seed(2)
+    nn = torch.nn
+    network = nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1), nn.ELU(0.8), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, groups=2), nn.GELU(),
+        nn.AvgPool2d(2, stride=1), nn.Flatten(), nn.Linear(32, 4),
+    )  # fmt: skip
+    x, labels = torch.randn(5, 2, 10, 10), torch.tensor([0, 1, 2, 3, 1])
+    loss = nn.functional.cross_entropy(network(x), labels)
+    loss.backward()
+    named = {"W1": network[0].weight, "b1": network[0].bias, "W2": network[3].weight, "b2": network[3].bias}
+    named |= {"V": network[7].weight, "v": network[7].bias}
+    nodes = [
+        node("Conv", "x W1 b1", "c", pads=[1, 1, 1, 1]),
+        node("Elu", "c", "e", alpha=0.8),
+        node("MaxPool", "e", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "p W2 b2", "d", group=2),
+        node("Gelu", "d", "g"),
+        node("AveragePool", "g", "q", kernel_shape=[2, 2]),
+        node("Flatten", "q", "f"),
+        node("Gemm", "f V v", "logits", transB=1),
+    ]
+    weights = {name: parameter.detach().numpy() for name, parameter in named.items()}
+    model = build(nodes, {"x": x.numpy()}, "logits", weights, opset=20, kind=FLOAT)
+    training = gradient_model(model, loss="cross_entropy")
+    expected = {name: parameter.grad.numpy() for name, parameter in named.items()}
+    compare(training, {"x": x.numpy(), "labels": labels.numpy()}, expected)
+
+
+# --- what it does to the model, and errors ------------------------------------------------------------------
+
+
+def small(text: str) -> Any:
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "local": 1]>\n{text}')
+
+
+def test_the_model_stays_as_it_is_and_weights_become_inputs() -> None:
+    model = small("g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Mul(w, x) }")
+    before = model.SerializeToString()
+    training = gradient_model(model)
+    assert model.SerializeToString() == before
+    assert [i.name for i in training.graph.input] == ["x", "y_grad", "w"]
+    x, other = (np.asarray(v, dtype=np.float32) for v in ([1, 2], [5, 6]))
+    assert run(training, {"x": x, "y_grad": x})["y"].tolist() == [3, 8]
+    assert run(training, {"x": x, "y_grad": x, "w": other})["y"].tolist() == [5, 12]
+
+
+def test_local_functions_are_inlined() -> None:
+    text = """g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { p = local.square(w)  y = Mul(p, x) }
+        <domain: "local", opset_import: ["": 17]> square (a) => (b) { b = Mul(a, a) }"""
+    x = np.asarray([1.0, -1.0], dtype=np.float32)
+    assert run(gradient_model(small(text), loss="y"), {"x": x})["w_grad"].tolist() == [6.0, -8.0]
+
+
+def test_what_the_loss_does_not_depend_on_is_no_default() -> None:
+    text = "g (float[2] x) => (float[2] y, int64[1] n) <float[2] w = {3, 4}, float[2] v = {1, 2}> "
+    model = small(text + "{ n = Shape(v)  y = Mul(w, x) }")
+    assert [o.name for o in gradient_model(model).graph.output] == ["y", "n", "w_grad"]
+    with pytest.raises(ValueError, match="wrt has 'v', expected floating-point tensors that the loss"):
+        gradient_model(model, ["v"])
+
+
+def test_operators_without_a_rule_are_all_named() -> None:
+    text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> "
+    model = small(text + "{ a = Det(w)  b = CumSum(x, a)  c = Mul(w, a)  d = Erf(c)  y = Add(d, d) }")
+    model.graph.node[3].name = "bell"
+    with pytest.raises(ValueError, match=r"the model has Det, Erf \(node 'bell'\), expected operators"):
+        gradient_model(model, ["w"])
+
+
+@pytest.mark.parametrize(
+    ("wrt", "loss", "message"),
+    [
+        (["V"], None, "wrt has 'V', expected tensors of the model, such as w"),
+        ([], None, "wrt is empty, expected names of tensors"),
+        (
+            None,
+            "hinge",
+            "loss is 'hinge', expected one of cross_entropy, mse, bce_with_logits, or an out",
+        ),
+    ],
+)
+def test_bad_names(wrt: Any, loss: Any, message: str) -> None:
+    model = small("g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Mul(w, x) }")
+    with pytest.raises(ValueError, match=message):
+        gradient_model(model, wrt, loss)
+
+
+def test_bad_types() -> None:
+    model = small("g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Mul(w, x) }")
+    with pytest.raises(TypeError, match="wrt is the str 'w', expected an iterable of names"):
+        gradient_model(model, "w")
+    with pytest.raises(TypeError, match=r"model is a GraphProto, expected an onnx.ModelProto"):
+        gradient_model(model.graph)
+
+
+def test_names_that_are_taken() -> None:
+    model = small("g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { loss = Mul(w, x) y = Neg(loss) }")
+    with pytest.raises(ValueError, match="the model has a tensor 'loss', expected that name to be free"):
+        gradient_model(model, loss="mse")
+
+
+def test_old_opsets_are_refused() -> None:
+    model = small("g (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Mul(w, x) }")
+    model.opset_import[0].version = 12
+    with pytest.raises(ValueError, match="the model's opset is 12, expected 13 or later"):
+        gradient_model(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "message"),
+    [
+        ("AveragePool", {"kernel_shape": [2], "ceil_mode": 1}, "AveragePool has ceil_mode 1, expected 0"),
+        ("MaxPool", {"kernel_shape": [2], "storage_order": 1}, "MaxPool has storage_order 1, expected 0"),
+    ],
+)
+def test_attributes_without_a_gradient(name: str, attributes: dict[str, Any], message: str) -> None:
+    model = build([node(name, "x", "y", **attributes)], {"x": draw(2, 3, 4)}, "y", {})
+    with pytest.raises(ValueError, match=message):
+        gradient_model(model, ["x"])
+
+
+def test_docstring() -> None:
+    import doctest
+
+    result = doctest.testmod(importlib.import_module("xpgrad_onnx._gradient"))
+    assert result.attempted > 0
+    assert result.failed == 0
