@@ -11,14 +11,31 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/activations.md", "docs/convolution.md", "docs/recurrent.md"]
+def _blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+# docs/pytorch.md has a test of its own, which compares what is printed.
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "derivations").glob("*.md"),
+    ]
+    if path.name != "pytorch.md" and _blocks(path.relative_to(ROOT))
 )
+
+
+def test_pages_have_examples():
+    assert {"README.md", "docs/index.md", "docs/start_numpy.md", "docs/derivations/lstm.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_page(page):
-    if page == "README.md":
-        pytest.importorskip("torch", reason="torch is not installed: the README shows modules")
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
-    assert blocks
+    blocks = _blocks(page)
+    if any("torch" in block for block in blocks):
+        pytest.importorskip("torch", reason="torch is not installed: the page shows tensors or modules")
     names: dict = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)
@@ -105,8 +122,40 @@ def test_every_method_of_convolution_is_described():
         assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == methods
 
 
+def _listed(page, module):
+    """The names in a reference page's tables that are of a module."""
+    text = (ROOT / "docs" / "reference" / f"{page}.rst").read_text(encoding="utf-8")
+    assert f".. currentmodule:: {module}\n" in text
+    return re.findall(r"^   (\w+)$", text, re.M)
+
+
+@pytest.mark.parametrize(
+    ("module", "pages"),
+    [
+        ("xpgrad", ["recurrent", "convolution", "activations", "losses", "tools"]),
+        ("xpgrad.testing", ["testing"]),
+        ("xpgrad_torch", ["pytorch"]),
+        ("xpgrad_torch.functional", ["pytorch_functional"]),
+    ],
+)
+def test_every_public_name_has_a_page(module, pages):
+    if module.startswith("xpgrad_torch"):
+        pytest.importorskip("torch", reason="torch is not installed")
+    listed = [name for page in pages for name in _listed(page, module)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(importlib.import_module(module).__all__) - {"__version__", "functional"}
+
+
 def test_links():
     """Files that the pages point to exist."""
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([\w./-]+)\)", page.read_text(encoding="utf-8")):
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for target in re.findall(r"\]\(([\w./-]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def test_one_version():
+    import xpgrad
+
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", citation, re.M) == [xpgrad.__version__]

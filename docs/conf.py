@@ -1,0 +1,83 @@
+"""How Sphinx builds the site: ``python -m sphinx -W -b html docs OUT``."""
+
+import os
+import re
+import warnings
+from pathlib import Path
+
+import xpgrad
+
+ROOT = Path(__file__).parent.parent
+
+project = "xpgrad"
+author = "xpgrad developers"
+copyright = "xpgrad developers"  # noqa: A001 - Sphinx's own name
+release = version = xpgrad.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",
+]
+exclude_patterns = ["_build"]
+html_theme = "pydata_sphinx_theme"
+html_title = "xpgrad"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "navbar_align": "left",
+    "show_nav_level": 1,
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+html_sidebars = {"index": []}
+html_show_sourcelink = False
+nitpicky = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+suppress_warnings = ["config.cache"]  # functions in a configuration cannot be pickled
+
+autosummary_generate = True
+autodoc_typehints = "none"  # the docstrings say more: shapes and dtypes
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+numpydoc_xref_param_type = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": [str(ROOT / "examples" / "tutorials")],
+    "gallery_dirs": ["tutorials"],
+    "filename_pattern": r"/\w+\.py$",
+    "remove_config_comments": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "abort_on_example_error": True,
+    "within_subsection_order": "FileNameSortKey",
+    "plot_gallery": os.environ.get("XPGRAD_DOCS_TUTORIALS", "1") != "0",
+}
+warnings.filterwarnings("ignore", message="Matplotlib is currently using agg")
+
+
+def _plain_stars(app, what, name, obj, options, lines):
+    """Shapes such as (N, C, *size) are no emphasis."""
+    lines[:] = [re.sub(r"(?<=[ (])\*(?=\w+\))", r"\\*", line) for line in lines]
+
+
+def _fields_are_described(app, what, name, obj, options, lines):
+    """Named tuples: their docstring describes the fields, so the members' generated lines are left out."""
+    if what == "attribute" and lines and lines[0].startswith("Alias for field number"):
+        lines[:] = []
+
+
+def setup(app):
+    """Connect what is above; called by Sphinx."""
+    app.connect("autodoc-process-docstring", _plain_stars, priority=400)
+    app.connect("autodoc-process-docstring", _fields_are_described)
