@@ -135,7 +135,7 @@ def _compiled_loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) ->
 @functools.cache
 def compiled_share() -> int:
     """The address of native.share_parts, with the integers that it takes behind a pointer."""
-    text = f"""# one thread's share of a team's work; generated, {_versions()}
+    text = f"""# one thread's share of a team's work; generated, {versions()}
 from numba import carray, cfunc
 import numpy as np
 
@@ -152,7 +152,7 @@ def share(work):
 @functools.cache
 def compiled_executor(dtype: str) -> int:
     """The address of native_program.execute for arrays of a dtype, as ``(code, begin, end)``."""
-    text = f"""# walks through a program's instructions on {dtype}; generated, {_versions()}
+    text = f"""# walks through a program's instructions on {dtype}; generated, {versions()}
 from numba import cfunc
 import numpy as np
 
@@ -171,7 +171,7 @@ def run(code, begin, end):
 @functools.cache
 def compiled_arithmetic(dtype: str) -> int:
     """The address of native_program.arithmetic for arrays of a dtype, as ``function(data, part)``."""
-    text = f"""# part of an array's arithmetic in {dtype}; generated, {_versions()}
+    text = f"""# part of an array's arithmetic in {dtype}; generated, {versions()}
 from numba import carray, cfunc
 import numpy as np
 
@@ -190,7 +190,7 @@ def run(data, part):
 @functools.cache
 def compiled_schedule() -> int:
     """The address of native_timeline.schedule, as ``function(data, part)``."""
-    text = f"""# what sequences' lengths decide; generated, {_versions()}
+    text = f"""# what sequences' lengths decide; generated, {versions()}
 from numba import carray, cfunc
 import numpy as np
 
@@ -207,7 +207,7 @@ def run(data, part):
 @functools.cache
 def compiled_rows(dtype: str) -> int:
     """The address of native_timeline.move_rows for arrays of a dtype, as ``function(data, part)``."""
-    text = f"""# part of the rows of {dtype} that change their order; generated, {_versions()}
+    text = f"""# part of the rows of {dtype} that change their order; generated, {versions()}
 from numba import carray, cfunc
 import numpy as np
 
@@ -313,7 +313,7 @@ def preamble(
     needed = [f for f in reversed(found.values()) if f not in functions]
     names = ", ".join(f"{f.__module__}.{f.__name__}" for f in dict.fromkeys(functions))
     parts = [
-        f"# {names} for {dtype}; generated, {_versions()}",
+        f"# {names} for {dtype}; generated, {versions()}",
         f"from numba import njit\n\nfrom xpgrad.engine import scalar_{dtype} as xp\n",
         *(_scalar_function(f) for f in needed),
         *settings,
@@ -323,12 +323,12 @@ def preamble(
 
 
 @functools.cache
-def _versions() -> str:
+def versions() -> str:
     """What generated text holds copies of: numba's compiling, our own functions, and their constants."""
     import numba
 
     here = Path(__file__).parent
-    patterns = ("scalar_*.py", "native*.py", "schedule.py")
+    patterns = ("scalar_*.py", "native*.py", "register_tiles.py", "schedule.py")
     copied = [path for pattern in patterns for path in sorted(here.glob(pattern))]
     sources = b"".join(path.read_bytes() for path in copied)
     return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"

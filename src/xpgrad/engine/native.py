@@ -13,6 +13,7 @@ from numba.np.arrayobj import make_array
 __all__ = [
     "LINE",
     "call_in_team",
+    "call_with_numbers",
     "call_with_part",
     "fetch",
     "fetch_to_write",
@@ -200,6 +201,18 @@ def _call_for_number(typingctx, address):
         return builder.sext(number, _INT64)
 
     return types.int64(types.int64), codegen
+
+
+@intrinsic
+def call_with_numbers(typingctx, address, values):
+    """Call a compiled function of so many integers."""
+
+    def codegen(context, builder, signature, args):
+        call = _function(builder, args[0], _VOID, [_INT64] * len(signature.args[1]))
+        builder.call(call, cgutils.unpack_tuple(builder, args[1]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.UniTuple(types.int64, len(values))), codegen
 
 
 @intrinsic

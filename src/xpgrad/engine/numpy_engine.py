@@ -15,8 +15,9 @@ from xpgrad.engine import array_loops, traced_formula
 from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
+from xpgrad.engine.memory import address_of
 from xpgrad.engine.numpy_images import NumpyImages
-from xpgrad.engine.program import Form, Fresh, Program, address_of
+from xpgrad.engine.program import Form, Fresh, Program
 from xpgrad.engine.row_formula import RowFormula
 from xpgrad.engine.standard import StandardEngine, first_row
 from xpgrad.engine.team import PoolTeam, integers

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -19,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LINE = 64  # bytes: each memory in the arena begins where a cache line does
-_KEPT = 1 << 25  # bytes of arena that a thread keeps for its next program
+from xpgrad.engine.memory import LINE, address_of, arena
+
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 
 Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
@@ -400,13 +399,13 @@ class Program:
             result, address = fresh(shape, self._dtype)
             results.append(result)
             addresses.append(address)
-        arena = _arena(self._arena_bytes)
+        memory = arena(self._arena_bytes)
         try:  # a copy of the code for each run that is under way
             code, own = self._spare.pop()
         except IndexError:
             code = self._code.copy()
             own = address_of(code)
-        addresses += [arena[1], own]
+        addresses += [memory[1], own]
         code[self._where] = self._distances + np.asarray(addresses, dtype=np.int64)[self._memory]
         for begin, end, loop in self._parts:
             if loop is None:
@@ -443,26 +442,6 @@ def most(size: int | Quantity) -> int:
 def parts_for(elements: int, team: Any) -> int:
     """Into how many parts to cut arithmetic on so many elements."""
     return team.size() if elements >= _PARALLEL and team.addresses is not None else 1
-
-
-def address_of(array: np.ndarray) -> int:
-    """Of its first element."""
-    return array.__array_interface__["data"][0]
-
-
-_arenas = threading.local()
-
-
-def _arena(size: int) -> tuple[np.ndarray, int]:
-    """Memory for so many bytes, for one run, and where in it a line begins; its contents are whatever."""
-    kept = getattr(_arenas, "kept", None)
-    if kept is not None and len(kept[0]) >= size + LINE:
-        return kept
-    memory = np.empty(size + LINE, dtype=np.uint8)
-    arena = memory, -(-address_of(memory) // LINE) * LINE
-    if size <= _KEPT:
-        _arenas.kept = arena
-    return arena
 
 
 @functools.cache

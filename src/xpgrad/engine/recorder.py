@@ -15,8 +15,8 @@ import numpy as np
 
 from xpgrad.engine.blas import PackedWeight
 from xpgrad.engine.formula import Elementwise, Product
+from xpgrad.engine.memory import LINE
 from xpgrad.engine.program import (
-    LINE,
     Arithmetic,
     Block,
     Loop,

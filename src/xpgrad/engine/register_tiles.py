@@ -1,4 +1,4 @@
-"""Products of small tiles in vector registers: the innermost loops of compiled convolutions.
+"""Products of small tiles in vector registers: the innermost loops of matrix products and convolutions.
 
 Compilers do not keep a tile of sums in registers by themselves, so these loops are written as vector
 instructions, as many sums at a time as there are registers for. Addresses come in at run time. Needs numba.
@@ -108,6 +108,38 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 
 
 @functools.cache
+def matrix_tile(dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool) -> Any:
+    """A tile of a matrix product, C = A B or C += A B.
+
+    Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add)``: addresses of elements,
+    distances in elements, how many elements a sum has, how many columns the tile has (all of its vectors'
+    but some of the last one's), and whether to add to C. B has `panels` panels of ``width = vectors * lanes``
+    columns each. For m below `rows` and t below `columns` it sets, or adds to,
+
+        c[m * c_line + t] = sum over k of A[m, k] * b[(t // width) * b_panel + k * b_line + t % width]
+
+    with ``A[m, k] = a[m * a_line + k]`` by rows, else ``a[k * a_line + m]``. A whole vector is read of b
+    where the last one has fewer columns. Each sum is a chain of fused multiply-adds from zero on.
+    """
+
+    def generate(code: _Code, arguments: list[Any]) -> None:
+        a, a_line, b, b_line, b_panel, count, c, c_line, columns, add = arguments
+        a, b, c = code.reals(a), code.reals(b), code.reals(c)
+        lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
+        starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
+        sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
+        with code.loop(count) as k:
+            row = code.builder.mul(k, b_line)
+            places = [code.at(start, row) for start in starts]
+            loaded = [code.load(code.at(place, v * lanes)) for place in places for v in range(vectors)]
+            code.multiply_add(sums, lines, k if by_rows else code.builder.mul(k, a_line), loaded)
+        mask = code.mask(code.builder.sub(columns, _INT64((panels * vectors - 1) * lanes)))
+        code.store_or_add(sums, c, c_line, mask, add)
+
+    return _tile(dtype, lanes, generate, 10)
+
+
+@functools.cache
 def turn_tile(dtype: str, lanes: int) -> Any:
     """A square of as many rows as a vector has elements, rows becoming columns.
 
@@ -136,13 +168,16 @@ def _tile(dtype: str, lanes: int, generate: Any, count: int = 6) -> Any:
         generate(_Code(builder, dtype, lanes), list(args))
         return context.get_dummy_value()
 
+    def ten(typingctx, a, b, c, d, e, f, g, h, i, j):
+        return types.void(*[types.int64] * 10), codegen
+
     def six(typingctx, a, b, c, d, e, f):
         return types.void(*[types.int64] * 6), codegen
 
     def four(typingctx, a, b, c, d):
         return types.void(*[types.int64] * 4), codegen
 
-    return intrinsic(six if count == 6 else four)
+    return intrinsic({10: ten, 6: six, 4: four}[count])
 
 
 class _Code:
@@ -196,6 +231,43 @@ class _Code:
                 to = self.builder.bitcast(place, self._vector.as_pointer())
                 self.builder.store(self.builder.load(variable), to, align=self._size)
 
+    def mask(self, count: Any) -> Any:
+        """Which of a vector's elements are among so many first ones."""
+        numbers = ir.VectorType(_INT64, self._lanes)
+        places = ir.Constant(numbers, list(range(self._lanes)))
+        return self.builder.icmp_signed("<", places, self._everywhere(count, numbers))
+
+    def store_or_add(self, sums: list[list[Any]], target: Any, line: Any, mask: Any, add: Any) -> None:
+        """A tile into memory, or added to what is there; of the last vector of each row what the mask has."""
+        places = self.places(target, line, len(sums), len(sums[0]))
+        adds = self.builder.icmp_signed("!=", add, _INT64(0))
+        with self.builder.if_then(adds):
+            for row, line_of in zip(sums, places, strict=True):
+                for number, (variable, place) in enumerate(zip(row, line_of, strict=True)):
+                    last = number == len(row) - 1
+                    before = self._masked_load(place, mask) if last else self.load(place)
+                    self.builder.store(self.builder.fadd(before, self.builder.load(variable)), variable)
+        for row, line_of in zip(sums, places, strict=True):
+            for variable, place in zip(row[:-1], line_of[:-1], strict=True):
+                to = self.builder.bitcast(place, self._vector.as_pointer())
+                self.builder.store(self.builder.load(variable), to, align=self._size)
+            self._masked_store(self.builder.load(row[-1]), line_of[-1], mask)
+
+    def _masked(self, kind: str, result: Any, arguments: list[Any]) -> Any:
+        name = f"llvm.masked.{kind}.v{self._lanes}f{8 * self._size}.p0"
+        function = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.builder.call(
+            cgutils.get_or_insert_function(self.builder.module, function, name), arguments
+        )
+
+    def _masked_load(self, place: Any, mask: Any) -> Any:
+        pointer = self.builder.bitcast(place, self._vector.as_pointer())
+        return self._masked("load", self._vector, [pointer, ir.IntType(32)(self._size), mask, self.zero])
+
+    def _masked_store(self, vector: Any, place: Any, mask: Any) -> None:
+        pointer = self.builder.bitcast(place, self._vector.as_pointer())
+        self._masked("store", ir.VoidType(), [vector, pointer, ir.IntType(32)(self._size), mask])
+
     def multiply_add(self, sums: list[list[Any]], factors: Any, number: Any, vectors: list[Any]) -> None:
         """Add to each row's sums its factor times the vectors.
 
@@ -204,7 +276,7 @@ class _Code:
         """
         for m, row in enumerate(sums):
             place = self.at(factors, m) if number is None else self.at(factors[m], number)
-            factor = self._everywhere(self.builder.load(place))
+            factor = self._everywhere(self.builder.load(place), self._vector)
             for variable, vector in zip(row, vectors, strict=True):
                 total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
                 self.builder.store(total, variable)
@@ -220,9 +292,9 @@ class _Code:
         )
         return first, second
 
-    def _everywhere(self, number: Any) -> Any:
-        """A vector of equal elements."""
-        nothing = ir.Constant(self._vector, ir.Undefined)
+    def _everywhere(self, number: Any, kind: Any) -> Any:
+        """A vector, of that kind, of equal elements."""
+        nothing = ir.Constant(kind, ir.Undefined)
         first = self.builder.insert_element(nothing, number, ir.IntType(32)(0))
         same = ir.Constant(ir.VectorType(ir.IntType(32), self._lanes), [0] * self._lanes)
         return self.builder.shuffle_vector(first, nothing, same)

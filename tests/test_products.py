@@ -1,0 +1,164 @@
+"""Matrix products of our own: every shape of tile, order of the factors, division and dtype."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="numba is not installed: there are no compiled products")
+
+from xpgrad.engine import compiler, products, register_tiles
+from xpgrad.engine.memory import address_of
+from xpgrad.engine.team import PoolTeam
+
+# Sizes at which tiles, panels, vectors and blocks of a sum end, and their neighbours.
+SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 64, 95, 97, 193, 255, 256, 257, 300, 520]
+DTYPES = ["float32", "float64"]
+ORDERS = list(itertools.product(["rows", "columns"], repeat=2))
+SHAPES = {
+    "this machine": register_tiles.tiles(),
+    "many registers": register_tiles._MANY_REGISTERS,
+    "few registers": register_tiles._FEW_REGISTERS,
+    "short vectors": register_tiles._FEW_REGISTERS._replace(bytes=16),
+}
+
+
+class Team(PoolTeam):
+    """So many threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def size(self) -> int:
+        return self._threads
+
+
+def matrix(rng, rows, columns, dtype, order):
+    """Random numbers by rows or by columns, within a larger array whose other elements are NaN."""
+    if order == "columns":
+        return matrix(rng, columns, rows, dtype, "rows").T
+    whole = np.full((rows, columns + int(rng.integers(0, 3))), np.nan, dtype=dtype)
+    whole[:, :columns] = rng.normal(size=(rows, columns))
+    return whole[:, :columns]
+
+
+def exact(a, b, c, add):
+    """In float64, and how large its error may be in the arrays' dtype."""
+    a, b, c = (x.astype(np.float64) for x in (a, b, c))
+    magnitude = np.abs(a) @ np.abs(b) + np.abs(c)
+    return a @ b + (c if add else 0), magnitude
+
+
+def problem(rng, m, n, k, dtype, orders):
+    a, b = matrix(rng, m, k, dtype, orders[0]), matrix(rng, k, n, dtype, orders[1])
+    return a, b, rng.normal(size=(m, n + 3)).astype(dtype)
+
+
+def computed(a, b, whole, n, add, threads):
+    """C within its whole array, behind which nothing may change."""
+    result = whole.copy()
+    products.multiply(Team(threads), a, b, result[:, :n], add)
+    np.testing.assert_array_equal(result[:, n:], whole[:, n:])
+    return result[:, :n]
+
+
+def check(rng, m, n, k, dtype, orders, add, monkeypatch):
+    a, b, whole = problem(rng, m, n, k, dtype, orders)
+    expected, magnitude = exact(a, b, whole[:, :n], add)
+    found = computed(a, b, whole, n, add, 1)
+    assert np.all(np.abs(found - expected) <= 40 * np.finfo(dtype).eps * magnitude)
+    for threads, many in [(2, 1), (3, 1 << 20)]:  # by rows, by columns
+        monkeypatch.setattr(products, "_PARALLEL", 0)
+        monkeypatch.setattr(products, "_MANY_ROWS", many)
+        np.testing.assert_array_equal(computed(a, b, whole, n, add, threads), found)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("orders", ORDERS)
+@pytest.mark.parametrize("add", [False, True])
+def test_product(add, orders, dtype, monkeypatch):
+    rng = np.random.default_rng(len(orders[0]) + 2 * len(orders[1]))
+    for _ in range(40):
+        check(rng, *(int(rng.choice(SIZES)) for _ in range(3)), dtype, orders, add, monkeypatch)
+
+
+@pytest.mark.parametrize("rows", range(1, 18))
+def test_every_number_of_rows(rows, monkeypatch):
+    rng = np.random.default_rng(rows)
+    for orders in ORDERS:
+        check(rng, rows, 250, 35, "float32", orders, False, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_tiles_for_other_machines(name, dtype, monkeypatch):
+    monkeypatch.setattr(register_tiles, "tiles", lambda: SHAPES[name])
+    monkeypatch.setattr(
+        products, "compiled_products", functools.cache(products.compiled_products.__wrapped__)
+    )
+    rng = np.random.default_rng(1)
+    for m, orders in itertools.product([1, 2, 13], ORDERS):
+        a, b, whole = problem(rng, m, 101, 300, dtype, orders)
+        expected, magnitude = exact(a, b, whole[:, :101], True)
+        found = computed(a, b, whole, 101, True, 1)
+        assert np.all(np.abs(found - expected) <= 40 * np.finfo(dtype).eps * magnitude)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_more_columns_than_are_packed_at_a_time(dtype, monkeypatch):
+    rng = np.random.default_rng(2)
+    check(rng, 40, 900, 270, dtype, ("rows", "columns"), True, monkeypatch)
+    check(rng, 40, 900, 270, dtype, ("columns", "rows"), False, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ["rows", "columns"])
+def test_packed_before_it_has_the_same_bits(order, dtype):
+    rng = np.random.default_rng(3)
+    functions = products.compiled_products(dtype)
+    for m, n, k in [(1, 500, 300), (2, 200, 31), (13, 49, 600), (32, 48, 16), (3, 5, 1)]:
+        a, b, whole = problem(rng, m, n, k, dtype, ("rows", order))
+        packed = products.packed(b)
+        result = np.array(whole)
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 14)(functions.by_panels)
+        row = a.strides[0] // a.itemsize
+        for low, high in [(0, min(n, functions.width)), (min(n, functions.width), n)]:
+            call(functions.tiles, 1, address_of(a), row, functions.height * row, m, address_of(packed), 0, k,
+                 low, high, address_of(result), n + 3, 0)  # fmt: skip
+        np.testing.assert_array_equal(result[:, :n], computed(a, b, whole, n, False, 1))
+        np.testing.assert_array_equal(result[:, n:], whole[:, n:])
+
+
+def test_what_it_takes():
+    """Other dtypes, orders and alignments are told, or copied where that is possible."""
+    rng = np.random.default_rng(4)
+    a, b, c = rng.normal(size=(6, 4)), rng.normal(size=(4, 10)), np.empty((6, 5))
+    assert products.can_multiply(a, b[:, ::2], c)
+    products.multiply(Team(1), a, b[:, ::2], c)
+    np.testing.assert_allclose(c, a @ b[:, ::2], rtol=1e-14)
+    products.multiply(Team(1), a[::-1], b[:, 4::-1], c)
+    np.testing.assert_allclose(c, a[::-1] @ b[:, 4::-1], rtol=1e-14)
+    turned = np.empty((5, 6)).T
+    products.multiply(Team(1), a, b[:, :5], turned)
+    np.testing.assert_allclose(turned, a @ b[:, :5], rtol=1e-14)
+    products.multiply(Team(1), np.broadcast_to(2.0, (6, 4)), b[:, :5], turned, add=True)
+    np.testing.assert_allclose(turned, (a + 2) @ b[:, :5], rtol=1e-14)
+    assert not products.can_multiply(a, b[:, ::2], np.empty((6, 10))[:, ::2])
+    assert not products.can_multiply(a, b.astype(np.float32)[:, :5], c)
+    assert not products.can_multiply(a.astype(int), b.astype(int)[:, :5], c.astype(int))
+    assert not products.can_multiply(a[None], b[:, :5], c)
+    assert not products.can_multiply(
+        a, b[:, :5], np.empty(6 * 5 * 8 + 1, np.uint8)[1:].view(float).reshape(6, 5)
+    )
+    assert not products.can_multiply(a.astype(">f8"), b[:, :5].astype(">f8"), c.astype(">f8"))
+
+
+def test_the_text_says_what_it_holds():
+    """A change of the tiles or of what goes around them is another file of the cache."""
+    assert compiler.versions() in products._tiles_text("float32", 16, 8, 3)
+    assert compiler.versions() in products._text("float32", 16, 8, 3)
