@@ -28,11 +28,7 @@ from torch_activation_cases import (
 from xpgrad_torch import activations, functional
 
 # Compiled formulas are held against the references by the kernels' own tests.
-pytestmark = [
-    pytest.mark.usefixtures("interpreted"),
-    # PyTorch itself still uses what it deprecates.
-    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("interpreted")
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_elementwise = pytest.mark.parametrize("case", ELEMENTWISE.values(), ids=ELEMENTWISE)
 every_module = pytest.mark.parametrize("name", MODULES)

@@ -378,12 +378,6 @@ TRANSFORMS = {
 }
 
 
-forward_mode = pytest.mark.filterwarnings(  # PyTorch's own decompositions, at their first use
-    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
-)
-
-
-@forward_mode
 @every_function
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 def test_function_transforms(name, n, transform):
@@ -397,7 +391,6 @@ def test_function_transforms(name, n, transform):
     assert_close(got, expected)
 
 
-@forward_mode
 @every_function
 def test_forward_mode(name, n):
     x, weight, bias = operands(name, n, grad=False)

@@ -16,7 +16,6 @@ import xpgrad_torch
 from torch_activation_cases import LOSSES, MODULES, module
 from torch_operators import EVERY_KERNEL
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 
 

@@ -57,8 +57,6 @@ def test_every_module_is_in_the_tables():
     assert set(transforms.CASES) == ours
 
 
-# PyTorch's own use of what it deprecates.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", transforms.CASES)
 def test_transformations(name):
     """Each cell of the tables, beside a computation that needs no transformation."""

@@ -12,8 +12,6 @@ import xpgrad
 import xpgrad_torch
 from torch_operators import EVERY_KERNEL, OPERATORS
 
-# PyTorch itself still uses what it deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 
 

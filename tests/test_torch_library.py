@@ -1,7 +1,9 @@
 """The kernels as operators of PyTorch's: opcheck, torch.compile, torch.export."""
 
 import copy
+import dataclasses
 import functools
+import io
 
 import pytest
 import torch
@@ -15,8 +17,6 @@ from torch_activation_cases import module
 from torch_networks import residual_network
 from torch_operators import EVERY_KERNEL, OPERATORS
 
-# PyTorch itself still uses what it deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 MODULES = {
     "LSTM": (lambda: xpgrad_torch.LSTM(2, 3, 2, bidirectional=True), (4, 5, 2)),
@@ -291,6 +291,84 @@ def test_export_with_a_batch_of_any_size():
     program = torch.export.export(module, (torch.randn(4, 5, 2),), dynamic_shapes=({0: batch},))
     X = torch.randn(9, 5, 2)
     torch.testing.assert_close(program.module()(X)[0], module(X)[0])
+
+
+# That a check of shapes is not part of the trace. PyTorch says so of its own modules' checks, too.
+traced = pytest.mark.filterwarnings(
+    "ignore:Converting a tensor to a Python boolean", "ignore:.torch.jit:DeprecationWarning"
+)
+
+
+def traced_and_loaded(function, inputs):
+    """A trace, and the same out of a file."""
+    trace = torch.jit.trace(function, inputs)
+    file = io.BytesIO()
+    torch.jit.save(trace, file)
+    file.seek(0)
+    return trace, torch.jit.load(file)
+
+
+@traced
+@every_module
+def test_jit_trace(build, shape, more):
+    """Values and gradients for other numbers, and where they may be other, for other sizes."""
+    torch.manual_seed(0)
+    module = build()
+    trace, loaded = traced_and_loaded(module, (torch.randn(shape), *more))
+    larger = (*(n + 3 for n in shape[:1]), *shape[1:])
+    for run in (trace, loaded):
+        for size in (shape, shape if more else larger):
+            X = torch.randn(size, requires_grad=True)
+            got, expected = flat(run(X, *more)), flat(module(X, *more))
+            cotangents = [torch.randn_like(y) for y in expected]
+            for a, b in zip(got, expected, strict=True):
+                torch.testing.assert_close(a, b)
+            (a,), (b,) = (torch.autograd.grad(outputs, X, cotangents) for outputs in (got, expected))
+            torch.testing.assert_close(a, b)
+
+
+@traced
+@every_operator
+def test_jit_trace_of_functions(operator):
+    names = [name for name, x in operator.operands().items() if x.is_floating_point()]
+    first, second = (operator.operands(seed) for seed in (0, 1))
+    # words, which it cannot record
+    without = dataclasses.replace(operator, attributes=operator.attributes | {"activations": None})
+    operator = without if "activations" in operator.attributes else operator
+    function = operator.of(first, names)
+    for run in traced_and_loaded(function, tuple(first[name] for name in names)):
+        given = tuple(second[name] for name in names)
+        for a, b in zip(run(*given), function(*given), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@traced
+@pytest.mark.parametrize("module", [xpgrad_torch.GRU, xpgrad_torch.GRUCell])
+def test_jit_trace_says_what_it_cannot_record(module):
+    module, X = module(3, 4, activations=["HardSigmoid", "Tanh"]), torch.randn(2, 3)
+    with pytest.raises(RuntimeError, match=r"gru.*: torch.jit.trace cannot record .* activations .*export"):
+        torch.jit.trace(module, X)
+
+
+@traced
+def test_jit_trace_of_a_residual_network():
+    theirs = residual_network().eval()
+    ours = xpgrad_torch.swap(copy.deepcopy(theirs), activations=True)
+    trace = torch.jit.trace(ours, torch.randn(2, 3, 32, 32))
+    X = torch.randn(3, 3, 40, 32)
+    torch.testing.assert_close(trace(X), theirs(X), rtol=1e-4, atol=1e-5)
+
+
+@traced
+@pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export")
+@pytest.mark.parametrize("name", ["ReLU", "GRU", "Conv2d-without-bias"])
+def test_onnx_export_says_what_to_do(name):
+    build, shape = MODULES[name]
+    module, X = build(), torch.randn(shape)
+    with pytest.raises(RuntimeError, match=r"cannot translate xpgrad's operators.*xpgrad_torch.unswap"):
+        torch.onnx.export(module, (X,), io.BytesIO(), dynamo=False)
+    if name != "GRU":  # of which PyTorch says that it exports one number of samples
+        torch.onnx.export(xpgrad_torch.unswap(module), (X,), io.BytesIO(), dynamo=False)
 
 
 @every_operator

@@ -14,11 +14,7 @@ from torch_activation_cases import LOSSES, draw
 from xpgrad_torch import functional, losses
 
 # Compiled formulas are held against the references by the kernels' own tests.
-pytestmark = [
-    pytest.mark.usefixtures("interpreted"),
-    # PyTorch itself still uses what it deprecates.
-    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("interpreted")
 REDUCTIONS = ("mean", "sum", "none")
 SHAPES = {"one": (5,), "rows": (6, 5), "images": (3, 5, 2, 4), "empty": (0, 5)}
 every_reduction = pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -9,8 +9,6 @@ import xpgrad_torch
 from torch_cases import OURS, flat
 from xpgrad_torch import functional
 
-# PyTorch itself still uses what it deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 T, N, I, H = 7, 4, 3, 5
 every_rnn = pytest.mark.parametrize("rnn", ["LSTM", "GRU"])
 STACKS = {

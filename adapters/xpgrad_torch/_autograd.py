@@ -201,7 +201,7 @@ def apply(
     outputs: Sequence[Tensor]
     if has_expanded(operands):
         return _run_expanded(kernel, operands, attributes, again, asked)
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if is_recorded():
         outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
     elif forward_ad._current_level >= 0:
         outputs = _as_many_operators(kernel, operands, attributes, asked)
@@ -232,7 +232,21 @@ def _run_expanded(
 def _as_operator(
     kernel: Kernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], again: bool
 ) -> Sequence[Tensor]:
-    """Run the kernel as the one operator that recorders of operators are to see."""
+    """Run the kernel as the one operator that recorders of operators are to see.
+
+    ONNX has the operators, but PyTorch's exporters know only PyTorch's. They would speak of a missing symbol.
+    """
+    if torch.onnx.is_in_onnx_export():
+        raise RuntimeError(
+            f"{kernel.name}: torch.onnx.export cannot translate xpgrad's operators, expected PyTorch's; "
+            "export xpgrad_torch.unswap(model), which computes the same"
+        )
+    names = attributes.get("activations")
+    if names is not None and torch.jit.is_tracing():
+        raise RuntimeError(
+            f"{kernel.name}: torch.jit.trace cannot record a list of words, activations is {names} and "
+            "expected None; torch.export records xpgrad's operators with all attributes"
+        )
 
     def run(*operands: Tensor | None) -> Any:
         return kernel.operator(*operands, **attributes)
@@ -265,11 +279,15 @@ def autocasts(x: Tensor) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def is_followed() -> bool:
-    """Tell whether a compiler, dispatch mode, transformation or forward mode looks at every operator."""
+def is_recorded() -> bool:
+    """Tell whether a compiler, `torch.jit.trace` or a dispatch mode records operators."""
     return bool(
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
+        torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing()
+    )
+
+
+def is_followed() -> bool:
+    """Tell whether a recorder, a transformation or forward mode looks at every operator."""
+    return bool(
+        is_recorded() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     )

@@ -143,7 +143,6 @@ class Layers(Recurrent, nn.RNNBase):
         self,
         input: Tensor | PackedSequence,  # noqa: A002, PyTorch's name for it
         hx: Any = None,
-        *,
         lengths: Any = None,
     ) -> tuple[Any, Any]:
         """Run the layers over a batch of sequences.
