@@ -21,7 +21,7 @@ from xpgrad_onnx._call import MICROSOFT, Call, Definition, operator_class
 DOMAIN = "xpgrad"
 """The domain of the operators that ONNX and ONNX Runtime do not have."""
 
-_DEFINITIONS: list[Definition] = []
+DEFINITIONS: list[Definition] = []
 
 
 def operators(exact: bool = False) -> list[type[OpRun]]:
@@ -60,7 +60,7 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
     """
     if not isinstance(exact, bool):
         raise TypeError(f"operators: exact is a {type(exact).__name__}, expected a bool")
-    return [operator_class(definition, exact) for definition in _DEFINITIONS]
+    return [operator_class(definition, exact) for definition in DEFINITIONS]
 
 
 def _define(
@@ -70,7 +70,7 @@ def _define(
 
     def put(compute: Callable[[Call], tuple]) -> Callable[[Call], tuple]:
         operands = tuple(inputs.split()), tuple(outputs.split()), tuple(attributes.split())
-        _DEFINITIONS.append(Definition(domain, name, *operands, compute))
+        DEFINITIONS.append(Definition(domain, name, *operands, compute))
         return compute
 
     return put

@@ -1,4 +1,4 @@
-"""The command line: ``python -m xpgrad demo | check | bench | info``."""
+"""The command line: ``python -m xpgrad demo | check | vectors | bench | info``."""
 
 import argparse
 import importlib
@@ -14,6 +14,7 @@ from .cli.console import message
 _COMMANDS = {
     "demo": "train an LSTM on text, or a GRU on sunspot numbers, in plain NumPy and beside PyTorch",
     "check": "check every kernel's gradients on what is installed here",
+    "vectors": "write inputs and gradients for the tests of other people's kernels",
     "bench": "time every kernel beside its peers, and beside what the machine can do",
     "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
 }

@@ -8,6 +8,7 @@ transcription of a definition that was found, so that it can be believed by read
   `gru_reference` and `gru_grad_reference` the GRU and its own.
 - `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position;
   with X and dY exchanged they are those of a transposed one, too.
+- `vectors` makes cases for the tests of other people's kernels.
 - `assert_close` and `relative_error` compare arrays of any namespace.
 """
 
@@ -17,7 +18,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
@@ -25,6 +26,9 @@ from array_api_compat import array_namespace, device, is_torch_array
 from xpgrad.conv import ConvGrads
 from xpgrad.gru import GRUForward, GRUGrads
 from xpgrad.lstm import LSTMForward, LSTMGrads
+
+if TYPE_CHECKING:
+    from xpgrad._vectors import Vector
 
 __all__ = [
     "assert_close",
@@ -38,6 +42,7 @@ __all__ = [
     "numerical_jacobian",
     "relative_error",
     "to_numpy",
+    "vectors",
 ]
 
 Array = Any
@@ -47,6 +52,56 @@ _RTOL = {"float64": 1e-10, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 
 _RTOL_DIFFERENCES = {"float64": 1e-6, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Relative tolerance of `check_vjp` by dtype: central differences are good for about nine digits."""
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Vectors
+# ----------------------------------------------------------------------------------------------------------
+
+
+def vectors(
+    operator: str, cases: int | None = None, seed: int = 0, *, option: str | None = None
+) -> Iterator[Vector]:
+    """Inputs, saved arrays, cotangents and gradients of an operator, to test another kernel with.
+
+    Each case is computed in float64, and its gradients are held against central differences while it is
+    made. Inputs and cotangents are multiples of 1/64 below 8, of so few digits that every floating-point type
+    down to bfloat16 holds them exactly.
+
+    Parameters
+    ----------
+    operator : str
+        A forward of this package that has a gradient, such as ``"lstm"``.
+    cases : int, optional
+        How many; they go through the operator's options in turn. By default one of each option.
+    seed : int
+        Of the numbers; the same seed gives the same cases.
+    option : str, optional
+        The only option to take, such as ``"lengths, bidirectional"``; all by default. They are those that
+        ``python -m xpgrad check`` prints.
+
+    Yields
+    ------
+    Vector
+        A case. Its arrays are NumPy arrays by their argument's name.
+
+    Raises
+    ------
+    ValueError
+        For an unknown operator or option, or a number below its range.
+    ArithmeticError
+        If a gradient does not agree with the differences: then this package is wrong on this machine.
+
+    Examples
+    --------
+    >>> from xpgrad.testing import vectors
+    >>> [case] = vectors("lstm", option="peepholes, full")
+    >>> case.attributes, case.gradients["dP"].shape, case.error < 1e-6
+    ({}, (1, 12), True)
+    """
+    from xpgrad._vectors import make  # the cases are those of the command line's check
+
+    return make(operator, cases, seed, option)
 
 
 # ----------------------------------------------------------------------------------------------------------

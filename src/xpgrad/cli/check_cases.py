@@ -52,7 +52,8 @@ class Kernel(NamedTuple):
     """A kernel with its options and oracles."""
 
     name: str
-    options: Mapping[str, Callable[[], Case]]
+    options: Mapping[str, Callable[..., Case]]
+    """Each makes its case; another `seed` gives it other numbers."""
     run: Callable[[Case], Mapping[str, Array]]
     """The results of the kernel under test, outputs and gradients by name, for a case in any namespace."""
     oracles: Sequence[Oracle]

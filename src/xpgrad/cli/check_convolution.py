@@ -117,7 +117,7 @@ def _numbers(transposed: bool, size: Sequence[int], kernel: Sequence[int], **att
     return Numbers(strides, begins, ends, dilations, attributes.get("group", 1), output, added)
 
 
-def _case(transposed: bool, seed: int, **option: Any) -> Case:
+def _case(transposed: bool, *, seed: Any, **option: Any) -> Case:
     """A small problem of two samples."""
     rng = np.random.default_rng(seed)
     n = _numbers(transposed, **option)
@@ -224,7 +224,7 @@ def _kernel(name: str, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
     return Kernel(
         name,
         {
-            option: functools.partial(_case, transposed, seed, **settings)
+            option: functools.partial(_case, transposed, seed=seed, **settings)
             for seed, (option, settings) in enumerate(options.items())
         },
         functools.partial(_run, name),

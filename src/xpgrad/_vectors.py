@@ -1,0 +1,126 @@
+"""Vectors: an operator's inputs and gradients, as other people's tests want them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import xpgrad
+from xpgrad._vjp import _RULES
+from xpgrad.cli.check import KERNELS
+from xpgrad.cli.check_cases import Case, Kernel, from_differences
+from xpgrad.testing import relative_error
+
+_ALLOWED = 1e-6  # central differences are good for about nine digits
+_GRADIENTS = {"initial_h": "dH0", "initial_c": "dC0"}  # what is not named as its argument, with a d
+_DRAWS = 3  # a draw may put a value onto a kink, where differences have no meaning
+
+
+class Vector(NamedTuple):
+    """One case of an operator, in float64; every mapping is by the name of an argument or result.
+
+    Parameters
+    ----------
+    operator, option : str
+        What was computed, and the option's name.
+    attributes : mapping of str to object
+        The operator's attributes that are not left out.
+    inputs : mapping of str to numpy.ndarray
+        Its arrays: those with a gradient, then those of whole numbers.
+    outputs : mapping of str to numpy.ndarray
+        All that the forward returns: outputs, and what the gradient takes of it.
+    cotangents, gradients : mapping of str to numpy.ndarray
+        By the names that the gradient's function has for them.
+    error : float
+        The largest difference to central differences, relative to each gradient's largest value.
+    """
+
+    operator: str
+    option: str
+    attributes: Mapping[str, Any]
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+    cotangents: Mapping[str, np.ndarray]
+    gradients: Mapping[str, np.ndarray]
+    error: float
+
+
+def operators() -> list[str]:
+    """The operators that have vectors."""
+    return [kernel.name for kernel in KERNELS]
+
+
+def make(operator: str, cases: int | None, seed: int, option: str | None) -> Iterator[Vector]:
+    """What `xpgrad.testing.vectors` gives; bad arguments are told at once, not with the first case."""
+    kernel = next((kernel for kernel in KERNELS if kernel.name == operator), None)
+    if kernel is None:
+        raise ValueError(f"vectors: operator is {operator!r}, expected one of {', '.join(operators())}")
+    options = [name for name in kernel.options if _has_differences(kernel, name)]
+    if option is not None:
+        if option not in options:
+            raise ValueError(f"vectors: option is {option!r}, expected one of {'; '.join(options)}")
+        options = [option]
+    count = len(options) if cases is None else cases
+    for name, value, least in (("cases", count, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"vectors: {name} is {value!r}, expected a whole number of at least {least}")
+    names = itertools.islice(itertools.cycle(options), count)
+    return (_vector(kernel, name, seed, index) for index, name in enumerate(names))
+
+
+def _has_differences(kernel: Kernel, option: str) -> bool:
+    """A truncated gradient has none, and samples' gradients are gradients of batches of one."""
+    case = kernel.options[option]()
+    return option != "per_sample" and case.gradient_attributes.get("peephole") != "truncated"
+
+
+def _vector(kernel: Kernel, option: str, seed: int, index: int) -> Vector:
+    worst = math.inf
+    for draw in range(_DRAWS):
+        case = _finite(kernel.options[option](seed=[seed, index, draw]))
+        results = {name: np.asarray(array) for name, array in kernel.run(case).items()}
+        expected = from_differences(kernel.name, case) or {}
+        worst = max(relative_error(results[name], array) for name, array in expected.items())
+        if worst <= _ALLOWED:
+            return _named(kernel, option, case, results, worst)
+    raise ArithmeticError(
+        f"vectors: a gradient of {kernel.name}, option {option!r}, differs from central differences by "
+        f"{worst:.2g}, allowed {_ALLOWED:.0e}"
+    )
+
+
+def _finite(case: Case) -> Case:
+    """Padding holds ordinary numbers instead of NaN, which other kernels may not know to leave alone."""
+
+    def filled(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: np.where(np.isnan(array), 2.5, array) for name, array in arrays.items()}
+
+    return case._replace(
+        arguments=filled(case.arguments), cotangents=filled(case.cotangents), gradient_attributes={}
+    )
+
+
+def _named(kernel: Kernel, option: str, case: Case, results: Mapping[str, Any], error: float) -> Vector:
+    gradients = {name: a for name, a in results.items() if name.startswith("gradient of ")}
+    outputs = {name: a for name, a in results.items() if name not in gradients}
+    cotangents = _RULES[getattr(xpgrad, kernel.name)].cotangents
+    plain = {name: _plain(value) for name, value in case.attributes.items() if name != "method"}
+    return Vector(
+        kernel.name,
+        option,
+        plain,
+        {**case.arguments, **case.integers},
+        outputs,
+        {cotangents[name]: array for name, array in case.cotangents.items()},
+        {_GRADIENTS.get(name, f"d{name}"): gradients[f"gradient of {name}"] for name in case.arguments},
+        error,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has, too."""
+    return list(value) if isinstance(value, tuple) else value

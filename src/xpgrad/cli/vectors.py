@@ -1,0 +1,126 @@
+"""Write vectors: inputs, saved arrays, cotangents and gradients for the tests of other people's kernels.
+
+Every case is computed in float64 and held against central differences while it is made. A folder gets one
+file for each case (npz: NumPy's archive; json: numbers as text), or, with --format onnx, one folder for the
+forward and one for the gradient, in the layout of ONNX's backend tests.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._vectors import Vector, make, operators
+from .console import message, progress, table
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options.
+
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        The parser of the subcommand.
+    """
+    parser.add_argument("operator", choices=operators(), metavar="OPERATOR", help=", ".join(operators()))
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
+    parser.add_argument(
+        "--format", choices=sorted(FORMATS), default="npz", help="how to write them (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="how many, going through the options in turn (default: one of each)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the numbers (default: %(default)s)"
+    )
+    parser.add_argument("--option", metavar="NAME", help="the only option to take, as check prints it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the vectors and write them.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        The parsed arguments.
+
+    Returns
+    -------
+    int
+        0, or 1 where the arguments select nothing or the format's package is missing.
+    """
+    try:
+        write = FORMATS[args.format]()
+        found = make(args.operator, args.cases, args.seed, args.option)
+    except ImportError:
+        message(f"--format {args.format} needs the package onnx: pip install 'xpgrad[onnx]'")
+        return 1
+    except ValueError as error:
+        message(str(error))
+        return 1
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for index, vector in enumerate(progress(found, "vectors", args.cases)):
+        name = f"{vector.operator}_{index:03d}"
+        try:
+            write(vector, args.out, name)
+        except NotImplementedError as error:
+            rows.append([name, vector.option, f"{vector.error:.1e}", f"left out: {error}"])
+        else:
+            rows.append([name, vector.option, f"{vector.error:.1e}", "written"])
+    written = sum(row[-1] == "written" for row in rows)
+    table(
+        f"Vectors of {args.operator} in {args.out}",
+        ["case", "option", "error", ""],
+        rows,
+        footer=f"{written} of {len(rows)} written. Errors are those to central differences, in float64.",
+    )
+    return 0 if written else 1
+
+
+# ----------------------------------------------------------------------------------------------- the formats
+
+
+def _groups(vector: Vector) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
+    for group in ("inputs", "outputs", "cotangents", "gradients"):
+        yield group, getattr(vector, group)
+
+
+def _write_npz(vector: Vector, folder: Path, name: str) -> None:
+    arrays = {f"{group}/{key}": array for group, part in _groups(vector) for key, array in part.items()}
+    about = {key: getattr(vector, key) for key in ("operator", "option", "attributes", "error")}
+    np.savez_compressed(folder / f"{name}.npz", about=json.dumps(about), **arrays)  # type: ignore[arg-type]
+
+
+def _write_json(vector: Vector, folder: Path, name: str) -> None:
+    def described(array: np.ndarray) -> dict[str, Any]:
+        return {"shape": list(array.shape), "dtype": array.dtype.name, "data": array.reshape(-1).tolist()}
+
+    report: dict[str, Any] = {
+        key: getattr(vector, key) for key in ("operator", "option", "attributes", "error")
+    }
+    report |= {
+        group: {key: described(array) for key, array in part.items()} for group, part in _groups(vector)
+    }
+    (folder / f"{name}.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+def _onnx_writer() -> Callable[[Vector, Path, str], None]:
+    from xpgrad_onnx.backend_tests import write
+
+    return write
+
+
+FORMATS: dict[str, Callable[[], Callable[[Vector, Path, str], None]]] = {
+    "json": lambda: _write_json,
+    "npz": lambda: _write_npz,
+    "onnx": _onnx_writer,
+}
