@@ -109,6 +109,33 @@ def test_strides_have_programs_of_their_own(rng):
     assert programs_made() == 4
 
 
+@pytest.mark.parametrize("kind", ["lstm_cell", "gru_cell"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_single_step_has_its_own_numbers(kind, dtype, rng):
+    """With its weights as they are, rows after rows and as a transposed matrix."""
+    states = ("H", "C") if kind == "lstm_cell" else ("H",)
+    gates = GATES[kind.removesuffix("_cell")] * H
+    shapes = {
+        "X": (N, I),
+        **dict.fromkeys(states, (N, H)),
+        "W": (gates, I),
+        "R": (gates, H),
+        "B": (2 * gates,),
+    }
+    for number in range(3):
+        arrays = {name: rng.normal(size=shape).astype(dtype) * 0.5 for name, shape in shapes.items()}
+        if number == 2:
+            arrays["R"] = np.asfortranarray(arrays["R"])
+
+        def step(arrays=arrays):
+            out = getattr(xpgrad, kind)(**arrays)
+            saved = {name: x for name, x in out._asdict().items() if name not in ("H_next",)}
+            return [*out, *getattr(xpgrad, f"{kind}_grad")(**arrays, **saved, grad_H=out.H_next)]
+
+        compare(step(), without_plans(step), 2e-5 if dtype == "float32" else 1e-12)
+    assert programs_made() == 4
+
+
 def test_equal_attributes_of_another_type_are_still_wrong(rng):
     arrays = operands("gru", rng)
     X = arrays["X"].swapaxes(0, 1).copy()

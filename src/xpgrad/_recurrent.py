@@ -7,7 +7,7 @@ is wired to what around the loop belong to the operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -107,7 +107,7 @@ def planned_call(
 
 def _lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
     """The lengths of a call as its program takes them, if they are right; without them, where all are T."""
-    lengths, X = arrays["sequence_lens"], arrays["X"]
+    lengths, X = arrays.get("sequence_lens"), arrays["X"]
     if lengths is None:
         return Lengths(True, None)
     numbers = engine.integers(lengths)
@@ -147,6 +147,8 @@ class RecurrentCall:
     gate_order : sequence of int, optional
         Which block each of the operator's gates is, in the rows of W, R and B and in saved gates; ONNX's
         order by default.
+    cell_names : mapping of str to str, optional
+        For a single step: its own names for those arrays that it calls by another name.
 
     Attributes
     ----------
@@ -178,7 +180,9 @@ class RecurrentCall:
         defaults: Sequence[str],
         recorder: Recorder | None = None,
         gate_order: Sequence[int] | None = None,
+        cell_names: Mapping[str, str] | None = None,
     ) -> None:
+        self._cell_names = cell_names or {}
         self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
         self.operator, self.gates, self.layout, self._recorder = operator, gates, layout, recorder
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
@@ -265,7 +269,13 @@ class RecurrentCall:
     # --- between the caller's arrays and the kernel's
 
     def _lift(self, name: str, array: Any) -> Any:
-        array = self._computation.lift(array) if self._recorder is None else self._recorder.input(name)
+        if self._recorder is None:
+            array = self._computation.lift(array)
+        else:
+            recorded = self._recorder.input(self._cell_names.get(name, name))
+            while recorded.ndim < array.ndim:  # a single step's
+                recorded = self.xp.expand_dims(recorded, axis=0)
+            array = recorded
         if self.layout and name not in ("W", "R", "B", "P"):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)
@@ -448,9 +458,24 @@ def check_cell(
         check_shape(operator, name, array, "N, H" if width == 1 else f"N, {width}H", (N, width * H))
 
 
-def one_step(*arrays: Any) -> list[Any]:
-    """Each array behind one more axis of length 1, None for None."""
-    return [None if array is None else array[None, ...] for array in arrays]
+def one_step(
+    arrays: Mapping[str, Any],
+    names: Sequence[str],
+    cell_names: Mapping[str, str],
+    saved: Collection[str] = (),
+) -> dict[str, Any]:
+    """A step's arrays as those of a sequence of length 1, by its operator's names; None for those left out.
+
+    `cell_names` tells which of a step's arrays stands for a sequence's one, where the names differ. Arrays
+    over time, `saved`, get axes of time and of direction.
+    """
+    sequence: dict[str, Any] = {}
+    for name in names:
+        array: Any = arrays.get(cell_names.get(name, name))
+        for _ in range(0 if array is None else 2 if name in saved else 1):
+            array = array[None, ...]
+        sequence[name] = array
+    return sequence
 
 
 def of_one_step(name: str, grad: Any, per_sample: bool) -> Any:

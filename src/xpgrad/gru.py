@@ -819,13 +819,38 @@ def gru_cell(
     >>> step.H_next.shape, step.zrh.shape
     ((2, 5), (2, 15))
     """
-    check_cell("gru_cell", 3, X, W, R, {"B": (B, "6H")}, {"H": (H, 1)})
-    out = _forward(
-        "gru_cell", (*one_step(X, W, R, B), None, *one_step(H)), linear_before_reset=linear_before_reset,
-        direction="forward", layout=0, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta,
+    return planned_call(
+        _compute_cell, "gru_cell", _CELL_ARGUMENTS, (X, H, W, R, B),
+        {"linear_before_reset": linear_before_reset, "clip": clip, "activations": activations,
+         "activation_alpha": activation_alpha, "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+_CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
+_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "zrh", "grad_H")
+# What the sequence's arrays are in a step. One step has no use for the output that was saved: any array of
+# its shape stands for it.
+_CELL_NAMES = {"initial_h": "H", "H_all": "H", "grad_H_t": "grad_H"}
+
+
+def _compute_cell(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> GRUCellForward:
+    """Check and compute, or write down."""
+    _check_cell(operator, arrays, {})
+    out = _compute_forward(
+        operator, one_step(arrays, _OPERANDS, _CELL_NAMES), recorder, direction="forward", layout=0,
+        cell_names=_CELL_NAMES, **options,
     )  # fmt: skip
     return GRUCellForward(out.H_t[0, ...], out.zrh[0, 0, ...])
+
+
+def _check_cell(operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int]) -> None:
+    states = {name: (arrays[name], width) for name, width in {"H": 1, **saved}.items()}
+    cotangents = {"grad_H": (arrays["grad_H"], 1)} if saved else {}
+    check_cell(
+        operator, 3, arrays["X"], arrays["W"], arrays["R"], {"B": (arrays["B"], "6H")}, states, cotangents
+    )
 
 
 def gru_cell_grad(
@@ -885,19 +910,28 @@ def gru_cell_grad(
     >>> gru_cell_grad(X, H, W, R, zrh=step.zrh, grad_H=rng.normal(size=(2, 5))).dW.shape
     (15, 3)
     """
-    operator = "gru_cell_grad"
-    states, cotangents = {"H": (H, 1), "zrh": (zrh, 3)}, {"grad_H": (grad_H, 1)}
-    check_cell(operator, 3, X, W, R, {"B": (B, "6H")}, states, cotangents)
-    check_choice(operator, "per_sample", per_sample, (False, True))
-    wanted = check_wrt(operator, wrt, ("X", "H", "W", "R", "B"))
-    # one step has no use for the output that was saved: any array of its shape stands for it
-    grads = _backward(
-        operator, (*one_step(X, W, R, B), None, *one_step(H)), one_step(*one_step(H, zrh)),
-        (None, *one_step(grad_H)), linear_before_reset=linear_before_reset, per_sample=per_sample,
-        wanted=frozenset("initial_h" if name == "H" else name for name in wanted), direction="forward",
-        layout=0, clip=clip, activations=activations, activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
+    check_choice("gru_cell_grad", "per_sample", per_sample, (False, True))
+    return planned_call(
+        _compute_cell_gradient, "gru_cell_grad", _CELL_GRADIENT_OPERANDS, (X, H, W, R, B, zrh, grad_H),
+        {"wanted": check_wrt("gru_cell_grad", wrt, _CELL_ARGUMENTS), "per_sample": per_sample,
+         "linear_before_reset": linear_before_reset, "clip": clip, "activations": activations,
+         "activation_alpha": activation_alpha, "activation_beta": activation_beta},
     )  # fmt: skip
-    names = ("X", "W", "R", "B", "H")
-    by_name = {name: of_one_step(name, grad, per_sample) for name, grad in zip(names, grads, strict=True)}
-    return GRUCellGrads(*(by_name[name] for name in ("X", "H", "W", "R", "B")))
+
+
+def _compute_cell_gradient(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
+    per_sample: bool, **options: Any,
+) -> GRUCellGrads:  # fmt: skip
+    """Check and compute, or write down."""
+    _check_cell(operator, arrays, {"zrh": 3})
+    sequence_name = {"H": "initial_h"}
+    grads = _compute_backward(
+        operator, one_step(arrays, _GRADIENT_OPERANDS, _CELL_NAMES, _SAVED), recorder, direction="forward",
+        layout=0, wanted=frozenset(sequence_name.get(name, name) for name in wanted), per_sample=per_sample,
+        cell_names=_CELL_NAMES, **options,
+    )  # fmt: skip
+    by_name = dict(zip(_ARGUMENTS, grads, strict=True))
+    return GRUCellGrads(
+        *(of_one_step(name, by_name[sequence_name.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
+    )

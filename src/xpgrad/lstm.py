@@ -710,17 +710,40 @@ def lstm_cell(
     >>> step.H_next.shape, step.iofc.shape
     ((2, 5), (2, 20))
     """
-    check_cell("lstm_cell", 4, X, W, R, {"B": (B, "8H"), "P": (P, "3H")}, {"H": (H, 1), "C": (C, 1)})
-    out = _forward(
-        "lstm_cell", (*one_step(X, W, R, B), None, *one_step(H, C, P)), input_forget=input_forget,
-        direction="forward", layout=0, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta,
+    return planned_call(
+        _compute_cell, "lstm_cell", _CELL_ARGUMENTS, (X, H, C, W, R, B, P),
+        {"input_forget": input_forget, "clip": clip, "activations": activations,
+         "activation_alpha": activation_alpha, "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+_CELL_ARGUMENTS = ("X", "H", "C", "W", "R", "B", "P")
+_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "C_next", "iofc", "grad_H", "grad_C")
+# What the sequence's arrays are in a step. One step has no use for the output that was saved: any array of
+# its shape stands for it.
+_CELL_NAMES = {
+    "initial_h": "H", "initial_c": "C", "H_all": "H", "C_all": "C_next",
+    "grad_H_t": "grad_H", "grad_C_t": "grad_C"
+}  # fmt: skip
+
+
+def _compute_cell(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> LSTMCellForward:
+    """Check and compute, or write down."""
+    _check_cell(operator, arrays, {})
+    out = _compute_forward(
+        operator, one_step(arrays, _OPERANDS, _CELL_NAMES), recorder, direction="forward", layout=0,
+        cell_names=_CELL_NAMES, **options,
     )  # fmt: skip
     return LSTMCellForward(out.H_t[0, ...], out.C_t[0, ...], out.iofc[0, 0, ...])
 
 
-_CELL_ARGUMENTS = ("X", "H", "C", "W", "R", "B", "P")
-_SEQUENCE_NAME = {"H": "initial_h", "C": "initial_c"}
+def _check_cell(operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int]) -> None:
+    parameters = {"B": (arrays["B"], "8H"), "P": (arrays["P"], "3H")}
+    states = {name: (arrays[name], width) for name, width in {"H": 1, "C": 1, **saved}.items()}
+    cotangents = {name: (arrays[name], 1) for name in ("grad_H", "grad_C") if saved}
+    check_cell(operator, 4, arrays["X"], arrays["W"], arrays["R"], parameters, states, cotangents)
 
 
 def lstm_cell_grad(
@@ -789,22 +812,30 @@ def lstm_cell_grad(
     >>> grads.dH.shape, grads.dX is None
     ((2, 5), True)
     """
-    operator = "lstm_cell_grad"
-    states = {"H": (H, 1), "C": (C, 1), "C_next": (C_next, 1), "iofc": (iofc, 4)}
-    cotangents = {"grad_H": (grad_H, 1), "grad_C": (grad_C, 1)}
-    check_cell(operator, 4, X, W, R, {"B": (B, "8H"), "P": (P, "3H")}, states, cotangents)
-    check_choice(operator, "per_sample", per_sample, (False, True))
-    names = check_wrt(operator, wrt, _CELL_ARGUMENTS, given={"P": P})
-    wanted = frozenset(_SEQUENCE_NAME.get(name, name) for name in names)
-    # one step has no use for the output that was saved: any array of its shape stands for it
-    saved = one_step(*one_step(H, C_next, iofc))
-    grads = _backward(
-        operator, (*one_step(X, W, R, B), None, *one_step(H, C, P)), saved,
-        (None, *one_step(grad_H, grad_C)), input_forget=input_forget,
-        peephole=peephole, per_sample=per_sample, wanted=wanted, direction="forward", layout=0, clip=clip,
-        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
+    check_choice("lstm_cell_grad", "per_sample", per_sample, (False, True))
+    return planned_call(
+        _compute_cell_gradient, "lstm_cell_grad", _CELL_GRADIENT_OPERANDS,
+        (X, H, C, W, R, B, P, C_next, iofc, grad_H, grad_C),
+        {"wanted": check_wrt("lstm_cell_grad", wrt, _CELL_ARGUMENTS, given={"P": P}),
+         "per_sample": per_sample, "input_forget": input_forget, "peephole": peephole,
+         "clip": clip, "activations": activations, "activation_alpha": activation_alpha,
+         "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+def _compute_cell_gradient(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
+    per_sample: bool, **options: Any,
+) -> LSTMCellGrads:  # fmt: skip
+    """Check and compute, or write down."""
+    _check_cell(operator, arrays, {"C_next": 1, "iofc": 4})
+    sequence_name = {"H": "initial_h", "C": "initial_c"}
+    grads = _compute_backward(
+        operator, one_step(arrays, _GRADIENT_OPERANDS, _CELL_NAMES, _SAVED), recorder, direction="forward",
+        layout=0, wanted=frozenset(sequence_name.get(name, name) for name in wanted), per_sample=per_sample,
+        cell_names=_CELL_NAMES, **options,
     )  # fmt: skip
     by_name = dict(zip(_ARGUMENTS, grads, strict=True))
     return LSTMCellGrads(
-        *(of_one_step(name, by_name[_SEQUENCE_NAME.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
+        *(of_one_step(name, by_name[sequence_name.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
     )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.blas import PackedWeight
-from xpgrad.engine.formula import Elementwise, Product
+from xpgrad.engine.formula import Elementwise, Product, Span
 from xpgrad.engine.memory import LINE
 from xpgrad.engine.program import (
     Arithmetic,
@@ -28,6 +28,7 @@ from xpgrad.engine.program import (
     most,
 )
 from xpgrad.engine.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps
+from xpgrad.engine.standard import first_row
 
 Strides = tuple[int, ...]
 Sizes = tuple[int | Quantity, ...]
@@ -235,6 +236,7 @@ class Recorder:
         self._engine, self.dtype = engine, dtype
         self._program = Program(engine, dtype, len(arrays))
         self._schedule: Schedule | None = None
+        self._has_one_step = False
         self.xp = RecordedNamespace(self)
         self._inputs = {
             name: Recorded(self, block, 0, shape, strides)
@@ -405,6 +407,9 @@ class Recorder:
 
     def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
+        if times == 1 and self._schedule is None:  # products of a single step need no loop
+            self._has_one_step = True
+            return PackedWeight(weight)  # type: ignore[arg-type]
         by_columns = weight.T.contiguous
         functions = self._engine.packing(self.dtype, weight.size, by_columns, times)
         if functions is None:
@@ -425,9 +430,23 @@ class Recorder:
             loop = self._engine.time_loop(stages, steps.spans())
             head = steps.head(loop.parts)
             loop = loop._replace(head=[*head, *loop.head[len(head) :]])
+        elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
+            self._scan_one_step(stages, steps)
+            return
         else:
             loop = self._engine.time_loop(stages, steps)
         self._program.add(Loop(loop, self._engine))
+
+    def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+        """The stages one after the other, with products that take a weight as it is."""
+        span = Span._make(steps[0].tolist())
+        for stage in stages:
+            if isinstance(stage, Product):
+                first = first_row(stage.source, span)
+                rows = stage.source.rows[first : first + span.rows, :]
+                self._multiply(stage.target[: span.rows, :], rows, stage.weight.array)
+            else:
+                self.scan([stage], steps)
 
     # --- sequences of uneven lengths
 
