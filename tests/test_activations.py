@@ -542,3 +542,34 @@ def test_differentiable_tensors() -> None:
 def test_backends_are_known() -> None:
     """The variants whose dtypes test_definition picks by name."""
     assert {"numpy", "torch", "numpy-without-jit", "torch-standard"} <= {b.name for b in BACKENDS}
+
+
+LAYOUTS = {
+    "fortran": lambda a: np.asfortranarray(a),
+    "permuted": lambda a: np.ascontiguousarray(a.transpose(1, 2, 0)).transpose(2, 0, 1),
+    "part": lambda a: np.asfortranarray(a)[::2],
+    "backwards": lambda a: np.asfortranarray(a)[:, ::-1],
+    "broadcast": lambda a: np.broadcast_to(a[0], a.shape),
+}
+
+
+@pytest.mark.parametrize("jit", ["0", "1"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_results_lie_in_memory_as_numpys_do(layout, jit, rng, monkeypatch):
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    x = layout(rng.normal(size=(4, 5, 6)))
+    plain, slope = np.ascontiguousarray(x), rng.normal(size=(6,))
+    pairs = [
+        (xpgrad.gelu(x), xpgrad.gelu(plain)),
+        (xpgrad.gelu_grad(x, x), xpgrad.gelu_grad(plain, plain)),
+        (xpgrad.gelu_grad(x, plain), xpgrad.gelu_grad(plain, plain)),  # the first one's order
+        (xpgrad.prelu(x, slope), xpgrad.prelu(plain, slope)),
+    ]
+    for y, expected in pairs:
+        assert y.strides == np.exp(x).strides
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+    half = x.astype(np.float16)
+    assert xpgrad.relu(half).strides == np.exp(half).strides
+    out = np.empty(x.shape)
+    assert xpgrad.gelu(x, out=out) is out
+    np.testing.assert_allclose(out, xpgrad.gelu(plain), rtol=1e-12, atol=1e-12)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad._recurrent import run_foreign
+from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._library import register
 
 _OPEN = ("...", "?")  # axes of any number
@@ -52,6 +53,8 @@ class Kernel:
         Whether the gates of weights may stand in another order than ONNX's, by one more attribute.
     products : bool
         Whether the kernel can keep its products for the gradient, as one more output.
+    images : bool
+        Whether X, W and Y are images or weights over them, whose channels may be last in memory.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Kernel:
         replaced: Mapping[str, str] | None = None,
         ordered: bool = False,
         products: bool = False,
+        images: bool = False,
     ) -> None:
         parameters = [*inspect.signature(getattr(xpgrad, name)).parameters.values()]
         parameters += [_GATE_ORDER] if ordered else []
@@ -94,6 +98,9 @@ class Kernel:
         self.has_per_sample = "per_sample" in taken
         self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
         self.elementwise = shapes["X"] == "..."
+        # A result for each element lies in memory as its operand does; those along an axis are contiguous.
+        self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
+        self._images = images
         self.operator, self.gradient_operator = register(self)
 
     def __repr__(self) -> str:
@@ -107,6 +114,8 @@ class Kernel:
         if self._keeps_products:
             attributes["keep_products"] = True
         outputs = _run(self.name, **named, **attributes)
+        if self._has_channels_last(named):
+            return (to_channels_last(outputs),)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def saved_of(self, outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -131,6 +140,8 @@ class Kernel:
             named = dict(zip(self._arguments, arrays, strict=True))
             results = _run(self.gradient_name, **named, **attributes, **options)
             grads |= zip(self._graded, results if self._selects else (results,), strict=True)
+            if not per_sample and self._has_channels_last(named):
+                grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
         if len(own) < len(wrt):
             grads |= self._composed_gradient(arrays, [name for name in wrt if name not in own], attributes)
         return tuple(grads[name] for name in wrt)
@@ -187,6 +198,38 @@ class Kernel:
         pullback = torch.func.vjp(again, *(arrays[k] for k in free))[1]
         grads = dict(zip(free, pullback(tuple(cotangents)), strict=True))
         return [grads.get(k) for k in range(len(arrays))]
+
+    # --- where results lie in memory
+
+    def _has_channels_last(self, arrays: Mapping[str, Any]) -> bool:
+        """Tell whether the results are to have their channels last, as PyTorch decides for convolutions."""
+        return self._images and (is_channels_last(arrays["X"]) or is_channels_last(arrays["W"]))
+
+    def empty_output(
+        self, name: str, shape: Sequence[int], operands: Mapping[str, Any], attributes: Mapping[str, Any]
+    ) -> Tensor:
+        """Return memory for an output, laid out as compilers are told."""
+        X = operands[self.operands[0]]
+        if self._keeps_strides and not self.reduces(attributes):
+            return torch.empty_like(X)
+        return self._empty(shape, X, operands)
+
+    def empty_gradient(
+        self, name: str, shape: Sequence[int], arrays: Mapping[str, Any], per_sample: bool
+    ) -> Tensor:
+        """Return memory for the gradient of an operand, laid out as compilers are told."""
+        like = arrays[self.gradient_arrays[0]]
+        if self._keeps_strides and name == self.operands[0]:
+            cotangent = arrays[self.cotangents[0]]
+            return torch.empty_like(cotangent if cotangent.shape == like.shape else like)
+        if per_sample or name == "B":
+            return like.new_empty(tuple(shape))
+        return self._empty(shape, like, arrays)
+
+    def _empty(self, shape: Sequence[int], like: Tensor, arrays: Mapping[str, Any]) -> Tensor:
+        if self._has_channels_last(arrays):
+            return empty_images(shape, like)
+        return like.new_empty(tuple(shape))
 
     # --- checking and describing
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
+from xpgrad_torch._layout import placed_as
 
 if TYPE_CHECKING:
     from xpgrad_torch._kernel import Kernel
@@ -101,16 +102,22 @@ class _Forward(_Operator):
         return {name: x for name, x in self.numbers(attributes).items() if name not in foreign}
 
     def run(self, *operands: Any, **attributes: Any) -> Any:
-        return _result([y.contiguous() for y in self.kernel.forward(*operands, **self._own(attributes))])
+        kernel, own = self.kernel, self._own(attributes)
+        named = dict(zip(kernel.operands, operands, strict=True))
+        outputs = zip(kernel.outputs, kernel.forward(*operands, **own), strict=True)
+        return _result([placed_as(y, kernel.empty_output(name, y.shape, named, own)) for name, y in outputs])
 
     def fake(self, *operands: Any, **attributes: Any) -> Any:
         kernel, own = self.kernel, self._own(attributes)
         sizes = kernel.sizes(_shapes(kernel.operands, operands), own)
-        shapes = [kernel.shape(name, sizes, own) for name in kernel.outputs]
-        if None in shapes:
+        told = [kernel.shape(name, sizes, own) for name in kernel.outputs]
+        shapes = [shape for shape in told if shape is not None]
+        if len(shapes) < len(told):
             with xpgrad.use_engine("standard"):
                 shapes = [list(y.shape) for y in kernel.forward(*operands, **own)]
-        return _result([operands[0].new_empty(shape) for shape in shapes])
+        named = dict(zip(kernel.operands, operands, strict=True))
+        outputs = zip(kernel.outputs, shapes, strict=True)
+        return _result([kernel.empty_output(name, shape, named, own) for name, shape in outputs])
 
     def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
         kernel = self.kernel
@@ -157,15 +164,19 @@ class _Gradient(_Operator):
     def run(
         self, *arrays: Any, wrt: Sequence[str], per_sample: bool = False, **attributes: Any
     ) -> list[Tensor]:
-        grads = self.kernel.gradient(arrays, wrt, self.numbers(attributes), per_sample)
-        return [grad.contiguous() for grad in grads]
+        kernel = self.kernel
+        named = dict(zip(kernel.gradient_arrays, arrays, strict=True))
+        grads = kernel.gradient(arrays, wrt, self.numbers(attributes), per_sample)
+        return [
+            placed_as(grad, kernel.empty_gradient(name, grad.shape, named, per_sample))
+            for name, grad in zip(wrt, grads, strict=True)
+        ]
 
     def fake(
         self, *arrays: Any, wrt: Sequence[str], per_sample: bool = False, **attributes: Any
     ) -> list[Tensor]:
         kernel, attributes = self.kernel, self.numbers(attributes)
         named = dict(zip(kernel.gradient_arrays, arrays, strict=True))
-        first = next(x for x in arrays if x is not None)
         sizes = kernel.sizes(_shapes(kernel.gradient_arrays, arrays), attributes)
         grads = []
         for name in wrt:
@@ -173,7 +184,7 @@ class _Gradient(_Operator):
             shape: Any = named[name].shape if name in named else kernel.shape(name, sizes, attributes)
             if per_sample and kernel.batch_axis(name, attributes) is None:
                 shape = (*sizes["N"], *shape)
-            grads.append(first.new_empty(shape))
+            grads.append(kernel.empty_gradient(name, shape, named, per_sample))
         return grads
 
     def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:

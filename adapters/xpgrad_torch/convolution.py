@@ -26,8 +26,8 @@ __all__ = [
 Sizes = int | Sequence[int]
 
 _SHAPES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
-_CONV = Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES)
-_CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES)
+_CONV = Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES, images=True)
+_CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES, images=True)
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 

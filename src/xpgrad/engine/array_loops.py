@@ -97,11 +97,57 @@ def elementwise(
     out: Array | None,
     compiling: bool,
 ) -> Array:
-    """The one result of a formula, of the shape to which its inputs broadcast."""
+    """The one result of a formula, of the shape to which its inputs broadcast.
+
+    Its axes lie in memory as those of the first input of that shape do.
+    """
     given = [array for array in inputs if array is not None]
     shape = given[0].shape
     if any(array.shape != shape for array in given):
         shape = np.broadcast_shapes(*(array.shape for array in given))
+    order = _memory_order(next((array for array in given if array.shape == shape), given[0]))
+    if order is None:
+        return _elementwise_in_order(threads, formula, inputs, shape, numbers, out, compiling)
+    turned = [
+        array if array is None or array.size == 1 else _at_shape(array, shape).transpose(order)
+        for array in inputs
+    ]
+    target = None if out is None else out.transpose(order)
+    sizes = tuple([shape[axis] for axis in order])
+    result = _elementwise_in_order(threads, formula, turned, sizes, numbers, target, compiling)
+    return result.transpose(sorted(range(len(order)), key=order.__getitem__)) if out is None else out
+
+
+def _at_shape(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return the array broadcast to a shape; itself, which can be written to, where it has it."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)
+
+
+def _memory_order(array: Array) -> list[int] | None:
+    """Return the axes from the largest stride to the smallest; None where they are in that order already.
+
+    Elements that a broadcast axis repeats have no order: such an array counts as being in order.
+    """
+    if array.flags.c_contiguous:
+        return None
+    strides = [abs(stride) for stride in array.strides]
+    if any(not stride and size > 1 for stride, size in zip(strides, array.shape, strict=True)):
+        return None
+    order = sorted(range(array.ndim), key=strides.__getitem__, reverse=True)
+    return None if order == list(range(array.ndim)) else order
+
+
+def _elementwise_in_order(
+    threads: Threads,
+    formula: Formula,
+    inputs: Sequence[Array | None],
+    shape: tuple[int, ...],
+    numbers: Sequence[float],
+    out: Array | None,
+    compiling: bool,
+) -> Array:
+    """The result of the given shape, with its axes in memory from first to last."""
+    given = [array for array in inputs if array is not None]
     replaced, plain = None, True
     if out is None:
         out = np.empty(shape, given[0].dtype)
