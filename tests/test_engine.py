@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import math
 import os
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from xpgrad.engine import (
     team,
     traced_formula,
 )
-from xpgrad.engine.special import erfcx
 
 ENGINES = ["standard", "blocks", "compiled"]
 
@@ -124,92 +122,6 @@ def test_many_rows_are_dealt_to_threads(how, make_engine, monkeypatch):
 
 def _double_plus(xp, x, b):
     return (2 * x + b,)
-
-
-class TestScalars:
-    """The compiled float32 functions against float64, and where they meet special values."""
-
-    @staticmethod
-    def evaluate(function, x):
-        pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
-        evaluator = NumpyEngine()
-        out = evaluator.rows(1, x.size, like=x)
-        stage = Elementwise(Formula(function, {}), [Operand(x[None])], [Operand(out)])
-        evaluator.scan([stage], np.asarray([Span(1)]))
-        return out[0]
-
-    def test_exp(self):
-        x = np.linspace(-86.6, 88.7, 300_001, dtype=np.float32)
-        expected = np.exp(x.astype(np.float64))
-        assert np.max(np.abs(self.evaluate(_exp, x) / expected - 1)) < 1e-7
-
-    def test_tanh(self):
-        x = np.concatenate([np.linspace(-12, 12, 300_001), np.logspace(-30, 0, 10_001)]).astype(np.float32)
-        expected = np.tanh(x.astype(np.float64))
-        error = np.abs(self.evaluate(_tanh, x) - expected) / np.maximum(np.abs(expected), 1e-37)
-        assert np.max(error) < 3e-7
-
-    def test_tanh_saturates(self):
-        x = np.asarray([9.1, 20, 1e30, -9.1, -20, -1e30], dtype=np.float32)
-        np.testing.assert_array_equal(self.evaluate(_tanh, x), [1, 1, 1, -1, -1, -1])
-
-    def test_expm1(self):
-        near = np.geomspace(1e-30, 1, 20_001)
-        x = np.concatenate([np.linspace(-30, 88.7, 300_001), near, -near]).astype(np.float32)
-        x = x[x != 0]
-        assert np.max(np.abs(self.evaluate(_expm1, x) / np.expm1(x.astype(np.float64)) - 1)) < 1.5e-7
-
-    def test_log1p(self):
-        near = np.geomspace(1e-30, 0.999, 20_001)
-        x = np.concatenate([np.linspace(-0.9999, 10, 300_001), np.geomspace(1e-30, 1e38, 50_001), -near])
-        x = x.astype(np.float32)
-        x = x[x != 0]
-        assert np.max(np.abs(self.evaluate(_log1p, x) / np.log1p(x.astype(np.float64)) - 1)) < 1.5e-7
-        ends = np.asarray([-1, -2, np.inf, np.nan, 0], dtype=np.float32)
-        np.testing.assert_array_equal(self.evaluate(_log1p, ends), [-np.inf, np.nan, np.inf, np.nan, 0])
-
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_erfcx(self, dtype):
-        """By an identity: exp(z**2) erfc(z), and at large z by the first terms of its expansion."""
-        z = np.concatenate([np.linspace(0, 5, 2001), np.geomspace(1e-9, 1e-2, 100)]).astype(dtype)
-        wide = z.astype(np.longdouble)
-        expected = np.exp(wide * wide) * np.vectorize(math.erfc, otypes=[float])(z.astype(float))
-        for result in (self.evaluate(_erfcx, z), erfcx(np, z)):
-            assert result.dtype == dtype
-            bound = 4e-7 if dtype == np.float32 else 2e-15
-            assert np.max(np.abs(result / expected - 1)) < bound
-        far = np.geomspace(100, 1e4, 50).astype(dtype)
-        wide = far.astype(np.float64)
-        expansion = (1 - 0.5 / wide**2 + 0.75 / wide**4) / (wide * np.sqrt(np.pi))
-        for result in (self.evaluate(_erfcx, far), erfcx(np, far)):
-            np.testing.assert_allclose(result, expansion, rtol=4e-7 if dtype == np.float32 else 1e-11)
-
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_special_values(self, dtype):
-        x = np.asarray([-np.inf, -1e4, -0.0, 0.0, 1e4, np.inf, np.nan], dtype=dtype)
-        np.testing.assert_array_equal(self.evaluate(_exp, x), [0, 0, 1, 1, np.inf, np.inf, np.nan])
-        np.testing.assert_allclose(self.evaluate(_tanh, x), [-1, -1, 0, 0, 1, 1, np.nan], rtol=1e-6)
-        np.testing.assert_array_equal(self.evaluate(_abs, x), [np.inf, 1e4, 0, 0, 1e4, np.inf, np.nan])
-
-
-def _exp(xp, x):
-    return (xp.exp(x),)
-
-
-def _expm1(xp, x):
-    return (xp.expm1(x),)
-
-
-def _log1p(xp, x):
-    return (xp.log1p(x),)
-
-
-def _erfcx(xp, x):
-    return (erfcx(xp, x),)
-
-
-def _tanh(xp, x):
-    return (xp.tanh(x),)
 
 
 def _abs(xp, x):

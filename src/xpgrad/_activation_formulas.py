@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xpgrad.engine.special import erfcx, normal_cdf
+from xpgrad.engine.special import gaussian, normal_cdf, tail_ratio
 
 
 def relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -208,13 +208,13 @@ def gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 def gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     z = bounded(xp, x)
-    e = xp.exp(-0.5 * z * z)
+    e = gaussian(xp, z)
     return d * (normal_cdf(xp, z, e) + 0.3989422804014327 * z * e)
 
 
 def upper_tail(xp: Any, z: Any) -> Any:
-    """The normal distribution's probability beyond abs(z), 0.5 erfc(abs(z) / sqrt(2))."""
-    return 0.5 * xp.exp(-0.5 * z * z) * erfcx(xp, 0.7071067811865476 * xp.where(z < 0, -z, z))
+    """The normal distribution's probability beyond abs(z)."""
+    return gaussian(xp, z) * tail_ratio(xp, xp.where(z < 0, -z, z))
 
 
 def gelu_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:

@@ -328,7 +328,7 @@ def versions() -> str:
     import numba
 
     here = Path(__file__).parent
-    patterns = ("scalar_*.py", "native*.py", "register_tiles.py", "schedule.py")
+    patterns = ("scalar_*.py", "special.py", "native*.py", "register_tiles.py", "schedule.py")
     copied = [path for pattern in patterns for path in sorted(here.glob(pattern))]
     sources = b"".join(path.read_bytes() for path in copied)
     return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"

@@ -4,6 +4,8 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
+from xpgrad.engine.special import TAIL_SHIFT, TAIL_STEP
+
 inline = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
 
 
@@ -59,34 +61,39 @@ def ordered(real, integer):
     return to_ordered, from_ordered, integer(limits.min)
 
 
-def erfcx_by(real, polynomial):
-    """`special.erfcx` by a polynomial in a dtype."""
-    center = real(polynomial.center)
-    highest, *others = (real(coefficient) for coefficient in polynomial.coefficients)
-    lower = tuple(others)
+def polynomial_of(real, coefficients):
+    """A polynomial by its coefficients, highest power first; no loop: LLVM does not unroll long ones."""
+    names = {f"c{number}": real(coefficient) for number, coefficient in enumerate(coefficients)}
+    first, *others = names
+    lines = [f"p = {first}", *(f"p = p * q + {name}" for name in others), "return p"]
+    exec("def polynomial(q):\n    " + "\n    ".join(lines), names)
+    return inline(names["polynomial"])
+
+
+def tail_ratio_by(real, polynomial):
+    """`special.tail_ratio` by a polynomial in a dtype."""
+    center, shift, step = real(polynomial.center), real(TAIL_SHIFT), real(TAIL_STEP)
+    first, one = real(0.5 * TAIL_SHIFT), real(1)
+    series = polynomial_of(real, polynomial.coefficients)
 
     @inline
-    def erfcx(z):
-        """exp(z**2) erfc(z) for finite z >= 0."""
-        below, above = z + center, real(1) + real(2) * z
-        inverse = real(1) / (below * above)  # of both at once: divisions are slow
-        q = (z - center) * (above * inverse)
-        p = highest
-        for coefficient in lower:
-            p = p * q + coefficient
-        return p * (below * inverse)
+    def tail_ratio(z):
+        """The normal distribution's probability beyond z, times exp(z**2 / 2), for finite z >= 0."""
+        inverse = one / (z + center)
+        p = series((z - center) * inverse)
+        return (first + z * inverse * (step + inverse * p)) / (z + shift)
 
-    return erfcx
+    return tail_ratio
 
 
-def normal_cdf_by(real, erfcx):
+def normal_cdf_by(real, tail_ratio):
     """`special.normal_cdf` in a dtype."""
-    half, one, scale = real(0.5), real(1), real(0.7071067811865476)
+    one = real(1)
 
     @inline
     def normal_cdf(z, e):
         """The normal distribution's probability below z."""
-        tail = half * e * erfcx(scale * abs(z))
+        tail = e * tail_ratio(abs(z))
         return tail if z < 0 else one - tail
 
     return normal_cdf

@@ -16,25 +16,25 @@ import numpy as np
 from xpgrad.engine.scalar_common import (
     abs,  # noqa: A004
     add_up,
-    erfcx_by,
     inline,
     maximum,
     minimum,
     normal_cdf_by,
     ordered,
+    tail_ratio_by,
     where,
     wide_vectors,
 )
-from xpgrad.engine.special import ERFCX_SINGLE
+from xpgrad.engine.special import TAIL_SINGLE
 
 __all__ = [
     "LOWEST",
     "abs",
     "add_up",
-    "erfcx",
     "exp",
     "expm1",
     "from_ordered",
+    "gaussian",
     "inf",
     "log",
     "log1p",
@@ -42,6 +42,7 @@ __all__ = [
     "minimum",
     "normal_cdf",
     "real",
+    "tail_ratio",
     "tanh",
     "to_ordered",
     "where",
@@ -51,8 +52,8 @@ __all__ = [
 
 real = np.float32
 inf = real(np.inf)
-erfcx = erfcx_by(real, ERFCX_SINGLE)
-normal_cdf = normal_cdf_by(real, erfcx)
+tail_ratio = tail_ratio_by(real, TAIL_SINGLE)
+normal_cdf = normal_cdf_by(real, tail_ratio)
 to_ordered, from_ordered, LOWEST = ordered(real, np.int32)
 
 _EXP_MIN = real(-86.64339)  # 2**-125, whose half is the smallest normal number
@@ -68,6 +69,8 @@ _INF = real(np.inf)
 _NAN = real(np.nan)
 _SHIFT = real(12582912)  # 1.5 * 2**23: of a sum with it the last bit is 1
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
+_HIGH_BITS = np.int32(-1 << 12)  # of a number those of its first half
+_GAUSSIAN_MAX = real(15)  # beyond it gaussian is 0
 _TANH_MAX = real(7.90531110763549805)  # as far as the approximation goes
 _TANH_ONE = real(9.0109)  # tanh rounds to 1
 
@@ -99,12 +102,31 @@ def _exp_rest(r):
 
 
 @inline
-def exp(x):
-    """Exponential function; 0 where that is below 2**-125."""
+def _exp_of_sum(x, small):
+    """exp(x + small) for |small| < 0.02; 0 where that is below 2**-125."""
     r, half_power = _split(x)
+    r = r + small
     y = (_exp_rest(r) * (r * r) + r + _ONE) * half_power * _TWO
     y = _ZERO if x < _EXP_MIN else y
     return _INF if x > _EXP_MAX else y
+
+
+@inline
+def exp(x):
+    """Exponential function; 0 where that is below 2**-125."""
+    return _exp_of_sum(x, _ZERO)
+
+
+@inline
+def gaussian(z):
+    """exp(-z**2 / 2): an error of z**2 would be multiplied by its size.
+
+    The square of the first half of z's bits is exact, and what is left of z**2 is small.
+    """
+    v = _GAUSSIAN_MAX if z > _GAUSSIAN_MAX else z
+    v = -_GAUSSIAN_MAX if v < -_GAUSSIAN_MAX else v
+    high = np.int32(real(v).view(np.int32) & _HIGH_BITS).view(np.float32)
+    return _exp_of_sum(-_HALF * (high * high), -_HALF * ((v - high) * (v + high)))
 
 
 @inline

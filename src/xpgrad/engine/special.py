@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["erfcx", "normal_cdf"]
+__all__ = ["gaussian", "normal_cdf", "tail_ratio"]
 
 
 class Polynomial(NamedTuple):
-    """(1 + 2 z) erfcx(z) as a polynomial in (z - center) / (z + center), highest power first."""
+    """A polynomial p, highest power first, in q = (z - center) / (z + center).
+
+    With i = 1 / (z + center) and d = 0.75, (z + d) tail_ratio(z) is
+    d / 2 + z i (1 / sqrt(2 pi) - d / 2 + i p(q)). The value at 0 and the limit
+    stand outside of p, whose roundings count little then.
+    """
 
     center: float
     coefficients: tuple[float, ...]
@@ -20,41 +25,57 @@ class Polynomial(NamedTuple):
 
 # Chebyshev expansions over 0 <= z <= inf, cut where the dtype's rounding is reached and written as powers.
 # Their variable is that of Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x in
-# 0 <= x < inf" (1981).
-ERFCX_SINGLE = Polynomial(
-    2.0,
+# 0 <= x < inf" (1981); tail_ratio(z) is half of that function at z / sqrt(2).
+TAIL_SINGLE = Polynomial(
+    2.75,
     (
-        0.000160803582, -0.000183654437, -0.00139570695, 0.00104314458, 0.00868915966, -0.0079427217,
-        -0.0542119585, 0.16403584, -0.166031096, -0.092763082, 1.27697839,
+        3.91252395e-05, -0.000285948352, -0.000578965417, 0.00161865112, 0.00429377663, -0.0060631797,
+        -0.0262661935, 0.0371418386, 0.15514552, -0.576216431, 0.776219713,
     ),
 )  # fmt: skip
-ERFCX_DOUBLE = Polynomial(
-    3.75,
+TAIL_DOUBLE = Polynomial(
+    5.25,
     (
-        3.1114333768812383e-10, -2.6231073472366233e-09, -3.744210078573782e-09, 3.197926671728299e-08,
-        2.326350870282696e-08, -2.485712624817476e-07, -5.7218230594577646e-08, 1.7419821586247688e-06,
-        -9.735598967445084e-07, -1.1438048033348938e-05, 2.23842391550867e-05, 5.164652974177533e-05,
-        -0.0002901540805408434, 0.00029371437804495763, 0.0017556258528952956, -0.009746579683265262,
-        0.028362277418956403, -0.05869339857664934, 0.09230432116037748, -0.10880393014244462,
-        0.0822767384901452, 0.0035854154854790257, -0.14024059858554697, 1.2375126308378275,
+        -3.0176240456658923e-09, -9.332838847292861e-11, 3.525424439721184e-08, 1.419770789475772e-09,
+        -2.547762480522287e-07, 1.6735925249388954e-08, 1.6409472856645358e-06, -7.042631088803152e-07,
+        -1.0483628625545486e-05, 1.279431342905588e-05, 6.176614940342277e-05, -0.00017562896613601973,
+        -0.00019593849932584182, 0.0018530935107867244, -0.0029494102748600214, -0.008290029629461983,
+        0.06199121334829602, -0.20519072610769884, 0.47738168574605316, -0.8630944461252585,
+        1.2473824843409962, -1.4169965672001772, 1.1331231432242588,
     ),
 )  # fmt: skip
+TAIL_SHIFT, TAIL_STEP = 0.75, 0.02394228040143268  # d, and 1 / sqrt(2 pi) - d / 2
 
 
-def erfcx(xp: Any, z: Any) -> Any:
-    """exp(z**2) erfc(z), the scaled complementary error function, for finite z >= 0."""
-    center, coefficients = ERFCX_DOUBLE if z.dtype == xp.float64 else ERFCX_SINGLE
-    q = (z - center) / (z + center)
+def tail_ratio(xp: Any, z: Any) -> Any:
+    """(1 - Phi(z)) exp(z**2 / 2) for finite z >= 0: Mills' ratio, over sqrt(2 pi)."""
+    center, coefficients = TAIL_DOUBLE if z.dtype == xp.float64 else TAIL_SINGLE
+    inverse = 1 / (z + center)
+    q = (z - center) * inverse
     p = q * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
         p = p * q + coefficient
-    return p / (1 + 2 * z)
+    return (0.5 * TAIL_SHIFT + z * inverse * (TAIL_STEP + inverse * p)) / (z + TAIL_SHIFT)
+
+
+def gaussian(xp: Any, z: Any) -> Any:
+    """exp(-z**2 / 2) for finite z.
+
+    The rounding of z**2 would be multiplied by its size. So z is split in two halves of its bits (Dekker, "A
+    floating-point technique for extending the available precision", 1971): the square of the first is exact,
+    and what is left of z**2 is small.
+    """
+    zero = xp.zeros_like(z)
+    z = xp.minimum(xp.maximum(z, zero - 40), zero + 40)  # beyond it is 0, and the two parts are 0 and inf
+    spread = (134217729.0 if z.dtype == xp.float64 else 4097.0) * z
+    high = spread - (spread - z)
+    return xp.exp(-0.5 * (high * high)) * xp.exp(-0.5 * ((z - high) * (z + high)))
 
 
 def normal_cdf(xp: Any, z: Any, e: Any) -> Any:
-    """The normal distribution's probability below a finite z, for e = exp(-z**2 / 2)."""
+    """The normal distribution's probability below a finite z, for e = gaussian(z)."""
     own = getattr(xp, "normal_cdf", None)
     if own is not None:
         return own(z)
-    tail = 0.5 * e * erfcx(xp, 0.7071067811865476 * xp.where(z < 0, -z, z))
+    tail = e * tail_ratio(xp, xp.where(z < 0, -z, z))
     return xp.where(z < 0, tail, 1 - tail)
