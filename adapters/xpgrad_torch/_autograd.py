@@ -12,6 +12,7 @@ import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._stacked import Stacked, joined
 
 __all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
 
@@ -41,12 +42,19 @@ class _XpgradKernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        kernel = ctx.kernel
-        needs = ctx.needs_input_grad[1 : len(kernel.operands) + 1]
+        needs = ctx.needs_input_grad[1 : len(ctx.kernel.operands) + 1]
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * len(ctx.needs_input_grad)
+        grads = _XpgradKernel._gradients(ctx, needs, list(ctx.saved_tensors), cotangents)
+        return None, *grads, None, None, None
+
+    @staticmethod
+    def _gradients(
+        ctx: Any, needs: Sequence[bool], arrays: list[Tensor | None], cotangents: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """Return the gradients of those operands that need one, from what the forward saved."""
+        kernel = ctx.kernel
         wrt = tuple(name for name, need in zip(kernel.operands, needs, strict=True) if need)
-        arrays = list(ctx.saved_tensors)
         # Where this gradient is part of a graph, or of something that torch.func follows, it needs rules too.
         followed = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
         if ctx.again and kernel.saved:
@@ -65,7 +73,7 @@ class _XpgradKernel(torch.autograd.Function):
         else:
             grads = kernel.gradient(arrays, wrt, ctx.attributes | ctx.asked)
         by_name = dict(zip(wrt, grads, strict=True))
-        return None, *(by_name.get(name) for name in kernel.operands), None, None, None
+        return [by_name.get(name) for name in kernel.operands]
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -93,6 +101,69 @@ class _EagerKernel(_XpgradKernel):
         return outputs
 
     setup_context = staticmethod(torch.autograd.function._SingleLevelFunction.setup_context)
+
+
+class _StackedKernel(torch.autograd.Function):
+    """The same for operands of which some are `Stacked`: what joins them needs no nodes of autograd's.
+
+    Its arguments are a `Kernel`, of each operand the number of parameters and of directions, these parameters
+    one behind the other, and what `_XpgradKernel` has behind the operands.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        kernel, layout, *flat, attributes, asked, again = args
+        outputs = tuple(kernel.forward(*joined(_grouped(layout, flat)), **attributes))
+        ctx.save_for_backward(*flat, *([] if again else kernel.saved_of(outputs)))
+        ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
+        ctx.set_materialize_grads(False)
+        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, attributes, asked, again
+        ctx.layout, ctx.count = layout, len(flat)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        if all(cotangent is None for cotangent in cotangents):
+            return (None,) * len(ctx.needs_input_grad)
+        kernel, count, saved = ctx.kernel, ctx.count, ctx.saved_tensors
+        operands = _grouped(ctx.layout, saved[:count])
+        needed = _grouped(ctx.layout, ctx.needs_input_grad[2 : count + 2])
+        needs = [any(one.parameters) if type(one) is Stacked else one for one in needed]
+        by_name = dict(zip(kernel.operands, joined(operands), strict=True))
+        arrays = [by_name[name] for name in kernel.taken]
+        grads = _XpgradKernel._gradients(ctx, needs, [*arrays, *saved[count:]], cotangents)
+        flat: list[Tensor | None] = []
+        for operand, grad in zip(operands, grads, strict=True):
+            flat += operand.parts(grad) if type(operand) is Stacked else (grad,)
+        return None, None, *flat, None, None, None
+
+
+def _grouped(layout: Sequence[tuple[int, int]], flat: Sequence[Any]) -> list[Any]:
+    """Return operands from their parameters one behind the other; those of no parameters are as they are."""
+    operands: list[Any] = []
+    start = 0
+    for size, directions in layout:
+        whole = directions < 0
+        operands.append(flat[start] if whole else Stacked(flat[start : start + size], directions))
+        start += size
+    return operands
+
+
+def _apply_stacked(
+    kernel: Kernel,
+    operands: Sequence[Any],
+    attributes: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    again: bool,
+) -> Sequence[Tensor]:
+    """Run the kernel on operands of which some are `Stacked`."""
+    layout: list[tuple[int, int]] = []
+    flat: list[Any] = []
+    for x in operands:
+        stacked = type(x) is Stacked
+        flat += x.parameters if stacked else (x,)
+        layout.append((len(x.parameters), x.directions) if stacked else (1, -1))
+    return _StackedKernel.apply(kernel, layout, *flat, attributes, asked, again)
 
 
 class _XpgradGradient(torch.autograd.Function):
@@ -194,6 +265,9 @@ def apply(
     **asked
         Attributes of the gradient alone.
     """
+    stacked = Stacked in map(type, operands)
+    if stacked and is_followed():
+        operands, stacked = joined(operands), False
     kernel.check(operands)
     # The kernel's forward does not know this attribute, and the backward is late for an error.
     if asked.get("peephole", "full") not in ("full", "truncated"):
@@ -201,7 +275,9 @@ def apply(
     outputs: Sequence[Tensor]
     if has_expanded(operands):
         return _run_expanded(kernel, operands, attributes, again, asked)
-    if is_recorded():
+    if stacked:
+        outputs = _apply_stacked(kernel, operands, attributes, asked, again)
+    elif is_recorded():
         outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
     elif forward_ad._current_level >= 0:
         outputs = _as_many_operators(kernel, operands, attributes, asked)

@@ -8,22 +8,15 @@ import torch
 from torch import Tensor
 
 import xpgrad
-from xpgrad._recurrent import run_foreign
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._library import register
+from xpgrad_torch._programs import Programs
+from xpgrad_torch._stacked import Stacked
 
 _OPEN = ("...", "?")  # axes of any number
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
 )
-_FOREIGN = {"gate_order", "keep_products", "products"}
-
-
-def _run(name: str, **keywords: Any) -> Any:
-    function = getattr(xpgrad, name)
-    if _FOREIGN.isdisjoint(keywords):
-        return function(**keywords)
-    return run_foreign(function, **keywords)
 
 
 class Kernel:
@@ -101,6 +94,8 @@ class Kernel:
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
         self._images = images
+        recurrent = ((name, self.operands), (self.gradient_name, self._arguments)) if ordered else ()
+        self._programs = [Programs(*one) for one in recurrent]
         self.operator, self.gradient_operator = register(self)
 
     def __repr__(self) -> str:
@@ -110,10 +105,12 @@ class Kernel:
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
-        named = dict(zip(self.operands, operands, strict=True))
         if self._keeps_products:
             attributes["keep_products"] = True
-        outputs = _run(self.name, **named, **attributes)
+        if self._programs:
+            return tuple(self._programs[0].run(operands, attributes))
+        named = dict(zip(self.operands, operands, strict=True))
+        outputs = getattr(xpgrad, self.name)(**named, **attributes)
         if self._has_channels_last(named):
             return (to_channels_last(outputs),)
         return outputs if isinstance(outputs, tuple) else (outputs,)
@@ -137,10 +134,14 @@ class Kernel:
             options: dict[str, Any] = {"wrt": own} if self._selects else {}
             if per_sample:
                 options["per_sample"] = True
-            named = dict(zip(self._arguments, arrays, strict=True))
-            results = _run(self.gradient_name, **named, **attributes, **options)
+            options = {**attributes, **options}
+            if self._programs:
+                results = self._programs[1].run(arrays, options)
+            else:
+                named = dict(zip(self._arguments, arrays, strict=True))
+                results = getattr(xpgrad, self.gradient_name)(**named, **options)
             grads |= zip(self._graded, results if self._selects else (results,), strict=True)
-            if not per_sample and self._has_channels_last(named):
+            if self._images and not per_sample and self._has_channels_last(named):
                 grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
         if len(own) < len(wrt):
             grads |= self._composed_gradient(arrays, [name for name in wrt if name not in own], attributes)
@@ -236,7 +237,7 @@ class Kernel:
     def check(self, operands: Sequence[Any]) -> None:
         """Raise TypeError for an operand that is no tensor."""
         for name, operand in zip(self.operands, operands, strict=True):
-            if not isinstance(operand, Tensor) and (operand is not None or name in self.required):
+            if not isinstance(operand, Tensor | Stacked) and (operand is not None or name in self.required):
                 raise TypeError(f"{self.name}: {name} is {type(operand).__name__}, expected torch.Tensor")
 
     def axes(self, name: str, attributes: Mapping[str, Any]) -> list[str]:

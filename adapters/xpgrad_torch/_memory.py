@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch._stacked import joined
 
 # The state in which one segment ends is the one in which the next begins.
 _ENDS = {"initial_h": "H_t", "initial_c": "C_t"}
@@ -37,6 +38,7 @@ def apply_sequence(
     check_save(kernel.name, save)
     if isinstance(save, str):
         return apply(kernel, operands, attributes, again=save == "states", **asked)
+    operands = joined(operands)
     kernel.check(operands)
     named = dict(zip(kernel.operands, operands, strict=True))
     parts = [

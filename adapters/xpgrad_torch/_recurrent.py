@@ -14,6 +14,7 @@ from xpgrad_torch import functional
 from xpgrad_torch._autograd import autocasts
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._memory import check_save
+from xpgrad_torch._stacked import Stacked, joined_by_name
 
 States = tuple[Tensor, ...]
 
@@ -79,7 +80,7 @@ class Recurrent(nn.Module):
         """Return the attributes that the gradient has and the kernel has not."""
         return {}
 
-    def _run_kernel(self, **operands: Tensor | None) -> States:
+    def _run_kernel(self, **operands: Any) -> States:
         attributes = self._attributes() | self._gradient_attributes()
         return functional.run_recurrent(self._KERNEL, operands, attributes | {"gate_order": self._GATE_ORDER})
 
@@ -288,7 +289,7 @@ class Layers(Recurrent, nn.RNNBase):
         initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
         operands = {"X": X, **self._onnx_weights(layer, parameters), **initial}
         if autocasts(X):
-            operands = self._autocast(operands, states[0].dtype if states else X.dtype)
+            operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
         H_all, *finals = self._run_kernel(**operands, sequence_lens=lengths)
         output = H_all.transpose(1, 2).flatten(2) if self.bidirectional else H_all.squeeze(1)
         return output, tuple(finals)
@@ -305,11 +306,11 @@ class Layers(Recurrent, nn.RNNBase):
         names = [f"{part}_{suffix}" for part in parts for suffix in suffixes]
         return {name: self._parameter(name) for name in names}
 
-    def _onnx_weights(self, layer: int, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _onnx_weights(self, layer: int, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the parameters of a layer by ONNX's names, and stacked as there; the gates are PyTorch's."""
         suffixes = self._suffixes(layer)
         return {
-            operand: _stack(
+            operand: Stacked(
                 [parameters[f"{part}_{suffix}"] for suffix in suffixes for part in parts], len(suffixes)
             )
             for operand, parts in self._operand_parts().items()
@@ -365,7 +366,7 @@ class Cell(Recurrent, nn.RNNCellBase):
         """Run the step on input and states, with parameters by their names."""
         operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **self._onnx_weights(parameters)}
         if autocasts(rows[0]):
-            operands = self._autocast(operands, rows[-1].dtype)
+            operands = self._autocast(joined_by_name(operands), rows[-1].dtype)
         return self._run_kernel(**operands)
 
     def _run_expanded(self, rows: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> States:
@@ -386,11 +387,11 @@ class Cell(Recurrent, nn.RNNCellBase):
             parameters |= {"bias_ih": self.bias_ih, "bias_hh": self.bias_hh}
         return parameters
 
-    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the parameters by ONNX's names; the gates are PyTorch's."""
-        weights = {"W": parameters["weight_ih"], "R": parameters["weight_hh"]}
+        weights: dict[str, Any] = {"W": parameters["weight_ih"], "R": parameters["weight_hh"]}
         if self.bias:
-            weights["B"] = torch.cat((parameters["bias_ih"], parameters["bias_hh"]))
+            weights["B"] = Stacked((parameters["bias_ih"], parameters["bias_hh"]), 0)
         return weights
 
     def _smallest_operands(self) -> list[np.ndarray]:
@@ -401,14 +402,6 @@ class Cell(Recurrent, nn.RNNCellBase):
 def _holder(option: str) -> str:
     """Return the name of the attribute that holds an option."""
     return f"_{option}" if option.startswith("activation") else option
-
-
-def _stack(parameters: Sequence[Tensor], directions: int) -> Tensor:
-    """Return what belongs to each direction in turn, behind an axis for the directions."""
-    if len(parameters) == 1:
-        return parameters[0].unsqueeze(0)  # no copy
-    joined = torch.cat(list(parameters))
-    return joined.view(directions, -1, *joined.shape[1:])
 
 
 def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:

@@ -22,6 +22,8 @@ _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
 _FUNCTIONS = Functions()
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
@@ -68,14 +70,21 @@ class TorchEngine(NumpyEngine):
 
     def form(self, arrays: Collection[torch.Tensor]) -> Form | None:
         """See NumpyEngine.form."""
-        layouts, grad = [], torch.is_grad_enabled()
+        layouts, grad, is_wrapped = [], torch.is_grad_enabled(), _is_wrapped
         dtype = next(iter(arrays)).dtype
         if dtype not in _COMPUTED:
             return None
-        for array in arrays:
-            if not _plain(array) or array.dtype is not dtype or (grad and array.requires_grad):
-                return None
-            if not array.numel():
+        for array in arrays:  # as _plain does; its calls would take as long as what it looks at
+            if (
+                type(array) not in _TENSORS
+                or array.dtype is not dtype
+                or not array.is_cpu
+                or array.layout is not torch.strided
+                or is_wrapped(array)
+                or array.is_neg()
+                or (grad and array.requires_grad)
+                or not array.numel()
+            ):
                 return None
             layouts.append((array.shape, array.stride()))
         return self._form(_COMPUTED[dtype], layouts)
@@ -181,10 +190,10 @@ def _fresh(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
 
 def _plain(tensor: Any) -> bool:
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        type(tensor) in _TENSORS
         and tensor.is_cpu
         and tensor.layout is torch.strided
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not _is_wrapped(tensor)
         and not tensor.is_neg()
     )
 

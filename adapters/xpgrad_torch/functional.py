@@ -130,9 +130,12 @@ _RECURRENT = {kernel.name: kernel for kernel in (_LSTM, _GRU, _LSTM_CELL, _GRU_C
 
 
 def run_recurrent(
-    name: str, operands: Mapping[str, Tensor | None], attributes: Mapping[str, Any]
+    name: str, operands: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> tuple[Tensor, ...]:
-    """Return what the function of that name does, for weights in the order of gates of an attribute."""
+    """Return what the function of that name does, for weights in the order of gates of an attribute.
+
+    Operands are tensors or `Stacked`.
+    """
     kernel, own = _RECURRENT[name], dict(attributes)
     asked = {p.name: own.pop(p.name) for p in kernel.gradient_attributes}
     ordered = [operands.get(name) for name in kernel.operands]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._recurrent import Cell, Layers, Recurrent, States
+from xpgrad_torch._stacked import Stacked, joined_by_name
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell"]
 
@@ -198,6 +199,7 @@ class LSTM(_LSTMOptions, Layers):
         S = operands.pop("S", None)
         if S is None:
             return super()._run_kernel(**operands)
+        S, operands = S.joined() if isinstance(S, Stacked) else S, joined_by_name(operands)
         X, W, R, lengths = (operands[name] for name in ("X", "W", "R", "sequence_lens"))
         h_0 = operands.pop("initial_h", None)
         operands["R"] = R @ S
@@ -385,7 +387,7 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
         parameters = super()._parameters_by_name()
         return parameters | {"weight_peephole": self.weight_peephole} if self.peephole else parameters
 
-    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         weights = super()._onnx_weights(parameters)
         return weights | {"P": parameters["weight_peephole"]} if self.peephole else weights
 

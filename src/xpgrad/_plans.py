@@ -8,7 +8,7 @@ down, and from then on nothing else runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,12 +35,26 @@ class Lengths(NamedTuple):
     numbers: np.ndarray | None
 
 
+class Plan(NamedTuple):
+    """A program, the engine that runs it, the type of its results, and the names of its arrays."""
+
+    engine: Any
+    program: Program
+    kind: Any
+    names: tuple[str, ...]
+
+    def run(self, arrays: Iterable[Any]) -> Any:
+        """What a call for these arrays returns."""
+        return self.kind._make(self.engine.run(self.program, arrays))
+
+
 def planned(
     compute: Callable[..., Any],
     operator: str,
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
     lengths_of: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Lengths],
+    seen: list[Plan] | None = None,
 ) -> Any:
     """What ``compute(operator, arrays, recorder, **options)`` returns, a named tuple of arrays and None.
 
@@ -56,6 +70,8 @@ def planned(
         All that it depends on otherwise.
     lengths_of : callable
         Gives the lengths, by engine, arrays and options.
+    seen : list, optional
+        Takes the program from which the call ran, for callers that find it again by themselves.
     """
     given = {name: array for name, array in arrays.items() if array is not None and name != "sequence_lens"}
     engine = engines.of_type(next(iter(given.values()), None))
@@ -86,6 +102,8 @@ def planned(
     if known is None:
         return compute(operator, arrays, None, **options)
     program, kind = known
+    if seen is not None and numbers is None:
+        seen.append(Plan(engine, program, kind, tuple(given)))
     return kind._make(engine.run(program, given.values(), numbers))
 
 

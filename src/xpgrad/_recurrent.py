@@ -21,7 +21,7 @@ from xpgrad._arguments import (
     check_shape,
 )
 from xpgrad._computation import Computation
-from xpgrad._plans import Lengths, planned
+from xpgrad._plans import Lengths, Plan, planned
 from xpgrad._timeline import Chunk, RecordedTimeline, Timeline
 from xpgrad.engine.recorder import Recorder
 
@@ -54,9 +54,10 @@ class _Foreign(NamedTuple):
 
     options: dict[str, Any]
     arrays: dict[str, Any]
+    seen: list[Plan] | None
 
 
-_PLAIN = _Foreign({}, {})
+_PLAIN = _Foreign({}, {}, None)
 _foreign: ContextVar[_Foreign] = ContextVar("xpgrad_foreign", default=_PLAIN)
 
 
@@ -66,6 +67,7 @@ def run_foreign(
     gate_order: Sequence[int] | None = None,
     products: Any = None,
     keep_products: bool = False,
+    seen: list[Plan] | None = None,
     **keywords: Any,
 ) -> Any:
     """What the kernel returns for a framework's own layout of weights, and with more kept for the gradient.
@@ -81,11 +83,13 @@ def run_foreign(
         Let `gru` return one more output, the candidate's recurrent products (T, D, N, H).
     products : array, optional
         These, for `gru_grad`, which else makes them anew.
+    seen : list, optional
+        Takes the program from which the call ran.
     """
     options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
     if keep_products:
         options["keep_products"] = True
-    token = _foreign.set(_Foreign(options, {} if products is None else {"products": products}))
+    token = _foreign.set(_Foreign(options, {} if products is None else {"products": products}, seen))
     try:
         return kernel(*arrays, **keywords)
     finally:
@@ -102,7 +106,7 @@ def planned_call(
     """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
     foreign = _foreign.get()
     named = dict(zip(names, arrays, strict=True)) | foreign.arrays
-    return planned(compute, operator, named, {**options, **foreign.options}, _lengths_of)
+    return planned(compute, operator, named, {**options, **foreign.options}, _lengths_of, foreign.seen)
 
 
 def _lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:

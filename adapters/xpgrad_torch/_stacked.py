@@ -1,0 +1,49 @@
+"""Operands that consist of several parameters, as PyTorch's modules have them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Stacked(NamedTuple):
+    """Parameters that are one operand of a kernel, each direction's one behind the other's.
+
+    Parameters
+    ----------
+    parameters : sequence of Tensor
+        What the operand consists of.
+    directions : int
+        Length of the operand's first axis, that of the directions; 0 where it has none, in a single step.
+    """
+
+    parameters: Sequence[Tensor]
+    directions: int
+
+    def joined(self) -> Tensor:
+        """Return the operand."""
+        if len(self.parameters) == 1:
+            (whole,) = self.parameters
+            return whole.unsqueeze(0) if self.directions else whole  # no copy
+        whole = torch.cat(list(self.parameters))
+        return whole.view(self.directions, -1, *whole.shape[1:]) if self.directions else whole
+
+    def parts(self, grad: Tensor | None) -> Sequence[Tensor | None]:
+        """Return each parameter's part of the operand's gradient."""
+        if grad is None:
+            return (None,) * len(self.parameters)
+        flat = grad.reshape(-1, *grad.shape[2:]) if self.directions else grad
+        if len(self.parameters) == 1:
+            return (flat,)
+        return flat.split([parameter.shape[0] for parameter in self.parameters])
+
+
+def joined(operands: Iterable[Any]) -> list[Tensor | None]:
+    """Return the operands, those of several parameters as one tensor each."""
+    return [x.joined() if type(x) is Stacked else x for x in operands]
+
+
+def joined_by_name(operands: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the same by their names; those that are absent have none."""
+    return dict(zip(operands, joined(operands.values()), strict=True))  # type: ignore[arg-type]

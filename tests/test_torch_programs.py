@@ -1,0 +1,119 @@
+"""The short way from a recurrent module to its program, and weights that are joined on it."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+
+import xpgrad  # noqa: E402
+import xpgrad_torch  # noqa: E402
+from xpgrad_torch import functional  # noqa: E402
+
+N, I, H = 3, 4, 5
+CELLS = {"LSTMCell": torch.nn.LSTMCell, "GRUCell": torch.nn.GRUCell}
+LAYERS = {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
+
+
+def pair(name, **options):
+    theirs = (CELLS | LAYERS)[name](I, H, dtype=torch.float64, **options)
+    ours = getattr(xpgrad_torch, name)(I, H, dtype=torch.float64, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def results(module, x):
+    """The output and all gradients; four calls of a module see what the first one left behind."""
+    out = module(x)
+    out = out[0] if isinstance(out, tuple) else out
+    grads = torch.autograd.grad(out.pow(2).sum(), [x, *module.parameters()])
+    return out, *grads
+
+
+@pytest.mark.parametrize("name", [*CELLS, *LAYERS])
+@pytest.mark.parametrize("bias", [False, True])
+def test_four_calls_with_new_numbers(name, bias):
+    ours, theirs = pair(name, bias=bias)
+    shape = (N, I) if name in CELLS else (6, N, I)
+    for _ in range(4):
+        with torch.no_grad():
+            for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+                a.copy_(torch.randn_like(a))
+                b.copy_(a)
+        x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        for a, b in zip(results(ours, x), results(theirs, x), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", [*CELLS, *LAYERS])
+def test_some_parameters_are_frozen(name):
+    """One bias of two has a gradient, the other none; of weights too."""
+    ours, theirs = pair(name)
+    x = torch.randn((N, I) if name in CELLS else (6, N, I), dtype=torch.float64)
+    for module in (ours, theirs):
+        for number, parameter in enumerate(module.parameters()):
+            parameter.requires_grad_(number in (1, 3))
+    for _ in range(2):
+        for module in (ours, theirs):
+            out = module(x)
+            (out[0] if isinstance(out, tuple) else out).sum().backward()
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert (a.grad is None) == (b.grad is None)
+            if a.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", [*CELLS, *LAYERS])
+def test_gradients_of_gradients_reach_joined_weights(name):
+    ours, theirs = pair(name)
+    x = torch.randn((N, I) if name in CELLS else (3, N, I), dtype=torch.float64, requires_grad=True)
+
+    def second(module):
+        out = module(x)
+        out = out[0] if isinstance(out, tuple) else out
+        grads = torch.autograd.grad(out.pow(2).sum(), [x, *module.parameters()], create_graph=True)
+        return torch.autograd.grad(sum(g.pow(2).sum() for g in grads), [*module.parameters()])
+
+    for _ in range(2):
+        for a, b in zip(second(ours), second(theirs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_an_option_that_changes_has_an_effect():
+    cell = xpgrad_torch.LSTMCell(I, H)
+    x, weights = torch.randn(N, I), dict(cell.named_parameters())
+    plain = [cell(x)[0] for _ in range(2)][-1]
+    cell.clip = 0.01
+    clipped = [cell(x)[0] for _ in range(2)][-1]
+    assert not torch.allclose(plain, clipped)
+    cell.clip = None
+    torch.testing.assert_close(cell(x)[0], plain, rtol=0, atol=0)
+    assert weights
+
+
+def test_equal_options_of_another_type_are_still_wrong():
+    x, W, R = torch.randn(3, N, I), torch.randn(1, 3 * H, I), torch.randn(1, 3 * H, H)
+    for _ in range(2):
+        functional.gru(x, W, R, linear_before_reset=1)
+        with pytest.raises(ValueError, match="layout"):
+            functional.gru(x, W, R, linear_before_reset=1, layout=False)
+        with pytest.raises(ValueError, match="layout"):
+            functional.gru(x, W, R, linear_before_reset=1, layout=0.0)
+
+
+def test_a_forced_engine_is_taken(monkeypatch):
+    cell = xpgrad_torch.GRUCell(I, H)
+    x = torch.randn(N, I)
+    for _ in range(2):
+        cell(x)
+    seen = []
+    monkeypatch.setattr(
+        xpgrad.engine.StandardEngine, "scan", lambda self, *args: seen.append(args) or scan(self, *args)
+    )
+    with xpgrad.use_engine("standard"):
+        cell(x)
+    assert seen
+
+
+scan = xpgrad.engine.StandardEngine.scan
