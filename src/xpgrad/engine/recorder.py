@@ -32,6 +32,7 @@ from xpgrad.engine.standard import first_row
 
 Strides = tuple[int, ...]
 Sizes = tuple[int | Quantity, ...]
+_STACK = 256  # matrices of a stack whose products a program writes down one by one
 _ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet in few lines of the caches
 
 
@@ -191,7 +192,7 @@ class RecordedNamespace:
         Along the first axis, an array that is all of its memory is not copied: that memory becomes a part of
         the result's, before anything is written to it. No kernel writes to arrays that it has joined.
         """
-        sizes = list(arrays[0].sizes)
+        sizes, axis = list(arrays[0].sizes), axis % arrays[0].ndim
         if any(isinstance(x.sizes[axis], Quantity) for x in arrays):
             raise CannotRecordError("joining arrays whose sizes the lengths decide")
         sizes[axis] = sum(x.shape[axis] for x in arrays)
@@ -207,6 +208,13 @@ class RecordedNamespace:
     def stack(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
         """Along a new axis."""
         return self.concat([self.expand_dims(x, axis=axis) for x in arrays], axis=axis)
+
+    def sum(self, x: Recorded, *, axis: int) -> Recorded:
+        """The sum along the first axis."""
+        if axis != 0:
+            raise CannotRecordError("sums along other axes than the first")
+        rows = self.reshape(x, (x.shape[0], prod(x.shape[1:])))
+        return self.reshape(self._recorder.column_sums(rows), x.shape[1:])
 
     def roll(self, x: Recorded, shift: int, *, axis: int) -> Recorded:
         """The elements moved along an axis, those at its end to its beginning."""
@@ -361,10 +369,21 @@ class Recorder:
 
     def matmul(self, a: Recorded, b: Recorded) -> Recorded:
         """Matrix product, in new memory."""
+        if a.ndim == b.ndim == 3:
+            return self._matmul_each(a, b)
         if a.ndim != 2 or b.ndim != 2:
-            raise CannotRecordError("products of stacks of matrices")
+            raise CannotRecordError("products of larger stacks of matrices")
         result = self.fresh((a.sizes[0], b.sizes[1]))
         self._multiply(result, a, b)
+        return result
+
+    def _matmul_each(self, a: Recorded, b: Recorded) -> Recorded:
+        """The product of each matrix of a stack with its own, one after the other."""
+        if a.shape[0] > _STACK:
+            raise CannotRecordError("products of many matrices")
+        result = self.fresh((a.sizes[0], a.sizes[1], b.sizes[2]))
+        for number in range(a.shape[0]):
+            self._multiply(result[number, ...], a[number, ...], b[number, ...])
         return result
 
     def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int | Quantity) -> None:
