@@ -135,12 +135,15 @@ def _listed(page, module):
         ("xpgrad", ["recurrent", "convolution", "activations", "losses", "tools"]),
         ("xpgrad.testing", ["testing"]),
         ("xpgrad_torch", ["pytorch"]),
+        ("xpgrad_onnx", ["onnx"]),
         ("xpgrad_torch.functional", ["pytorch_functional"]),
     ],
 )
 def test_every_public_name_has_a_page(module, pages):
     if module.startswith("xpgrad_torch"):
         pytest.importorskip("torch", reason="torch is not installed")
+    if module == "xpgrad_onnx":
+        pytest.importorskip("onnx", reason="onnx is not installed")
     listed = [name for page in pages for name in _listed(page, module)]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(importlib.import_module(module).__all__) - {"__version__", "functional"}

@@ -6,6 +6,7 @@ xpgrad's kernels; ONNX's own recurrent operators, convolutions and activations r
 """
 
 from xpgrad_onnx._gradient import gradient_model
-from xpgrad_onnx._operators import DOMAIN, operators
+from xpgrad_onnx._operators import DOMAIN as DOMAIN
+from xpgrad_onnx._operators import operators
 
-__all__ = ["DOMAIN", "gradient_model", "operators"]
+__all__ = ["gradient_model", "operators"]
