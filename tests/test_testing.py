@@ -457,3 +457,11 @@ def test_examples_run() -> None:
     results = doctest.testmod(xpgrad.testing)
     assert results.attempted > 10
     assert results.failed == 0
+
+
+def test_check_vjp_refuses_what_silently_becomes_float32():
+    jnp = pytest.importorskip("jax.numpy", reason="jax not installed")
+    x = {"X": jnp.ones((2, 3), dtype="float32")}
+    wrong = pytest.raises(TypeError, match="tanh: X became float32 where float64 was asked for")
+    with wrong, pytest.warns(UserWarning, match="truncated to dtype float32"):
+        check_vjp(jnp.tanh, lambda dY, X: dY * (1 - jnp.tanh(X) ** 2), x, operator="tanh")

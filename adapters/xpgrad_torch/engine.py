@@ -35,6 +35,7 @@ class TorchEngine(NumpyEngine):
     """
 
     name = "torch"
+    is_host = True
     array_types = (torch.Tensor, torch.nn.Parameter)
 
     def __init__(self) -> None:

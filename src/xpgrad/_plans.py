@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad import engine as engines
-from xpgrad.engine.program import Program
+from xpgrad.engine.foreign import ForeignEngine, ForeignProgram
+from xpgrad.engine.program import Program, address_of
 from xpgrad.engine.recorder import CannotRecordError, Recorder
 
 # How many calls of a form run without a program: a form that comes once is not worth one.
@@ -22,6 +25,7 @@ _FIRST_CALLS = 1
 _MOST = 512  # forms
 _known: dict[tuple, Any] = {}  # of each form: how often it came, or its program and the type of its results
 _writing = threading.Lock()
+_writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
 
 
 class Lengths(NamedTuple):
@@ -73,6 +77,8 @@ def planned(
     seen : list, optional
         Takes the program from which the call ran, for callers that find it again by themselves.
     """
+    if (writing := _writing_for.get()) is not None:
+        return writing.record(compute, operator, arrays, options)
     given = {name: array for name, array in arrays.items() if array is not None and name != "sequence_lens"}
     engine = engines.of_type(next(iter(given.values()), None))
     form = None if engine is None else engine.form(given.values())
@@ -136,3 +142,74 @@ def _plan(
         return recorder.program(result), type(result)
     except CannotRecordError:
         return None
+
+
+# --- for a host that runs programs itself
+
+
+class _Writing:
+    """A call that is written down for a host, on arrays that stand for those to come."""
+
+    def __init__(self, engine: ForeignEngine) -> None:
+        self._engine = engine
+        self.recorder: Recorder | None = None
+        self.arrays: list[Any] = []
+
+    def record(
+        self,
+        compute: Callable[..., Any],
+        operator: str,
+        arrays: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> Any:
+        """What ``compute`` returns: recorded arrays."""
+        given = {name: array for name, array in arrays.items() if array is not None}
+        self.arrays = list(given.values())
+        layouts = {name: (array.shape, _row_major(array.shape)) for name, array in given.items()}
+        self.recorder = Recorder(self._engine, layouts, self.arrays[0].dtype)
+        return compute(operator, arrays, self.recorder, **options)
+
+
+def write_program(
+    kernel: Callable[..., Any],
+    engine: ForeignEngine,
+    arrays: Mapping[str, tuple[tuple[int, ...], Any]],
+    options: Mapping[str, Any],
+) -> ForeignProgram:
+    """The program of ``kernel(**arrays, **options)`` for a host.
+
+    Parameters
+    ----------
+    kernel : callable
+        A kernel that is `planned`; its result is an array or a tuple of arrays and None.
+    engine : ForeignEngine
+        For the machine.
+    arrays : mapping of str to (tuple of int, dtype)
+        Shapes and dtypes of its arrays, which will be contiguous.
+    options : mapping of str to object
+        Its other arguments.
+
+    Raises
+    ------
+    CannotRecordError
+        Where it asks for what has no instruction.
+    """
+    standing = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in arrays.items()}
+    number_of = {address_of(array): number for number, array in enumerate(standing.values())}
+    writing = _Writing(engine)
+    token = _writing_for.set(writing)
+    try:
+        outputs = kernel(**standing, **options)
+    finally:
+        _writing_for.reset(token)
+    if writing.recorder is None:
+        raise CannotRecordError(f"{kernel.__name__} has no program")
+    results = list(outputs) if isinstance(outputs, tuple) else [outputs]
+    program = writing.recorder.program(results)
+    inputs = [number_of[address_of(array)] for array in writing.arrays]
+    made = sum(result is not None for result in results)
+    return ForeignProgram(program, [*inputs, *range(len(standing), len(standing) + made)])
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))

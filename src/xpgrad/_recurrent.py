@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from xpgrad import engine as engines
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS, Activation
 from xpgrad._arguments import (
     check_arrays,
@@ -22,7 +23,7 @@ from xpgrad._arguments import (
 )
 from xpgrad._computation import Computation
 from xpgrad._plans import Lengths, Plan, planned
-from xpgrad._timeline import Chunk, RecordedTimeline, Timeline
+from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 from xpgrad.engine.recorder import Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -211,12 +212,14 @@ class RecurrentCall:
             for index, backwards in enumerate(reverse)
         ]
 
-    def _timeline(self, lengths: list[int] | None, reverse: bool) -> Timeline | RecordedTimeline:
-        """The rows of one direction; in a program, whose calls have lengths of their own, for all lengths."""
+    def _timeline(self, lengths: Any, reverse: bool) -> Timeline | RecordedTimeline | MaskedTimeline:
+        """The rows of one direction; for all lengths where a program or a trace awaits these."""
         if self._recorder is not None and lengths is not None:
             recorded = self._recorder.input("sequence_lens")
             return RecordedTimeline(self._recorder, self.T, self.N, recorded, reverse)
-        return Timeline(self.xp, self.T, self.N, lengths, reverse, self.arrays["X"])
+        known = lengths is None or isinstance(lengths, list)
+        kind = Timeline if known else MaskedTimeline
+        return kind(self.xp, self.T, self.N, lengths, reverse, self.arrays["X"])
 
     # --- checks
 
@@ -255,20 +258,14 @@ class RecurrentCall:
             else:
                 check_shape(operator, name, array, f"T, D, N, {unit}", (T, D, N, width * H))
 
-    def _check_lengths(self, sequence_lens: Any) -> list[int] | None:
+    def _check_lengths(self, sequence_lens: Any) -> Any:
+        """The lengths as a list; the array itself where a trace does not know what is in it."""
         if sequence_lens is None:
             return None
-        check_shape(self.operator, "sequence_lens", sequence_lens, "N", (self.N,))
-        if hasattr(sequence_lens, "tolist"):
-            lengths = sequence_lens.tolist()
-        else:
-            lengths = [int(sequence_lens[number]) for number in range(self.N)]
-        for number, length in enumerate(lengths):
-            if not 0 <= length <= self.T:
-                raise ValueError(
-                    f"{self.operator}: sequence_lens[{number}] is {length}, expected 0 to T = {self.T}"
-                )
-        return lengths
+        if engines.is_traced(sequence_lens):
+            check_shape(self.operator, "sequence_lens", sequence_lens, "N", (self.N,))
+            return sequence_lens
+        return check_lengths(self.operator, sequence_lens, self.N, self.T)
 
     # --- between the caller's arrays and the kernel's
 
@@ -370,6 +367,25 @@ class RecurrentCall:
         if len(parts) == 1:  # no copy: it is a fresh array, and large
             return self._computation.lower(self.xp.expand_dims(parts[0], axis=axis))
         return self._computation.lower(self.xp.stack(parts, axis=axis))
+
+
+def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int]:
+    """The lengths of N sequences as a list.
+
+    Raises
+    ------
+    ValueError
+        Where there are not N of them, from 0 to T.
+    """
+    check_shape(operator, "sequence_lens", sequence_lens, "N", (N,))
+    if hasattr(sequence_lens, "tolist"):
+        lengths = sequence_lens.tolist()
+    else:
+        lengths = [int(sequence_lens[number]) for number in range(N)]
+    for number, length in enumerate(lengths):
+        if not 0 <= length <= T:
+            raise ValueError(f"{operator}: sequence_lens[{number}] is {length}, expected 0 to T = {T}")
+    return lengths
 
 
 def _choose_activations(

@@ -32,8 +32,8 @@ class Chunk(NamedTuple):
 
     start: int
     rows: int
-    later: np.ndarray
-    first: np.ndarray
+    later: Any
+    first: Any
 
     @property
     def most(self) -> int:
@@ -262,3 +262,106 @@ class RecordedTimeline:
     def zeros(self, width: int) -> Recorded:
         """See Timeline."""
         return self._recorder.arithmetic("zero", shape=(self.batch, width))
+
+
+class MaskedTimeline:
+    """The order of rows for one direction where a trace does not know the lengths.
+
+    What it offers is what `Timeline` offers. Padding has rows too, behind each sequence's own: they hold 0,
+    and steps leave them and the states as they are. A length below 0 is taken for 0, one above T for T.
+
+    Parameters
+    ----------
+    xp : namespace
+        Of the arrays.
+    steps, batch : int
+        T and N.
+    lengths : array
+        Of each sequence.
+    reverse : bool
+        Whether time runs backwards.
+    like : array
+        An array of the dtype in use.
+    """
+
+    dense = False
+
+    def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
+        self.xp, self.steps, self.batch, self.reverse, self._like = xp, steps, batch, reverse, like
+        self.rows = steps * batch
+        self._lengths = xp.clip(lengths, 0, steps)
+        step = xp.reshape(xp.arange(steps, dtype=lengths.dtype), (steps, 1))
+        self._valid = (step < self._lengths)[..., None]
+        self._mirrored = xp.clip(self._lengths - 1 - step, 0)[..., None]
+        self._table = np.zeros((steps, 4), dtype=np.int64)
+        starts = np.arange(steps) * batch
+        self._table[:, 0], self._table[:, 1], self._table[1:, 2] = batch, starts, starts[:-1]
+
+    def forward(self) -> tuple[MaskedSteps, MaskedSteps]:
+        """See Timeline."""
+        return MaskedSteps(self._table[:1], self._valid[:1]), MaskedSteps(self._table[1:], self._valid[1:])
+
+    def chunks(self, limit: int | None) -> Iterator[Chunk]:
+        """All steps from last to first, in one chunk."""
+        table = self._table[::-1].copy()
+        table[:, 3] = table[:, 1]
+        valid, alone = self.xp.flip(self._valid, axis=0), max(self.steps - 1, 0)
+        later = MaskedSteps(table[:alone], valid[:alone])
+        yield Chunk(0, self.rows, later, MaskedSteps(table[alone:], valid[alone:]))
+
+    def pack(self, array: Any) -> Any:
+        """See Timeline."""
+        return self.xp.reshape(self._ordered(array), (self.rows, array.shape[2]))
+
+    def unpack(self, rows: Any) -> Any:
+        """See Timeline."""
+        return self._ordered(self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1])))
+
+    def _ordered(self, array: Any) -> Any:
+        """From time to steps or back, which is the same; 0 behind each sequence's end."""
+        if self.reverse and self.steps:
+            array = self.xp.take_along_axis(array, self._mirrored, axis=0)
+        return self.xp.where(self._valid, array, self.xp.zeros((), dtype=array.dtype))
+
+    def sort(self, states: Any) -> Any:
+        """The states: the batch keeps its order."""
+        return states
+
+    def unsort(self, states: Any) -> Any:
+        """The states."""
+        return states
+
+    def last(self, rows: Any, initial: Any) -> Any:
+        """See Timeline."""
+        if not self.rows:
+            return initial
+        array = self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))
+        place = self.xp.clip(self._lengths - 1, 0)[None, :, None]
+        states = self.xp.take_along_axis(array, place, axis=0)[0, ...]
+        return self.xp.where(self._lengths[:, None] > 0, states, initial)
+
+    def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
+        """See Timeline."""
+        return self.xp.concat([initial, rows], axis=0)[: self.rows, :]
+
+    def zeros(self, width: int) -> Any:
+        """See Timeline."""
+        return self.xp.zeros((self.batch, width), dtype=self._like.dtype)
+
+
+class MaskedSteps:
+    """Steps that touch every row, of which only some are to change.
+
+    Parameters
+    ----------
+    table : integer array, shape (S, 4)
+        The steps as the engines' Span has them.
+    valid : boolean array, shape (S, N, 1)
+        Which rows change.
+    """
+
+    def __init__(self, table: np.ndarray, valid: Any) -> None:
+        self.table, self.valid = table, valid
+
+    def __len__(self) -> int:
+        return len(self.table)

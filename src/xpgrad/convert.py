@@ -1,7 +1,8 @@
-"""Recurrent weights, and their gradients, between the layouts of ONNX, PyTorch, Keras and cuDNN.
+"""Recurrent weights, and gradients, between the layouts of ONNX, PyTorch, Keras, cuDNN, Flax and Equinox.
 
 Every layout is described by data: the order of its gates, the names of its arrays, whether weights are
-transposed, and how biases are kept. `convert` goes through ONNX's order, by moving blocks of rows.
+transposed, and how biases are kept. `convert` goes through ONNX's order, by moving blocks of rows. The cells
+of Flax and Equinox are read and written as PyTorch's layout (`_cell_layouts`).
 
 References
 ----------
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from xpgrad import _cell_layouts
 from xpgrad._arguments import check_arrays, check_choice, check_shape
 
 _CONVERT = "convert"
@@ -85,6 +87,9 @@ def convert(
                         weight_peephole (3H,) of `xpgrad_torch.LSTM`
     keras   ifco, zrh   kernel (I, GH), recurrent_kernel (H, GH), bias (GH,) or (2, GH)
     cudnn   ifgo, rzn   W (GH, I), R (GH, H), bW (GH,), bR (GH,): matrices 0 to G - 1, then G to 2G - 1
+    flax    ifgo, rzn   linen's: for each gate, such as i, "ii": {"kernel": (I, H)} and
+                        "hi": {"kernel": (H, H), "bias": (H,)}; the GRU's biases are in "ir", "iz", "in", "hn"
+    equinox ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias (GH,), the GRU's bias_n (H,)
     ======  ==========  ==================================================================================
 
     Parameters
@@ -93,8 +98,9 @@ def convert(
         Whose parameters they are.
     parameters : mapping of str to array
         Arrays by the source layout's names. Any may be missing. Further axes in front, such as D, stay.
-    source, target : {"onnx", "torch", "keras", "cudnn"}
-        Layouts.
+    source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
+        Layouts. Those of Flax and Equinox have a reset after the product alone, ``linear_before_reset=1``,
+        and one bias where two would be added.
     linear_before_reset : {0, 1}
         The GRU's reset convention, which no conversion changes: 1 is PyTorch's, cuDNN's and Keras'
         ``reset_after=True``. With 1 the candidate's recurrence bias is multiplied by the reset gate, so it
@@ -134,13 +140,15 @@ def convert(
     """
     check_choice(_CONVERT, "operator", operator, tuple(_LAYOUTS))
     layouts = _LAYOUTS[operator]
-    check_choice(_CONVERT, "source", source, tuple(layouts))
-    check_choice(_CONVERT, "target", target, tuple(layouts))
+    check_choice(_CONVERT, "source", source, (*layouts, *_cell_layouts.READERS))
+    check_choice(_CONVERT, "target", target, (*layouts, *_cell_layouts.WRITERS))
     check_choice(_CONVERT, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     if biases is not None:
         check_choice(_CONVERT, "biases", biases, (1, 2))
         if target != "keras":
             raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
+    if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
+        return _convert_cell(operator, parameters, source, target, linear_before_reset, biases, gradients)
     given = {name: array for name, array in parameters.items() if array is not None}
     if not given:
         return {}
@@ -169,6 +177,40 @@ def convert(
             )
         result[new.peephole] = given[old.peephole]
     return result
+
+
+def _convert_cell(
+    operator: str,
+    parameters: Mapping[str, Any],
+    source: str,
+    target: str,
+    linear_before_reset: int,
+    biases: int | None,
+    gradients: bool,
+) -> dict[str, Any]:
+    """From or to the layout of a framework's cell, by way of PyTorch's."""
+    if operator == "gru" and not linear_before_reset:
+        cell = source if source in _cell_layouts.READERS else target
+        raise ValueError(
+            f"convert: linear_before_reset is {linear_before_reset}, expected 1 for the layout {cell!r}, "
+            "whose reset gate multiplies the product"
+        )
+    options: dict[str, Any] = {"linear_before_reset": linear_before_reset, "gradients": gradients}
+    if source in _cell_layouts.READERS:
+        xp = check_arrays(_CONVERT, _cell_layouts.flattened(operator, source, parameters))
+        parameters = _cell_layouts.READERS[source](xp, operator, parameters, gradients)
+        source = "torch"
+    if target not in _cell_layouts.WRITERS:
+        return convert(operator, parameters, source, target, biases=biases, **options)
+    arrays = convert(operator, parameters, source, "torch", **options)
+    if not arrays:
+        return {}
+    if "weight_peephole" in arrays:
+        raise ValueError(
+            f"convert: parameters holds peepholes, expected none for the target {target!r}, which has no "
+            "place for them"
+        )
+    return _cell_layouts.WRITERS[target](check_arrays(_CONVERT, arrays), operator, arrays, gradients)
 
 
 def _check_names(given: Mapping[str, Any], layout: _Layout, source: str) -> None:

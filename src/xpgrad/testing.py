@@ -399,6 +399,8 @@ def check_vjp(
     AssertionError
         At the first gradient that is not right, naming operator, argument, the index of the worst element and
         both values.
+    TypeError
+        Where the namespace makes something else of float64, as JAX does without ``jax_enable_x64``.
 
     Notes
     -----
@@ -428,6 +430,12 @@ def check_vjp(
     operator = _name_of(forward) if operator is None else operator
     first = next(iter(arguments.values()))
     in_float64 = {name: _cast(array, "float64") for name, array in arguments.items()}
+    for name, array in in_float64.items():
+        if (became := dtype_name(array.dtype)) != "float64":
+            raise TypeError(
+                f"{operator}: {name} became {became} where float64 was asked for, expected arrays that can "
+                "be float64; JAX needs jax_enable_x64"
+            )
     shapes = [tuple(y.shape) for y in _as_tuple(forward(**in_float64))]
     names = [f"output {k}" for k in range(len(shapes))] if outputs is None else list(outputs)
     if len(names) != len(shapes):

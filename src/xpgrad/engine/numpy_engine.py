@@ -69,6 +69,9 @@ class NumpyEngine(NumpyImages, StandardEngine):
     """
 
     name = "numpy"
+    is_host = False
+    """Whether NumPy arrays are computed with this engine's threads and BLAS where its framework is loaded."""
+
     array_types: tuple[type, ...] = (np.ndarray,)
 
     def __init__(self, find_host: Callable[[], Any] = lambda: None) -> None:
@@ -145,6 +148,14 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return np.einsum("ij,ij->j", a, b)
 
     # --- the time loop
+
+    def is_traced(self, array: Any) -> bool:
+        """Whether it is an array of this engine's framework whose numbers nobody knows yet."""
+        return False
+
+    def standard(self, xp: Any) -> StandardEngine | None:
+        """The engine of the standard for arrays of the namespace, where it is an own one."""
+        return None
 
     @property
     def team(self) -> Any:

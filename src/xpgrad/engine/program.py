@@ -53,6 +53,10 @@ class Additions(Enum):
     COUNT = 1
 
 
+HOST = Block(0)
+"""Where a host that runs programs itself stands: the two words that `native_foreign.parallel` takes."""
+
+
 class Address(NamedTuple):
     """A place in memory: bytes from the beginning of a block; None is the program's own array.
 
@@ -189,7 +193,7 @@ class Work(Instruction):
         """See Instruction."""
         thread_number, team_size = (self._team.addresses or (0, 0, 0))[1:]
         data = Address(None, 8 * self.data_start(start))
-        shared = [self._function, data, self._parts, thread_number, team_size]
+        shared: list[Any] = [self._function, data, self._parts, thread_number, team_size]
         return [self.number, Address(None, 8 * (start + 2)), *shared, *self.data(itemsize)]
 
     def data_start(self, start: int) -> int:
@@ -314,6 +318,7 @@ class Program:
         self._shapes = [None if output is None else output[1] for output in outputs]
         results = [output[0] for output in outputs if output is not None]
         number_of = {block: number for number, block in enumerate([*self.inputs, *results])}
+        number_of[HOST] = len(number_of) + 2
         addresses = self._engine.team.addresses or (0, 0, 0)
         functions = self._engine.blas.gemm[self._dtype.name]
         code: list[Any] = [functions, addresses[0], compiled_share()]
@@ -340,9 +345,9 @@ class Program:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The program as integers; where among them distances stand, and from the beginning of which memory.
 
-        Behind the memories of inputs and results come the arena and the program's own array.
+        Behind the memories of inputs and results come the arena, the program's own array, and a host.
         """
-        arena, own = len(number_of), len(number_of) + 1
+        arena, own = number_of[HOST] - 2, number_of[HOST] - 1
         begins, self._arena_bytes = self._arrange(number_of)
         where, memory = [], []
         _add_quantities(code)
@@ -388,6 +393,25 @@ class Program:
         return begins, max((behind for _, behind, _ in placed), default=0)
 
     # --- running it
+
+    def relocatable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """The code, where in it distances stand, from which memory each, and the bytes of the arena.
+
+        The memories are those of inputs and results, the arena, the code, and a host's.
+        """
+        return self._code, self._where, self._memory, self._arena_bytes
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Where the instructions begin and end."""
+        return (self._parts[0][0], self._parts[-1][1]) if self._parts else (0, 0)
+
+    @property
+    def executor(self) -> int:
+        """The address of what walks through instructions, ``(code, begin, end)``."""
+        from xpgrad.engine.compiler import compiled_executor
+
+        return compiled_executor(self._dtype.name)
 
     def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
         """The results, for the call's arrays at these addresses."""

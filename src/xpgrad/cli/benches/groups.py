@@ -84,6 +84,10 @@ GROUPS = (
     Group("jax", "LSTM, JAX", "jax", _recurrent("lstm"), aim=2.0),
     Group("jax", "GRU, JAX", "jax", _recurrent("gru"), aim=2.0),
     Group(
+        "jax", "LSTM inside jit, JAX", "jax", _recurrent("lstm"), ours=("xpgrad-jax",), aim=2.0, least=1.0
+    ),
+    Group("jax", "GRU inside jit, JAX", "jax", _recurrent("gru"), ours=("xpgrad-jax",), aim=2.0, least=1.0),
+    Group(
         "memory", "LSTM, peak memory of a step, torch.nn.LSTM", "torch", _recurrent("lstm"),
         what="memory", aim=1.0,
     ),

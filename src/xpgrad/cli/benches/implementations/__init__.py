@@ -14,11 +14,12 @@ from typing import Any
 MODULES = {
     "xpgrad-numpy": "arrays",
     "xpgrad-torch": "adapter",
+    "xpgrad-jax": "jax_adapter",
     "torch": "pytorch",
     "ort": "onnx_runtime",
     "jax": "jax_xla",
 }
-OURS = ("xpgrad-numpy", "xpgrad-torch")
+OURS = ("xpgrad-numpy", "xpgrad-torch", "xpgrad-jax")
 
 
 def module_of(name: str) -> ModuleType:

@@ -1,0 +1,171 @@
+"""What JAX has to know of a kernel of xpgrad and of its gradient: one description for all of its uses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import xpgrad
+
+Attributes = tuple[tuple[str, Any], ...]
+
+
+class Kernel:
+    """A kernel and its gradient.
+
+    Its operands are the kernel's arguments that are arrays; those of the gradient's that are outputs of the
+    kernel are saved for it.
+
+    Parameters
+    ----------
+    name : str
+        The kernel's name; with ``_grad`` behind it, the gradient's.
+    outputs : tuple of str
+        The names of the kernel's outputs, those first that callers see.
+    cotangents : tuple of str
+        The gradient's names for the cotangents of the first outputs.
+    shapes : mapping of str to str
+        The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch. What stands last may
+        be ``"..."``, any number of axes. Arrays without N are parameters, of whose gradient the kernel has a
+        ``per_sample`` form. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every
+        axis could be a batch.
+    replaced : mapping of str to str, optional
+        Operands that the gradient takes although an output in their place does as well: that output.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        outputs: tuple[str, ...],
+        cotangents: tuple[str, ...],
+        *,
+        shapes: Mapping[str, str],
+        replaced: Mapping[str, str] | None = None,
+    ) -> None:
+        parameters = inspect.signature(getattr(xpgrad, name)).parameters.values()
+        arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
+        replaced = dict(replaced or {})
+        self.name, self.gradient_name = name, f"{name}_grad"
+        self.operands = tuple(p.name for p in arrays)
+        self.required = {p.name for p in arrays if p.default is p.empty}
+        self.differentiable = tuple(name for name in self.operands if name != "sequence_lens")
+        taken = inspect.signature(getattr(xpgrad, self.gradient_name)).parameters
+        self.taken = tuple(name for name in self.operands if name in taken and name not in replaced)
+        self.outputs, self.cotangents = outputs, cotangents
+        self.saved = tuple(y for y in outputs if y in taken or y in replaced.values())
+        self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
+        self._argument = {output: operand for operand, output in replaced.items()}
+        self.attributes = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"}
+        self._selects = "wrt" in taken
+        self.graded = self.differentiable if self._selects else self.operands[:1]
+        self.has_per_sample = "per_sample" in taken
+        self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
+        self.elementwise = shapes["X"] == "..."
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # --- running it on the engine of the moment
+
+    def forward(self, arrays: Mapping[str, Any], attributes: Attributes) -> tuple[Any, ...]:
+        """Run the kernel; all of its outputs."""
+        own = {name: value for name, value in attributes if name in self.attributes}
+        outputs = getattr(xpgrad, self.name)(**arrays, **own)
+        return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
+
+    def gradient(
+        self, arrays: Mapping[str, Any], wrt: Sequence[str], attributes: Attributes, per_sample: bool
+    ) -> tuple[Any, ...]:
+        """Run the gradient; what is asked for, in the order of `wrt`."""
+        function, options = self.gradient_call(wrt, attributes, per_sample)
+        results = function(**{self._argument.get(name, name): x for name, x in arrays.items()}, **options)
+        return self.selected(results, wrt)
+
+    def gradient_call(
+        self, wrt: Sequence[str], attributes: Attributes, per_sample: bool
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the gradient and what it takes beside arrays."""
+        options = dict(attributes)
+        if self._selects:
+            options["wrt"] = tuple(wrt)
+        if per_sample:
+            options["per_sample"] = True
+        return getattr(xpgrad, self.gradient_name), options
+
+    def gradient_arguments(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the gradient's own names of its arrays."""
+        return tuple(self._argument.get(name, name) for name in names)
+
+    def selected(self, results: Any, wrt: Sequence[str]) -> tuple[Any, ...]:
+        """What was asked for, of all that the gradient returns."""
+        if not self._selects:
+            return (results,)
+        return tuple(dict(zip(self.graded, results, strict=True))[name] for name in wrt)
+
+    # --- the plain way: JAX's own operations
+
+    def plain_forward(self, arrays: Mapping[str, Any], attributes: Attributes) -> tuple[Any, ...]:
+        """The kernel as JAX's own operations."""
+        with xpgrad.use_engine("standard"):
+            return self.forward(arrays, attributes)
+
+    def plain_gradient(
+        self, arrays: Mapping[str, Any], wrt: Sequence[str], attributes: Attributes, per_sample: bool
+    ) -> tuple[Any, ...]:
+        """The gradient as JAX's own operations, of operands and cotangents alone.
+
+        Saved arrays are made anew: so they are what they are, functions of the operands, to whoever follows.
+        """
+        with xpgrad.use_engine("standard"):
+            given = dict(arrays)
+            if self.saved and self.taken:
+                operands = {name: given[name] for name in self.operands if name in given}
+                outputs = dict(zip(self.outputs, self.forward(operands, attributes), strict=True))
+                given |= {name: outputs[name] for name in self.saved}
+            return self.gradient(given, wrt, attributes, per_sample)
+
+    # --- describing it
+
+    def axes(self, name: str, attributes: Attributes) -> list[str]:
+        """Return the axes of an operand or output as the attributes lay them out."""
+        if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
+            return []
+        axes = self.shapes[name].split()
+        if dict(attributes).get("layout") and "N" in axes:
+            axes.remove("N")
+            axes.insert(0, "N")
+        return axes
+
+    def batch_axis(self, name: str, attributes: Attributes) -> int | None:
+        """Return which axis of an operand or output is the batch; None for a parameter."""
+        axes = self.axes(name, attributes)
+        return axes.index("N") if "N" in axes else None
+
+    def reduces(self, attributes: Attributes) -> bool:
+        """Tell whether the output is a number for the whole batch, as that of a loss."""
+        return dict(attributes).get("reduction", "none") != "none"
+
+
+def frozen(value: Any) -> Any:
+    """An attribute as a part of a key: lists become tuples."""
+    return tuple(frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def as_array(operator: str, name: str, operand: Any) -> jax.Array:
+    """An operand as an array of JAX's; what NumPy has becomes one as `jax.numpy.asarray` makes it.
+
+    Raises
+    ------
+    TypeError
+        Where it is neither JAX's nor NumPy's.
+    """
+    if isinstance(operand, jax.Array):
+        return operand
+    if isinstance(operand, np.ndarray):
+        return jnp.asarray(operand)
+    raise TypeError(f"{operator}: {name} is a {type(operand).__name__}, expected an array of JAX or NumPy")

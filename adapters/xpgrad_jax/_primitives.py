@@ -1,0 +1,384 @@
+"""Kernels as primitives of JAX: what each of its transformations makes of them.
+
+Three primitives serve all kernels. `forward_p` is a kernel, `gradient_p` its gradient: on a CPU each is one
+call of a program where it has one, elsewhere JAX's own operations. `tangent_p` stands between them: it is the
+linear function of the operands' tangents that forward mode asks for, and its transpose is the gradient.
+Reverse mode transposes it and never runs it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+import xpgrad
+from xpgrad._plans import write_program
+from xpgrad.engine.foreign import ForeignEngine, ForeignProgram
+from xpgrad.engine.recorder import CannotRecordError
+from xpgrad_jax import _ffi
+from xpgrad_jax._batching import map_forward, map_gradient
+from xpgrad_jax._kernel import Attributes, Kernel
+
+Names = tuple[str, ...]
+_HALF = ("float16", "bfloat16")
+
+
+def _x64() -> bool:
+    """Whether JAX has 64-bit numbers in this thread at the moment."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
+def _primitive(name: str) -> Primitive:
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    return primitive
+
+
+forward_p = _primitive("xpgrad_ffi_call")
+gradient_p = _primitive("xpgrad_gradient_ffi_call")
+tangent_p = _primitive("xpgrad_tangent")
+
+
+def _varying(form: Any) -> frozenset[Any]:
+    """The axes of a mesh over which an array varies, where this version of JAX tells."""
+    return getattr(getattr(form, "manual_axis_type", None), "varying", frozenset())
+
+
+def _alike(arrays: Iterable[Any]) -> list[Any]:
+    """Arrays that all vary over the same axes of a mesh, as JAX's own operations make theirs.
+
+    In a `shard_map` that knows which arrays are the same on all devices, the gradient of such an array is
+    then the sum over the devices.
+    """
+    given = list(arrays)
+    axes = [_varying(jax.typeof(x)) for x in given]
+    together = frozenset[Any]().union(*axes)
+    return [
+        jax.lax.pcast(x, tuple(together - own), to="varying") if together - own else x
+        for x, own in zip(given, axes, strict=True)
+    ]
+
+
+def forward(kernel: Kernel, arrays: Mapping[str, Any], attributes: Attributes) -> list[Any]:
+    """All outputs of a kernel."""
+    given = _alike(arrays.values())
+    return forward_p.bind(*given, kernel=kernel, present=tuple(arrays), attributes=attributes)
+
+
+def gradient(
+    kernel: Kernel, arrays: Mapping[str, Any], wrt: Names, attributes: Attributes, per_sample: bool = False
+) -> list[Any]:
+    """A kernel's gradients in the order of `wrt`, from operands, saved outputs and cotangents by name."""
+    return gradient_p.bind(
+        *_alike(arrays.values()), kernel=kernel, present=tuple(arrays), wrt=wrt, attributes=attributes,
+        per_sample=per_sample,
+    )  # fmt: skip
+
+
+# --- JAX's own operations
+
+
+def _plain_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attributes) -> list[Any]:
+    return list(kernel.plain_forward(dict(zip(present, arrays, strict=True)), attributes))
+
+
+def _plain_gradient(
+    *arrays: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
+) -> list[Any]:
+    return list(kernel.plain_gradient(dict(zip(present, arrays, strict=True)), wrt, attributes, per_sample))
+
+
+def _plain_tangent(
+    *arrays: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes
+) -> list[Any]:
+    """Of operands, saved outputs and tangents: the operands alone tell all."""
+    if dict(attributes).get("peephole", "full") != "full":
+        raise ValueError(
+            f"{kernel.name}: peephole is 'truncated', expected 'full' in forward mode, which follows the "
+            "function itself"
+        )
+    operands, tangents = dict(zip(present, arrays, strict=False)), arrays[len(arrays) - len(wrt) :]
+
+    def function(*values: Any) -> list[Any]:
+        given = operands | dict(zip(wrt, values, strict=True))
+        return _plain_forward(*given.values(), kernel=kernel, present=present, attributes=attributes)
+
+    return jax.jvp(function, tuple(operands[name] for name in wrt), tuple(tangents))[1]
+
+
+# --- programs
+
+
+_engine = ForeignEngine()
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(
+    run: Callable[..., Any], names: Names, forms: tuple, options: Attributes, text: str, threads: int
+) -> ForeignProgram | None:
+    """The program of a kernel or gradient for arrays of these shapes and dtypes, None where it has none.
+
+    What XLA has compiled holds its address: it is kept for good.
+    """
+    if any(0 in shape for shape, _ in forms):
+        return None
+    try:
+        program = write_program(run, _engine, dict(zip(names, forms, strict=True)), dict(options))
+    except CannotRecordError:
+        return None
+    _kept.append(program)
+    return program
+
+
+_kept: list[ForeignProgram] = []
+
+
+def _native(
+    run: Callable[..., Any],
+    names: Names,
+    options: Mapping[str, Any],
+    arrays: Sequence[Any],
+    results: Sequence[Any],
+) -> list[Any] | None:
+    """The results as one call of a program, None where there is none."""
+    if _ffi.why_not() is not None:
+        return None
+    half = any(x.dtype.name in _HALF for x in arrays)
+    if half:
+        arrays = [x.astype(jnp.float32) if x.dtype.name in _HALF else x for x in arrays]
+    forms = tuple((tuple(x.shape), _dtype_in_program(x)) for x in arrays)
+    given = tuple(options.items())
+    program = _program(run, names, forms, given, repr(given), _engine.team.size())
+    if program is None:
+        return None
+    wanted = [jax.ShapeDtypeStruct(y.shape, jnp.float32 if half else y.dtype) for y in results]
+    made = _ffi.call(program, [_as_program_takes(x) for x in arrays], wanted)
+    return [y.astype(given.dtype) for y, given in zip(made, results, strict=True)] if half else made
+
+
+def _dtype_in_program(x: Any) -> np.dtype:
+    """Programs take integers, which are lengths, in 64 bits."""
+    return np.dtype(x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else np.int64)
+
+
+def _as_program_takes(x: Any) -> Any:
+    """Lengths as 64-bit integers; where JAX has none, as their two halves. Negative ones count as 0."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    if _x64():
+        return x.astype(jnp.int64)
+    low = jnp.maximum(x, 0).astype(jnp.int32)
+    return jnp.stack([low, jnp.zeros_like(low)], axis=-1)
+
+
+def _cpu_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attributes) -> list[Any]:
+    results = _shapes_of(_plain_forward, arrays, kernel=kernel, present=present, attributes=attributes)
+    own = {name: value for name, value in attributes if name in kernel.attributes}
+    made = _native(getattr(xpgrad, kernel.name), present, own, arrays, results)
+    if made is None:
+        return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
+    return made
+
+
+def _cpu_gradient(
+    *arrays: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes, per_sample: bool
+) -> list[Any]:
+    again = functools.partial(
+        _plain_gradient, kernel=kernel, present=present, wrt=wrt, attributes=attributes, per_sample=per_sample
+    )
+    function, options = kernel.gradient_call(wrt, attributes, per_sample)
+    results = _ordered(kernel, wrt, _shapes_of(again.func, arrays, **again.keywords))
+    made = _native(function, kernel.gradient_arguments(present), options, arrays, results)
+    if made is None:
+        return again(*arrays)
+    by_name = dict(zip(_ordered(kernel, wrt, wrt), made, strict=True))
+    return [by_name[name] for name in wrt]
+
+
+def _ordered(kernel: Kernel, wrt: Names, values: Sequence[Any]) -> list[Any]:
+    """Values that belong to `wrt` in the order in which the gradient returns them."""
+    by_name = dict(zip(wrt, values, strict=True))
+    return [by_name[name] for name in kernel.graded if name in by_name]
+
+
+def _shapes_of(function: Callable[..., list[Any]], arrays: Sequence[Any], **params: Any) -> list[Any]:
+    """Shapes and dtypes of the results of JAX's own operations."""
+    forms = tuple((tuple(x.shape), np.dtype(x.dtype)) for x in arrays)
+    # 1, 1.0 and True are equal, and not all of them are allowed: so the text counts too
+    text = repr(params["attributes"])
+    return _known_shapes(function, forms, tuple(params.items()), text, _x64())
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_shapes(
+    function: Callable[..., list[Any]], forms: tuple, params: tuple, text: str, x64: bool
+) -> list[Any]:
+    given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in forms]
+    return jax.eval_shape(functools.partial(function, **dict(params)), *given)
+
+
+# --- rules
+
+
+def _abstract(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def rule(*avals: Any, **params: Any) -> list[Any]:
+        return [_of_form(y, avals[0]) for y in _shapes_of(function, avals, **params)]
+
+    return rule
+
+
+def _of_form(y: Any, like: Any) -> Any:
+    """The type of a result that varies over the same axes of a mesh as an operand."""
+    if not _varying(like):
+        return jax.core.ShapedArray(y.shape, y.dtype)
+    sharding = NamedSharding(like.sharding.mesh, PartitionSpec(*[None] * len(y.shape)))
+    varying = like.manual_axis_type
+    return jax.core.ShapedArray(y.shape, y.dtype, sharding=sharding, manual_axis_type=varying)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(primitive: Primitive, params: tuple) -> Callable[..., list[Any]]:
+    return jax.jit(functools.partial(primitive.bind, **dict(params)))
+
+
+Way = Callable[..., list[Any]]
+
+
+def _register(primitive: Primitive, plain: Way, native: Way) -> None:
+    primitive.def_impl(lambda *arrays, **params: _compiled(primitive, tuple(params.items()))(*arrays))
+    primitive.def_abstract_eval(_abstract(plain))
+    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=True))
+    mlir.register_lowering(primitive, mlir.lower_fun(native, multiple_results=True), platform="cpu")
+
+
+_register(forward_p, _plain_forward, _cpu_forward)
+_register(gradient_p, _plain_gradient, _cpu_gradient)
+_register(tangent_p, _plain_tangent, _plain_tangent)
+
+
+def _is_zero(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
+
+
+def _forward_jvp(
+    arrays: Sequence[Any], tangents: Sequence[Any], *, kernel: Kernel, present: Names, attributes: Attributes
+) -> tuple[list[Any], list[Any]]:
+    outputs = forward_p.bind(*arrays, kernel=kernel, present=present, attributes=attributes)
+    moving = {name: t for name, t in zip(present, tangents, strict=True) if not _is_zero(t)}
+    if not moving:
+        return outputs, [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in outputs]
+    by_name = dict(zip(kernel.outputs, outputs, strict=True))
+    saved = [by_name[name] for name in kernel.saved]
+    return outputs, tangent_p.bind(
+        *arrays, *saved, *moving.values(), kernel=kernel, present=present, wrt=tuple(moving),
+        attributes=attributes,
+    )  # fmt: skip
+
+
+def _tangent_transpose(
+    cotangents: Sequence[Any],
+    *arrays: Any,
+    kernel: Kernel,
+    present: Names,
+    wrt: Names,
+    attributes: Attributes,
+) -> list[Any]:
+    fixed = arrays[: len(arrays) - len(wrt)]
+    unknown: list[Any] = [None] * len(fixed)
+    by_name = dict(zip(kernel.outputs, cotangents, strict=True))
+    given = {name: c for name, c in by_name.items() if not _is_zero(c)}
+    if not given:
+        return unknown + [ad.Zero(x.aval) for x in arrays[len(fixed) :]]
+    named = dict(zip((*present, *kernel.saved), fixed, strict=True))
+    seen = dict(zip(kernel.outputs, kernel.cotangents, strict=False))
+    if given.keys() <= seen.keys() and set(wrt) <= set(kernel.graded):
+        taken = {name: named[name] for name in (*kernel.taken, *kernel.saved) if name in named}
+        taken |= {seen[name]: c for name, c in given.items()}
+        return unknown + gradient(kernel, taken, wrt, attributes)
+    # of outputs or operands for which the kernel has no gradient
+    operands = {name: named[name] for name in present}
+
+    def function(*values: Any) -> list[Any]:
+        changed = operands | dict(zip(wrt, values, strict=True))
+        outputs = kernel.plain_forward(changed, attributes)
+        return [y for y, name in zip(outputs, kernel.outputs, strict=True) if name in given]
+
+    pullback = jax.vjp(function, *(operands[name] for name in wrt))[1]
+    return unknown + list(pullback(list(given.values())))
+
+
+def _plain_jvp(primitive: Primitive, plain: Callable[..., list[Any]]) -> Callable[..., tuple[list, list]]:
+    """The rule of a primitive whose tangents are those of JAX's own operations."""
+
+    def rule(arrays: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list, list]:
+        moving = [k for k, t in enumerate(tangents) if not _is_zero(t)]
+
+        def function(*values: Any) -> list[Any]:
+            given = list(arrays)
+            for k, value in zip(moving, values, strict=True):
+                given[k] = value
+            return plain(*given, **params)
+
+        outputs = primitive.bind(*arrays, **params)
+        given = tuple(arrays[k] for k in moving), tuple(tangents[k] for k in moving)
+        return outputs, jax.jvp(function, *given)[1]
+
+    return rule
+
+
+ad.primitive_jvps[forward_p] = _forward_jvp
+ad.primitive_jvps[gradient_p] = _plain_jvp(gradient_p, _plain_gradient)
+ad.primitive_jvps[tangent_p] = _plain_jvp(tangent_p, _plain_tangent)
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+
+
+def _forward_batch(
+    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: Kernel, present: Names, attributes: Attributes
+) -> tuple[list[Any], list[Any]]:
+    if kernel.reduces(attributes):
+        params = {"kernel": kernel, "present": present, "attributes": attributes}
+        return _mapped_plainly(_plain_forward, arrays, dims, params)
+
+    def run(given: Mapping[str, Any], changed: Attributes) -> list[Any]:
+        return forward(kernel, given, changed)
+
+    return map_forward(kernel, run, present, arrays, dims, attributes)
+
+
+def _gradient_batch(
+    arrays: Sequence[Any], dims: Sequence[Any], *, kernel: Kernel, present: Names, wrt: Names,
+    attributes: Attributes, per_sample: bool,
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    if kernel.reduces(attributes):
+        params = {"kernel": kernel, "present": present, "wrt": wrt, "attributes": attributes}
+        return _mapped_plainly(_plain_gradient, arrays, dims, params | {"per_sample": per_sample})
+
+    def run(given: Mapping[str, Any], changed: Attributes, each: bool) -> list[Any]:
+        return gradient(kernel, given, wrt, changed, each)
+
+    return map_gradient(kernel, run, present, arrays, dims, attributes, wrt, per_sample)
+
+
+def _tangent_batch(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+    return _mapped_plainly(_plain_tangent, arrays, dims, params)
+
+
+def _mapped_plainly(
+    plain: Way, arrays: Sequence[Any], dims: Sequence[Any], params: Mapping[str, Any]
+) -> tuple[list[Any], list[Any]]:
+    """JAX's own operations, mapped by their own rules."""
+    results = jax.vmap(functools.partial(plain, **params), in_axes=tuple(dims))(*arrays)
+    return results, [0] * len(results)
+
+
+batching.primitive_batchers[forward_p] = _forward_batch
+batching.primitive_batchers[gradient_p] = _gradient_batch
+batching.primitive_batchers[tangent_p] = _tangent_batch

@@ -1,0 +1,397 @@
+"""xpgrad's operators as differentiable functions of JAX arrays.
+
+Each has the name and the arguments of the function of `xpgrad`. They work under `jax.grad`, `jax.jit`,
+`jax.vmap`, `jax.jvp` and what else JAX has, in any order.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import xpgrad
+from xpgrad._recurrent import check_lengths
+from xpgrad_jax._kernel import Kernel, as_array, frozen
+from xpgrad_jax._primitives import forward
+
+__all__ = [
+    "binary_cross_entropy_with_logits",
+    "celu",
+    "conv",
+    "conv_transpose",
+    "elu",
+    "gelu",
+    "gru",
+    "gru_cell",
+    "hard_sigmoid",
+    "hard_swish",
+    "hard_tanh",
+    "leaky_relu",
+    "log_sigmoid",
+    "log_softmax",
+    "lstm",
+    "lstm_cell",
+    "mish",
+    "prelu",
+    "quick_gelu",
+    "relu",
+    "scaled_tanh",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softmax_cross_entropy",
+    "softplus",
+    "softsign",
+    "tanh",
+    "thresholded_relu",
+]
+
+# The axes of each array: T time, N batch, I input, H hidden, D directions.
+_SEQUENCE = {"X": "T N I", "sequence_lens": "N", "initial_h": "D N H", "H_all": "T D N H", "H_t": "D N H"}
+_LSTM = Kernel(
+    "lstm",
+    xpgrad.LSTMForward._fields,
+    ("grad_H_all", "grad_H_t", "grad_C_t"),
+    shapes=_SEQUENCE
+    | {"W": "D 4H I", "R": "D 4H H", "B": "D 8H", "P": "D 3H"}
+    | {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
+)
+_GRU = Kernel(
+    "gru",
+    xpgrad.GRUForward._fields,
+    ("grad_H_all", "grad_H_t"),
+    shapes=_SEQUENCE | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H", "zrh": "T D N 3H"},
+)
+_CELL = {"X": "N I", "H": "N H", "H_next": "N H"}
+_LSTM_CELL = Kernel(
+    "lstm_cell",
+    xpgrad.LSTMCellForward._fields,
+    ("grad_H", "grad_C"),
+    shapes=_CELL
+    | {"W": "4H I", "R": "4H H", "B": "8H", "P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"},
+)
+_GRU_CELL = Kernel(
+    "gru_cell",
+    xpgrad.GRUCellForward._fields,
+    ("grad_H",),
+    shapes=_CELL | {"W": "3H I", "R": "3H H", "B": "6H", "zrh": "N 3H"},
+)
+
+
+def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The kernel's outputs that callers see.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        What to run.
+    operands : sequence of array or None
+        In its order; None for those left out.
+    attributes : mapping of str to object
+        Of the kernel and of its gradient.
+
+    Raises
+    ------
+    TypeError
+        For an operand that is no array.
+    """
+    given = dict(zip(kernel.operands, operands, strict=True))
+    for name in kernel.required:
+        if given[name] is None:
+            raise TypeError(f"{kernel.name}: {name} is None, expected an array")
+    arrays = {name: as_array(kernel.name, name, x) for name, x in given.items() if x is not None}
+    frozen_attributes = tuple((name, frozen(value)) for name, value in attributes.items())
+    return tuple(forward(kernel, arrays, frozen_attributes)[: len(kernel.cotangents)])
+
+
+def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
+    """Lengths as an array; checked, where their numbers are known."""
+    if lengths is None or isinstance(lengths, jax.core.Tracer):
+        return lengths
+    known = np.asarray(lengths)
+    if known.dtype.kind not in "iu":
+        raise TypeError(f"{operator}: sequence_lens has dtype {known.dtype}, expected an integer dtype")
+    if getattr(X, "ndim", 0) == 3:
+        T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
+        check_lengths(operator, known, N, T)
+    return jnp.asarray(lengths)
+
+
+def lstm(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    P: Any = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    layout: int = 0,
+    peephole: str = "full",
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The ONNX LSTM as a differentiable function of JAX arrays.
+
+    What it computes, and what each attribute does, is described in `xpgrad.lstm`; the gradient is
+    `xpgrad.lstm_grad`, of those operands alone that JAX asks for.
+
+    Parameters
+    ----------
+    X : array
+        Input, (T, N, I); float16, bfloat16, float32, or float64.
+    W, R : array
+        Input weights (D, 4H, I) and recurrence weights (D, 4H, H), rows in order i o f c.
+    B : array, optional
+        Biases, (D, 8H): the input's, then the recurrence's.
+    sequence_lens : sequence or array of int, optional
+        Length of each sequence, (N,), from 0 to T. Under a trace, which does not know them, a length below 0
+        counts as 0 and one above T as T.
+    initial_h, initial_c : array, optional
+        Initial states, (D, N, H); zero where left out.
+    P : array, optional
+        Peephole weights, (D, 3H), in order i o f.
+    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
+        The attributes of `xpgrad.lstm`.
+    peephole : {"full", "truncated"}
+        The gradient through the peepholes: see `xpgrad.lstm_grad`. ``"truncated"`` has no forward mode.
+
+    Returns
+    -------
+    H_all, H_t, C_t : jax.Array
+        The hidden states (T, D, N, H), and the states at each sequence's end (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+    ValueError
+        Where a shape, a length or an attribute breaks ONNX's rules.
+
+    Notes
+    -----
+    Source: the operator LSTM of the ONNX specification, version 14.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import xpgrad_jax
+    >>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, 20, 3)), jnp.ones((1, 20, 5))
+    >>> loss = lambda R: xpgrad_jax.lstm(X, W, R, clip=3.0)[1].sum()
+    >>> jax.jit(jax.grad(loss))(R).shape
+    (1, 20, 5)
+    """
+    attributes = {
+        "direction": direction,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "input_forget": input_forget,
+        "layout": layout,
+        "peephole": peephole,
+    }
+    lengths = _lengths("lstm", sequence_lens, X, layout)
+    H_all, H_t, C_t = apply(_LSTM, (X, W, R, B, lengths, initial_h, initial_c, P), attributes)
+    return H_all, H_t, C_t
+
+
+def gru(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+) -> tuple[jax.Array, jax.Array]:
+    """The ONNX GRU as a differentiable function of JAX arrays.
+
+    What it computes, and what each attribute does, is described in `xpgrad.gru`; the gradient is
+    `xpgrad.gru_grad`, of those operands alone that JAX asks for.
+
+    Parameters
+    ----------
+    X : array
+        Input, (T, N, I); float16, bfloat16, float32, or float64.
+    W, R : array
+        Input weights (D, 3H, I) and recurrence weights (D, 3H, H), rows in order z r h.
+    B : array, optional
+        Biases, (D, 6H): the input's, then the recurrence's.
+    sequence_lens : sequence or array of int, optional
+        As in `lstm`.
+    initial_h : array, optional
+        Initial state, (D, N, H); zero where left out.
+    direction, activations, activation_alpha, activation_beta, clip, layout
+        The attributes of `xpgrad.gru`.
+    linear_before_reset : {0, 1}
+        Where the reset gate multiplies: 1 behind the recurrent product; 0 in front of it, ONNX's default.
+
+    Returns
+    -------
+    H_all, H_t : jax.Array
+        The hidden states (T, D, N, H), and the one at each sequence's end (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+    ValueError
+        Where a shape, a length or an attribute breaks ONNX's rules.
+
+    Notes
+    -----
+    Source: the operator GRU of the ONNX specification, version 14.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import xpgrad_jax
+    >>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, 15, 3)), jnp.ones((1, 15, 5))
+    >>> loss = lambda R: xpgrad_jax.gru(X, W, R, linear_before_reset=1)[1].sum()
+    >>> jax.jit(jax.grad(loss))(R).shape
+    (1, 15, 5)
+    """
+    attributes = {
+        "direction": direction,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "linear_before_reset": linear_before_reset,
+        "layout": layout,
+    }
+    lengths = _lengths("gru", sequence_lens, X, layout)
+    H_all, H_t = apply(_GRU, (X, W, R, B, lengths, initial_h), attributes)
+    return H_all, H_t
+
+
+# --- functions whose arguments are those of xpgrad's, without `out`
+
+
+def _function(kernel: Kernel, returns: str, more: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """The function of a kernel; `more` are attributes of the gradient alone, with their defaults."""
+    source = inspect.signature(getattr(xpgrad, kernel.name))
+    parameters = [p for p in source.parameters.values() if p.name != "out"]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in (more or {}).items()
+    ]
+    signature = source.replace(parameters=parameters)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{kernel.name}: {error}") from None
+        bound.apply_defaults()
+        operands = [bound.arguments[name] for name in kernel.operands]
+        attributes = {name: x for name, x in bound.arguments.items() if name not in kernel.operands}
+        outputs = apply(kernel, operands, attributes)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    function.__name__ = function.__qualname__ = kernel.name
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__doc__ = f"""`xpgrad.{kernel.name}` as a differentiable function of JAX arrays.
+
+    Parameters
+    ----------
+    {", ".join(signature.parameters)}
+        As `xpgrad.{kernel.name}` takes them; arrays are JAX's or NumPy's.
+
+    Returns
+    -------
+    {returns}
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+    ValueError
+        Where a shape or an attribute is out of its rule.
+
+    See Also
+    --------
+    xpgrad.{kernel.name} : The equation and its source.
+    """
+    return function
+
+
+lstm_cell = _function(
+    _LSTM_CELL, "H_next, C_next : jax.Array\n        The states after the step.", {"peephole": "full"}
+)
+gru_cell = _function(_GRU_CELL, "H_next : jax.Array\n        The state after the step.")
+
+
+def _elementwise(name: str, **replaced: str) -> Callable[..., Any]:
+    kernel = Kernel(name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced)
+    return _function(kernel, "jax.Array\n        Y, of X's shape and dtype.")
+
+
+celu = _elementwise("celu")
+elu = _elementwise("elu")
+gelu = _elementwise("gelu")
+hard_sigmoid = _elementwise("hard_sigmoid")
+hard_swish = _elementwise("hard_swish")
+hard_tanh = _elementwise("hard_tanh")
+leaky_relu = _elementwise("leaky_relu")
+log_sigmoid = _elementwise("log_sigmoid")
+log_softmax = _elementwise("log_softmax")
+mish = _elementwise("mish")
+prelu = _elementwise("prelu")
+quick_gelu = _elementwise("quick_gelu")
+relu = _elementwise("relu", X="Y")
+scaled_tanh = _elementwise("scaled_tanh")
+selu = _elementwise("selu")
+sigmoid = _elementwise("sigmoid")
+silu = _elementwise("silu")
+softmax = _elementwise("softmax")
+softplus = _elementwise("softplus")
+softsign = _elementwise("softsign")
+tanh = _elementwise("tanh")
+thresholded_relu = _elementwise("thresholded_relu")
+
+_LOSS = 'jax.Array\n        Y: a number, or one for each sample with ``reduction="none"``.'
+softmax_cross_entropy = _function(
+    Kernel(
+        "softmax_cross_entropy",
+        ("Y",),
+        ("dY",),
+        shapes={"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
+    ),
+    _LOSS,
+)
+binary_cross_entropy_with_logits = _function(
+    Kernel(
+        "binary_cross_entropy_with_logits",
+        ("Y",),
+        ("dY",),
+        shapes={"X": "...", "targets": "...", "Y": "..."},
+    ),
+    _LOSS,
+)
+
+_IMAGES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
+_IMAGE = "jax.Array\n        Y, (N, O, *size)."
+conv = _function(Kernel("conv", ("Y",), ("dY",), shapes=_IMAGES), _IMAGE)
+conv_transpose = _function(Kernel("conv_transpose", ("Y",), ("dY",), shapes=_IMAGES), _IMAGE)

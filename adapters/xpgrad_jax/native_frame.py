@@ -1,0 +1,157 @@
+"""How compiled code reads XLA's call of a foreign function, and answers it; needs numba.
+
+The layouts are those of XLA's ``xla/ffi/api/c_api.h``, in the version below, on 64-bit machines. Addresses
+are integers, and a structure is read word by word.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from xpgrad.engine.native import pointer
+from xpgrad.engine.native_foreign import run, words
+
+MAJOR, MINOR = 0, 3
+MOST = 40  # arrays and results of a call
+PROCESS = "xpgrad_jax_process"
+"""The symbol of two words: one that is another one in every process, and the address of `schedule`."""
+
+_METADATA, _EXECUTE, _SCALAR, _INT64_TYPE = 1, 3, 3, 5
+_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED = 3, 8
+
+_INT64 = ir.IntType(64)
+
+
+def _text(message):
+    return np.frombuffer(message.encode() + b"\0", dtype=np.uint8)
+
+
+_OTHER_PROCESS = _text(
+    "xpgrad: this executable was compiled by another process, whose programs are not in this one; "
+    "compile it anew"
+)
+_WRONG_CALL = _text("xpgrad: the call's arrays, results or attributes are not those of its program")
+_NO_MEMORY = _text("xpgrad: out of memory")
+
+
+@intrinsic(prefer_literal=True)
+def _stack(typingctx, count):
+    """The address of so many words that live as long as the function's call."""
+    size = count.literal_value
+
+    def codegen(context, builder, signature, args):
+        slot = cgutils.alloca_once(builder, ir.ArrayType(_INT64, size))
+        return builder.ptrtoint(slot, _INT64)
+
+    return types.int64(types.IntegerLiteral(size)), codegen
+
+
+@intrinsic
+def _process_words(typingctx):
+    """The address of the two words of the process."""
+
+    def codegen(context, builder, signature, args):
+        word = builder.module.globals.get(PROCESS) or ir.GlobalVariable(builder.module, _INT64, PROCESS)
+        return builder.ptrtoint(word, _INT64)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def _call(typingctx, address, argument):
+    """Call a function of XLA's, which takes and returns one pointer."""
+
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(_INT64, [_INT64])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@njit(forceinline=True)
+def _halves(address, count):
+    return carray(pointer(address), (count,), np.int32)
+
+
+@njit
+def _error(api, message, code):
+    arguments = words(_stack(4), 4)
+    arguments[0], arguments[1], arguments[2], arguments[3] = 28, 0, message.ctypes.data, code
+    return _call(words(api, 7)[6], arguments.ctypes.data)
+
+
+@njit
+def schedule(host, task, data):
+    """Let one of XLA's threads run a task; 0 where it will.
+
+    `host` is the address of two words, those of XLA's functions and of the call's context.
+    """
+    api, context = words(host, 2)
+    functions = words(api, 18)
+    arguments = words(_stack(5), 5)
+    arguments[0], arguments[1], arguments[2], arguments[3], arguments[4] = 40, 0, context, task, data
+    error = _call(functions[17], arguments.ctypes.data)
+    if error == 0:
+        return 0
+    arguments[0], arguments[1], arguments[2] = 24, 0, error
+    _call(functions[8], arguments.ctypes.data)
+    return 1
+
+
+@njit
+def _describe(extension):
+    """Answer the question for the version by which this was written."""
+    metadata = words(words(extension, 4)[3], 5)
+    version = _halves(metadata.ctypes.data + 24, 2)
+    version[0], version[1] = MAJOR, MINOR
+    metadata[4] = 0
+    return 0
+
+
+@njit
+def _integer(types_of, values, number):
+    """An attribute: whether it is an integer, and which."""
+    if _halves(types_of, number + 1)[number] != _SCALAR:
+        return False, 0
+    scalar = words(words(values, number + 1)[number], 2)
+    if _halves(scalar.ctypes.data, 1)[0] != _INT64_TYPE:
+        return False, 0
+    return True, words(scalar[1], 1)[0]
+
+
+@njit
+def handle(frame):
+    """Run the program that the attributes name on the call's buffers; 0, or an error of XLA's.
+
+    The attributes come in alphabetical order: the process, the program.
+    """
+    call = words(frame, 21)
+    if call[1] != 0 and _halves(call[1] + 8, 1)[0] == _METADATA:
+        return _describe(call[1])
+    api, context = call[2], call[3]
+    if _halves(frame + 32, 1)[0] != _EXECUTE:
+        return 0
+    given, made = call[7], call[12]
+    if call[17] != 2 or given + made > MOST:
+        return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
+    this_process, schedule_address = words(_process_words(), 2)
+    known, process = _integer(call[18], call[20], 0)
+    if not known or process != this_process:
+        return _error(api, _OTHER_PROCESS, _INVALID_ARGUMENT)
+    known, program = _integer(call[18], call[20], 1)
+    if not known or words(program, 11)[10] != given + made:
+        return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
+    addresses = words(_stack(MOST), MOST)
+    arguments, results = words(call[9], given), words(call[14], made)
+    for k in range(given):
+        addresses[k] = words(arguments[k], 4)[3]
+    for k in range(made):
+        addresses[given + k] = words(results[k], 4)[3]
+    xla, host = words(_stack(2), 2), words(_stack(2), 2)
+    xla[0], xla[1] = api, context
+    host[0], host[1] = schedule_address, xla.ctypes.data
+    if run(program, addresses, given + made, host.ctypes.data) != 0:
+        return _error(api, _NO_MEMORY, _RESOURCE_EXHAUSTED)
+    return 0

@@ -1,0 +1,129 @@
+"""The parameters of Flax' and Equinox' cells as those of PyTorch's layout, and back; see `convert`.
+
+Both have one bias where two would be added: the LSTM's at its recurrent products (Flax) or on its own
+(Equinox), the GRU's of the gates r and z. The GRU's candidate has two, since its reset gate multiplies the
+recurrent one.
+
+References
+----------
+``flax.linen.OptimizedLSTMCell``, ``flax.linen.GRUCell``, ``equinox.nn.LSTMCell`` and ``equinox.nn.GRUCell``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_GATES = {"lstm": "ifgo", "gru": "rzn"}
+
+Parameters = Mapping[str, Any]
+
+
+def flattened(operator: str, layout: str, parameters: Parameters) -> dict[str, Any]:
+    """All arrays of a cell by name.
+
+    Raises
+    ------
+    ValueError
+        For a part that the cell does not have, or that is missing.
+    """
+    if layout == "equinox":
+        known = ["weight_ih", "weight_hh", "bias", *(["bias_n"] if operator == "gru" else [])]
+        given = {name: array for name, array in parameters.items() if array is not None}
+        wrong = [name for name in given if name not in known]
+    else:
+        known = [side + gate for side in "ih" for gate in _GATES[operator]]
+        given = {f"{part}/{name}": x for part, own in parameters.items() for name, x in own.items()}
+        wrong = [part for part in parameters if part not in known] or [
+            p for p in known if p not in parameters
+        ]
+    if wrong:
+        raise ValueError(
+            f"convert: parameters has no or an unknown {wrong[0]!r}, expected the parts of the layout "
+            f"{layout!r}: {', '.join(known)}"
+        )
+    return given
+
+
+def read_flax(xp: Any, operator: str, parameters: Parameters, gradients: bool) -> dict[str, Any]:
+    """Of ``{"ii": {"kernel": (I, H)}, "hi": {"kernel": (H, H), "bias": (H,)}, ...}``."""
+    gates, result = _GATES[operator], {}
+    for side, weight in (("i", "weight_ih"), ("h", "weight_hh")):
+        kernels = [parameters[side + gate]["kernel"] for gate in gates]
+        result[weight] = xp.concat([xp.matrix_transpose(kernel) for kernel in kernels], axis=-2)
+    single = "h" if operator == "lstm" else "i"
+    if "bias" in parameters[single + gates[0]]:
+        single_bias = xp.concat([parameters[single + gate]["bias"] for gate in gates], axis=-1)
+        candidate = None if operator == "lstm" else parameters["hn"]["bias"]
+        result |= _two_biases(xp, single_bias, candidate, gradients)
+    return result
+
+
+def write_flax(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> dict[str, Any]:
+    """The way back."""
+    gates, result = _GATES[operator], dict[str, Any]()
+    for side, weight in (("i", "weight_ih"), ("h", "weight_hh")):
+        if weight in arrays:
+            for gate, block in zip(gates, _blocks(arrays[weight], len(gates), -2), strict=True):
+                result[side + gate] = {"kernel": xp.matrix_transpose(block)}
+    if "bias_ih" in arrays:
+        single, candidate = _one_bias(xp, operator, arrays, gradients)
+        side = "h" if operator == "lstm" else "i"
+        for gate, block in zip(gates, _blocks(single, len(gates), -1), strict=True):
+            result.setdefault(side + gate, {})["bias"] = block
+        if candidate is not None:
+            result.setdefault("hn", {})["bias"] = candidate
+    return result
+
+
+def read_equinox(xp: Any, operator: str, parameters: Parameters, gradients: bool) -> dict[str, Any]:
+    """Of ``weight_ih``, ``weight_hh``, ``bias``, and the GRU's ``bias_n``."""
+    result = {name: parameters[name] for name in ("weight_ih", "weight_hh") if name in parameters}
+    if parameters.get("bias") is not None:
+        result |= _two_biases(xp, parameters["bias"], parameters.get("bias_n"), gradients)
+    return result
+
+
+def write_equinox(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> dict[str, Any]:
+    """The way back."""
+    result = {name: arrays[name] for name in ("weight_ih", "weight_hh") if name in arrays}
+    if "bias_ih" in arrays:
+        single, candidate = _one_bias(xp, operator, arrays, gradients)
+        result |= {"bias": single} if candidate is None else {"bias": single, "bias_n": candidate}
+    return result
+
+
+def _two_biases(xp: Any, single: Any, candidate: Any, gradients: bool) -> dict[str, Any]:
+    """Where both act as their sum, (b, 0), or twice the gradient of the sum."""
+    second = single if gradients else xp.zeros_like(single)
+    if candidate is not None:
+        shared = 2 * candidate.shape[-1]
+        second = xp.concat([second[..., :shared], candidate], axis=-1)
+    return {"bias_ih": single, "bias_hh": second}
+
+
+def _one_bias(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> tuple[Any, Any]:
+    """What acts as both did, and the GRU's recurrence bias of its candidate."""
+    first, second = arrays["bias_ih"], arrays["bias_hh"]
+    shared = first.shape[-1] if operator == "lstm" else first.shape[-1] // 3 * 2
+    ours, theirs = first[..., :shared], second[..., :shared]
+    if not gradients:
+        ours = ours + theirs
+    elif not bool(xp.all(ours == theirs)):
+        raise ValueError(
+            "convert: the gradients of input and recurrence biases differ, expected equal ones for a "
+            "single bias"
+        )
+    if operator == "lstm":
+        return ours, None
+    return xp.concat([ours, first[..., shared:]], axis=-1), second[..., shared:]
+
+
+def _blocks(array: Any, count: int, axis: int) -> list[Any]:
+    width = array.shape[axis] // count
+    parts = [slice(number * width, (number + 1) * width) for number in range(count)]
+    return [array[..., part] if axis == -1 else array[..., part, :] for part in parts]
+
+
+READERS = {"flax": read_flax, "equinox": read_equinox}
+WRITERS = {"flax": write_flax, "equinox": write_equinox}

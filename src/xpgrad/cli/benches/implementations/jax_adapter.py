@@ -1,0 +1,51 @@
+"""xpgrad's kernels inside a compiled function of JAX's, through xpgrad_jax."""
+
+from typing import Any
+
+from .. import recurrent
+from . import need
+
+
+class RecurrentRun:
+    """The value and the gradients of all parameters, the input and the states, as one compiled function."""
+
+    def __init__(self, work: recurrent.Recurrent) -> None:
+        jax, ours = need("jax"), need("xpgrad_jax")
+        if work.operator not in ("lstm", "gru") or work.lengths is not None:
+            raise NotImplementedError(f"not measured in JAX: {work.label}")
+        jax.config.update("jax_enable_x64", work.dtype == "float64")
+        parameters, arrays = recurrent.data(work)
+        operator = recurrent.OPERATORS[work.operator]
+        kernel = getattr(ours, work.operator)
+        options = {"linear_before_reset": 1} if work.operator == "gru" else {}
+
+        def objective(W: Any, R: Any, B: Any, X: Any, cotangent: Any, *states: Any) -> Any:
+            H_all = kernel(X, W, R, B, None, *states, **options)[0]
+            return (H_all[:, 0] * cotangent).sum()
+
+        values = parameters | arrays | {"cotangent": arrays["grad_H_all"][:, 0]}
+        names = ["W", "R", "B", "X", "cotangent", *operator.states]
+        self._operands = [jax.numpy.asarray(values[name]) for name in names]
+        wanted = tuple(k for k, name in enumerate(names) if name != "cotangent")
+        self._run = jax.jit(jax.value_and_grad(objective, argnums=wanted))
+        self._jax = jax
+
+    def step(self) -> Any:
+        """Forward and backward."""
+        return self._jax.block_until_ready(self._run(*self._operands))[1]
+
+
+def make(work: Any) -> RecurrentRun:
+    """A recurrent work in JAX."""
+    need("jax")
+    if not isinstance(work, recurrent.Recurrent):
+        raise NotImplementedError(f"not measured in JAX: {work.label}")
+    return RecurrentRun(work)
+
+
+def describe() -> str:
+    """The version and the path."""
+    jax, ours = need("jax"), need("xpgrad_jax")
+    reason = ours.why_plain()
+    how = "programs in XLA's own calls" if reason is None else f"lax.scan ({reason})"
+    return f"xpgrad_jax on JAX {jax.__version__}: jit(value_and_grad), {how}"

@@ -1,0 +1,107 @@
+"""ONNX's LSTM and GRU as a ``lax.scan`` for JAX's own autodiff, written from the operators' definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+FUNCTIONS = {
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "softsign": jax.nn.soft_sign,
+    "hardsigmoid": lambda x: jnp.clip(0.2 * x + 0.5, 0, 1),
+    "softplus": jax.nn.softplus,
+    "leakyrelu": lambda x: jnp.where(x >= 0, x, 0.01 * x),
+}
+
+
+def _over_time(step: Any, X: Any, states: tuple, lengths: Any, reverse: bool) -> tuple[Any, tuple]:
+    """Outputs (T, N, H), 0 behind each end, and the states at the end."""
+    T = X.shape[0]
+    valid = jnp.arange(T)[:, None] < (jnp.full(X.shape[1], T) if lengths is None else lengths)
+    X = jnp.where(valid[..., None], X, 0)
+
+    def masked(carry: tuple, given: tuple) -> tuple[tuple, Any]:
+        x, mask = given
+        new = step(carry, x)
+        kept = tuple(jnp.where(mask[:, None], n, o) for n, o in zip(new, carry, strict=True))
+        return kept, jnp.where(mask[:, None], new[0], 0)
+
+    final, outputs = jax.lax.scan(masked, states, (X, valid), reverse=reverse)
+    return outputs, final
+
+
+def _directions(direction: str) -> list[bool]:
+    return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+
+
+def _time_major(layout: int, *arrays: Any) -> list[Any]:
+    return [a if a is None or not layout else jnp.swapaxes(a, 0, 1) for a in arrays]
+
+
+def lstm(
+    X: Any, W: Any, R: Any, B: Any = None, lengths: Any = None, h0: Any = None, c0: Any = None, P: Any = None,
+    *, direction: str = "forward", activations: Any = None, clip: Any = None, input_forget: bool = False,
+    layout: int = 0,
+) -> tuple:  # fmt: skip
+    X, h0, c0 = _time_major(layout, X, h0, c0)
+    H, N, results = R.shape[2], X.shape[1], []
+    names = activations or ["Sigmoid", "Tanh", "Tanh"] * len(_directions(direction))
+    bound = (lambda z: z) if clip is None else (lambda z: jnp.clip(z, -clip, clip))
+    for d, reverse in enumerate(_directions(direction)):
+        f, g, h = (FUNCTIONS[name.lower()] for name in names[3 * d : 3 * d + 3])
+        b = jnp.zeros(4 * H, X.dtype) if B is None else B[d, : 4 * H] + B[d, 4 * H :]
+        p_i, p_o, p_f = (jnp.zeros(H, X.dtype),) * 3 if P is None else jnp.split(P[d], 3)
+
+        def step(carry: tuple, x: Any, d=d, b=b, p=(p_i, p_o, p_f), f=f, g=g, h=h) -> tuple:
+            y, c = carry
+            i, o, forget, cell = jnp.split(x @ W[d].T + y @ R[d].T + b, 4, axis=-1)
+            i = f(bound(i + p[0] * c))
+            forget = 1 - i if input_forget else f(bound(forget + p[2] * c))
+            c = forget * c + i * g(bound(cell))
+            o = f(bound(o + p[1] * c))
+            return o * h(c), c
+
+        zero = jnp.zeros((N, H), X.dtype)
+        states = (zero if h0 is None else h0[d], zero if c0 is None else c0[d])
+        results.append(_over_time(step, X, states, lengths, reverse))
+    H_all = jnp.stack([outputs for outputs, _ in results], axis=1)
+    last = [jnp.stack([states[k] for _, states in results]) for k in (0, 1)]
+    if layout:
+        return H_all.transpose(2, 0, 1, 3), *(s.transpose(1, 0, 2) for s in last)
+    return H_all, *last
+
+
+def gru(
+    X: Any, W: Any, R: Any, B: Any = None, lengths: Any = None, h0: Any = None,
+    *, direction: str = "forward", activations: Any = None, clip: Any = None, linear_before_reset: int = 0,
+    layout: int = 0,
+) -> tuple:  # fmt: skip
+    X, h0 = _time_major(layout, X, h0)
+    H, N, results = R.shape[2], X.shape[1], []
+    names = activations or ["Sigmoid", "Tanh"] * len(_directions(direction))
+    bound = (lambda z: z) if clip is None else (lambda z: jnp.clip(z, -clip, clip))
+    for d, reverse in enumerate(_directions(direction)):
+        f, g = (FUNCTIONS[name.lower()] for name in names[2 * d : 2 * d + 2])
+        b = jnp.zeros(6 * H, X.dtype) if B is None else B[d]
+
+        def step(carry: tuple, x: Any, d=d, b=b, f=f, g=g) -> tuple:
+            (y,) = carry
+            x_z, x_r, x_n = jnp.split(x @ W[d].T + b[: 3 * H], 3, axis=-1)
+            R_z, R_r, R_n = jnp.split(R[d], 3)
+            b_z, b_r, b_n = jnp.split(b[3 * H :], 3)
+            z, r = f(bound(x_z + y @ R_z.T + b_z)), f(bound(x_r + y @ R_r.T + b_r))
+            through = r * (y @ R_n.T + b_n) if linear_before_reset else (r * y) @ R_n.T + b_n
+            n = g(bound(x_n + through))
+            return ((1 - z) * n + z * y,)
+
+        states = (jnp.zeros((N, H), X.dtype) if h0 is None else h0[d],)
+        results.append(_over_time(step, X, states, lengths, reverse))
+    H_all = jnp.stack([outputs for outputs, _ in results], axis=1)
+    last = jnp.stack([states[0] for _, states in results])
+    if layout:
+        return H_all.transpose(2, 0, 1, 3), last.transpose(1, 0, 2)
+    return H_all, last

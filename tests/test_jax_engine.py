@@ -1,0 +1,103 @@
+"""The core's functions given JAX arrays: views of them, and under a trace one ``lax.scan``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="jax not installed")
+
+import jax
+import jax.numpy as jnp
+
+import xpgrad
+from xpgrad.engine import is_traced
+
+T, N, I, H = 5, 3, 2, 2
+GATES = {"lstm": 4, "gru": 3}
+
+
+@pytest.fixture(autouse=True)
+def x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def call(operator: str, rng: np.random.Generator) -> dict[str, Any]:
+    gates = GATES[operator]
+    shapes = {"X": (T, N, I), "W": (1, gates * H, I), "R": (1, gates * H, H), "B": (1, 2 * gates * H)}
+    return {name: rng.normal(size=shape) for name, shape in shapes.items()}
+
+
+def results(operator: str, arrays: dict[str, Any], lengths: Any, **options: Any) -> tuple:
+    """The forward's outputs and all gradients, for cotangents of all outputs."""
+    out = getattr(xpgrad, operator)(**arrays, sequence_lens=lengths, **options)
+    saved = {name: getattr(out, name) for name in ("H_all", "C_all", "iofc", "zrh") if hasattr(out, name)}
+    cotangents = {"grad_H_all": out.H_all * 0 + 1, "grad_H_t": out.H_t + 1}
+    gradient = getattr(xpgrad, f"{operator}_grad")
+    return out, gradient(**arrays, **saved, **cotangents, sequence_lens=lengths, **options)
+
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("lstm", {}),
+    ("lstm", {"direction": "reverse", "clip": 0.7}),
+    ("gru", {}),
+    ("gru", {"linear_before_reset": 1, "direction": "reverse"}),
+]
+
+
+@pytest.mark.parametrize("lengths", [None, [5, 2, 0]], ids=["dense", "lengths"])
+@pytest.mark.parametrize(("operator", "options"), OPTIONS)
+def test_eager_and_traced_are_as_with_numpy(
+    operator: str, options: dict[str, Any], lengths: Any, rng: np.random.Generator
+) -> None:
+    arrays = call(operator, rng)
+    exact = None if lengths is None else np.asarray(lengths)
+    expected = jax.tree.leaves(results(operator, arrays, exact, **options))
+    given = {name: jnp.asarray(x) for name, x in arrays.items()}
+    traced_lengths = None if lengths is None else jnp.asarray(lengths)
+    traced = jax.jit(lambda a, k: results(operator, a, k, **options))
+    for ours in (results(operator, given, traced_lengths, **options), traced(given, traced_lengths)):
+        leaves = jax.tree.leaves(ours)
+        assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+        for a, b in zip(leaves, expected, strict=True):
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-12)
+
+
+def test_graph_does_not_grow_with_the_number_of_steps(rng: np.random.Generator) -> None:
+    lines = []
+    for steps in (6, 60):
+        arrays = {**call("lstm", rng), "X": rng.normal(size=(steps, N, I))}
+        lines.append(str(jax.make_jaxpr(lambda a: results("lstm", a, None))(arrays)).count("\n"))
+    assert lines[0] == lines[1]
+
+
+def test_differentiable_through_every_output(rng: np.random.Generator) -> None:
+    arrays = call("lstm", rng)
+    X, R, B = (jnp.asarray(arrays[name]) for name in ("X", "R", "B"))
+
+    def loss(W: Any) -> Any:
+        return sum((y**2).sum() for y in xpgrad.lstm(X, W, R, B))
+
+    W, step = jnp.asarray(arrays["W"]), 1e-6
+    slope = jax.grad(loss)(W)
+    tangent = jnp.asarray(rng.normal(size=W.shape))
+    difference = (loss(W + step * tangent) - loss(W - step * tangent)) / (2 * step)
+    np.testing.assert_allclose((slope * tangent).sum(), difference, rtol=1e-7)
+
+
+def test_gradient_by_one_array_with_the_others_closed_over(rng: np.random.Generator) -> None:
+    arrays = {name: jnp.asarray(x) for name, x in call("lstm", rng).items()}
+    slope = jax.grad(lambda X: xpgrad.lstm(**{**arrays, "X": X}).H_t.sum())(arrays["X"])
+    assert slope.shape == (T, N, I)
+
+
+def test_what_is_traced() -> None:
+    assert not is_traced(jnp.ones(2))
+    assert not is_traced(np.ones(2))
+    seen = []
+    jax.jit(lambda x: seen.append(is_traced(x)) or x)(jnp.ones(2))
+    assert seen == [True]

@@ -1,0 +1,147 @@
+"""`xpgrad_jax`'s activations, softmax, losses, convolutions and cells beside the core and JAX's autodiff."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="jax not installed")
+
+import jax
+import jax.numpy as jnp
+
+import xpgrad
+import xpgrad_jax
+
+ROWS = ["softmax", "log_softmax"]
+ACTIVATIONS = [
+    name
+    for name in xpgrad_jax.__all__
+    if hasattr(xpgrad, f"{name}_grad")
+    and next(iter(inspect.signature(getattr(xpgrad, f"{name}_grad")).parameters)) == "dY"
+    and "W" not in inspect.signature(getattr(xpgrad, name)).parameters
+    and name not in ("softmax_cross_entropy", "binary_cross_entropy_with_logits", "prelu")
+]
+
+
+@pytest.fixture(autouse=True)
+def x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def plain(name: str) -> Any:
+    """The core's function on JAX's own operations."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with xpgrad.use_engine("standard"):
+            return getattr(xpgrad, name)(*args, **kwargs)
+
+    return run
+
+
+def assert_same(name: str, arrays: list[Any], **options: Any) -> None:
+    """Values, gradients by each array, and these under vmap, are those of JAX's own autodiff."""
+    ours, theirs = getattr(xpgrad_jax, name), plain(name)
+    numbers = [k for k, x in enumerate(arrays) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def results(f: Any) -> Any:
+        value = f(*arrays, **options)
+        weight = jnp.cos(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
+        loss = lambda *given: (f(*given, **options) * weight).sum()  # noqa: E731
+        gradient = jax.grad(loss, argnums=tuple(numbers))
+        twice = [jnp.stack([x, x[::-1]]) for x in arrays]
+        return value, gradient(*arrays), jax.vmap(gradient)(*twice)
+
+    given, expected = jax.jit(lambda: (results(ours), results(theirs)))()
+    for a, b in zip(jax.tree.leaves(given), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-10, atol=1e-10)
+
+
+def test_every_operator_with_a_gradient_is_there() -> None:
+    gradients = {name.removesuffix("_grad") for name in xpgrad.__all__ if name.endswith("_grad")}
+    assert gradients - set(xpgrad_jax.__all__) <= {"gate_inputs", "rnn", "layer_norm_lstm", "layer_norm_gru"}
+    assert len(ACTIVATIONS) >= 20
+
+
+def test_activations(rng: np.random.Generator) -> None:
+    x = jnp.asarray(rng.normal(size=(3, 4)) * 3)
+
+    def results(functions: Any) -> Any:
+        gradients = [jax.grad(lambda x, f=f: (f(x) * jnp.cos(x)).sum()) for f in functions]
+        return [f(x) for f in functions], [g(x) for g in gradients], [jax.vmap(g)(x) for g in gradients]
+
+    ours = jax.jit(lambda: results([getattr(xpgrad_jax, name) for name in ACTIVATIONS]))()
+    theirs = jax.jit(lambda: results([plain(name) for name in ACTIVATIONS]))()
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_along_an_axis_counted_from_the_front(name: str, rng: np.random.Generator) -> None:
+    assert_same(name, [jnp.asarray(rng.normal(size=(3, 4)))], axis=0)
+
+
+def test_prelu_and_its_slope(rng: np.random.Generator) -> None:
+    assert_same("prelu", [jnp.asarray(rng.normal(size=s)) for s in [(3, 4), (1, 4)]])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses(reduction: str, rng: np.random.Generator) -> None:
+    X = jnp.asarray(rng.normal(size=(4, 3)))
+    labels, shares = jnp.asarray([0, 2, 1, 1]), jnp.asarray(rng.dirichlet(np.ones(3), 4))
+    assert_same("softmax_cross_entropy", [X, labels], reduction=reduction)
+    assert_same("softmax_cross_entropy", [X, shares], reduction=reduction, label_smoothing=0.1)
+    assert_same("binary_cross_entropy_with_logits", [X, shares], reduction=reduction)
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose"])
+def test_convolutions(name: str, rng: np.random.Generator) -> None:
+    arrays = [jnp.asarray(rng.normal(size=s)) for s in [(2, 2, 5, 4), (2, 2, 3, 2), (2,)]]
+    assert_same(name, arrays, pads=1, strides=2)
+
+
+def test_per_sample_gradients_of_a_convolution(rng: np.random.Generator) -> None:
+    X, W = (jnp.asarray(rng.normal(size=s)) for s in [(3, 2, 5), (4, 2, 3)])
+    gradient = jax.vmap(jax.grad(lambda W, x: (xpgrad_jax.conv(x[None], W) ** 2).sum()), in_axes=(None, 0))
+    expected = jax.vmap(jax.grad(lambda W, x: (plain("conv")(x[None], W) ** 2).sum()), in_axes=(None, 0))
+    np.testing.assert_allclose(gradient(W, X), expected(W, X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["lstm_cell", "gru_cell"])
+def test_cells_step_by_step_are_the_sequence(name: str, rng: np.random.Generator) -> None:
+    gates, H = (4, 2) if name == "lstm_cell" else (3, 2)
+    sizes = [(3, 5), (3, H), (gates * H, 5), (gates * H, H), (2 * gates * H,)]
+    X, state, W, R, B = (jnp.asarray(rng.normal(size=s)) for s in sizes)
+    states = (state, -state) if gates == 4 else (state,)
+    cell, sequence = getattr(xpgrad_jax, name), getattr(xpgrad_jax, name.removesuffix("_cell"))
+
+    def by_steps(W: Any, R: Any) -> Any:
+        carry = states
+        for _ in range(3):
+            carry = cell(X, *carry, W, R, B)
+            carry = carry if isinstance(carry, tuple) else (carry,)
+        return sum((s**2).sum() for s in carry)
+
+    def whole(W: Any, R: Any) -> Any:
+        out = sequence(jnp.stack([X] * 3), W[None], R[None], B[None], None, *(s[None] for s in states))
+        return sum((s**2).sum() for s in out[1:])
+
+    for ours, theirs in zip(jax.grad(by_steps, (0, 1))(W, R), jax.grad(whole, (0, 1))(W, R), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_arguments_are_those_of_the_core_without_out() -> None:
+    for name in xpgrad_jax.__all__:
+        if name == "why_plain":
+            continue
+        core = list(inspect.signature(getattr(xpgrad, name)).parameters)
+        own = list(inspect.signature(getattr(xpgrad_jax, name)).parameters)
+        more = ["peephole"] if name.startswith("lstm") else []
+        assert own == [p for p in core if p != "out"] + more
+    with pytest.raises(TypeError, match="relu: got an unexpected keyword argument 'out'"):
+        xpgrad_jax.relu(jnp.ones(2), out=jnp.ones(2))
