@@ -20,6 +20,7 @@ def report(**changes):
     good = Report(
         versions={"numpy": "2", "torch": "2", "numba": "0.61"},
         engines={},
+        products={},
         cpu=CPU("Some CPU", "x86_64", 2, avx512=True),
         blas="scipy-openblas 0.3",
         pools=[OPENBLAS],

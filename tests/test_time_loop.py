@@ -13,13 +13,13 @@ import pytest
 
 import xpgrad
 from xpgrad import engine
-from xpgrad.engine import blas, numpy_engine, team
+from xpgrad.engine import blas, numpy_engine, product_choice, products, team
 
 numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
 T, N, I, H = 6, 11, 3, 5
 GATES = {"lstm": 4, "gru": 3}
-WAYS = ["one part", "parts", "packed", "packed parts", "without BLAS"]
+WAYS = ["own", "own parts", "without BLAS", "BLAS", "BLAS parts", "packed BLAS", "packed BLAS parts"]
 CASES = [("lstm", {}), ("gru", {"linear_before_reset": 0}), ("gru", {"linear_before_reset": 1})]
 
 
@@ -40,9 +40,15 @@ def run_in(monkeypatch):
     def set_way(way):
         if "parts" in way:
             monkeypatch.setattr(numpy_engine, "_PRODUCT_ROWS", 2)
+            monkeypatch.setattr(numpy_engine, "_TILE_ROWS", 2)
             monkeypatch.setattr(numpy_engine, "_PARALLEL_LOOP", 0)
+            monkeypatch.setattr(products, "_PARALLEL", 0)
             for one in engines():
                 monkeypatch.setattr(one.team, "size", lambda: 3)
+        if "without" not in way:
+            name = "own" if "own" in way else "blas"
+            chosen = product_choice.Choice(name, "a test says so")
+            monkeypatch.setattr(product_choice, "choice", lambda *_: chosen)
         if "packed" in way:
             monkeypatch.setattr(numpy_engine, "_PACKED", 0)
             monkeypatch.setattr(numpy_engine, "_PACKED_FROM_COLUMNS", 0)
@@ -97,12 +103,11 @@ def test_every_way_is_the_standard_one(operator, options, way, lengths, namespac
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize("seed", range(5))
 def test_parts_cover_all_rows_with_equal_work(threads, seed, monkeypatch):
-    monkeypatch.setattr(numpy_engine, "_PRODUCT_ROWS", 4)
     rng = np.random.default_rng(seed)
     counts = np.sort(rng.integers(1, 60, size=20))[::-1]
     steps = np.zeros((20, 4), dtype=np.int64)
     steps[:, 0] = counts
-    bounds = numpy_engine._bounds(steps, 1000, threads, True)
+    bounds = numpy_engine._bounds(steps, 1000, threads, 4)
     assert bounds[0] == 0
     assert bounds[-1] == counts[0]
     assert np.all(np.diff(bounds) > 0)

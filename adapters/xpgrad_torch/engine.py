@@ -124,27 +124,23 @@ class TorchEngine(NumpyEngine):
         """A tensor over the array's memory."""
         return torch.from_numpy(array)
 
-    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Matrix product by torch, unless it is small."""
+    def _library_product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """By torch, unless it is small."""
         if a.shape[-2] * a.shape[-1] * b.shape[-1] < _SMALL_PRODUCT:
             return np.matmul(a, b)
         return torch.matmul(_tensor(a), _tensor(b)).numpy()
 
-    def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
-        """Matrix product, straight into the target's rows."""
-        rows = target[first : first + a.shape[0]]
+    def _write_library_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> None:
+        """By torch, unless it is small."""
         if a.size * b.shape[1] < _SMALL_PRODUCT:
-            np.matmul(a, b, out=rows)
+            np.matmul(a, b, out=target)
         else:
-            torch.mm(_tensor(a), _tensor(b), out=torch.from_numpy(rows))
+            torch.mm(_tensor(a), _tensor(b), out=torch.from_numpy(target))
 
-    def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Matrix product, added to the total by BLAS itself."""
-        if total is None:
-            return self.product(a, b)
+    def _add_library_product(self, total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+        """By torch, added by BLAS itself."""
         sums, left, right = (_one_batch(array, total.shape[:-2]) for array in (total, a, b))
         (torch.addmm if sums.ndim == 2 else torch.baddbmm)(sums, left, right, out=sums)
-        return total
 
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
         """Matrix product by torch, straight into the target where that is given."""

@@ -38,6 +38,7 @@ PACKAGES = (
 VARIABLES = (
     "XPGRAD_JIT",
     "XPGRAD_NUM_THREADS",
+    "XPGRAD_PRODUCTS",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "OPENBLAS_CORETYPE",
@@ -84,6 +85,7 @@ class Report(NamedTuple):
 
     versions: dict[str, str]
     engines: dict[str, str]
+    products: dict[str, str]
     cpu: CPU
     blas: str  # what NumPy was built with
     pools: list[Pool]
@@ -267,7 +269,7 @@ def _pools(report: Report) -> Hint | None:
 
 def read_machine() -> Report:
     """Read everything; torch and numba are imported, because that is how programs run."""
-    from ..engine import describe_engines
+    from ..engine import describe_engines, describe_products
 
     versions = _versions()
     for name in ("torch", "numba"):
@@ -276,13 +278,14 @@ def read_machine() -> Report:
                 importlib.import_module(name)
             except Exception as error:  # whatever a broken installation raises belongs into the report
                 versions[name] += f" (does not import: {error})"
-    engines = describe_engines()
+    engines, products = describe_engines(), describe_products()
     np.ones((64, 64)) @ np.ones((64, 64))  # BLAS libraries may load and choose on first use
     build: Any = np.show_config(mode="dicts")
     blas = build.get("Build Dependencies", {}).get("blas", {})
     return Report(
         versions=versions,
         engines=engines,
+        products=products,
         cpu=read_cpu(),
         blas=" ".join(str(blas[key]) for key in ("name", "version") if blas.get(key)),
         pools=_pools_by_threadpoolctl() if "threadpoolctl" in versions else _pools_by_maps(),
@@ -418,6 +421,8 @@ def _print(report: Report, found: Sequence[Hint]) -> None:
     missing = {name: "not installed" for name in PACKAGES if name not in report.versions}
     pairs("Versions", report.versions | missing)
     pairs("Engines", report.engines)
+    if report.products:
+        pairs("Matrix products", report.products)
     avx512 = ", with AVX-512" if report.cpu.avx512 else ""
     cpu = {"CPU": f"{report.cpu.name} ({report.cpu.architecture}{avx512})", "cores": report.cpu.cores}
     pairs("Machine", cpu | {"BLAS": f"NumPy is built with {report.blas or 'an unknown BLAS'}"})

@@ -15,6 +15,7 @@ from typing import Any
 
 import array_api_compat
 
+from xpgrad.engine import product_choice
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled, thread_count
 from xpgrad.engine.numpy_engine import NumpyEngine
@@ -37,6 +38,7 @@ __all__ = [
     "agreed",
     "choose",
     "describe_engines",
+    "describe_products",
     "is_traced",
     "thread_count",
     "use_engine",
@@ -199,3 +201,27 @@ def describe_engines() -> dict[str, str]:
     }
     adapters = {name: _adapter(name) for name in _entries()}
     return lines | {name: adapter.describe() for name, adapter in adapters.items() if adapter is not None}
+
+
+def describe_products() -> dict[str, str]:
+    """Whose matrix products each engine takes, by class of sizes and dtype; empty without numba.
+
+    Returns
+    -------
+    dict of str to str
+        ``"own"`` or ``"blas"``, and why. `XPGRAD_PRODUCTS` set to one of these decides; else a class is
+        measured when it is first asked for, and that is remembered in the cache folder.
+
+    Examples
+    --------
+    >>> from xpgrad.engine import describe_products
+    >>> all("rows" in name for name in describe_products())
+    True
+    """
+    if not jit_enabled():
+        return {}
+    lines: dict[str, str] = {}
+    for engine in (_numpy_engine, *(_adapter(name) for name in _entries())):
+        if isinstance(engine, NumpyEngine):
+            lines |= product_choice.describe(engine)
+    return lines

@@ -45,20 +45,26 @@ class Blas(NamedTuple):
     """Addresses of gemm by dtype, of the packed one where there is one; and how its threads are held back.
 
     In one thread a product is, in that context, what runs in several threads of another team. `has_pool`
-    tells whether that makes a difference: its threads are a pool of its own.
+    tells whether that makes a difference: its threads are a pool of its own. `extension` is the path of the
+    module that is linked with it.
     """
 
     gemm: dict[str, int]
     packed: dict[str, PackedGemm]
     in_one_thread: Callable[[], contextlib.AbstractContextManager[None]]
     has_pool: bool
+    extension: str
 
 
 class PackedWeight(NamedTuple):
-    """A weight (k, n), and the same in the form in which MKL's product takes it, None without that."""
+    """A weight (k, n), and the same in the form in which a product takes it, None where that is row by row.
+
+    `form` is ``"rows"``, ``"blas"`` for MKL's, or ``"panels"`` for our own.
+    """
 
     array: np.ndarray
     buffer: np.ndarray | None = None
+    form: str = "rows"
 
     @property
     def memory(self) -> np.ndarray:
@@ -85,7 +91,7 @@ def find_blas(extension: str) -> Blas | None:
         if all(address and _multiplies(address, dtype) for dtype, address in functions.items()):
             pool = _thread_functions(library)
             in_one_thread = functools.partial(_limited, pool)
-            return Blas(functions, _find_packed(library), in_one_thread, pool is not None)
+            return Blas(functions, _find_packed(library), in_one_thread, pool is not None, extension)
     return None
 
 
@@ -110,7 +116,7 @@ def pack(weight: np.ndarray, functions: PackedGemm) -> PackedWeight:
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 9)(functions.pack)
     one, length = ctypes.byref(_REALS[weight.dtype.name](1)), sizes[0] if by_rows else sizes[2]
     call(which, form, *sizes, one, weight.ctypes.data, length, buffer.ctypes.data)
-    return PackedWeight(weight, buffer)
+    return PackedWeight(weight, buffer, "blas")
 
 
 def _letter(name: bytes) -> Any:

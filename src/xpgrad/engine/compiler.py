@@ -68,7 +68,7 @@ class ProductText(NamedTuple):
     """What the generated text depends on of a product's stage."""
 
     at: str
-    packed: bool
+    form: str  # of the weight
 
 
 def operands_of(stages: Sequence[Elementwise | Product]) -> list[Any]:
@@ -90,7 +90,7 @@ def _stage_text(stage: Elementwise | Product) -> FormulaText | ProductText:
     As two vectors they would overlap, and the loop that LLVM made for that case is not vectorized.
     """
     if isinstance(stage, Product):
-        return ProductText(stage.source.at, stage.weight.buffer is not None)
+        return ProductText(stage.source.at, stage.weight.form)
     replaced = {(id(o.rows), o.at): number for number, o in reversed(list(enumerate(stage.inputs)))}
     function, constants = stage.formula.key
     return FormulaText(
@@ -120,7 +120,8 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
     int
         Of a C function. `data` points to 64-bit integers: how many steps there are, the address of their
         spans (rows, now, before, local), those of the parts' bounds, of BLAS's gemm and of the one with a
-        packed weight; and of each matrix of `operands_of` its address, rows, columns and the length of a
+        packed weight, of our own products' tiles and what multiplies with panels, their height; and of each
+        matrix of `operands_of` its address, rows, columns and the length of a
         whole row.
     """
     return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
@@ -279,7 +280,8 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     parts = [
         preamble([stage.function for stage in formulas], constants, dtype),
         "import numpy as np\nfrom numba import carray, cfunc\n",
-        "from xpgrad.engine.native import multiply_rows, multiply_rows_packed, numbers, pointer\n",
+        "from xpgrad.engine.native import multiply_rows, multiply_rows_by_panels, multiply_rows_packed",
+        "from xpgrad.engine.native import numbers, pointer\n",
         "real = xp.real",
         _loop(stages, dtype),
     ]
@@ -328,7 +330,9 @@ def versions() -> str:
     import numba
 
     here = Path(__file__).parent
-    patterns = ("scalar_*.py", "special.py", "native*.py", "register_tiles.py", "schedule.py")
+    patterns = (
+        "scalar_*.py", "special.py", "native*.py", "register_tiles.py", "products.py", "schedule.py",
+    )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(here.glob(pattern))]
     sources = b"".join(path.read_bytes() for path in copied)
     return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"
@@ -399,8 +403,16 @@ def _scalar_function(function: Callable, parameters: Sequence[str] = ()) -> str:
     return f"@njit(forceinline=True, error_model='numpy', fastmath={{'contract'}})\n{ast.unparse(tree)}\n"
 
 
-_HEAD = 5  # integers in front of the matrices
+_HEAD = 8  # integers in front of the matrices
 _MATRIX = 4  # integers of each
+
+
+# How a product is begun, by the form of its weight.
+_PRODUCTS = {
+    "rows": "multiply_rows(head[3], real(1), ",
+    "blas": "multiply_rows_packed(head[4], real(1), ",
+    "panels": "multiply_rows_by_panels(head[5], head[6], head[7], ",
+}
 
 
 def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
@@ -411,12 +423,8 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     for number, stage in enumerate(stages):
         if isinstance(stage, ProductText):
             source, *_ = (next(matrices) for _ in range(3))
-            call = f"real(1), {np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {source}"
-            body.append(
-                f"multiply_rows_packed(head[4], {call})"
-                if stage.packed
-                else f"multiply_rows(head[3], {call})"
-            )
+            call = f"{np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {source})"
+            body.append(_PRODUCTS[stage.form] + call)
         else:
             made, loops = _rows_loop(stage, f"s{number}", matrices)
             before += made

@@ -19,6 +19,7 @@ __all__ = [
     "fetch_to_write",
     "gemm",
     "multiply_rows",
+    "multiply_rows_by_panels",
     "multiply_rows_packed",
     "numbers",
     "pack_weight",
@@ -161,6 +162,18 @@ def _rows_multiplier(gemm, weight_form):
 # read column by column, as BLAS does, a matrix is its own transpose, and so the factors change places.
 multiply_rows = _rows_multiplier(gemm, ord("N"))
 multiply_rows_packed = _rows_multiplier(_gemm_packed, ord("P"))
+
+
+@njit(forceinline=True)
+def multiply_rows_by_panels(tiles, by_panels, height, itemsize, count, first, start, head, m):
+    """The same by our own product, its weight in panels; for the first three see `products.Functions`."""
+    source_row, target_row = head[m + 3], head[m + 11]
+    source, target = head[m] + first * source_row * itemsize, head[m + 8] + start * target_row * itemsize
+    call_with_numbers(
+        by_panels,
+        (tiles, 1, source, source_row, height * source_row, count, head[m + 4], 0, head[m + 5], 0,
+         head[m + 6], target, target_row, 0),
+    )  # fmt: skip
 
 
 @intrinsic

@@ -5,6 +5,7 @@ from numba import carray, njit
 
 from xpgrad.engine.native import (
     call_in_team,
+    call_with_numbers,
     call_with_part,
     gemm,
     pack_weight,
@@ -114,6 +115,9 @@ def execute(address, begin, end, one):
         elif kind == 1:
             function, form, n, k, source, length, target = code[i + 2 : i + 9]
             pack_weight(function, one, form, n, k, source, length, target)
+        elif kind == 7:
+            source, row, column, k, n, target = code[i + 3 : i + 9]
+            call_with_numbers(code[i + 2], (source, row, column, k, n, target))
         else:
             _work(code, i + 2)
         i += code[i]

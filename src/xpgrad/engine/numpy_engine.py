@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine import array_loops, traced_formula
+from xpgrad.engine import array_loops, product_choice, products, traced_formula
 from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.machine import jit_enabled
@@ -38,8 +38,10 @@ _PARALLEL_LOOP = 1 << 14
 _PACKED = 1 << 19
 _PACKED_FROM_COLUMNS = 1 << 17
 _PACKED_TIMES = 12
-# A product of fewer rows than this makes too little of each number of the weight that it reads.
+# A product of fewer rows than this makes too little of each number of the weight that it reads: by BLAS, and
+# by ours, whose tiles are so tall.
 _PRODUCT_ROWS = 16
+_TILE_ROWS = 8
 # What is computed in, by name: a dtype's own `name` is made anew at every call.
 _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
@@ -110,7 +112,9 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return np.ascontiguousarray(weight)
 
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
-        """Row-major, which products take faster than a transpose; in BLAS's own form where that pays."""
+        """In the form in which products take it fastest: panels; with BLAS row-major, or its own form."""
+        if self.multiplies(weight.dtype, few=True):
+            return PackedWeight(weight, products.packed(weight), "panels")
         by_columns = weight.T.flags.c_contiguous
         functions = self.packing(weight.dtype, weight.size, by_columns, times)
         if functions is None:
@@ -124,16 +128,49 @@ class NumpyEngine(NumpyImages, StandardEngine):
             return None
         return self.blas.packed.get(_NAMES.get(dtype, ""))
 
+    def multiplies(self, dtype: Any, few: bool) -> bool:
+        """Whether products are our own, of few rows and a weight that serves often, or of many rows."""
+        name = _NAMES.get(dtype, "")
+        return bool(name) and jit_enabled() and product_choice.is_own(self, name, few)
+
+    def _takes_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> bool:
+        return products.can_multiply(a, b, target) and self.multiplies(a.dtype, few=False)
+
+    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Matrix product."""
+        if a.ndim == b.ndim == 2:
+            result = np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
+            if self._takes_product(a, b, result):
+                products.multiply(self.team, a, b, result)
+                return result
+        return self._library_product(a, b)
+
     def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
         """Matrix product, straight into the target's rows."""
-        np.matmul(a, b, out=target[first : first + a.shape[0]])
+        rows = target[first : first + a.shape[0]]
+        if self._takes_product(a, b, rows):
+            products.multiply(self.team, a, b, rows)
+        else:
+            self._write_library_product(a, b, rows)
 
     def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product, added to the total in place."""
         if total is None:
             return self.matmul(a, b)
-        total += self.matmul(a, b)
+        if self._takes_product(a, b, total):
+            products.multiply(self.team, a, b, total, add=True)
+        else:
+            self._add_library_product(total, a, b)
         return total
+
+    def _library_product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.matmul(a, b)
+
+    def _write_library_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> None:
+        np.matmul(a, b, out=target)
+
+    def _add_library_product(self, total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+        total += np.matmul(a, b)
 
     def chunk(self, width: int, like: np.ndarray) -> int:
         """As many rows as stay in a second-level cache between the loop and the products behind it."""
@@ -183,8 +220,6 @@ class NumpyEngine(NumpyImages, StandardEngine):
             return
         if not (_dtype(stages) and jit_enabled()):
             self._scan_by_stages(stages, steps, _evaluate_blockwise)
-        elif _multiplies(stages) and self.blas is None:
-            self._scan_by_stages(stages, steps, lambda stage, span: self.scan([stage], np.asarray([span])))
         else:
             self._scan_compiled(stages, steps)
 
@@ -219,14 +254,19 @@ class NumpyEngine(NumpyImages, StandardEngine):
         from xpgrad.engine.compiler import compiled_loop, operands_of
 
         dtype = _dtype(stages)
-        blas = self.blas if _multiplies(stages) else None
+        forms = {stage.weight.form for stage in stages if isinstance(stage, Product)}
+        own = "panels" in forms
+        blas = self.blas if forms and not own else None
         steps = np.ascontiguousarray(steps, dtype=np.int64)
-        bounds = _bounds(steps, _width(stages), self.team.size(), blas is not None)
+        least = _TILE_ROWS if own else _PRODUCT_ROWS if forms else 0
+        bounds = _bounds(steps, _width(stages), self.team.size(), least)
         packed = blas.packed.get(dtype) if blas else None
-        products = [blas.gemm[dtype] if blas else 0, packed.compute if packed else 0]
+        functions = products.compiled_products(dtype) if own else None
+        multiply = [blas.gemm[dtype] if blas else 0, packed.compute if packed else 0]
+        multiply += [functions.tiles, functions.by_panels, functions.height] if functions else [0, 0, 0]
         return TimeLoop(
             compiled_loop(stages, dtype),
-            [len(steps), steps.ctypes.data, bounds.ctypes.data, *products],
+            [len(steps), steps.ctypes.data, bounds.ctypes.data, *multiply],
             [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in operands_of(stages)],
             len(bounds) - 1,
             blas,
@@ -397,10 +437,6 @@ def _dtype(stages: Sequence[Elementwise | Product]) -> str:
     return _NAMES.get(rows.dtype, "")
 
 
-def _multiplies(stages: Sequence[Elementwise | Product]) -> bool:
-    return any(isinstance(stage, Product) for stage in stages)
-
-
 def _width(stages: Sequence[Elementwise | Product]) -> int:
     """Columns of a formula's operand, the largest."""
     outputs = [stage.outputs[0] for stage in stages if isinstance(stage, Elementwise)]
@@ -413,14 +449,16 @@ def _sizes(matrix: np.ndarray) -> list[int]:
     return [count, columns, matrix.strides[0] // matrix.itemsize if count > 1 else columns]
 
 
-def _bounds(steps: np.ndarray, width: int, threads: int, products: bool) -> np.ndarray:
+def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarray:
     """Where to cut the rows of each step into parts of equal work, each for a thread.
+
+    `least` is how many rows of a product are worth a thread, 0 without products.
 
     Steps have different numbers of rows, and all start with the same ones.
     """
     counts = steps[:, 0]
     most = int(counts.max())
-    few, small = (_PRODUCT_ROWS, _PARALLEL_LOOP) if products else (1, _PARALLEL)
+    few, small = (least, _PARALLEL_LOOP) if least else (1, _PARALLEL)
     parts = min(threads, most // few) if int(counts.sum()) * width >= small else 1
     if parts < 2:
         return np.asarray([0, most])

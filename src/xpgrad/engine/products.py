@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,8 +77,6 @@ class Plan(NamedTuple):
     ----------
     functions : Functions
         Of its dtype.
-    sizes : tuple of int
-        Rows and columns of C, and how many elements a sum has.
     parts : int
         Each for a thread.
     by_rows : bool
@@ -89,20 +88,21 @@ class Plan(NamedTuple):
     """
 
     functions: Functions
-    sizes: tuple[int, int, int]
     parts: int
     by_rows: bool
     columns: int
     bytes: int
 
-    def data(self, c: Matrix, a: Matrix, b: Matrix, add: bool, memory: Any) -> list[Any]:
-        """The integers that `multiply` takes."""
+    def data(
+        self, sizes: Sequence[Any], c: Matrix, a: Matrix, b: Matrix, add: bool, memory: Any
+    ) -> list[Any]:
+        """The integers that `multiply` takes; for the sizes see `plan`, of which these are no larger."""
         functions = self.functions
         return [
             functions.tiles,
             functions.pack,
             functions.by_panels,
-            *self.sizes,
+            *sizes,
             int(add),
             int(self.by_rows),
             self.parts,
@@ -117,7 +117,10 @@ class Plan(NamedTuple):
 
 
 def plan(dtype: str, sizes: tuple[int, int, int], threads: int) -> Plan:
-    """How to compute a product in at most so many threads."""
+    """How to compute a product in at most so many threads.
+
+    The sizes are rows and columns of C, and how many elements a sum has.
+    """
     functions = compiled_products(dtype)
     m, n, k = sizes
     parts, by_rows = 1, True
@@ -127,7 +130,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int) -> Plan:
     itemsize = np.dtype(dtype).itemsize
     columns = min(_WORK // (INNER * itemsize) // functions.width * functions.width, functions.padded(n))
     size = itemsize * min(INNER, max(k, 1)) * (columns + ROWS)
-    return Plan(functions, sizes, parts, by_rows, columns, -(-size // LINE) * LINE)
+    return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
 
 
 def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
@@ -147,9 +150,10 @@ def multiply(team: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool =
     if c.strides[1] != c.itemsize and c.shape[1] > 1:  # by columns: its transpose is by rows
         a, b, c = b.T, a.T, c.T
     a, b = (x if _is_lined_up(x) else np.ascontiguousarray(x) for x in (a, b))
-    planned = plan(c.dtype.name, (*c.shape, a.shape[1]), team.size())
+    sizes = (*c.shape, a.shape[1])
+    planned = plan(c.dtype.name, sizes, team.size())
     _kept, memory = arena(planned.parts * planned.bytes)
-    data = planned.data(_matrix(c), _matrix(a), _matrix(b), add, memory)
+    data = planned.data(sizes, _matrix(c), _matrix(a), _matrix(b), add, memory)
     numbers = (ctypes.c_int64 * len(data))(*data)
     team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.memory import LINE, address_of, arena
+from xpgrad.engine.products import Matrix, plan
 
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 
@@ -117,8 +118,8 @@ class Instruction(ABC):
         """Its integers and addresses; `start` is where it will stand in the program's array."""
 
 
-class Multiply(Instruction):
-    """A matrix product, C = A B or C += A B; of each factor, the rows or the columns are contiguous."""
+class BlasMultiply(Instruction):
+    """A matrix product by BLAS, C = A B or C += A B; each factor is contiguous by rows or by columns."""
 
     number = 0
 
@@ -140,7 +141,7 @@ class Multiply(Instruction):
         return [self.number, m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length]
 
 
-class Pack(Instruction):
+class BlasPack(Instruction):
     """A weight (k, n) into the form in which BLAS's product takes it."""
 
     number = 1
@@ -204,6 +205,67 @@ class Work(Instruction):
         """Whether compiled code can start it, without Python's help for its threads."""
         return self._parts == 1 or self._team.addresses is not None
 
+    def run(self, data: np.ndarray) -> None:
+        """Run it with Python's help, on the integers that its function takes."""
+        self._team.run(self._function, data.ctypes.data, self._parts)
+
+
+class Multiply(Work):
+    """A matrix product of our own, C = A B or C += A B; each factor is contiguous by rows or by columns.
+
+    Parameters
+    ----------
+    sizes : sequence of int or Quantity
+        Rows and columns of C, and how many elements a sum has.
+    places : sequence of Place
+        Of C, A and B.
+    add : bool
+        Whether to add to C.
+    team, dtype
+        The threads, and the arrays' dtype.
+    """
+
+    number = 6
+
+    def __init__(
+        self, sizes: Sequence[int | Quantity], places: Sequence[Place], add: bool, team: Any, dtype: np.dtype
+    ) -> None:
+        m, n, k = map(most, sizes)
+        self._plan = plan(dtype.name, (m, n, k), team.size())
+        super().__init__(self._plan.functions.multiply, self._plan.parts, team)
+        self._sizes, self._places, self._add = sizes, places, add
+        self._memory = Block(-(-self._parts * self._plan.bytes // dtype.itemsize))
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [*(place.block for place in self._places), self._memory]
+
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
+        c, a, b = (Matrix(place.address(itemsize), *place.strides) for place in self._places)
+        return self._plan.data(self._sizes, c, a, b, self._add, Address(self._memory, 0))
+
+
+class Pack(Instruction):
+    """A weight (k, n) into panels, for products of our own."""
+
+    number = 7
+
+    def __init__(
+        self, function: int, shape: tuple[int, ...], strides: Sequence[int], source: Place, target: Block
+    ) -> None:
+        self._function, self._shape, self._strides = function, shape, strides
+        self._source, self._target = source, target
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [self._source.block, self._target]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        source, target = self._source.address(itemsize), Address(self._target, 0)
+        return [self.number, self._function, source, *self._strides, *self._shape, target]
+
 
 class Arithmetic(Work):
     """Zero, a copy, a sum, a product, or sums over rows: of arrays of one shape, in parts of their columns.
@@ -247,7 +309,7 @@ class Loop(Work):
 
     def __init__(self, loop: Any, engine: Any) -> None:
         super().__init__(loop.function, loop.parts, engine.team)
-        self.loop = loop
+        self.loop, self._engine = loop, engine
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
@@ -265,6 +327,10 @@ class Loop(Work):
     def is_native(self) -> bool:
         """See Work: Python also holds back the threads of a BLAS that has its own."""
         return super().is_native() and (self._parts == 1 or not (self.loop.blas and self.loop.blas.has_pool))
+
+    def run(self, data: np.ndarray) -> None:
+        """See Work."""
+        self._engine.run_loop(self.loop, data)
 
 
 class Program:
@@ -320,15 +386,15 @@ class Program:
         number_of = {block: number for number, block in enumerate([*self.inputs, *results])}
         number_of[HOST] = len(number_of) + 2
         addresses = self._engine.team.addresses or (0, 0, 0)
-        functions = self._engine.blas.gemm[self._dtype.name]
-        code: list[Any] = [functions, addresses[0], compiled_share()]
-        self._parts: list[tuple[int, int, Loop | None]] = []
+        blas = self._engine.blas
+        code: list[Any] = [0 if blas is None else blas.gemm[self._dtype.name], addresses[0], compiled_share()]
+        self._parts: list[tuple[int, int, Work | None]] = []
         begin = len(code)
         for instruction in self._instructions:
             start = len(code)
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
-            if isinstance(instruction, Loop) and not instruction.is_native():
+            if isinstance(instruction, Work) and not instruction.is_native():
                 self._parts += [(begin, start, None), (instruction.data_start(start + 1), start, instruction)]
                 begin = len(code)
         self._parts.append((begin, len(code), None))
@@ -431,11 +497,11 @@ class Program:
             own = address_of(code)
         addresses += [memory[1], own]
         code[self._where] = self._distances + np.asarray(addresses, dtype=np.int64)[self._memory]
-        for begin, end, loop in self._parts:
-            if loop is None:
+        for begin, end, work in self._parts:
+            if work is None:
                 self._execute(own, begin, end)
             else:
-                self._engine.run_loop(loop.loop, code[begin:])
+                work.run(code[begin:])
         self._spare.append((code, own))
         return results
 

@@ -16,8 +16,11 @@ import numpy as np
 from xpgrad.engine.blas import PackedWeight
 from xpgrad.engine.formula import Elementwise, Product, Span
 from xpgrad.engine.memory import LINE
+from xpgrad.engine.products import compiled_products
 from xpgrad.engine.program import (
     Arithmetic,
+    BlasMultiply,
+    BlasPack,
     Block,
     Loop,
     Multiply,
@@ -239,8 +242,6 @@ class Recorder:
     name = "recorder"
 
     def __init__(self, engine: Any, arrays: dict[str, tuple[tuple[int, ...], Strides]], dtype: Any) -> None:
-        if engine.blas is None:
-            raise CannotRecordError("no BLAS found")
         self._engine, self.dtype = engine, dtype
         self._program = Program(engine, dtype, len(arrays))
         self._schedule: Schedule | None = None
@@ -394,7 +395,7 @@ class Recorder:
             self._multiply(target[first : first + a.shape[0], :], a, b)
 
     def add_product(self, total: Recorded | None, a: Recorded, b: Recorded) -> Recorded:
-        """Matrix product, added to the total by BLAS itself."""
+        """Matrix product, added to the total in place."""
         if total is None:
             return self.matmul(a, b)
         self._multiply(total, a, b, add=True)
@@ -422,13 +423,18 @@ class Recorder:
         factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
         sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
         places = [x.place._replace(strides=_real_strides(x)) for x in (target, *factors)]
-        self._program.add(Multiply(sizes, places, add))
+        if self._engine.multiplies(self.dtype, few=False):
+            self._program.add(Multiply(sizes, places, add, self._engine.team, self.dtype))
+        else:
+            self._program.add(BlasMultiply(sizes, places, add))
 
     def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
         if times == 1 and self._schedule is None:  # products of a single step need no loop
             self._has_one_step = True
             return PackedWeight(weight)  # type: ignore[arg-type]
+        if self._engine.multiplies(self.dtype, few=True):
+            return self._in_panels(weight)
         by_columns = weight.T.contiguous
         functions = self._engine.packing(self.dtype, weight.size, by_columns, times)
         if functions is None:
@@ -437,9 +443,18 @@ class Recorder:
         size = functions.bytes_of(*weight.shape)
         buffer = self.fresh((-(-size // self.dtype.itemsize),))
         self._program.add(
-            Pack(functions, weight.shape, by_columns, (source.block, source.offset), buffer.block)
+            BlasPack(functions, weight.shape, by_columns, (source.block, source.offset), buffer.block)
         )
-        return PackedWeight(source, buffer)  # type: ignore[arg-type]
+        return PackedWeight(source, buffer, "blas")  # type: ignore[arg-type]
+
+    def _in_panels(self, weight: Recorded) -> PackedWeight:
+        functions = compiled_products(self.dtype.name)
+        source = weight if 1 in _real_strides(weight) else self.contiguous(weight)
+        buffer = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
+        self._program.add(
+            Pack(functions.pack, weight.shape, _real_strides(source), source.place, buffer.block)
+        )
+        return PackedWeight(source, buffer, "panels")  # type: ignore[arg-type]
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:
         """The time loop, compiled."""

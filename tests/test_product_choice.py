@@ -1,0 +1,161 @@
+"""Whose products are taken: measured once, remembered, forced; and that a BLAS still serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="numba is not installed: there are no products to choose from")
+
+from xpgrad import engine
+from xpgrad.engine import NumpyEngine, product_choice
+
+
+@pytest.fixture
+def numpy_engine(monkeypatch, tmp_path):
+    """An engine with a BLAS for which nothing was chosen yet, and an empty cache folder."""
+    one = NumpyEngine()
+    if one.blas is None:
+        pytest.skip("NumPy's BLAS exports no gemm under a known name")
+    monkeypatch.setattr(product_choice, "_chosen", {})
+    monkeypatch.setattr(product_choice, "_path", lambda: tmp_path / "products.json")
+    monkeypatch.delenv("XPGRAD_PRODUCTS", raising=False)
+    return one
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Which classes were measured; a BLAS is so many times as fast as `measured.ratio` says."""
+
+    class Calls(list):
+        ratio = 2.0
+
+    calls = Calls()
+
+    def measure(engine, blas, dtype, kind):
+        calls.append((dtype, kind))
+        return calls.ratio
+
+    monkeypatch.setattr(product_choice, "_measure", measure)
+    return calls
+
+
+def choose(one, dtype="float32", kind="few"):
+    return product_choice.choice(one, dtype, kind).way
+
+
+def test_measured_once_and_remembered(numpy_engine, measured, monkeypatch):
+    assert choose(numpy_engine) == choose(numpy_engine) == "blas"
+    assert measured == [("float32", "few")]
+    monkeypatch.setattr(product_choice, "_chosen", {})  # another process
+    assert choose(numpy_engine) == "blas"
+    assert len(measured) == 1
+    measured.ratio = 1.01
+    assert choose(numpy_engine, kind="many") == "own"
+    assert measured[1:] == [("float32", "many")]
+    monkeypatch.setattr(product_choice, "_name", lambda *_: "another machine")
+    monkeypatch.setattr(product_choice, "_chosen", {})
+    assert choose(numpy_engine) == "own"
+    assert len(measured) == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"NAME": "fast"}', '{"NAME": -1.0}', '{"NAME": NaN}'])
+def test_a_file_that_says_nothing(text, numpy_engine, measured):
+    name = product_choice._name(numpy_engine.blas, numpy_engine.team.size(), "float32", "few")
+    product_choice._path().write_text(text.replace("NAME", name))
+    assert choose(numpy_engine) == "blas"
+    assert len(measured) == 1
+
+
+def test_a_folder_that_cannot_be_written(numpy_engine, measured, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(product_choice, "_path", lambda: tmp_path / "file" / "products.json")
+    assert choose(numpy_engine) == "blas"
+
+
+def test_forced(numpy_engine, measured, monkeypatch):
+    monkeypatch.setenv("XPGRAD_PRODUCTS", "own")
+    assert choose(numpy_engine) == "own"
+    monkeypatch.setenv("XPGRAD_PRODUCTS", "blas")
+    assert choose(numpy_engine) == "own"  # for as long as the process lives
+    assert choose(numpy_engine, kind="many") == "blas"
+    monkeypatch.setenv("XPGRAD_PRODUCTS", "mine")
+    with pytest.raises(ValueError, match="XPGRAD_PRODUCTS is 'mine', expected 'own' or 'blas'"):
+        choose(numpy_engine, "float64")
+    assert not measured
+
+
+def test_without_blas_they_are_our_own(numpy_engine, measured, monkeypatch):
+    monkeypatch.setenv("XPGRAD_PRODUCTS", "blas")
+    monkeypatch.setattr(NumpyEngine, "blas", None)
+    assert choose(numpy_engine) == "own"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", product_choice.CLASSES)
+def test_what_is_measured_is_one_product(kind, dtype, numpy_engine, monkeypatch):
+    """Both ways compute the same."""
+    matrices = product_choice._matrices
+
+    def keep(*sizes):
+        found = matrices(*sizes)
+        rng = np.random.default_rng(0)
+        for array in found[:2]:
+            array[...] = rng.normal(size=array.shape)
+        results.append(found[2])
+        return found
+
+    results, pairs = [], []
+    monkeypatch.setattr(product_choice, "_matrices", keep)
+    monkeypatch.setattr(product_choice, "_ratio", lambda ours, theirs: pairs.append((ours, theirs)) or 1.5)
+    assert product_choice._measure(numpy_engine, numpy_engine.blas, dtype, kind) == pytest.approx(1.5)
+    for (ours, theirs), c in zip(pairs, results, strict=True):
+        ours()
+        found = c.copy()
+        c.fill(np.nan)
+        theirs()
+        np.testing.assert_allclose(found, c, rtol=0, atol=1e-3 if dtype == "float32" else 1e-11)
+
+
+def test_info_tells_it(numpy_engine, measured, monkeypatch):
+    lines = product_choice.describe(numpy_engine)
+    assert set(lines.values()) == {"measured when they are first asked for"}
+    choose(numpy_engine)
+    slower = "blas: a BLAS is 2.00 times as fast"
+    assert product_choice.describe(numpy_engine)["numpy, few rows, float32"] == slower
+    monkeypatch.setattr(product_choice, "_chosen", {})
+    assert product_choice.describe(numpy_engine)["numpy, few rows, float32"] == slower
+    monkeypatch.setenv("XPGRAD_PRODUCTS", "own")
+    assert (
+        product_choice.describe(numpy_engine)["numpy, many rows, float64"] == "own: XPGRAD_PRODUCTS says so"
+    )
+    assert set(engine.describe_products()) >= set(lines)
+
+
+CODE = """
+    import numpy as np, xpgrad
+    rng = np.random.default_rng(0)
+    X, W, R = (rng.normal(size=s).astype("float32") for s in [(6, 40, 64), (1, 256, 64), (1, 256, 64)])
+    for call in range(3):
+        out = xpgrad.lstm(X, W, R)
+        saved = {"H_all": out.H_all, "C_all": out.C_all, "iofc": out.iofc}
+        grads = xpgrad.lstm_grad(X, W, R, **saved, grad_H_all=out.H_all)
+    print(*(float(np.abs(a).sum()) for a in (out.H_all, grads.dX, grads.dW, grads.dR)))
+"""
+
+
+def test_both_ways_agree_in_a_process_of_their_own():
+    found = []
+    for way in ("own", "blas"):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(CODE)], env=os.environ | {"XPGRAD_PRODUCTS": way},
+            check=True, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        found.append(json.loads(f"[{','.join(done.stdout.split())}]"))
+    np.testing.assert_allclose(*found, rtol=1e-4)
