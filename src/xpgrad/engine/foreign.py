@@ -13,18 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.blas import Blas
 from xpgrad.engine.machine import thread_count
+from xpgrad.engine.memory import address_of
 from xpgrad.engine.numpy_engine import NumpyEngine
-from xpgrad.engine.program import HOST, Address, address_of
+from xpgrad.engine.program import HOST, Address
 from xpgrad.engine.team import Team
 
 
 class HostTeam(Team):
     """The threads of the host that runs a program; they are not there while it is written."""
-
-    def __init__(self, engine: ForeignEngine) -> None:
-        self._engine = engine
 
     @property
     def addresses(self) -> tuple[int, Any, int]:  # type: ignore[override]
@@ -33,9 +30,8 @@ class HostTeam(Team):
         return threads.run.address, Address(HOST, 0), threads.run_task.address
 
     def size(self) -> int:
-        """How many threads; one where a BLAS has its own, which nobody holds back."""
-        blas = self._engine.process_blas
-        return 1 if blas is not None and blas.has_pool else thread_count()
+        """How many threads."""
+        return thread_count()
 
     def run(self, function: int, data: int, parts: int) -> None:
         """See Team."""
@@ -46,7 +42,7 @@ class HostTeam(Team):
 
 
 class ForeignEngine(NumpyEngine):
-    """Writes programs down for a host: its threads are the host's, its BLAS that of the process.
+    """Writes programs down for a host: its threads are the host's, its products our own.
 
     Parameters
     ----------
@@ -58,7 +54,7 @@ class ForeignEngine(NumpyEngine):
 
     def __init__(self, find_host: Callable[[], Any] = lambda: None) -> None:
         super().__init__(find_host)
-        self._host_team = HostTeam(self)
+        self._host_team = HostTeam()
 
     @property
     def team(self) -> Any:
@@ -66,15 +62,9 @@ class ForeignEngine(NumpyEngine):
         return self._host_team
 
     @property
-    def process_blas(self) -> Blas | None:
-        """The BLAS as it is."""
-        return super().blas
-
-    @property
-    def blas(self) -> Blas | None:
-        """The BLAS, called without Python around it: its threads are not held back."""
-        blas = self.process_blas
-        return None if blas is None else blas._replace(has_pool=False)
+    def blas(self) -> None:
+        """None: products are our own. A BLAS with threads of its own would have nobody to hold them back."""
+        return None
 
 
 class ForeignProgram:
