@@ -36,6 +36,18 @@ def test_tags_are_those_of_the_rule():
             assert answer[t] == (min(before, default=99) < min(behind, default=99))
 
 
+def test_a_classifier_described_in_onnx_learns(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    example = load("onnx_classifier")
+    data = example.windows(*example.sunspots())
+    model = example.classifier()
+    before = example.accuracy(model, *data["test"])
+    losses = example.train(model, *data["train"], steps=40)
+    assert losses[-1] < 0.5 < losses[0]
+    assert example.accuracy(model, *data["test"]) > max(0.75, before)
+    onnx.checker.check_model(model)
+
+
 def test_per_sample_clipping_learns():
     before, after = load("per_sample_clipping").train(40)
     assert before < 0.75

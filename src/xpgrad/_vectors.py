@@ -75,7 +75,7 @@ def make(operator: str, cases: int | None, seed: int, option: str | None) -> Ite
 def _has_differences(kernel: Kernel, option: str) -> bool:
     """A truncated gradient has none, and samples' gradients are gradients of batches of one."""
     case = kernel.options[option]()
-    return option != "per_sample" and case.gradient_attributes.get("peephole") != "truncated"
+    return not option.startswith("per_sample") and case.gradient_attributes.get("peephole") != "truncated"
 
 
 def _vector(kernel: Kernel, option: str, seed: int, index: int) -> Vector:

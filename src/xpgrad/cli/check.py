@@ -3,6 +3,9 @@
 Runs each kernel in each array namespace, dtype and option and prints the worst relative error against
 independent oracles: naive references, central differences in float64, PyTorch's autograd and modules.
 The exit status is 1 where an error is over its tolerance.
+
+With --peers, other libraries' kernels are measured too, each against float64 references that share no code
+with any of them; a library that wants another NumPy is called in an interpreter of its own.
 """
 
 import argparse
@@ -610,6 +613,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="check only the options whose name contains TEXT (repeatable; default: all)",
     )
+    peers = parser.add_argument_group("other libraries")
+    peers.add_argument("--peers", action="store_true", help="measure their kernels beside ours")
+    peers.add_argument(
+        "--interpreter",
+        action="append",
+        metavar="PEER=PYTHON",
+        help="the Python that has a peer, such as onnx_runtime=/venv/bin/python (repeatable; default: the "
+        "environment variable XPGRAD_PEER_ONNX_RUNTIME and its like, else this Python)",
+    )
+    peers.add_argument("--write", metavar="FILE", help="write what was measured as a page")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -625,6 +638,10 @@ def run(args: argparse.Namespace) -> int:
     int
         0 if every error is within its tolerance, 1 if not or if the arguments select nothing.
     """
+    if args.peers or args.write or args.interpreter:
+        from .peers.command import run_peers  # much of it, and wanted seldom
+
+        return run_peers(KERNELS, args)
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]
     backends = [b for b in wanted if b.installed]
     modules = [b.module for b in wanted] + [o.module for k in KERNELS for o in k.oracles if o.module]

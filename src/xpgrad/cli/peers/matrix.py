@@ -1,0 +1,279 @@
+"""Measures kernels, ours and those of the peers that are installed, against the references."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import xpgrad
+
+from ...testing import relative_error
+from ..check_cases import Arrays, Case, Kernel
+from ..console import progress
+from . import references
+
+__all__ = ["OURS", "PEERS", "WRONG", "Entry", "Measured", "Peer", "interpreter", "measure"]
+
+WRONG = 1e-4
+"""The error above which an entry is wrong: rounding of float32 stays below a tenth of it."""
+
+_RUNNER = Path(__file__).with_name("runner.py")
+_PATIENCE = 1800  # seconds for all of a peer's cases
+
+
+class Peer(NamedTuple):
+    """A library whose kernels are measured."""
+
+    key: str
+    title: str
+    module: str
+    outputs: tuple[str, ...] | None = None
+    """The outputs that it has cotangents for; None: all."""
+
+
+PEERS = (
+    Peer("pytorch", "PyTorch", "torch"),
+    Peer("pytorch_native", "PyTorch without oneDNN", "torch"),
+    Peer("onnx_runtime", "ONNX Runtime Training", "onnxruntime"),
+    Peer("onnx_reference", "onnx.reference", "onnx"),
+    Peer("jax", "JAX", "jax"),
+    Peer("keras", "Keras on TensorFlow", "tensorflow"),
+    Peer("thinc", "thinc", "thinc", ("H_all", "Y")),
+)
+OURS = (Peer("float64", "xpgrad, float64", "xpgrad"), Peer("float32", "xpgrad, float32", "xpgrad"))
+
+
+class Entry(NamedTuple):
+    """What one library makes of one case.
+
+    `status` is "right", "wrong", "refused" or "absent" (it has no such operator or option); `errors` are
+    those of each output and gradient, `message` is the refusal.
+    """
+
+    kernel: str
+    option: str
+    peer: str
+    status: str
+    errors: Mapping[str, float] = {}
+    message: str = ""
+
+    @property
+    def error(self) -> float:
+        """The largest of the errors."""
+        return max(self.errors.values(), default=math.nan)
+
+
+class Measured(NamedTuple):
+    """All entries, and the versions of each library."""
+
+    entries: list[Entry]
+    versions: dict[str, list[str]]
+
+
+class _Job(NamedTuple):
+    kernel: Kernel
+    option: str
+    case: Case
+
+
+# --- the cases ----------------------------------------------------------------------------------------------
+
+
+def jobs(kernels: Sequence[Kernel], only: Sequence[str] | None = None) -> list[_Job]:
+    """The cases of all kernels that have a reference."""
+    found = [
+        _Job(kernel, option, case)
+        for kernel in kernels
+        if _forward_of(kernel.name, None) is not None
+        for name in kernel.options
+        for option, case in _variants(name, kernel.options[name]())
+    ]
+    if only is None:
+        return found
+    return [job for job in found if any(text in f"{job.kernel.name}, {job.option}" for text in only)]
+
+
+def _variants(option: str, case: Case) -> Iterator[tuple[str, Case]]:
+    """What other libraries can be asked: no samples' gradients, no truncated ones, no methods of ours."""
+    if option.startswith(("per_sample", "peepholes, truncated", "method ")):
+        return
+    case = case._replace(gradient_attributes={})
+    option = option.removesuffix(", full")
+    if "sequence_lens" not in case.integers:
+        yield option, case
+        return
+    plain = option.replace(", NaN padding", "")
+    usual = [2 if length == 0 else int(length) for length in case.integers["sequence_lens"]]
+    yield plain, _padded(case, usual, 2.5)
+    if plain != option:
+        yield option, _padded(case, usual, np.nan)
+        yield option.replace("NaN padding", "one of 0"), _padded(case, case.integers["sequence_lens"], 2.5)
+
+
+def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
+    """With these lengths, and this number as the padding of X and of the outputs' cotangent."""
+    arrays = {"X": case.arguments["X"], "H_all": case.cotangents["H_all"]}
+    for name, array in arrays.items():
+        filled = np.where(np.isnan(array), 2.5, array)
+        by_sample = np.moveaxis(filled, case.sample_axes[name], 0)  # then time comes first
+        for n, length in enumerate(lengths):
+            by_sample[n, length:] = padding
+        arrays[name] = filled
+    return case._replace(
+        arguments={**case.arguments, "X": arrays["X"]},
+        cotangents={**case.cotangents, "H_all": arrays["H_all"]},
+        integers={"sequence_lens": np.asarray(lengths)},
+    )
+
+
+# --- the references -----------------------------------------------------------------------------------------
+
+
+def _forward_of(kernel: str, case: Case | None) -> Callable[..., dict[str, np.ndarray]] | None:
+    """The definition; without a case, only whether there is one."""
+    attributes = {} if case is None else dict(case.attributes)
+    if kernel in ("conv", "conv_transpose"):
+        return getattr(references, kernel)(None if case is None else case.numbers)
+    if kernel in ("lstm", "gru", "softmax", "log_softmax"):
+        more = {} if case is None else case.integers
+        return functools.partial(getattr(references, kernel), **attributes, **more)
+    function = references.POINTWISE.get(kernel)
+    if function is None:
+        return None
+
+    def forward(X: np.ndarray, **others: np.ndarray) -> dict[str, np.ndarray]:
+        return {"Y": function(X, **others, **attributes)}
+
+    return forward
+
+
+def _expected(job: _Job, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
+    forward = _forward_of(job.kernel.name, job.case)
+    if forward is None:
+        raise KeyError(job.kernel.name)
+    cotangents = {
+        name: array for name, array in job.case.cotangents.items() if outputs is None or name in outputs
+    }
+    with np.errstate(all="ignore"):
+        values, found = references.gradients(forward, _where_used(job.case), cotangents)
+    return values | {f"gradient of {name}": array for name, array in found.items()}
+
+
+def _where_used(case: Case) -> dict[str, np.ndarray]:
+    """NaN in place of padding, which tells the references what nothing depends on."""
+    arguments = dict(case.arguments)
+    lengths = case.integers.get("sequence_lens")
+    if lengths is not None:
+        X = arguments["X"].copy()
+        by_time = X.swapaxes(0, 1) if case.attributes.get("layout") else X
+        for n, length in enumerate(lengths):
+            by_time[length:, n] = np.nan
+        arguments["X"] = X
+    return arguments
+
+
+# --- measuring ----------------------------------------------------------------------------------------------
+
+
+def interpreter(peer: Peer, given: Mapping[str, str]) -> str | None:
+    """The Python that has a peer: the option's or environment variable's, else this one if it has it."""
+    named = given.get(peer.key) or os.environ.get(f"XPGRAD_PEER_{peer.key.upper()}")
+    if named:
+        return named
+    return sys.executable if importlib.util.find_spec(peer.module) else None
+
+
+def measure(
+    kernels: Sequence[Kernel], given: Mapping[str, str], only: Sequence[str] | None = None
+) -> Measured:
+    """Run all cases everywhere, and compare."""
+    chosen = jobs(kernels, only)
+    expected: dict[tuple[int, Any], dict[str, np.ndarray]] = {}
+    for index, job in enumerate(progress(chosen, "references")):
+        for outputs in {None, *(peer.outputs for peer in PEERS)}:
+            expected[index, outputs] = _expected(job, outputs)
+    entries = [
+        _ours(job, peer, expected[index, None])
+        for peer in OURS
+        for index, job in enumerate(progress(chosen, peer.title))
+    ]
+    versions = {"xpgrad": [f"xpgrad {xpgrad.__version__}", f"NumPy {np.__version__}"]}
+    for peer in progress(PEERS, "peers"):
+        python = interpreter(peer, given)
+        if python is None:
+            continue
+        report, results = _in_child(python, peer, chosen)
+        versions[peer.key] = report["versions"]
+        for entry in report["jobs"]:
+            job = chosen[entry["id"]]
+            if entry["status"] == "done":
+                arrays = {name: results[f"{entry['id']}/{name}"] for name in entry["names"]}
+                entries.append(_compared(job, peer, arrays, expected[entry["id"], peer.outputs]))
+            else:
+                entries.append(
+                    Entry(job.kernel.name, job.option, peer.key, entry["status"], {}, entry["message"])
+                )
+    return Measured(entries, versions)
+
+
+def _ours(job: _Job, peer: Peer, expected: Arrays) -> Entry:
+    def cast(arrays: Arrays) -> dict[str, Any]:
+        return {k: a.astype(peer.key) if a.dtype.kind == "f" else a for k, a in arrays.items()}
+
+    case = job.case._replace(
+        arguments=cast(job.case.arguments),
+        integers=cast(job.case.integers),
+        cotangents=cast(job.case.cotangents),
+    )
+    return _compared(job, peer, job.kernel.run(case), expected)
+
+
+def _compared(job: _Job, peer: Peer, found: Mapping[str, Any], expected: Arrays) -> Entry:
+    errors = {name: _error(found[name], array) for name, array in expected.items() if name in found}
+    wrong = not errors or max(errors.values()) > WRONG
+    return Entry(job.kernel.name, job.option, peer.key, "wrong" if wrong else "right", errors)
+
+
+def _error(actual: Any, expected: np.ndarray) -> float:
+    actual = np.asarray(actual)
+    return relative_error(actual, expected) if actual.shape == expected.shape else math.inf
+
+
+def _in_child(python: str, peer: Peer, chosen: Sequence[_Job]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a peer makes of all cases, in an interpreter that needs nothing but it and NumPy."""
+    arrays: dict[str, Any] = {}
+    about = []
+    for index, job in enumerate(chosen):
+        kinds = ("arguments", "integers", "cotangents")
+        numbers = job.case.numbers
+        pads = [] if numbers is None else [[int(n) for n in ends] for ends in (numbers.begins, numbers.ends)]
+        about.append(
+            {"id": index, "kernel": job.kernel.name, "attributes": dict(job.case.attributes), "pads": pads}
+            | {kind: list(getattr(job.case, kind)) for kind in kinds}
+        )
+        for kind in kinds:
+            arrays |= {f"{index}/{kind}/{k}": a for k, a in getattr(job.case, kind).items()}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder) / name) for name in ("jobs.npz", "results.npz")]
+        np.savez(paths[0], jobs=json.dumps(about), **arrays)
+        done = subprocess.run(
+            [python, str(_RUNNER), peer.key, *paths],
+            capture_output=True, text=True, timeout=_PATIENCE, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            last = (done.stderr.strip() or "no message").splitlines()[-1]
+            raise RuntimeError(f"check --peers: {peer.title} in {python} failed: {last}")
+        with np.load(paths[1]) as archive:
+            results = {name: archive[name] for name in archive.files}
+    return json.loads(str(results.pop("report"))), results

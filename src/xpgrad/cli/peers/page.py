@@ -1,0 +1,252 @@
+"""Writes docs/correctness.md from one run's measurements."""
+
+from __future__ import annotations
+
+import importlib.resources
+import math
+import platform
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from .matrix import OURS, PEERS, WRONG, Entry, Measured, Peer, interpreter
+
+__all__ = ["REPRODUCERS", "Reproducer", "page", "without_reproducer"]
+
+_FAMILIES = {
+    "LSTM": ("lstm",),
+    "GRU": ("gru",),
+    "Convolution": ("conv",),
+    "Transposed convolution": ("conv_transpose",),
+    "Activations and softmax": None,
+}
+_DIFFERENT = """\
+Two definitions that differ are no error, and are not counted as one. PyTorch's GRU resets after the product,
+ONNX's before it by default; Keras' LSTM has one bias, so that both of ONNX's have its gradient; thinc's LSTM
+gives the gradient of both biases' sum to the first, and its `hard_swish` is another function; PyTorch packs
+sequences of at least one step; ONNX's SELU has other last digits than the paper's. Where a library has no
+such operator or option, the table has a dash.
+"""
+_MEASURED = f"""\
+Each cell is the largest error of all outputs and gradients of one case, relative to the largest value of each
+array, against float64 references: forwards written out step by step from the operators' definitions, and
+differentiated by the complex step, which has no truncation error. The references share no code with any
+kernel. Peers run in float32, as their documentation calls them, each with its own NumPy. An entry above
+{WRONG:.0e} is **wrong**: rounding in float32 stays below a tenth of that. "NaN or shape" is an output or
+gradient that holds NaN where the right one does not, or has another shape.
+"""
+_CALLED = """\
+ONNX Runtime Training is called kernel by kernel, with models of one node; onnx.reference has forwards alone;
+thinc takes a cotangent of the output sequence alone.
+"""
+
+
+class Reproducer(NamedTuple):
+    """A program that shows wrong entries of a peer: it needs that peer and NumPy alone."""
+
+    peer: str
+    kernel: str
+    file: str
+    title: str
+    options: tuple[str, ...] | None = None
+    """What the names of the options contain; None: any."""
+
+    def shows(self, entry: Entry) -> bool:
+        """Whether it is about this entry."""
+        here = (self.peer, self.kernel) == (entry.peer, entry.kernel)
+        return here and (self.options is None or any(text in entry.option for text in self.options))
+
+    @property
+    def code(self) -> str:
+        """Its text."""
+        folder = importlib.resources.files(__package__) / "reproducers"
+        return (folder / self.file).read_text(encoding="utf-8")
+
+
+REPRODUCERS = (
+    Reproducer(
+        "onnx_runtime", "lstm", "onnx_runtime_peepholes.py",
+        "LSTMGrad with peepholes is truncated", ("peepholes",),
+    ),
+    Reproducer(
+        "onnx_runtime", "conv", "onnx_runtime_auto_pad.py",
+        "ConvGrad ignores auto_pad", ("SAME",),
+    ),
+    Reproducer(
+        "onnx_reference", "lstm", "onnx_reference_lstm.py",
+        "LSTM ignores lengths, clip, input_forget, activations",
+        ("lengths", "clip", "input_forget", "activations", "everything"),
+    ),
+    Reproducer(
+        "onnx_reference", "gru", "onnx_reference_gru.py",
+        "GRU ignores lengths, clip, activations",
+        ("lengths", "clip", "activations", "everything"),
+    ),
+    Reproducer(
+        "onnx_reference", "conv_transpose", "onnx_reference_conv_transpose.py",
+        "ConvTranspose gives every group the first group's biases", ("depthwise",),
+    ),
+    Reproducer(
+        "keras", "lstm", "keras_padding.py",
+        "NaN in masked steps reaches gradients of the LSTM", ("NaN padding",),
+    ),
+    Reproducer(
+        "keras", "gru", "keras_padding.py",
+        "NaN in masked steps reaches gradients of the GRU", ("NaN padding",),
+    ),
+    Reproducer("thinc", "lstm", "thinc_lstm.py", "the LSTM's gradient is not its forward's"),
+)  # fmt: skip
+
+
+def without_reproducer(entries: Sequence[Entry]) -> list[Entry]:
+    """The peers' wrong entries that no program shows."""
+    ours = {peer.key for peer in OURS}
+    wrong = [entry for entry in entries if entry.status == "wrong" and entry.peer not in ours]
+    return [entry for entry in wrong if not any(r.shows(entry) for r in REPRODUCERS)]
+
+
+def page(measured: Measured, given: Mapping[str, str]) -> str:
+    """The page's text.
+
+    Parameters
+    ----------
+    measured : Measured
+        One run.
+    given : mapping of str to str
+        The interpreters of peers by their key, in which reproducers are run too.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    return "\n".join([*_head(measured), *_tables(measured), *_wrong(measured, given), *_refusals(measured)])
+
+
+def _head(measured: Measured) -> Iterator[str]:
+    yield "# Who is right"
+    yield ""
+    yield "Written by `python -m xpgrad check --peers --write docs/correctness.md`; do not edit it by hand."
+    yield ""
+    yield _MEASURED
+    yield f"Measured with Python {platform.python_version()} on {platform.system()} {platform.machine()}:"
+    yield ""
+    for peer in _columns(measured, PEERS):
+        yield f"- {peer.title}: {', '.join(measured.versions[peer.key])}"
+    yield f"- xpgrad: {', '.join(measured.versions['xpgrad'])}"
+    missing = [peer.title for peer in PEERS if peer.key not in measured.versions]
+    if missing:
+        yield f"- not installed, so not measured: {', '.join(missing)}"
+    yield ""
+    yield _DIFFERENT
+    yield _CALLED
+
+
+def _columns(measured: Measured, peers: Sequence[Peer]) -> list[Peer]:
+    return [peer for peer in peers if any(entry.peer == peer.key for entry in measured.entries)]
+
+
+def _tables(measured: Measured) -> Iterator[str]:
+    columns = _columns(measured, (*OURS, *PEERS))
+    named = [name for names in _FAMILIES.values() if names for name in names]
+    for title, kernels in _FAMILIES.items():
+        rows: dict[tuple[str, str], dict[str, Entry]] = {}
+        for entry in measured.entries:
+            if entry.kernel in (kernels or ()) or (kernels is None and entry.kernel not in named):
+                rows.setdefault((entry.kernel, entry.option), {})[entry.peer] = entry
+        if not rows:
+            continue
+        yield f"## {title}"
+        yield ""
+        yield f"| option | {' | '.join(peer.title for peer in columns)} |"
+        yield f"| --- |{' --- |' * len(columns)}"
+        for (kernel, option), row in rows.items():
+            label = option if kernels else f"{kernel}, {option}".removesuffix(", plain")
+            yield f"| {label} | {' | '.join(_cell(row.get(peer.key)) for peer in columns)} |"
+        yield ""
+
+
+def _cell(entry: Entry | None) -> str:
+    if entry is None or entry.status == "absent":
+        return "-"
+    if entry.status == "refused":
+        return "refuses"
+    return f"**{_number(entry.error)}**" if entry.status == "wrong" else _number(entry.error)
+
+
+def _number(error: float) -> str:
+    if math.isinf(error):
+        return "NaN or shape"
+    return "0" if error == 0 else f"{error:.1g}"
+
+
+def _wrong(measured: Measured, given: Mapping[str, str]) -> Iterator[str]:
+    yield "## What is wrong, and a program that shows it"
+    yield ""
+    yield "Each program needs that library and NumPy. What stands below it was printed in this page's run."
+    yield ""
+    for reproducer in REPRODUCERS:
+        shown = [e for e in measured.entries if e.status == "wrong" and reproducer.shows(e)]
+        if not shown:
+            continue
+        peer = next(peer for peer in PEERS if peer.key == reproducer.peer)
+        yield f"### {peer.title}: {reproducer.title}"
+        yield ""
+        yield f"| {reproducer.kernel}, option | errors |"
+        yield "| --- | --- |"
+        for entry in shown:
+            errors = ", ".join(
+                f"{name.replace('gradient of ', 'd')} {_number(error)}"
+                for name, error in entry.errors.items()
+                if error > WRONG
+            )
+            yield f"| {entry.option} | {errors} |"
+        yield ""
+        yield "```py"  # not "python": the documentation's examples run without these libraries
+        yield reproducer.code.rstrip()
+        yield "```"
+        yield ""
+        python = interpreter(peer, given)
+        if python is not None:
+            yield "```"
+            yield _printed(python, reproducer.code)
+            yield "```"
+            yield ""
+    for entry in without_reproducer(measured.entries):
+        yield f"- {entry.peer}, {entry.kernel}, {entry.option}: off by {_number(entry.error)}; no program yet"
+
+
+def _printed(python: str, code: str) -> str:
+    """What a reproducer prints."""
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=600, check=False
+    )
+    return (done.stdout or done.stderr[-500:]).strip()
+
+
+def _refusals(measured: Measured) -> Iterator[str]:
+    refused = [entry for entry in measured.entries if entry.status == "refused"]
+    if not refused:
+        return
+    yield "## What is refused"
+    yield ""
+    yield "An error is better than a wrong number. These cases a library has an operator for, and turns down."
+    yield ""
+    yield "| library | kernel | options | what it says |"
+    yield "| --- | --- | --- | --- |"
+    titles = {peer.key: peer.title for peer in PEERS}
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for entry in refused:
+        grouped.setdefault((titles[entry.peer], entry.kernel, _short(entry.message)), []).append(entry.option)
+    for (title, kernel, text), options in grouped.items():
+        yield f"| {title} | {kernel} | {'; '.join(options)} | {text} |"
+    yield ""
+
+
+def _short(message: str) -> str:
+    """The message's own words: not the file and signature before them."""
+    text = message.split(" was false. ")[-1] if " was false. " in message else message
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = text.rsplit("Error: ", 1)[-1].replace("|", "\\|").replace("\n", " ").strip()
+    return text if len(text) <= 140 else f"{text[:137]}..."

@@ -1,0 +1,317 @@
+"""Operators and their gradients in float64, from their definitions alone.
+
+Forwards are written out in NumPy on complex numbers, sequence by sequence and step by step. Gradients are
+their derivatives by the complex step (Squire and Trapp 1998): f'(x) = Im f(x + ih) / h, with h so small that
+nothing but rounding is left. Nothing here is taken from a kernel, ours or another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+_STEP = 1e-150
+
+
+def gradients(
+    forward: Callable[..., dict[str, Array]], arguments: Mapping[str, Array], cotangents: Mapping[str, Array]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """A forward's outputs, and the gradients of its arguments for cotangents of its outputs."""
+    point = {name: np.asarray(array, dtype=np.complex128) for name, array in arguments.items()}
+    outputs = {name: array.real for name, array in forward(**point).items()}
+    found = {}
+    for name, array in point.items():
+        gradient = np.zeros(array.shape)
+        for index in np.ndindex(array.shape):
+            if np.isnan(array[index]):
+                continue  # padding, which nothing depends on
+            moved = array.copy()
+            moved[index] += 1j * _STEP
+            there = forward(**{**point, name: moved})
+            gradient[index] = sum(
+                float(np.sum(np.nan_to_num(cotangents[k]) * there[k].imag)) / _STEP for k in cotangents
+            )
+        found[name] = gradient
+    return outputs, found
+
+
+# --- activations --------------------------------------------------------------------------------------------
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _softplus(x: Array) -> Array:
+    return np.log(1 + np.exp(x))
+
+
+def _bounded(x: Array, low: float, high: float) -> Array:
+    return np.where(x.real < low, low + 0j, np.where(x.real > high, high + 0j, x))
+
+
+def _normal_distribution(x: Array) -> Array:
+    value = np.vectorize(math.erf)(x.real / math.sqrt(2))
+    return (1 + value) / 2 + 1j * x.imag * np.exp(-(x.real**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _gelu(x: Array, approximate: str = "none") -> Array:
+    if approximate == "tanh":
+        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    return x * _normal_distribution(x)
+
+
+def _elu(x: Array, alpha: float = 1.0) -> Array:
+    return np.where(x.real > 0, x, alpha * (np.exp(x) - 1))
+
+
+def _absolute(x: Array) -> Array:
+    return np.where(x.real < 0, -x, x)
+
+
+def _softplus_with_threshold(x: Array, beta: float = 1.0, threshold: float | None = None) -> Array:
+    soft = _softplus(beta * x) / beta
+    return soft if threshold is None else np.where(beta * x.real > threshold, x, soft)
+
+
+_SELU = 1.67326319217681884765625, 1.05070102214813232421875  # ONNX's defaults
+POINTWISE: dict[str, Callable[..., Array]] = {
+    "relu": lambda x: np.where(x.real > 0, x, 0),
+    "leaky_relu": lambda x, alpha=0.01: np.where(x.real > 0, x, alpha * x),
+    "prelu": lambda x, slope: np.where(x.real > 0, x, slope * x),
+    "thresholded_relu": lambda x, alpha=1.0: np.where(x.real > alpha, x, 0),
+    "elu": _elu,
+    "selu": lambda x, alpha=_SELU[0], gamma=_SELU[1]: gamma * _elu(x, alpha),
+    "celu": lambda x, alpha=1.0: np.where(x.real > 0, x, alpha * (np.exp(x / alpha) - 1)),
+    "softplus": _softplus_with_threshold,
+    "gelu": _gelu,
+    "quick_gelu": lambda x, alpha=1.702: x * _sigmoid(alpha * x),
+    "silu": lambda x: x * _sigmoid(x),
+    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "sigmoid": _sigmoid,
+    "log_sigmoid": lambda x: -_softplus(-x),
+    "hard_sigmoid": lambda x, alpha=0.2, beta=0.5: _bounded(alpha * x + beta, 0, 1),
+    "hard_swish": lambda x: x * _bounded(x / 6 + 0.5, 0, 1),
+    "tanh": np.tanh,
+    "softsign": lambda x: x / (1 + _absolute(x)),
+}
+
+_GATE_FUNCTIONS: dict[str, Callable[[Array, float, float], Array]] = {
+    "Sigmoid": lambda x, a, b: _sigmoid(x),
+    "Tanh": lambda x, a, b: np.tanh(x),
+    "Relu": lambda x, a, b: np.where(x.real > 0, x, 0),
+    "LeakyRelu": lambda x, a, b: np.where(x.real > 0, x, a * x),
+    "ThresholdedRelu": lambda x, a, b: np.where(x.real > a, x, 0),
+    "Elu": lambda x, a, b: _elu(x, a),
+    "Affine": lambda x, a, b: a * x + b,
+    "HardSigmoid": lambda x, a, b: _bounded(a * x + b, 0, 1),
+    "ScaledTanh": lambda x, a, b: a * np.tanh(b * x),
+    "Softplus": lambda x, a, b: _softplus(x),
+    "Softsign": lambda x, a, b: x / (1 + _absolute(x)),
+}
+# ONNX's parameters by name, and its defaults
+_ALPHA = {"LeakyRelu": 0.01, "HardSigmoid": 0.2}
+_ALPHA |= dict.fromkeys(("ThresholdedRelu", "Elu", "Affine", "ScaledTanh"), 1.0)
+_BETA = {"Affine": 0.0, "HardSigmoid": 0.5, "ScaledTanh": 1.0}
+
+
+def _gate_functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Callable]:
+    """Functions of one argument; parameters go to those that take them, in order."""
+    alphas, betas = list(alphas), list(betas)
+    functions = []
+    for name in names:
+        a = (alphas.pop(0) if alphas else _ALPHA[name]) if name in _ALPHA else 0.0
+        b = (betas.pop(0) if betas else _BETA[name]) if name in _BETA else 0.0
+        functions.append(lambda x, f=_GATE_FUNCTIONS[name], a=a, b=b: f(x, a, b))
+    return functions
+
+
+# --- recurrent operators ------------------------------------------------------------------------------------
+
+
+def _sequences(
+    gates: int,
+    step: Callable[..., tuple],
+    defaults: Sequence[str],
+    *,
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None,
+    states: Sequence[Any],
+    sequence_lens: Any,
+    direction: str,
+    activations: Sequence[str] | None,
+    activation_alpha: Sequence[float] | None,
+    activation_beta: Sequence[float] | None,
+    clip: float | None,
+    layout: int,
+    extra: Callable[[int], Any],
+) -> tuple[Array, list[Array]]:
+    """Every sequence on its own: outputs (T, D, N, H), and the states at its end."""
+    if layout:
+        X = X.swapaxes(0, 1)
+        states = [None if s is None else s.swapaxes(0, 1) for s in states]
+    T, N, _ = X.shape
+    D, H = R.shape[0], R.shape[2]
+    names = list(activations or list(defaults) * D)
+    functions = _gate_functions(names, activation_alpha or (), activation_beta or ())
+    lengths = [T] * N if sequence_lens is None else [int(n) for n in sequence_lens]
+    Y = np.zeros((T, D, N, H), dtype=complex)
+    ends: list[Array] = [np.zeros((D, N, H), dtype=complex) for _ in states]
+
+    def bounded(z: Array) -> Array:
+        return z if clip is None else _bounded(z, -clip, clip)
+
+    for d in range(D):
+        own = functions[d * len(defaults) : (d + 1) * len(defaults)]
+        bias = np.zeros(2 * gates * H) if B is None else B[d]
+        backwards = direction == "reverse" or d == 1
+        for n in range(N):
+            now: Sequence[Array] = [np.zeros(H, dtype=complex) if s is None else s[d, n] for s in states]
+            times = range(lengths[n])
+            for t in reversed(times) if backwards else times:
+                now = step(X[t, n], now, W[d], R[d], bias, own, bounded, extra(d))
+                Y[t, d, n] = now[0]
+            for end, state in zip(ends, now, strict=True):
+                end[d, n] = state
+    if layout:
+        Y, ends = Y.transpose(2, 0, 1, 3), [end.swapaxes(0, 1) for end in ends]
+    return Y, ends
+
+
+def lstm(
+    *, X: Array, W: Array, R: Array, B: Array | None = None, sequence_lens: Any = None,
+    initial_h: Array | None = None, initial_c: Array | None = None, P: Array | None = None,
+    direction: str = "forward", activations: Any = None, activation_alpha: Any = None,
+    activation_beta: Any = None, clip: float | None = None, input_forget: bool = False, layout: int = 0,
+) -> dict[str, Array]:  # fmt: skip
+    """ONNX's LSTM."""
+    H = R.shape[2]
+
+    def step(x: Array, now: Any, w: Array, r: Array, b: Array, own: Any, bounded: Any, p: Array) -> tuple:
+        f, g, h = own
+        last_h, last_c = now
+        z = w @ x + r @ last_h + b[: 4 * H] + b[4 * H :]
+        zi, zo, zf, zc = (z[k * H : (k + 1) * H] for k in range(4))
+        i = f(bounded(zi + p[:H] * last_c))
+        forget = 1 - i if input_forget else f(bounded(zf + p[2 * H :] * last_c))
+        c = forget * last_c + i * g(bounded(zc))
+        return f(bounded(zo + p[H : 2 * H] * c)) * h(c), c
+
+    Y, (H_t, C_t) = _sequences(
+        4, step, ("Sigmoid", "Tanh", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h, initial_c),
+        sequence_lens=sequence_lens, direction=direction, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip, layout=layout,
+        extra=lambda d: np.zeros(3 * H) if P is None else P[d],
+    )  # fmt: skip
+    return {"H_all": Y, "H_t": H_t, "C_t": C_t}
+
+
+def gru(
+    *, X: Array, W: Array, R: Array, B: Array | None = None, sequence_lens: Any = None,
+    initial_h: Array | None = None, direction: str = "forward", activations: Any = None,
+    activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None,
+    linear_before_reset: int = 0, layout: int = 0,
+) -> dict[str, Array]:  # fmt: skip
+    """ONNX's GRU."""
+    H = R.shape[2]
+
+    def step(x: Array, now: Any, w: Array, r: Array, b: Array, own: Any, bounded: Any, _: None) -> tuple:
+        f, g = own
+        [last] = now
+        wz, wr, wh = (w[k * H : (k + 1) * H] @ x + b[k * H : (k + 1) * H] for k in range(3))
+        rz, rr, rh = (r[k * H : (k + 1) * H] for k in range(3))
+        bz, br, bh = (b[(3 + k) * H : (4 + k) * H] for k in range(3))
+        z, reset = f(bounded(wz + rz @ last + bz)), f(bounded(wr + rr @ last + br))
+        new = reset * (rh @ last + bh) if linear_before_reset else rh @ (reset * last) + bh
+        return ((1 - z) * g(bounded(wh + new)) + z * last,)
+
+    Y, [H_t] = _sequences(
+        3, step, ("Sigmoid", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
+        direction=direction, activations=activations, activation_alpha=activation_alpha,
+        activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,
+    )  # fmt: skip
+    return {"H_all": Y, "H_t": H_t}
+
+
+# --- convolutions -------------------------------------------------------------------------------------------
+
+
+def conv(numbers: Any) -> Callable[..., dict[str, Array]]:
+    """A convolution whose geometry is spelled out, tap by tap."""
+
+    def forward(X: Array, W: Array, B: Array | None = None) -> dict[str, Array]:
+        around = [(0, 0), (0, 0), *zip(numbers.begins, numbers.ends, strict=True)]
+        padded = np.pad(X, around)
+        size = numbers.output
+        Y = np.zeros((X.shape[0], W.shape[0], *size), dtype=complex)
+        c, o = X.shape[1] // numbers.group, W.shape[0] // numbers.group
+        for tap in np.ndindex(W.shape[2:]):
+            seen = padded[(slice(None), slice(None), *_window(tap, numbers, size))]
+            for g in range(numbers.group):
+                weights = W[(slice(g * o, (g + 1) * o), slice(None), *tap)]
+                inputs = seen[:, g * c : (g + 1) * c]
+                Y[:, g * o : (g + 1) * o] += np.einsum("oc,nc...->no...", weights, inputs)
+        return {"Y": Y if B is None else Y + B.reshape(-1, *[1] * len(size))}
+
+    return forward
+
+
+def conv_transpose(numbers: Any) -> Callable[..., dict[str, Array]]:
+    """A transposed convolution: each input puts its taps into the output, whose ends are then taken off."""
+
+    def forward(X: Array, W: Array, B: Array | None = None) -> dict[str, Array]:
+        whole = [
+            s + b + e + max(0, a)
+            for s, b, e, a in zip(numbers.output, numbers.begins, numbers.ends, numbers.added, strict=True)
+        ]
+        sizes = zip(X.shape[2:], numbers.strides, W.shape[2:], numbers.dilations, strict=True)
+        reach = [(size - 1) * s + (k - 1) * d + 1 for size, s, k, d in sizes]
+        whole = [max(pair) for pair in zip(whole, reach, strict=True)]
+        o, c = W.shape[1], X.shape[1] // numbers.group
+        Y = np.zeros((X.shape[0], o * numbers.group, *whole), dtype=complex)
+        for tap in np.ndindex(W.shape[2:]):
+            place = _window(tap, numbers, X.shape[2:])
+            for g in range(numbers.group):
+                weights = W[(slice(g * c, (g + 1) * c), slice(None), *tap)]
+                Y[(slice(None), slice(g * o, (g + 1) * o), *place)] += np.einsum(
+                    "co,nc...->no...", weights, X[:, g * c : (g + 1) * c]
+                )
+        kept = (slice(b, b + s) for b, s in zip(numbers.begins, numbers.output, strict=True))
+        Y = Y[(slice(None), slice(None), *kept)]
+        return {"Y": Y if B is None else Y + B.reshape(-1, *[1] * len(whole))}
+
+    return forward
+
+
+def _window(tap: Sequence[int], numbers: Any, size: Sequence[int]) -> list[slice]:
+    """Which elements a tap meets, dimension by dimension."""
+    return [
+        slice(k * d, k * d + s * (n - 1) + 1, s)
+        for k, d, s, n in zip(tap, numbers.dilations, numbers.strides, size, strict=True)
+    ]
+
+
+# --- along an axis ------------------------------------------------------------------------------------------
+
+
+def _along(X: Array, axis: int, flatten: bool, log: bool) -> Array:
+    rows = X.reshape(math.prod(X.shape[:axis]), -1) if flatten else X
+    along = 1 if flatten else axis
+    total = np.exp(rows).sum(along, keepdims=True)
+    return (rows - np.log(total) if log else np.exp(rows) / total).reshape(X.shape)
+
+
+def softmax(X: Array, axis: int = -1, flatten: bool = False) -> dict[str, Array]:
+    """Shares of a whole."""
+    return {"Y": _along(X, axis, flatten, False)}
+
+
+def log_softmax(X: Array, axis: int = -1, flatten: bool = False) -> dict[str, Array]:
+    """Their logarithms."""
+    return {"Y": _along(X, axis, flatten, True)}

@@ -1,0 +1,206 @@
+"""``python -m xpgrad check --peers``: the references, the exchange with other interpreters, and the page."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xpgrad.__main__ import main
+from xpgrad.cli import check
+from xpgrad.cli.peers import command as command  # before a test takes the peers away
+from xpgrad.cli.peers import matrix, page, references
+from xpgrad.cli.peers.matrix import Entry, Measured
+
+# Without compiling: the kernels are held against their references by their own tests.
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+PAGE = Path(__file__).parents[1] / "docs" / "correctness.md"
+FEW = ["lstm, plain", "lstm, peepholes", "conv, SAME_UPPER", "mish"]
+
+
+def of(name: str) -> matrix.Peer:
+    return next(peer for peer in matrix.PEERS if peer.key == name)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other library."""
+    monkeypatch.setattr(matrix, "PEERS", ())
+
+
+def test_ours_is_right(alone: None) -> None:
+    entries = matrix.measure(
+        check.KERNELS, {}, ["lstm", "gru, lengths", "conv", "softmax", "gelu", "prelu"]
+    ).entries
+    assert len(entries) > 100
+    for entry in entries:
+        assert entry.status == "right", entry
+        assert entry.error < (1e-12 if entry.peer == "float64" else 1e-5), entry
+
+
+def test_references_are_those_of_the_operators_definitions() -> None:
+    """A complex step through a function with a known slope."""
+    x = np.asarray([-1.5, 0.25, 2.0])
+    weight = np.asarray([1.0, -2.0, 0.5])
+    outputs, found = references.gradients(lambda X: {"Y": X**3}, {"X": x}, {"Y": weight})
+    assert np.allclose(outputs["Y"], x**3, rtol=1e-15)
+    assert np.allclose(found["X"], 3 * x**2 * weight, rtol=1e-15)
+    for name in ("gelu", "hard_swish", "softplus", "softsign", "elu"):
+        function = references.POINTWISE[name]
+        _, found = references.gradients(lambda X, f=function: {"Y": f(X)}, {"X": x}, {"Y": weight})
+        differences = (function(x + 1e-6 + 0j) - function(x - 1e-6 + 0j)).real / 2e-6
+        assert np.allclose(found["X"], weight * differences, rtol=1e-7), name
+
+
+def test_references_share_no_code_with_kernels() -> None:
+    tree = ast.parse(Path(references.__file__).read_text(encoding="utf-8"))
+    modules = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    modules |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert modules == {"__future__", "math", "collections.abc", "typing", "numpy"}
+
+
+def test_cases_with_lengths_are_three() -> None:
+    named = {job.option: job.case for job in matrix.jobs(check.KERNELS, ["lstm, lengths"])}
+    assert set(named) == {"lengths", "lengths, NaN padding", "lengths, one of 0", "lengths, bidirectional"}
+    assert np.isfinite(named["lengths"].arguments["X"]).all()
+    assert np.isnan(named["lengths, NaN padding"].arguments["X"]).any()
+    assert 0 in named["lengths, one of 0"].integers["sequence_lens"]
+    assert 0 not in named["lengths"].integers["sequence_lens"]
+
+
+def entries_of(peer: str, *only: str) -> dict[str, Entry]:
+    matrix_entries = matrix.measure(check.KERNELS, {}, list(only)).entries
+    return {f"{e.kernel}, {e.option}": e for e in matrix_entries if e.peer == peer}
+
+
+def test_the_reference_evaluator_of_onnx_ignores_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    monkeypatch.setattr(matrix, "PEERS", (of("onnx_reference"),))
+    found = entries_of("onnx_reference", "lstm, plain", "lstm, lengths", "lstm, clip", "mish", "silu")
+    assert found["lstm, plain"].status == "right"
+    assert found["lstm, lengths"].status == found["lstm, clip"].status == "wrong"
+    assert math.isinf(found["lstm, lengths, NaN padding"].error)
+    assert found["mish, plain"].status == "right"
+    assert found["silu, plain"].status == "absent"
+
+
+def test_pytorch_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setattr(matrix, "PEERS", (of("pytorch"),))
+    found = entries_of("pytorch", *FEW, "lstm, lengths", "conv, pads")
+    status = {name: entry.status for name, entry in found.items()}
+    assert status["lstm, plain"] == status["conv, pads of each end"] == status["mish, plain"] == "right"
+    assert status["lstm, lengths"] == status["lstm, lengths, NaN padding"] == "right"
+    assert status["lstm, peepholes"] == status["conv, SAME_UPPER"] == "absent"
+    assert found["lstm, lengths, one of 0"].status == "refused"
+    assert "greater than 0" in found["lstm, lengths, one of 0"].message
+
+
+def test_a_peer_that_fails_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(matrix, "PEERS", (matrix.Peer("thinc", "thinc", "no_such_module"),))
+    assert matrix.interpreter(matrix.PEERS[0], {}) is None
+    if importlib.util.find_spec("thinc") is None:
+        assert (
+            main(["check", "--peers", "--option", "tanh, plain", "--interpreter", f"thinc={sys.executable}"])
+            == 1
+        )
+        assert "thinc in" in capsys.readouterr().err
+
+
+def test_interpreters_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPGRAD_PEER_KERAS", "/somewhere/python")
+    assert matrix.interpreter(of("keras"), {}) == "/somewhere/python"
+    assert matrix.interpreter(of("keras"), {"keras": "/else"}) == "/else"
+
+
+def test_the_command_prints_and_writes(
+    alone: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "page.md"
+    assert main(["check", "--peers", "--option", "tanh", "--write", str(target)]) == 0
+    assert "xpgrad, float32" in capsys.readouterr().out
+    assert "| tanh |" in target.read_text(encoding="utf-8")
+    assert main(["check", "--peers", "--option", "tanh", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {entry["peer"] for entry in report["entries"]} == {"float64", "float32"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--write", "x.md"], "--interpreter and --write go with --peers"),
+        (["--peers", "--interpreter", "caffe=python"], "--interpreter has caffe, expected pytorch,"),
+        (["--peers", "--interpreter", "jax"], "--interpreter has one without a path, expected pytorch,"),
+    ],
+)
+def test_bad_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_wrong_entry_without_a_program_is_told() -> None:
+    known = Entry("lstm", "peepholes", "onnx_runtime", "wrong", {"gradient of W": 0.3})
+    unknown = Entry("mish", "plain", "keras", "wrong", {"Y": 0.3})
+    refused = Entry("gru", "clip", "onnx_runtime", "refused", {}, "a | b")
+    absent = Entry("gru", "clip", "keras", "absent", {}, "clip")
+    versions = {"xpgrad": ["xpgrad 0"], "onnx_runtime": ["onnxruntime 1"], "keras": ["keras 3"]}
+    assert page.without_reproducer([known, unknown, refused]) == [unknown]
+    text = page.page(Measured([known, unknown, refused, absent], versions), {"onnx_runtime": sys.executable})
+    assert "| peepholes | **0.3** |" in text
+    assert "- keras, mish, plain: off by 0.3; no program yet" in text
+    assert r"| ONNX Runtime Training | gru | clip | a \| b |" in text
+    assert "not installed, so not measured: PyTorch," in text
+
+
+@pytest.mark.parametrize("reproducer", page.REPRODUCERS, ids=lambda r: r.file)
+def test_programs_need_their_peer_and_numpy_alone(reproducer: page.Reproducer) -> None:
+    modules = {"os", "numpy", of(reproducer.peer).module}
+    modules |= {"onnx_runtime": {"onnx"}, "keras": {"keras"}}.get(reproducer.peer, set())
+    tree = ast.parse(reproducer.code)
+    for found in ast.walk(tree):
+        names = [a.name for a in found.names] if isinstance(found, ast.Import) else []
+        names += [str(found.module)] if isinstance(found, ast.ImportFrom) else []
+        assert {name.split(".")[0] for name in names} <= modules
+    assert len(reproducer.code.splitlines()) < 60
+
+
+# --- the page in the documentation --------------------------------------------------------------------------
+
+
+def table(title: str) -> dict[str, dict[str, str]]:
+    """{option: {column: cell}}."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"## {title}\n\n")[2].partition("\n\n")[0]
+    head, _, *rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines()]
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def test_the_page_shows_what_is_known() -> None:
+    lstm, convolution = table("LSTM"), table("Convolution")
+    assert lstm["plain"]["ONNX Runtime Training"].endswith("e-07")
+    assert lstm["peepholes"]["ONNX Runtime Training"].startswith("**")
+    assert convolution["SAME_UPPER"]["ONNX Runtime Training"].startswith("**")
+    assert lstm["lengths"]["onnx.reference"].startswith("**")
+    assert lstm["no initial state"]["thinc"].startswith("**")
+    assert lstm["reverse"]["ONNX Runtime Training"] == "refuses"
+
+
+def test_every_wrong_entry_of_the_page_has_a_program() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert "no program yet" not in text
+    assert "Traceback" not in text
+    for title in re.findall(r"^## (.*)", text, re.M):
+        if title not in page._FAMILIES:
+            continue
+        for row in table(title).values():
+            assert not row["xpgrad, float64"].startswith("**")
+            assert not row["xpgrad, float32"].startswith("**")
