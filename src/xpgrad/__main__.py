@@ -1,4 +1,4 @@
-"""The command line: ``python -m xpgrad demo | check | vectors | bench | info``."""
+"""The command line: ``python -m xpgrad demo | check | vectors | bench | info | warm``."""
 
 import argparse
 import importlib
@@ -17,6 +17,7 @@ _COMMANDS = {
     "vectors": "write inputs and gradients for the tests of other people's kernels",
     "bench": "time every kernel beside its peers, and beside what the machine can do",
     "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
+    "warm": "compile kernels ahead, for an image or before a job",
 }
 _INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 

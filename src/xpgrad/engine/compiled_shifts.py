@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiler import load
+from xpgrad.engine.notice import Lazy
 from xpgrad.engine.register_tiles import Tiles, tiles
 from xpgrad.engine.shift_loops import few_channels, many_channels
 from xpgrad.engine.shifts import Crop, Part, Place
@@ -251,7 +252,7 @@ def _joined(rows: list[list[int]]) -> np.ndarray:
 @functools.cache
 def _few() -> Any:
     """The loops over positions."""
-    return load("shifts", few_channels())
+    return Lazy(load("shifts", few_channels()))
 
 
 def _many(dtype: str, vectors: int) -> Any:
@@ -261,4 +262,4 @@ def _many(dtype: str, vectors: int) -> Any:
 
 @functools.cache
 def _tile_loops(dtype: str, kinds: Tiles, vectors: int) -> Any:
-    return load(f"tiles_{dtype}", many_channels(dtype, kinds, vectors, _COLUMNS))
+    return Lazy(load(f"tiles_{dtype}", many_channels(dtype, kinds, vectors, _COLUMNS)))

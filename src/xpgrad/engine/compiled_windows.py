@@ -15,6 +15,7 @@ import numpy as np
 
 from xpgrad.engine.compiler import load, preamble
 from xpgrad.engine.formula import Formula
+from xpgrad.engine.notice import Lazy
 from xpgrad.engine.strided import distances, flat
 from xpgrad.engine.windows import Transform, Windows
 
@@ -82,7 +83,8 @@ def _compiled(
     # numba takes a signed index for one that may count from the end, which keeps loops from being vectors
     head = f"\nimport numpy as np\n\nVECTOR = {_AT_ONCE}\nU = np.uintp\n"
     name = f"{kind}_windows_{function.__name__.strip('_')}_{dtype}"
-    return load(name, preamble([formula.function], formula.constants, dtype) + head + body).loop
+    text = preamble([formula.function], formula.constants, dtype) + head + body
+    return Lazy(load(name, text)).loop
 
 
 def _lines(indent: int, lines: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ import numpy as np
 
 from xpgrad.engine import special
 from xpgrad.engine.formula import Elementwise, Operand, Product
+from xpgrad.engine.notice import compiling
 
 
 class Place(NamedTuple):
@@ -264,7 +265,8 @@ def load(name: str, text: str) -> Any:
         raise ImportError(f"cannot import the compiled formula at {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where numba looks for the globals of a function from its cache
-    spec.loader.exec_module(module)
+    with compiling():
+        spec.loader.exec_module(module)
     return module
 
 

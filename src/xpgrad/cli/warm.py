@@ -1,0 +1,174 @@
+"""Compile kernels ahead and keep them in the cache folder, for an image or before a job.
+
+Each operator runs once with its gradient, on arrays of the sizes at which other loops are taken: few rows and
+many, lengths, each method of a convolution. What a later process needs for other options (a clip, another
+activation) it compiles itself.
+
+In a Dockerfile:
+
+    ENV XPGRAD_CACHE_DIR=/opt/xpgrad-cache
+    RUN python -m xpgrad warm lstm --arrays torch
+
+Build the image on the kind of CPU that it will run on: machine code for another kind is not loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .benches import implementations
+from .benches.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED
+from .benches.elementwise import FUNCTIONS, LOSSES, Elementwise, Loss
+from .benches.recurrent import Recurrent
+from .console import message, progress, table
+
+__all__ = ["add_arguments", "run"]
+
+_ROWS = (1, 32)  # a batch in one thread, by products of one row; and one that is cut into parts
+_LARGE = (512, 1024)  # enough elements for threads, which have loops of their own
+_TIMES = 3  # a program is written at the second call, and runs at the third
+
+
+def _recurrent(operator: str, dtype: str) -> Iterator[Any]:
+    for rows in _ROWS:
+        yield Recurrent(operator, (8, rows, 32, 32), None, dtype)
+    yield Recurrent(operator, (8, _ROWS[-1], 32, 32), (2, 8), dtype)
+
+
+def _convolutions(dtype: str) -> Iterator[Any]:
+    for work in (*CONVOLUTIONS.values(), *LARGE_KERNELS.values(), *TRANSPOSED.values()):
+        yield work._replace(dtype=dtype)
+
+
+WORKS: dict[str, Callable[[str], Iterator[Any]]] = {
+    "lstm": lambda dtype: _recurrent("lstm", dtype),
+    "lstm-peephole": lambda dtype: _recurrent("lstm-peephole", dtype),
+    "gru": lambda dtype: _recurrent("gru", dtype),
+    "gru-reset-before": lambda dtype: _recurrent("gru-reset-before", dtype),
+    "conv": _convolutions,
+    "activations": lambda dtype: (Elementwise(name, _LARGE, dtype) for name in FUNCTIONS),
+    "losses": lambda dtype: (Loss(name, _LARGE, dtype) for name in LOSSES),
+}
+"""What runs for each operator that can be named, in a dtype."""
+
+
+class Part(NamedTuple):
+    """What is compiled together: a line of the result."""
+
+    operator: str
+    dtype: str
+    arrays: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser.
+
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        The parser of ``python -m xpgrad warm``.
+    """
+    parser.add_argument(
+        "operators", nargs="*", metavar="OPERATOR", help=f"of {', '.join(WORKS)}; all of them by default"
+    )
+    parser.add_argument(
+        "--dtype", nargs="+", choices=("float32", "float64"), default=["float32"],
+        help="what the arrays hold (default: float32, which serves float16 and bfloat16 too)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--arrays", nargs="+", choices=("numpy", "torch"), default=None,
+        help="whose arrays (default: NumPy's, and PyTorch's where it is installed)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile, and print what that took.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        The parsed arguments.
+
+    Returns
+    -------
+    int
+        0; 1 where nothing can be compiled or kept; 2 where an operator's name is unknown.
+    """
+    unknown = [name for name in args.operators if name not in WORKS]
+    if unknown:
+        message(f"warm: no operator is called {unknown[0]!r}, expected of {', '.join(WORKS)}")
+        return 2
+    problem = _problem()
+    if problem:
+        message(f"warm: {problem}")
+        return 1
+    from xpgrad.engine.compiler import cache_folder
+
+    folder = cache_folder()
+    os.environ["XPGRAD_NOTICE"] = "0"  # here a bar shows what is happening
+    before = _kept(folder)
+    seconds, missing = _compile(args)
+    for line in missing:
+        message(f"warm: {line}")
+    if not seconds:
+        return 1
+    now = _kept(folder)
+    if not now:
+        message(f"warm: nothing was kept in {folder}, expected a folder that can be written")
+        return 1
+    size = sum(path.stat().st_size for path in now) / 1e6
+    table(
+        "Compiled", ["operator", "dtype", "arrays", "seconds"],
+        [[*part, f"{taken:.1f}"] for part, taken in seconds.items()],
+        footer=f"{len(now - before)} new files, {size:.1f} MB in {folder}",
+    )  # fmt: skip
+    return 0
+
+
+def _problem() -> str | None:
+    """Why there is nothing to compile."""
+    from xpgrad.engine.machine import jit_enabled
+
+    if jit_enabled():
+        return None
+    if os.environ.get("XPGRAD_JIT") == "0":
+        return "XPGRAD_JIT=0 turns compiling off"
+    return "numba is not installed, so nothing is compiled; the extra 'fast' brings it"
+
+
+def _kept(folder: Path) -> set[Path]:
+    """The cache's files."""
+    return {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
+
+
+def _compile(args: argparse.Namespace) -> tuple[dict[Part, float], list[str]]:
+    """Seconds of each part; and what could not run, and why."""
+    arrays = args.arrays or ["numpy", "torch"]
+    works = [
+        (Part(operator, dtype, kind), work)
+        for operator in dict.fromkeys(args.operators or WORKS)
+        for dtype in dict.fromkeys(args.dtype)
+        for kind in dict.fromkeys(arrays)
+        for work in WORKS[operator](dtype)
+    ]
+    seconds: dict[Part, float] = {}
+    missing: dict[str, None] = {}
+    bar = progress(works, "compiling")
+    for part, work in bar:
+        bar.note(f"{part.operator} {part.dtype} {part.arrays}")
+        start = time.monotonic()
+        try:
+            made = implementations.make(f"xpgrad-{part.arrays}", work)
+            for _ in range(_TIMES):
+                made.step()
+        except NotImplementedError as reason:  # what is not installed
+            if args.arrays:
+                missing[str(reason)] = None
+            continue
+        seconds[part] = seconds.get(part, 0.0) + time.monotonic() - start
+    return seconds, [*missing]

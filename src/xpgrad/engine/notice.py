@@ -1,0 +1,82 @@
+"""What a person who waits for a compiler is told: once in a process, when it has taken two seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Seconds of compiling after which something is said, and how long what comes from the cache takes at most.
+_PATIENCE, _LOADING = 2.0, 0.2
+
+_TEXT = (
+    "xpgrad: compiling for this machine; the result is kept, so this happens once. "
+    "'python -m xpgrad warm' does it ahead, XPGRAD_NOTICE=0 silences this line."
+)
+
+
+class _Notice:
+    """Counts the seconds of compiling, and speaks when they have become too many."""
+
+    def __init__(self) -> None:
+        self._spent, self._told, self._running = 0.0, False, False
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self._told or self._running or not _someone_is_looking():
+            yield
+            return
+        timer = threading.Timer(max(0.0, _PATIENCE - self._spent), self._tell)
+        timer.daemon = True
+        started, self._running = time.monotonic(), True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._running = False
+            seconds = time.monotonic() - started
+            self._spent += seconds if seconds > _LOADING else 0.0
+
+    def _tell(self) -> None:
+        self._told = True
+        with contextlib.suppress(OSError, ValueError):  # a terminal that has gone, a closed stream
+            print(_TEXT, file=sys.stderr, flush=True)
+
+
+def _someone_is_looking() -> bool:
+    """Whether the error stream is a terminal, and ``XPGRAD_NOTICE`` is not 0."""
+    if os.environ.get("XPGRAD_NOTICE", "1") == "0":
+        return False
+    stream = sys.stderr
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+compiling = _Notice()
+"""A context in which something is compiled, or loaded from the cache."""
+
+
+class Lazy:
+    """A generated module whose functions are compiled when they are first called."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Callable:
+        function = getattr(self._module, name)
+        if function.signatures:
+            setattr(self, name, function)  # from now on without a detour
+            return function
+
+        def first(*arguments: Any) -> Any:
+            with compiling():
+                return function(*arguments)
+
+        return first

@@ -1,0 +1,165 @@
+"""What a person who waits for the compiler is told, and `python -m xpgrad warm`."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from xpgrad import __main__ as command_line
+from xpgrad.cli import warm
+from xpgrad.engine import notice
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        super().isatty()  # an error where it is closed
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal in the place of the error stream, before which a person does not wait for long."""
+    stream = Terminal()
+    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream))  # pytest sets that of sys itself
+    monkeypatch.setattr(notice, "_PATIENCE", 0.05)
+    monkeypatch.setattr(notice, "_LOADING", 0.0)
+    monkeypatch.delenv("XPGRAD_NOTICE", raising=False)
+    return stream
+
+
+def wait_for(stream):
+    """The text, as soon as there is one."""
+    for _ in range(500):
+        if stream.getvalue():
+            break
+        time.sleep(0.01)
+    return stream.getvalue()
+
+
+def test_it_is_told_once(terminal):
+    compiling = notice._Notice()
+    for _ in range(2):
+        with compiling(), compiling():  # what is compiled may load something itself
+            assert "compiling" in wait_for(terminal)
+    assert terminal.getvalue().count("\n") == 1
+    assert "XPGRAD_NOTICE=0" in terminal.getvalue()
+
+
+def test_many_short_ones_add_up(terminal, monkeypatch):
+    monkeypatch.setattr(notice, "_PATIENCE", 3600.0)
+    compiling = notice._Notice()
+    with compiling():
+        time.sleep(0.01)
+    assert not terminal.getvalue()
+    monkeypatch.setattr(notice, "_PATIENCE", 0.01)
+    with compiling():
+        assert wait_for(terminal)
+
+
+def test_what_comes_from_the_cache_does_not_count(terminal, monkeypatch):
+    monkeypatch.setattr(notice, "_LOADING", 3600.0)
+    compiling = notice._Notice()
+    with compiling():
+        pass
+    assert compiling._spent == 0
+
+
+@pytest.mark.parametrize("why", ["no terminal", "silenced", "no stream", "closed"])
+def test_nothing_is_told(why, terminal, monkeypatch):
+    if why == "silenced":
+        monkeypatch.setenv("XPGRAD_NOTICE", "0")
+    elif why == "no terminal":
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    elif why == "closed":
+        terminal.close()
+    else:
+        monkeypatch.setattr(notice.sys, "stderr", None)
+    compiling = notice._Notice()
+    with compiling():
+        time.sleep(0.1)
+    assert not compiling._told
+    assert why == "closed" or not terminal.getvalue()
+
+
+def test_an_error_passes_through(terminal):
+    compiling = notice._Notice()
+    with pytest.raises(ZeroDivisionError), compiling():
+        raise ZeroDivisionError
+    assert not compiling._running
+
+
+def test_lazy_functions_are_told_until_they_are_compiled(terminal):
+    """For another type of arguments too, once in all."""
+    calls = []
+
+    class Function:
+        signatures = ()
+
+        def __call__(self, x):
+            calls.append((x, notice.compiling._running))
+            return x + 1
+
+    class Module:
+        function = Function()
+
+    loops = notice.Lazy(Module)
+    assert loops.function(1) == 2
+    Function.signatures = ("one",)
+    assert loops.function is Module.function
+    assert loops.function(2) == 3
+    assert calls == [(1, True), (2, False)]
+
+
+# --- python -m xpgrad warm ------------------------------------------------------------------------------
+
+
+def test_a_later_process_compiles_nothing(tmp_path):
+    """All files that it needs are there, and it writes no others."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    environment = {**os.environ, "XPGRAD_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-W", "error", "-m", "xpgrad", "warm", "losses", "--arrays", "numpy"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "losses" in done.stdout
+    assert str(tmp_path) in done.stdout
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert before
+    code = """
+import numpy as np, xpgrad
+x, t = np.zeros((4, 7), np.float32), np.zeros(4, np.int64)
+loss = xpgrad.softmax_cross_entropy(x, t)
+xpgrad.softmax_cross_entropy_grad(np.ones_like(loss), x, t)
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_what_cannot_be_compiled(monkeypatch, capsys):
+    assert command_line.main(["warm", "lstn"]) == 2
+    assert "no operator is called 'lstn', expected of lstm, " in capsys.readouterr().err
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    assert command_line.main(["warm", "lstm"]) == 1
+    assert "XPGRAD_JIT=0" in capsys.readouterr().err
+
+
+def test_what_is_not_installed(monkeypatch, capsys):
+    """An error where it was asked for, else nothing to compile."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+
+    def missing(name, work):
+        raise NotImplementedError("torch is not installed")
+
+    monkeypatch.setattr(warm.implementations, "make", missing)
+    monkeypatch.delenv("XPGRAD_NOTICE", raising=False)
+    assert command_line.main(["warm", "lstm", "--arrays", "torch"]) == 1
+    assert "torch is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("operator", warm.WORKS)
+def test_every_operator_has_works_of_a_dtype(operator):
+    works = list(warm.WORKS[operator]("float64"))
+    assert works
+    assert all(work.dtype == "float64" for work in works)
