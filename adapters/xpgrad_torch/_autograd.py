@@ -275,15 +275,19 @@ def apply(
     outputs: Sequence[Tensor]
     if has_expanded(operands):
         return _run_expanded(kernel, operands, attributes, again, asked)
-    if stacked:
-        outputs = _apply_stacked(kernel, operands, attributes, asked, again)
-    elif is_recorded():
-        outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
-    elif forward_ad._current_level >= 0:
-        outputs = _as_many_operators(kernel, operands, attributes, asked)
-    else:
-        function = _XpgradKernel if torch._C._are_functorch_transforms_active() else _EagerKernel
-        outputs = function.apply(kernel, *operands, attributes, asked, again)
+    try:
+        if stacked:
+            outputs = _apply_stacked(kernel, operands, attributes, asked, again)
+        elif is_recorded():
+            outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
+        elif forward_ad._current_level >= 0:
+            outputs = _as_many_operators(kernel, operands, attributes, asked)
+        else:
+            function = _XpgradKernel if torch._C._are_functorch_transforms_active() else _EagerKernel
+            outputs = function.apply(kernel, *operands, attributes, asked, again)
+    except Exception:
+        kernel.explain(operands)
+        raise
     return tuple(outputs[: len(kernel.cotangents)])
 
 

@@ -19,6 +19,13 @@ _GATE_ORDER = inspect.Parameter(
 )
 
 
+def check_dense(operator: str, name: str, tensor: Tensor) -> None:
+    """Raise TypeError for a tensor whose elements do not stand in memory at strides."""
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+        raise TypeError(f"{operator}: {name} is {kind}, expected a dense one of layout torch.strided")
+
+
 class Kernel:
     """A kernel and its gradient, as autograd, `torch.func` and `torch.library` see them.
 
@@ -239,6 +246,13 @@ class Kernel:
         for name, operand in zip(self.operands, operands, strict=True):
             if not isinstance(operand, Tensor | Stacked) and (operand is not None or name in self.required):
                 raise TypeError(f"{self.name}: {name} is {type(operand).__name__}, expected torch.Tensor")
+
+    def explain(self, operands: Sequence[Any]) -> None:
+        """Raise TypeError if an operand is of a kind that no kernel takes; for after an error."""
+        for name, operand in zip(self.operands, operands, strict=True):
+            for tensor in getattr(operand, "parameters", (operand,)):
+                if isinstance(tensor, Tensor):
+                    check_dense(self.name, name, tensor)
 
     def axes(self, name: str, attributes: Mapping[str, Any]) -> list[str]:
         """Return the axes of an operand or output as the attributes lay them out."""

@@ -9,6 +9,7 @@ from torch.autograd.graph import increment_version
 
 import xpgrad
 from xpgrad_torch._autograd import Kernel, apply, is_followed, map_older_batch
+from xpgrad_torch._kernel import check_dense
 
 __all__ = ["check_inplace", "run"]
 
@@ -95,11 +96,16 @@ def run(
         (Y,) = apply(kernel, (source, *others.values()), attributes)
         return X.copy_(Y) if inplace else Y
     graph = X.requires_grad and torch.is_grad_enabled()
-    if inplace:
-        return _run_in_place(kernel, X, attributes, graph)
-    if graph:
-        return _FirstOperand.apply(X, None, kernel, others, attributes, False)
-    return getattr(xpgrad, kernel.name)(X, **others, **attributes)
+    try:
+        if inplace:
+            return _run_in_place(kernel, X, attributes, graph)
+        if graph:
+            return _FirstOperand.apply(X, None, kernel, others, attributes, False)
+        return getattr(xpgrad, kernel.name)(X, **others, **attributes)
+    except Exception:
+        check_dense(kernel.name, "input", X)
+        kernel.explain((X, *others.values()) if others else (X, *(None for _ in kernel.operands[1:])))
+        raise
 
 
 def check_inplace(operator: str, inplace: Any) -> None:

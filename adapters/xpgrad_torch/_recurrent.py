@@ -13,6 +13,7 @@ import xpgrad
 from xpgrad_torch import functional
 from xpgrad_torch._autograd import autocasts
 from xpgrad_torch._expanded import has_expanded, run_expanded
+from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._stacked import Stacked, joined_by_name
 
@@ -174,6 +175,7 @@ class Layers(Recurrent, nn.RNNBase):
             raise TypeError(
                 f"{self._NAME}: input is {_type_of(input)}, expected torch.Tensor or PackedSequence"
             )
+        check_dense(self._NAME, "input", input)
         if input.dim() not in (2, 3):
             raise ValueError(
                 f"{self._NAME}: input has {input.dim()} dimensions, expected 2 (one sequence) or 3 "
@@ -343,6 +345,7 @@ class Cell(Recurrent, nn.RNNCellBase):
         """
         if not isinstance(input, Tensor):
             raise TypeError(f"{self._NAME}: input is {_type_of(input)}, expected torch.Tensor")
+        check_dense(self._NAME, "input", input)
         if input.dim() not in (1, 2):
             raise ValueError(
                 f"{self._NAME}: input has {input.dim()} dimensions, expected 1 (one sequence) or 2 "

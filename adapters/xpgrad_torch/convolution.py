@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, apply, autocasts
+from xpgrad_torch._kernel import check_dense
 
 __all__ = [
     "Conv1d",
@@ -41,6 +42,7 @@ def _run(
     """Run a kernel on input, weight and bias, the input with or without an axis for the batch."""
     kernel.check(operands)
     X = operands[0]
+    check_dense(name, "input", X)
     if X.dim() not in (dimensions + 1, dimensions + 2):
         raise ValueError(
             f"{name}: input has {X.dim()} dimensions with shape {tuple(X.shape)}, expected "
@@ -65,15 +67,17 @@ def _autocast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return x if x is None or x.dtype == torch.float64 else x.to(dtype)
 
 
-def _sizes(value: Any) -> Any:
+def _sizes(name: str, argument: str, value: Any) -> Any:
     """Return a sequence of one number, which stands for all dimensions, as that number."""
+    if isinstance(value, bytes | bytearray | str):
+        raise TypeError(f"{name}: {argument} is {value!r}, expected whole numbers")
     return value[0] if isinstance(value, Sequence) and len(value) == 1 else value
 
 
 def _padding(name: str, padding: Any, stride: Any) -> dict[str, Any]:
     """Return the kernel's attributes for a padding in PyTorch's words or numbers."""
     if not isinstance(padding, str):
-        return {"pads": _sizes(padding)}
+        return {"pads": _sizes(name, "padding", padding)}
     if padding not in _AUTO_PAD:
         raise ValueError(f"{name}: padding is {padding!r}, expected 'same', 'valid' or numbers")
     strides = stride if isinstance(stride, Sequence) else (stride,)
@@ -86,8 +90,8 @@ def _convolve(
     name: str, dimensions: int, operands: Sequence[Any], stride: Any, padding: Any, dilation: Any, **more: Any
 ) -> Tensor:
     attributes = {
-        "strides": _sizes(stride),
-        "dilations": _sizes(dilation),
+        "strides": _sizes(name, "stride", stride),
+        "dilations": _sizes(name, "dilation", dilation),
         **_padding(name, padding, stride),
         **more,
     }
@@ -97,7 +101,8 @@ def _convolve(
 def _convolve_transposed(
     name: str, dimensions: int, operands: Sequence[Any], *, group: int, method: str, **sizes: Any
 ) -> Tensor:
-    attributes = {key: _sizes(value) for key, value in sizes.items()}
+    arguments = {"strides": "stride", "pads": "padding", "dilations": "dilation"}
+    attributes = {key: _sizes(name, arguments.get(key, key), value) for key, value in sizes.items()}
     attributes |= {"group": group, "method": method}
     return _run(name, _CONV_TRANSPOSE, dimensions, operands, attributes)
 
@@ -580,6 +585,8 @@ class _TransposedConvolution(nn.modules.conv._ConvTransposeNd):
         Tensor
             (N, O, ...), without N where the input has none.
         """
+        if output_size is not None:
+            _sizes(type(self).__name__, "output_size", output_size)
         output_padding = self._output_padding(
             input,
             None if output_size is None else list(output_size),

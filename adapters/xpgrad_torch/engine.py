@@ -57,7 +57,11 @@ class TorchEngine(NumpyEngine):
         if not array_api_compat.is_torch_namespace(xp):
             return False
         grad = torch.is_grad_enabled()
-        return all(_plain(array) and not (grad and array.requires_grad) for array in arrays)
+        if all(_plain(array) and not (grad and array.requires_grad) for array in arrays):
+            return True
+        for array in arrays:
+            _check_memory(array)
+        return False
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
         """See StandardEngine.agrees."""
@@ -85,6 +89,7 @@ class TorchEngine(NumpyEngine):
                 or array.is_neg()
                 or (grad and array.requires_grad)
                 or not array.numel()
+                or not array.data_ptr()
             ):
                 return None
             layouts.append((array.shape, array.stride()))
@@ -186,13 +191,33 @@ def _fresh(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
 
 
 def _plain(tensor: Any) -> bool:
+    return _on_cpu(tensor) and not tensor.is_neg() and not _lacks_memory(tensor)
+
+
+def _on_cpu(tensor: Any) -> bool:
+    """Tell whether it is a CPU tensor that nothing wraps, whose elements have strides."""
     return (
         type(tensor) in _TENSORS
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not _is_wrapped(tensor)
-        and not tensor.is_neg()
     )
+
+
+def _lacks_memory(tensor: torch.Tensor) -> bool:
+    """Tell whether a CPU tensor has elements and no memory: a zero tensor, for one, or a functional one."""
+    return tensor.data_ptr() == 0 and tensor.numel() > 0
+
+
+def _check_memory(tensor: Any) -> None:
+    """Raise RuntimeError for a tensor whose storage was given back: PyTorch's operators would read there."""
+    if not _on_cpu(tensor) or not _lacks_memory(tensor):
+        return
+    if not tensor._is_zerotensor() and not torch._is_functional_tensor(tensor):
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} has a storage of {tensor.untyped_storage().size()} "
+            f"bytes, expected {tensor.numel() * tensor.element_size()}"
+        )
 
 
 def _one_batch(array: np.ndarray, batch: tuple[int, ...]) -> torch.Tensor:

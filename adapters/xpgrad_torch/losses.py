@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, autocasts
+from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._quick import run
 
 __all__ = [
@@ -45,6 +46,10 @@ def _run(
     for argument, value in (("input", X), ("target", target)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected torch.Tensor")
+    for key, weight in weights.items():
+        if weight is not None and not isinstance(weight, Tensor):
+            argument = "weight" if key == "weights" else key
+            raise TypeError(f"{name}: {argument} is {type(weight).__name__}, expected torch.Tensor or None")
     others = {kernel.operands[1]: target, **weights}
     if autocasts(X):
         X, others = _single(X), {key: _single(value) for key, value in others.items()}
@@ -84,6 +89,12 @@ def _single(value: Any) -> Any:
     return value.float() if half else value
 
 
+def _has_no_class(X: Tensor) -> bool:
+    """Tell whether there is no class in logits (C,) or (N, C, ...)."""
+    check_dense("cross_entropy", "input", X)
+    return X.dim() > 0 and not X.shape[min(1, X.dim() - 1)]
+
+
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -105,7 +116,7 @@ def cross_entropy(
         Classes from 0 to C - 1, integers, (), (N,) or (N, ...); or probabilities of the shape and dtype of
         `input`. With probabilities that require a gradient, PyTorch's own operators compute the backward.
     weight : Tensor, optional
-        A weight for each class, (C,).
+        A weight for each class, (C,). With C = 0 the loss is what PyTorch's function gives.
     ignore_index : int
         The class that stands for no class: such a target has loss and gradient 0, and no part in the mean.
     reduction : {"mean", "sum", "none"}
@@ -135,6 +146,16 @@ def cross_entropy(
     tensor([[ 0.2500, -0.7500,  0.2500,  0.2500],
             [ 0.0000,  0.0000,  0.0000,  0.0000]])
     """
+    if isinstance(input, Tensor) and _has_no_class(input):
+        # Without a class there is no softmax, and the kernel refuses it. What PyTorch gives is a convention.
+        return nn.functional.cross_entropy(
+            input,
+            target,
+            weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+        )
     attributes: dict[str, Any] = {"reduction": reduction, "label_smoothing": label_smoothing}
     if isinstance(target, Tensor) and not target.is_floating_point():
         attributes["ignore_index"] = ignore_index

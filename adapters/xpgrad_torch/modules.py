@@ -242,6 +242,8 @@ class GRU(_GRUOptions, Layers):
     save : "all", "states" or int
         What is kept for the gradient: all gates, only what they are rebuilt from, or the states of every
         k-th step. See `xpgrad_torch.functional.gru`.
+    proj_size : None
+        A GRU has no projection: any number is an error, as in `torch.nn.GRU`.
 
     Raises
     ------
@@ -286,7 +288,10 @@ class GRU(_GRUOptions, Layers):
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
         save: str | int = "all",
+        proj_size: int | None = None,
     ) -> None:
+        if proj_size is not None:
+            raise ValueError(f"GRU: proj_size is {proj_size!r}, expected none: only an LSTM has a projection")
         nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.GRU can be made
             self,
             "GRU",
