@@ -60,7 +60,7 @@ def test_each_known_module_computes_the_same(name):
     torch.manual_seed(3)
     options = {} if name.endswith("Cell") else {"num_layers": 2, "bidirectional": True}
     theirs = getattr(nn, name)(3, 4, bias=False, dtype=torch.float64, **options)
-    model = xpgrad_torch.swap(nn.ModuleDict({"rnn": theirs}))
+    model = xpgrad_torch.swap(nn.ModuleDict({"rnn": theirs}), cells=True)
     ours = model["rnn"]
     assert type(ours) is getattr(xpgrad_torch, name)
     assert repr(ours) == repr(theirs)
@@ -243,17 +243,38 @@ def test_unswap_is_the_way_back(name):
     theirs = getattr(nn, name)(3, 4, *([3] if "Conv" in name else []))
     model = nn.ModuleList([theirs, nn.ModuleList([theirs])])
     parameters, text = list(model.parameters()), repr(model)
-    xpgrad_torch.swap(model)
+    xpgrad_torch.swap(model, cells=True)
     assert xpgrad_torch.unswap(model) is model
     assert type(model[0]) is getattr(nn, name)
     assert model[0] is model[1][0]
     assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
     assert repr(model) == text
-    single = xpgrad_torch.unswap(xpgrad_torch.swap(theirs))
+    single = xpgrad_torch.unswap(xpgrad_torch.swap(theirs, cells=True))
     assert type(single) is getattr(nn, name)
     X = torch.randn(2, 3, *[5] * int(name[-2])) if "Conv" in name else torch.randn(4, 3)
     a, b = theirs(X), single(X)
     assert torch.equal(a[0], b[0])
+
+
+@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell"])
+def test_cells_stay_unless_asked_for(name):
+    cell = getattr(nn, name)(3, 4)
+    model = nn.ModuleDict({"cell": cell})
+    assert xpgrad_torch.swap(model)["cell"] is cell
+    assert xpgrad_torch.swap(cell) is cell
+    (row,) = xpgrad_torch.swap_report(model).rows
+    assert (row.now, row.warns) == ("unchanged", False)
+    assert row.why == "a single step of PyTorch's can be faster; cells=True replaces it"
+    (row,) = xpgrad_torch.swap_report(model, cells=True).rows
+    assert row.now == f"xpgrad_torch.{name}"
+    assert type(xpgrad_torch.swap(model, cells=True)["cell"]) is getattr(xpgrad_torch, name)
+
+
+@pytest.mark.parametrize("option", ["activations", "cells"])
+def test_options_are_true_or_false(option):
+    for operator in (xpgrad_torch.swap, xpgrad_torch.swap_report):
+        with pytest.raises(TypeError, match=rf"swap.*: {option} is 'all', expected True or False"):
+            operator(nn.ReLU(), **{option: "all"})
 
 
 def test_unswap_leaves_what_pytorch_does_not_have():

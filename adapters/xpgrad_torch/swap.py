@@ -52,22 +52,28 @@ _REPLACEMENTS: _Table = {
     nn.ConvTranspose2d: _Replacement(convolution.ConvTranspose2d, _not_real),
     nn.ConvTranspose3d: _Replacement(convolution.ConvTranspose3d, _not_real),
     nn.GRU: _Replacement(modules.GRU),
-    nn.GRUCell: _Replacement(modules.GRUCell),
     nn.LSTM: _Replacement(modules.LSTM, _projected),
-    nn.LSTMCell: _Replacement(modules.LSTMCell),
 }
 # What is replaced where it is asked for.
+_CELLS: _Table = {
+    nn.GRUCell: _Replacement(modules.GRUCell),
+    nn.LSTMCell: _Replacement(modules.LSTMCell),
+}
 _ACTIVATIONS: _Table = {
     getattr(nn, name): _Replacement(getattr(family, name))
     for family in (_activations, losses)
     for name in family.__all__
     if hasattr(nn, name)
 }
-_OURS = {entry.module: theirs for theirs, entry in [*_REPLACEMENTS.items(), *_ACTIVATIONS.items()]}
+_ALL: _Table = {**_REPLACEMENTS, **_CELLS, **_ACTIVATIONS}
+_OURS = {entry.module: theirs for theirs, entry in _ALL.items()}
 
 
-def _table(activations: bool) -> _Table:
-    return {**_REPLACEMENTS, **_ACTIVATIONS} if activations else _REPLACEMENTS
+def _table(operator: str, activations: bool, cells: bool) -> _Table:
+    for name, value in (("activations", activations), ("cells", cells)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{operator}: {name} is {value!r}, expected True or False")
+    return {**_REPLACEMENTS, **(_CELLS if cells else {}), **(_ACTIVATIONS if activations else {})}
 
 
 def _same_state(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
@@ -111,14 +117,15 @@ def swap(
     model: nn.Module,
     *,
     activations: bool = False,
+    cells: bool = False,
     verbose: bool = False,
     verify: Any = None,
     tolerance: float | None = None,
 ) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
-    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, LSTMCell, GRUCell, Conv1d, Conv2d,
-    Conv3d, ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a
+    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, Conv1d, Conv2d, Conv3d,
+    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a
     warning, an LSTM with a `proj_size`, which PyTorch does faster, and convolutions of complex numbers. A
     replacement has the very parameters of the module that it replaces, so optimizers keep working, and its
     training flag and hooks. A module that stands in several places has one replacement in all of them.
@@ -130,6 +137,8 @@ def swap(
     activations : bool
         Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
         BCEWithLogitsLoss.
+    cells : bool
+        Whether to replace also LSTMCell and GRUCell. A single step of PyTorch's can be the faster one.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it.
     verify : tensor, tuple or dict, optional
@@ -148,7 +157,7 @@ def swap(
     Raises
     ------
     TypeError
-        Where `model` is no module.
+        Where `model` is no module, or `activations` or `cells` is not True or False.
     ValueError
         Where `tolerance` is given without `verify`, or no output of the model has a gradient.
     RuntimeError
@@ -174,7 +183,7 @@ def swap(
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
     if tolerance is not None and verify is None:
         raise ValueError(f"swap: tolerance is {tolerance}, expected verify to be given, it is None")
-    table = _table(activations)
+    table = _table("swap", activations, cells)
     found = _report(model, table)
     for reason in dict.fromkeys(row.why for row in found.rows if row.warns):
         warnings.warn(f"swap: {reason}", stacklevel=2)
@@ -288,14 +297,14 @@ class SwapReport(NamedTuple):
         return "\n".join([*lines, f"{count} of {len(self.rows)} modules with parameters replaced"])
 
 
-def swap_report(model: nn.Module, *, activations: bool = False) -> SwapReport:
+def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = False) -> SwapReport:
     """Tell what `swap` would replace in a model, what it would leave, and why, without changing it.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model.
-    activations : bool
+    activations, cells : bool
         As for `swap`.
 
     Returns
@@ -320,7 +329,7 @@ def swap_report(model: nn.Module, *, activations: bool = False) -> SwapReport:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap_report: model is {type(model).__name__}, expected torch.nn.Module")
-    return _report(model, _table(activations))
+    return _report(model, _table("swap_report", activations, cells))
 
 
 def _report(model: nn.Module, table: _Table) -> SwapReport:
@@ -345,6 +354,8 @@ def _why_unknown(module: nn.Module, table: _Table) -> str:
         return "it is xpgrad's already"
     if hasattr(module, "parametrizations"):
         return "it is parametrized: swap first, then parametrize"
+    if kind in _CELLS:
+        return "a single step of PyTorch's can be faster; cells=True replaces it"
     for base in kind.__mro__[1:]:
         if base in table:
             return f"it is a subclass of {base.__name__}, which may compute something else"
