@@ -102,6 +102,18 @@ def test_equal_options_of_another_type_are_still_wrong():
             functional.gru(x, W, R, linear_before_reset=1, layout=0.0)
 
 
+def test_a_function_in_the_place_of_ours_is_called(monkeypatch):
+    cell = xpgrad_torch.GRUCell(I, H)
+    x = torch.randn(N, I)
+    for _ in range(2):
+        cell(x)
+    calls, gru_cell = [], xpgrad.gru_cell
+    monkeypatch.setattr(xpgrad, "gru_cell", lambda *args, **kw: calls.append(kw) or gru_cell(*args, **kw))
+    for _ in range(3):
+        cell(x)
+    assert len(calls) == 3
+
+
 def test_a_forced_engine_is_taken(monkeypatch):
     cell = xpgrad_torch.GRUCell(I, H)
     x = torch.randn(N, I)

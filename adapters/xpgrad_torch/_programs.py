@@ -27,19 +27,21 @@ class Programs:
     """
 
     def __init__(self, name: str, names: Sequence[str]) -> None:
-        self._name, self._names = name, tuple(names)
+        self._name, self._names, self._function = name, tuple(names), getattr(xpgrad, name)
         self._known: dict[tuple, tuple[Plan, list[int]]] = {}
 
     def run(self, arrays: Sequence[Tensor | None], options: Mapping[str, Any]) -> Any:
         """Return what the function does."""
-        key = self._key(arrays, options)
+        function = getattr(xpgrad, self._name)
+        # a function that somebody has put in the place of xpgrad's is called each time
+        key = self._key(arrays, options) if function is self._function else None
         known = None if key is None else self._known.get(key)
         if known is not None:
             plan, order = known
             return plan.run([arrays[k] for k in order])
         seen: list[Plan] = []
         keywords: dict[str, Any] = {**dict(zip(self._names, arrays, strict=True)), **options}
-        results = run_foreign(getattr(xpgrad, self._name), **keywords, seen=seen)
+        results = run_foreign(function, **keywords, seen=seen)
         if key is not None and seen:
             if len(self._known) >= _MOST:
                 self._known.clear()
