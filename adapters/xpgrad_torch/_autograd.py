@@ -5,13 +5,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._private import (
+    add_older_batch,
+    are_transforms_active,
+    count_dispatch_modes,
+    is_forward_mode,
+    is_of_older_vmap,
+    no_setup_context,
+    older_vmap_level,
+    remove_older_batch,
+)
 from xpgrad_torch._stacked import Stacked, joined
 
 __all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
@@ -56,7 +65,7 @@ class _XpgradKernel(torch.autograd.Function):
         kernel = ctx.kernel
         wrt = tuple(name for name, need in zip(kernel.operands, needs, strict=True) if need)
         # Where this gradient is part of a graph, or of something that torch.func follows, it needs rules too.
-        followed = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+        followed = torch.is_grad_enabled() or are_transforms_active()
         if ctx.again and kernel.saved:
             operands = _all_operands(kernel, arrays)
             outputs = (
@@ -66,7 +75,7 @@ class _XpgradKernel(torch.autograd.Function):
             )
             arrays += kernel.saved_of(outputs)
         arrays += cotangents[: len(kernel.cotangents)]
-        if any(c is not None and torch._C._functorch.is_legacy_batchedtensor(c) for c in cotangents):
+        if any(c is not None and is_of_older_vmap(c) for c in cotangents):
             grads = map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.asked)
         elif followed:
             grads = _XpgradGradient.apply(kernel, *arrays, wrt, ctx.attributes, ctx.asked, False)
@@ -100,7 +109,7 @@ class _EagerKernel(_XpgradKernel):
         _XpgradKernel.setup_context(ctx, args, outputs)
         return outputs
 
-    setup_context = staticmethod(torch.autograd.function._SingleLevelFunction.setup_context)
+    setup_context = staticmethod(no_setup_context)
 
 
 class _StackedKernel(torch.autograd.Function):
@@ -219,11 +228,10 @@ def map_older_batch(
     asked: dict[str, Any],
 ) -> tuple[Tensor, ...]:
     """Map the gradient for ``torch.autograd.grad(is_grads_batched=True)``, whose vmap knows no rules."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    mapped = [x is not None and torch._C._functorch.is_legacy_batchedtensor(x) for x in arrays]
+    level = older_vmap_level()
+    mapped = [x is not None and is_of_older_vmap(x) for x in arrays]
     bare = [
-        torch._remove_batch_dim(x, level, 0, 0) if x is not None and batched else x
+        remove_older_batch(x, level) if x is not None and batched else x
         for x, batched in zip(arrays, mapped, strict=True)
     ]
     size = next(x.shape[0] for x, batched in zip(bare, mapped, strict=True) if x is not None and batched)
@@ -237,7 +245,7 @@ def map_older_batch(
         wrt,
         False,
     )
-    return tuple(torch._add_batch_dim(g, dim, level) for g, dim in zip(grads, dims, strict=True))
+    return tuple(add_older_batch(g, dim, level) for g, dim in zip(grads, dims, strict=True))
 
 
 def _all_operands(kernel: Kernel, taken: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -280,10 +288,10 @@ def apply(
             outputs = _apply_stacked(kernel, operands, attributes, asked, again)
         elif is_recorded():
             outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
-        elif forward_ad._current_level >= 0:
+        elif is_forward_mode():
             outputs = _as_many_operators(kernel, operands, attributes, asked)
         else:
-            function = _XpgradKernel if torch._C._are_functorch_transforms_active() else _EagerKernel
+            function = _XpgradKernel if are_transforms_active() else _EagerKernel
             outputs = function.apply(kernel, *operands, attributes, asked, again)
     except Exception:
         kernel.explain(operands)
@@ -361,13 +369,9 @@ def autocasts(x: Tensor) -> bool:
 
 def is_recorded() -> bool:
     """Tell whether a compiler, `torch.jit.trace` or a dispatch mode records operators."""
-    return bool(
-        torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing()
-    )
+    return bool(torch.compiler.is_compiling() or count_dispatch_modes() or torch.jit.is_tracing())
 
 
 def is_followed() -> bool:
     """Tell whether a recorder, a transformation or forward mode looks at every operator."""
-    return bool(
-        is_recorded() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    )
+    return bool(is_recorded() or are_transforms_active() or is_forward_mode())

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
-from torch.nn.utils._expanded_weights.expanded_weights_utils import set_grad_sample_if_exists
+
+from xpgrad_torch._private import ExpandedWeight, set_grad_sample
 
 Run = Callable[..., Sequence[Tensor]]
 Axes = Sequence[int | None]
@@ -91,7 +91,7 @@ class _Expanded(torch.autograd.Function):
         results: list[Tensor | None] = [None] * len(arrays)
         for k, grad in zip(wanted, grads, strict=True):
             if k in ctx.weights:
-                set_grad_sample_if_exists(ctx.weights[k], lambda _, grad=grad: grad)
+                set_grad_sample(ctx.weights[k], lambda _, grad=grad: grad)
             else:
                 results[k] = grad.movedim(0, ctx.axes[k])
         return None, None, None, *results

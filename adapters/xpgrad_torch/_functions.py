@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from xpgrad.engine.tape import NUMPY_FUNCTIONS
+from xpgrad_torch._private import are_functions_watched
 
 _SAMPLE = 2048
 _LOG2_E = 1.4426950408889634
@@ -20,11 +19,7 @@ _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 def are_plain() -> bool:
     """Whether functions do what they say here: no mode and no transformation watches them."""
-    return not (
-        _get_current_dispatch_mode_stack()
-        or _get_current_function_mode_stack()
-        or torch._C._functorch.peek_interpreter_stack()
-    )
+    return not are_functions_watched()
 
 
 class Functions:

@@ -10,6 +10,7 @@ from torch.autograd.graph import increment_version
 import xpgrad
 from xpgrad_torch._autograd import Kernel, apply, is_followed, map_older_batch
 from xpgrad_torch._kernel import check_dense
+from xpgrad_torch._private import base_of, is_of_older_vmap
 
 __all__ = ["check_inplace", "run"]
 
@@ -51,7 +52,7 @@ class _FirstOperand(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dY: Tensor) -> Any:
         kernel, saved = ctx.kernel, ctx.saved_tensors
-        if torch._C._functorch.is_legacy_batchedtensor(dY):
+        if is_of_older_vmap(dY):
             (dX,) = map_older_batch(kernel, (*saved, dY), ("X",), ctx.attributes, {})
         else:
             # With create_graph=True these tensors stay part of a graph, and the core takes the standard
@@ -120,7 +121,7 @@ def _run_in_place(kernel: Kernel, X: Tensor, attributes: Mapping[str, Any], grap
         if not X.is_inference():
             increment_version(X)  # so that a graph that has saved X notices
         return X
-    if (X if X._base is None else X._base).is_leaf:
+    if base_of(X).is_leaf:
         # PyTorch says so too, but not before the kernel has overwritten the values.
         raise RuntimeError(f"{kernel.name}: input is a leaf that requires grad, expected none to write over")
     return _FirstOperand.apply(X, None if kernel.saved else X.clone(), kernel, {}, attributes, True)

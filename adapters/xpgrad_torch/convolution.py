@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, apply, autocasts
 from xpgrad_torch._kernel import check_dense
+from xpgrad_torch._private import ConvNd, ConvTransposeNd
 
 __all__ = [
     "Conv1d",
@@ -551,7 +552,7 @@ def conv_transpose3d(
 # --------------------------------------------------------------------------------------------- modules
 
 
-class _Convolution(nn.modules.conv._ConvNd):
+class _Convolution(ConvNd):
     """A convolution module of PyTorch's, on xpgrad's kernel."""
 
     _FUNCTION: ClassVar[Any]
@@ -565,7 +566,7 @@ class _Convolution(nn.modules.conv._ConvNd):
         return type(self)._FUNCTION(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
-class _TransposedConvolution(nn.modules.conv._ConvTransposeNd):
+class _TransposedConvolution(ConvTransposeNd):
     """A transposed convolution module of PyTorch's, on xpgrad's kernel."""
 
     _FUNCTION: ClassVar[Any]
@@ -591,7 +592,7 @@ class _TransposedConvolution(nn.modules.conv._ConvTransposeNd):
             input,
             None if output_size is None else list(output_size),
             list(self.stride),
-            list(self.padding),  # type: ignore[arg-type]  # numbers: only the other modules take words
+            list(self.padding),
             list(self.kernel_size),
             len(self.kernel_size),
             list(self.dilation),

@@ -17,13 +17,13 @@ from xpgrad.engine.blas import Blas, find_blas
 from xpgrad.engine.program import Form, Program
 from xpgrad.engine.team import OpenMPTeam, PoolTeam, find_openmp, forked
 from xpgrad_torch._functions import Functions, are_plain
+from xpgrad_torch._private import LIBRARY, is_functional, is_wrapped, is_zero
 
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
 _FUNCTIONS = Functions()
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
@@ -41,12 +41,12 @@ class TorchEngine(NumpyEngine):
     def __init__(self) -> None:
         super().__init__()
         # torch's own threads, where they are OpenMP's
-        self._own_team = find_openmp(torch._C.__file__, torch.get_num_threads) or PoolTeam()
+        self._own_team = find_openmp(LIBRARY, torch.get_num_threads) or PoolTeam()
 
     @functools.cached_property
     def blas(self) -> Blas | None:
         """The BLAS that torch was built with; without OpenMP's threads NumPy's, which can be held to one."""
-        return find_blas(torch._C.__file__) if isinstance(self.team, OpenMPTeam) else super().blas
+        return find_blas(LIBRARY) if isinstance(self.team, OpenMPTeam) else super().blas
 
     def functions(self) -> Functions | None:
         """See NumpyEngine.functions: torch's; in a forked child they would wait for lost threads."""
@@ -75,7 +75,7 @@ class TorchEngine(NumpyEngine):
 
     def form(self, arrays: Collection[torch.Tensor]) -> Form | None:
         """See NumpyEngine.form."""
-        layouts, grad, is_wrapped = [], torch.is_grad_enabled(), _is_wrapped
+        layouts, grad = [], torch.is_grad_enabled()
         dtype = next(iter(arrays)).dtype
         if dtype not in _COMPUTED:
             return None
@@ -200,7 +200,7 @@ def _on_cpu(tensor: Any) -> bool:
         type(tensor) in _TENSORS
         and tensor.is_cpu
         and tensor.layout is torch.strided
-        and not _is_wrapped(tensor)
+        and not is_wrapped(tensor)
     )
 
 
@@ -213,7 +213,7 @@ def _check_memory(tensor: Any) -> None:
     """Raise RuntimeError for a tensor whose storage was given back: PyTorch's operators would read there."""
     if not _on_cpu(tensor) or not _lacks_memory(tensor):
         return
-    if not tensor._is_zerotensor() and not torch._is_functional_tensor(tensor):
+    if not is_zero(tensor) and not is_functional(tensor):
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} has a storage of {tensor.untyped_storage().size()} "
             f"bytes, expected {tensor.numel() * tensor.element_size()}"

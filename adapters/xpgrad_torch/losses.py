@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, autocasts
 from xpgrad_torch._kernel import check_dense
+from xpgrad_torch._private import are_transforms_active
 from xpgrad_torch._quick import run
 
 __all__ = [
@@ -53,7 +54,7 @@ def _run(
     others = {kernel.operands[1]: target, **weights}
     if autocasts(X):
         X, others = _single(X), {key: _single(value) for key, value in others.items()}
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+    if not torch.compiler.is_compiling() and are_transforms_active():
         return _mapped(kernel, X, others, attributes)
     return run(kernel, X, attributes, others=others)
 

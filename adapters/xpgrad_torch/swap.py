@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree
 
 from xpgrad_torch import activations as _activations
 from xpgrad_torch import convolution, losses, modules
+from xpgrad_torch._private import tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
@@ -380,10 +380,10 @@ def _results(model: nn.Module, example: Any) -> dict[str, Tensor]:
         leaves: dict[str, Tensor] = {
             f"gradient of {name}": p for name, p in model.named_parameters() if p.requires_grad
         }
-        args, kwargs = _pytree.tree_map(_leaf, (args, kwargs))
-        inputs = [x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+        args, kwargs = tree_map(_leaf, (args, kwargs))
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
         leaves |= {f"gradient of input {k}": x for k, x in enumerate(inputs)}
-        tensors = [y for y in _pytree.tree_leaves(model(*args, **kwargs)) if isinstance(y, Tensor)]
+        tensors = [y for y in tree_leaves(model(*args, **kwargs)) if isinstance(y, Tensor)]
         found = {f"output {k}": y.detach() for k, y in enumerate(tensors)}
         followed = [y for y in tensors if y.requires_grad]
         if not followed:
