@@ -10,6 +10,7 @@ PyTorch: the module's checks, autograd, views.
 
 import argparse
 import ctypes
+import math
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -22,7 +23,7 @@ import xpgrad_torch
 from page import write_between
 from xpgrad import _plans
 from xpgrad.cli.info import read_cpu
-from xpgrad.engine.program import Arithmetic, Loop, Multiply, Pack
+from xpgrad.engine.program import Arithmetic, BlasMultiply, BlasPack, Loop, Multiply, Pack, Work
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 STEPS = (
@@ -34,7 +35,9 @@ STEPS = (
     ("GRU", (50, 32, 256, 256), {}),
 )
 KINDS = {
+    BlasMultiply.number: "products",
     Multiply.number: "products",
+    BlasPack.number: "packing",
     Pack.number: "packing",
     Arithmetic.number: "arithmetic",
     Loop.number: "time loops",
@@ -52,17 +55,25 @@ def watch(program, record):
             start = time.perf_counter()
             execute(address, begin, begin + size)
             seconds = time.perf_counter() - start
-            m, n, k = code[begin + 2 : begin + 5].tolist() if kind == Multiply.number else (0, 0, 0)
-            record(KINDS[kind], seconds, 2 * m * n * k)
+            record(KINDS[kind], seconds, 2 * math.prod(sizes(code[begin + 1 : begin + size])))
             begin += size
 
     program._execute = run
     return execute
 
 
-def measure(kind, sizes, options, seconds):
+def sizes(code):
+    """Rows, columns and elements of a sum, of a product's instruction; zeros for any other."""
+    if code[0] == BlasMultiply.number:
+        return code[1:4].tolist()
+    if code[0] == Multiply.number:
+        return code[Work._BEFORE_DATA + 3 : Work._BEFORE_DATA + 6].tolist()  # see products.Plan.data
+    return (0, 0, 0)
+
+
+def measure(kind, shape, options, seconds):
     """Milliseconds of a whole step, of each kind of instruction, and operations of the products."""
-    steps, batch, width, hidden = sizes
+    steps, batch, width, hidden = shape
     module = getattr(xpgrad_torch, kind)(width, hidden, **options)
     X = torch.randn(steps, batch, width, requires_grad=True)
     cotangent = torch.randn(steps, batch, hidden)
@@ -95,11 +106,11 @@ def measure(kind, sizes, options, seconds):
         sums.clear()
         step()
         operations = sums["operations"]
-        for name in KINDS.values():
+        for name in set(KINDS.values()):
             parts[name].append(sums[name])
     for program, execute in zip(programs, executors, strict=True):
         program._execute = execute
-    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in KINDS.values()}, operations
+    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in set(KINDS.values())}, operations
 
 
 def table(seconds):

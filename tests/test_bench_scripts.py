@@ -40,6 +40,23 @@ def test_a_page_without_marks_is_left_alone(script, tmp_path):
     assert page.read_text() == "<!-- x: begin -->\nold\n"
 
 
+# ------------------------------------------------------------------------------------ matrix products
+
+
+def test_the_table_of_products(script, monkeypatch):
+    """Every way computes, few rows and many, and a row of the table has a cell for each."""
+    pytest.importorskip("torch", reason="torch is not installed: its products stand beside ours")
+    pytest.importorskip("numba", reason="numba is not installed: there are no products of our own")
+    products = script("products")
+    monkeypatch.setattr(products, "FEW", [(3, 20, 30)])
+    monkeypatch.setattr(products, "MANY", [(9, 7, 20, "A"), (9, 7, 20, "B")])
+    lines = list(products.table(["float32", "float64"], seconds=0.0001))
+    assert len(lines) == 2 + 6
+    assert {line.count("|") for line in lines} == {7}
+    assert "few, float32" in lines[2]
+    assert "A turned" in lines[3]
+
+
 # --------------------------------------------------------------------------------- the page of a run
 
 

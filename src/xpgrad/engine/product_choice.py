@@ -32,7 +32,7 @@ _WAYS = ("own", "blas")
 _FILE = "products.json"
 # A BLAS has to be so much faster: the same code then runs everywhere but where that costs something.
 _ADVANTAGE = 1.05
-_ROUNDS = 5
+_ROUNDS = 8
 # Rows of a thread, elements of a sum, columns: of a time loop's products.
 _FEW_SIZES = ((16, 64, 256), (16, 256, 1024))
 # Rows, elements of a sum, columns, and whether the first factor is by columns: inputs times a weight, a
@@ -203,14 +203,14 @@ def _ratio(ours: Callable[[], None], theirs: Callable[[], None]) -> float:
 
 def _few_rows(engine: Any, blas: Blas, dtype: str) -> list[Pair]:
     """Products of a time loop: each thread with its own rows, the weight packed before."""
-    functions, threads = products.compiled_products(dtype), engine.team.size()
+    threads = engine.team.size()
     pairs: list[Pair] = []
     for rows, inner, columns in _FEW_SIZES:
         a, b, c = _matrices(dtype, rows * threads, inner, columns)
         panels, times = products.packed(b), max(1, (1 << 23) // (rows * inner * columns))
 
         parts = [(a[k * rows : (k + 1) * rows], c[k * rows : (k + 1) * rows]) for k in range(threads)]
-        ours = functools.partial(_by_panels, functions, b.shape, panels, times)
+        ours = functools.partial(_by_panels, panels, times)
         theirs = functools.partial(_by_rows, blas, b, times)
         run = functools.partial(_in_team, engine, blas, parts)
         pairs.append((functools.partial(run, ours), functools.partial(run, theirs)))
@@ -222,14 +222,9 @@ def _in_team(engine: Any, blas: Blas, parts: list[tuple], way: Callable[[tuple],
         engine.team.map(way, parts)
 
 
-def _by_panels(
-    functions: products.Functions, sizes: tuple[int, int], panels: np.ndarray, times: int, part: tuple
-) -> None:
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 14)(functions.by_panels)
-    (a, c), (inner, columns), height = part, sizes, functions.height
+def _by_panels(panels: np.ndarray, times: int, part: tuple) -> None:
     for _ in range(times):
-        call(functions.tiles, 1, address_of(a), inner, height * inner, len(a), address_of(panels), 0, inner,
-             0, columns, address_of(c), columns, 0)  # fmt: skip
+        products.multiply_packed(part[0], panels, part[1])
 
 
 def _by_rows(blas: Blas, b: np.ndarray, times: int, part: tuple) -> None:

@@ -169,6 +169,14 @@ def packed(b: np.ndarray) -> np.ndarray:
     return result
 
 
+def multiply_packed(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> None:
+    """C = A B in this thread, for a packed B; A and C by rows, and A not empty along its rows."""
+    functions, line = compiled_products(c.dtype.name), a.strides[0] // a.itemsize
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 14)(functions.by_panels)
+    call(functions.tiles, 1, address_of(a), line, functions.height * line, len(a), address_of(panels), 0,
+         a.shape[1], 0, c.shape[1], address_of(c), c.strides[0] // c.itemsize, 0)  # fmt: skip
+
+
 def _is_lined_up(x: np.ndarray) -> bool:
     """Whether the elements of rows or of columns follow one another."""
     return x.itemsize in x.strides or 1 in x.shape

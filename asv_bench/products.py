@@ -1,0 +1,129 @@
+"""Prints the rates of matrix products in one thread: our own beside torch.mm's (MKL), NumPy's and oneDNN's.
+
+    python asv_bench/products.py                  # both dtypes
+    python asv_bench/products.py --dtype float32 --seconds 0.3
+    python asv_bench/products.py --write          # and put the table into docs/performance.md
+
+GFLOP/s, the best of several calls in turns; the last column is ours as a part of the best of all libraries.
+Few rows are those of a time loop, with a weight that serves at every step: ours and oneDNN have packed it
+before. Many rows are those behind a loop, from factors by rows or by columns (turned).
+"""
+
+import argparse
+import contextlib
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from page import write_between
+from xpgrad.cli.info import read_cpu
+from xpgrad.engine import products
+from xpgrad.engine.blas import find_blas
+from xpgrad.engine.team import PoolTeam
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+MARK = "products"
+DTYPES = ("float32", "float64")
+FEW = [(1, 256, 1024), (8, 256, 1024), (16, 256, 1024), (16, 650, 2600), (32, 64, 256), (32, 512, 2048)]
+# Rows, elements of a sum, columns, and which factors are turned.
+MANY = [
+    (1600, 256, 1024, ""), (1600, 256, 1024, "B"), (1024, 1600, 256, "A"), (700, 650, 2600, "B"),
+    (2600, 700, 650, "A"), (1600, 1024, 240, ""),
+]  # fmt: skip
+
+
+class OneThread(PoolTeam):
+    """This one."""
+
+    def size(self):
+        """How many threads."""
+        return 1
+
+
+def rates(operations, ways, seconds):
+    """GFLOP/s of each way by name, the best call of each."""
+    best = dict.fromkeys(ways, float("inf"))
+    for way in ways.values():
+        way()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return {name: operations / time_ / 1e9 for name, time_ in best.items()}
+
+
+def libraries(a, b, c):
+    """Products by other libraries, all of one layout."""
+    left, right, out = (torch.from_numpy(x) for x in (a, b, c))
+    return {"torch.mm": partial(torch.mm, left, right, out=out), "NumPy": partial(np.matmul, a, b, out=c)}
+
+
+def few_rows(dtype, m, k, n):
+    """Ways for a time loop's product."""
+    a, b, c = matrix(dtype, m, k), matrix(dtype, n, k).T, np.empty((m, n), dtype)
+    ways = {"ours": partial(products.multiply_packed, a, products.packed(b), c), **libraries(a, b, c)}
+    if dtype == "float32" and torch.backends.mkldnn.is_available():
+        weight = torch.ops.mkldnn._reorder_linear_weight(torch.from_numpy(b.T), m)
+        linear = torch.ops.mkldnn._linear_pointwise
+        ways["oneDNN"] = partial(linear, torch.from_numpy(a), weight, None, "none", [], "")
+    return ways
+
+
+def many_rows(dtype, m, k, n, turned):
+    """Ways for a product behind a loop."""
+    a = matrix(dtype, k, m).T if "A" in turned else matrix(dtype, m, k)
+    b = matrix(dtype, n, k).T if "B" in turned else matrix(dtype, k, n)
+    c = np.empty((m, n), dtype)
+    return {"ours": partial(products.multiply, OneThread(), a, b, c), **libraries(a, b, c)}
+
+
+def matrix(dtype, rows, columns):
+    """Random numbers."""
+    return np.random.default_rng(0).normal(size=(rows, columns)).astype(dtype)
+
+
+def table(dtypes, seconds):
+    """Lines of a Markdown table, each printed when it is there."""
+    columns = ("ours", "torch.mm", "NumPy", "oneDNN")
+    yield f"| rows x inner x columns | {' | '.join(columns)} | ours / best |"
+    yield "| --- " + "| ---: " * (len(columns) + 1) + "|"
+    for dtype in dtypes:
+        cases = [(f"few, {dtype}", size, few_rows) for size in FEW]
+        cases += [(f"many, {dtype}", size, many_rows) for size in MANY]
+        for name, size, make in cases:
+            found = rates(2 * size[0] * size[1] * size[2], make(dtype, *size), seconds)
+            torn = f", {size[3]} turned" if len(size) > 3 and size[3] else ""
+            cells = [f"{found[column]:.0f}" if column in found else "-" for column in columns]
+            share = found["ours"] / max(found.values())
+            yield f"| {size[0]} x {size[1]} x {size[2]}, {name}{torn} | {' | '.join(cells)} | {share:.2f} |"
+
+
+def main():
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="this one only")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each row (default: %(default)s)")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    cpu = read_cpu()
+    print(f"One thread of {cpu.name}; NumPy {np.__version__}, PyTorch {torch.__version__}.\n")
+    lines, openblas = [], find_blas(np.linalg._umath_linalg.__file__)
+    with openblas.in_one_thread() if openblas else contextlib.nullcontext():
+        for line in table([given.dtype] if given.dtype else DTYPES, given.seconds):
+            print(line, flush=True)
+            lines.append(line)
+    if given.write:
+        head = f"One thread of {cpu.name}; NumPy {np.__version__}, PyTorch {torch.__version__}. GFLOP/s."
+        write_between(PAGE, MARK, "\n".join([head, "", *lines]))
+
+
+if __name__ == "__main__":
+    main()
