@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad.testing import gru_grad_reference, gru_reference, lstm_grad_reference, lstm_reference, to_numpy
+from xpgrad.testing import (
+    gru_grad_reference,
+    gru_reference,
+    lstm_grad_reference,
+    lstm_reference,
+    rnn_grad_reference,
+    rnn_reference,
+    to_numpy,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,6 +313,44 @@ _CONVENTIONS: dict[str, dict[str, Any]] = {
     for name, option in _GRU_OPTIONS.items()
 }
 
+_RNN_OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no bias": {"bias": False},
+    "no states": {"states": False},
+    "nothing optional": {"bias": False, "states": False},
+    "reverse": {"direction": "reverse"},
+    "bidirectional": {"direction": "bidirectional"},
+    "lengths": {"lengths": _LENGTHS},
+    "lengths reverse": {"lengths": _LENGTHS, "direction": "reverse"},
+    "lengths bidirectional": {"lengths": _LENGTHS, "direction": "bidirectional"},
+    "lengths without states": {"lengths": _LENGTHS, "states": False},
+    "clip": {"clip": 0.6},
+    "clip, lengths bidirectional": {"clip": 0.6, "lengths": _LENGTHS, "direction": "bidirectional"},
+    "clip without bias and states": {"clip": 0.6, "bias": False, "states": False},
+    "layout 1": {"layout": 1},
+    "layout 1 with everything": {
+        "layout": 1,
+        "lengths": _LENGTHS,
+        "direction": "bidirectional",
+        "clip": 0.9,
+        "activations": ["Softsign", "HardSigmoid"],
+    },
+    "two directions, two activations": {
+        "direction": "bidirectional",
+        "activations": ["Elu", "THRESHOLDEDRELU"],
+        "activation_alpha": [0.7, 0.25],
+    },
+    "negative alpha": {"activations": ["LeakyRelu"], "activation_alpha": [-0.3]},
+    "negative alpha, lengths reverse": {
+        "activations": ["Elu"],
+        "activation_alpha": [-0.3],
+        "lengths": _LENGTHS,
+        "direction": "reverse",
+    },
+    "negative alpha with clip": {"activations": ["LeakyRelu"], "activation_alpha": [-0.3], "clip": 0.8},
+    "relu": {"activations": ["Relu"]},
+}
+
 LSTM = Operator(
     "lstm",
     4,
@@ -329,7 +375,19 @@ GRU = Operator(
     gru_grad_reference,
     _CONVENTIONS,
 )
-OPERATORS = (LSTM, GRU)
+RNN = Operator(
+    "rnn",
+    1,
+    1,
+    ("initial_h",),
+    ("H_all", "H_t"),
+    ("H_all",),
+    {"X": "dX", "W": "dW", "R": "dR", "B": "dB", "initial_h": "dH0"},
+    rnn_reference,
+    rnn_grad_reference,
+    _RNN_OPTIONS,
+)
+OPERATORS = (LSTM, GRU, RNN)
 
 # Each of the eleven in each place; for engines that compile nothing, since each would be compiled on its own.
 _ACTIVATIONS: dict[str, dict[str, dict[str, Any]]] = {
@@ -339,6 +397,7 @@ _ACTIVATIONS: dict[str, dict[str, dict[str, Any]]] = {
         for reset, more in _RESETS.items()
         for name, option in activation_options(2).items()
     },
+    "rnn": activation_options(1),
 }
 
 

@@ -17,6 +17,7 @@ from recurrent_cases import (
     GRU,
     LSTM,
     OPERATORS,
+    RNN,
     Case,
     Operator,
     autograd,
@@ -30,9 +31,13 @@ from recurrent_cases import (
 from xpgrad.testing import assert_close, to_numpy
 
 NAMES = {"initial_h": "H", "initial_c": "C"}
-OUTPUTS = {LSTM: {"H_next": "H_t", "C_next": "C_t"}, GRU: {"H_next": "H_t"}}
-SAVED = {LSTM: ("C_next", "iofc"), GRU: ("zrh",)}
-ORDER = {LSTM: ("X", "H", "C", "W", "R", "B", "P"), GRU: ("X", "H", "W", "R", "B")}
+OUTPUTS = {LSTM: {"H_next": "H_t", "C_next": "C_t"}, GRU: {"H_next": "H_t"}, RNN: {"H_next": "H_t"}}
+SAVED = {LSTM: ("C_next", "iofc"), GRU: ("zrh",), RNN: ("H_next",)}
+ORDER = {
+    LSTM: ("X", "H", "C", "W", "R", "B", "P"),
+    GRU: ("X", "H", "W", "R", "B"),
+    RNN: ("X", "H", "W", "R", "B"),
+}
 N, I, H = 3, 2, 4
 
 
@@ -69,8 +74,9 @@ def run_cell(case: Case, **more: Any) -> tuple[Any, Any]:
 def expected_of_cell(case: Case, outputs: Any, gradients: Mapping[str, Any]) -> dict[str, Any]:
     """A sequence's results under the cell's names; `gradients` by argument."""
     expected = {name: getattr(outputs, end)[0, ...] for name, end in OUTPUTS[case.operator].items()}
-    gates = case.operator.saved[-1]
-    expected[gates] = getattr(outputs, gates)[0, 0, ...]
+    if case.operator is not RNN:  # which saves its output alone
+        gates = case.operator.saved[-1]
+        expected[gates] = getattr(outputs, gates)[0, 0, ...]
     return expected | {f"d{NAMES.get(name, name)}": g[0, ...] for name, g in gradients.items()}
 
 
@@ -98,7 +104,9 @@ def test_float64_against_autograd(operator: Operator, name: str, interpreted: No
     assert_cell(case, expected_of_cell(case, outputs, gradients), 1e-10)
 
 
-@these_options(lstm=["plain", "clip with peepholes"], gru=["plain", "clip, reset after"])
+@these_options(
+    lstm=["plain", "clip with peepholes"], gru=["plain", "clip, reset after"], rnn=["plain", "clip"]
+)
 def test_every_combination_of_cotangents(operator: Operator, name: str) -> None:
     case = sequence_of_one_step(operator, name)
     outputs = operator.forward_reference(**case.arguments, **case.attributes)
@@ -113,6 +121,7 @@ def test_every_combination_of_cotangents(operator: Operator, name: str) -> None:
 @these_options(
     lstm=["plain", "clip with peepholes", "input_forget with peepholes"],
     gru=["plain", "plain, reset after", "clip"],
+    rnn=["plain", "clip"],
 )
 def test_results_and_their_kind(operator: Operator, name: str, backend: Backend) -> None:
     case = sequence_of_one_step(operator, name)
@@ -202,7 +211,7 @@ def test_steps_chain_to_the_sequence(operator: Operator, backend: Backend) -> No
 
 @each_operator()
 def test_wrt_gives_the_same_and_nothing_else(operator: Operator, backend: Backend) -> None:
-    name = "peepholes" if operator is LSTM else "plain, reset after"
+    name = {LSTM: "peepholes", GRU: "plain, reset after", RNN: "plain"}[operator]
     case = sequence_of_one_step(operator, name).on(backend)
     _, whole = run_cell(case)
     for wrt in [*((argument,) for argument in ORDER[operator]), ("X", "W"), ("H", "B"), ()]:
@@ -246,7 +255,7 @@ def test_vjp(operator: Operator) -> None:
 def test_shapes_are_named_without_time_and_direction(operator: Operator, gradient: bool) -> None:
     case = sequence_of_one_step(operator, "peepholes" if operator is LSTM else "plain")
     G = operator.gates
-    rows, sizes = G * H, f"{G}H"
+    rows, sizes = G * H, "H" if G == 1 else f"{G}H"
     bad = {
         "X": (np.zeros((1, N, I)), f"X has 3 dimensions with shape (1, {N}, {I}), expected 2, (N, I)"),
         "W": (np.zeros((rows, 5)), f"W has shape ({rows}, 5), expected ({sizes}, I) = ({rows}, {I})"),
@@ -262,10 +271,10 @@ def test_shapes_are_named_without_time_and_direction(operator: Operator, gradien
     saved = {n: getattr(outputs, n) for n in SAVED[operator]} if gradient else {}
     if gradient:
         name += "_grad"
-        gates = operator.saved[-1]
-        bad[gates] = (
-            np.zeros((N, H)),
-            f"{gates} has shape ({N}, {H}), expected (N, {sizes}) = ({N}, {rows})",
+        saved_last = SAVED[operator][-1]
+        bad[saved_last] = (
+            np.zeros((N, 9)),
+            f"{saved_last} has shape ({N}, 9), expected (N, {sizes}) = ({N}, {rows})",
         )
         bad["grad_H"] = (np.zeros(H), f"grad_H has shape ({H},), expected (N, H) = ({N}, {H})")
     kernel = getattr(xpgrad, name)
@@ -299,9 +308,9 @@ def test_wrt_by_the_cells_own_names(operator: Operator) -> None:
 def test_against_pytorchs_cells(operator: Operator, bias: bool) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     torch.manual_seed(3)
-    kind = torch.nn.LSTMCell if operator is LSTM else torch.nn.GRUCell
+    kind = getattr(torch.nn, f"{operator.name.upper()}Cell")  # RNNCell is tanh
     module = kind(I, H, bias=bias, dtype=torch.float64)
-    case = sequence_of_one_step(operator, "plain" if operator is LSTM else "plain, reset after")
+    case = sequence_of_one_step(operator, "plain, reset after" if operator is GRU else "plain")
     given, cotangents = cell_arguments(case), cell_cotangents(case)
     states = [torch.tensor(given[NAMES[name]], requires_grad=True) for name in operator.states]
     x = torch.tensor(given["X"], requires_grad=True)
@@ -310,7 +319,8 @@ def test_against_pytorchs_cells(operator: Operator, bias: bool) -> None:
     torch.autograd.backward(ends, [torch.tensor(c) for c in cotangents.values()])
 
     def onnx(values: Any) -> np.ndarray:
-        places = [0, 3, 1, 2] if operator is LSTM else [1, 0, 2]  # i o f c of i f g o; z r h of r z n
+        # i o f c of i f g o; z r h of r z n
+        places = {LSTM: [0, 3, 1, 2], GRU: [1, 0, 2], RNN: [0]}[operator]
         blocks = np.split(values.detach().numpy(), operator.gates)
         return np.concatenate([blocks[k] for k in places])
 

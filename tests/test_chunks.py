@@ -8,7 +8,7 @@ from xpgrad._timeline import Timeline
 from xpgrad.engine import numpy_engine
 
 T, N, I, H = 7, 4, 3, 5
-GATES = {"lstm": 4, "gru": 3}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 def problem(operator, direction, lengths):
@@ -33,6 +33,8 @@ def problem(operator, direction, lengths):
         ("gru", {"linear_before_reset": 1}),
         ("gru", {"linear_before_reset": 0, "clip": 0.3}),
         ("gru", {"linear_before_reset": 1, "clip": 0.3}),
+        ("rnn", {}),
+        ("rnn", {"clip": 0.3}),
     ],
 )
 def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):

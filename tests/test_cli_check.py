@@ -23,7 +23,9 @@ FEW = ("--namespace", "numpy", "--option", "plain", "--option", "truncated")
 MODULES = {
     "lstm": "plain",
     "gru": "plain, reset after",
+    "rnn": "plain",
     "lstm_cell": "plain",
+    "rnn_cell": "plain",
     "gru_cell": "plain, reset after",
 }
 """The recurrent kernels, and the options that PyTorch's modules have."""

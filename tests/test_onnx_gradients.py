@@ -326,7 +326,7 @@ LSTMS: dict[str, dict[str, Any]] = {
 def recurrent(kind: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A model of one recurrent node, and what to feed."""
     options = dict(options)
-    T, N, I, H, G = 4, 3, 2, 3, {"LSTM": 4, "GRU": 3}[kind]
+    T, N, I, H, G = 4, 3, 2, 3, {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     D = 2 if options.get("direction") == "bidirectional" else 1
     outputs = options.pop("outputs", "y")
     states = options.pop("states", False)
@@ -372,6 +372,23 @@ GRUS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", GRUS)
 def test_gru(name: str) -> None:
     check(*recurrent("GRU", GRUS[name]))
+
+
+RNNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "state": {"states": True, "outputs": "y h"},
+    "only the last state": {"outputs": "_ h"},
+    "everything": {
+        "direction": "bidirectional", "lengths": True, "clip": 1.1, "layout": 1,
+        "activations": ["LeakyRelu", "Softsign"], "activation_alpha": [0.2], "outputs": "y h",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RNNS)
+def test_rnn(name: str) -> None:
+    training = check(*recurrent("RNN", RNNS[name]))
+    assert {n.domain for n in training.graph.node if n.op_type == "RNNGrad"} == {"xpgrad"}
 
 
 # --- losses -------------------------------------------------------------------------------------------------

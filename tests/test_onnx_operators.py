@@ -109,7 +109,7 @@ def node_tests() -> dict[str, Any]:
 
 def test_the_node_tests_are_all_there() -> None:
     names = " ".join(node_tests())
-    for operator in ("lstm", "gru", "conv", "convtranspose", "selu", "softmax", "sce", "prelu"):
+    for operator in ("lstm", "gru", "rnn", "conv", "convtranspose", "selu", "softmax", "sce", "prelu"):
         assert f"test_{operator}_" in names, operator
 
 

@@ -18,8 +18,8 @@ from xpgrad.engine.team import PoolTeam
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 
 T, N, I, H = 9, 6, 5, 7
-GATES = {"lstm": 4, "gru": 3}
-SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh")}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H_all",)}
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from xpgrad.engine import numpy_engine, program
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 
-GATES = {"lstm": 4, "gru": 3}
-SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh")}
-STATES = {"lstm": ("initial_h", "initial_c"), "gru": ("initial_h",)}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H_all",)}
+STATES = {"lstm": ("initial_h", "initial_c"), "gru": ("initial_h",), "rnn": ("initial_h",)}
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +85,7 @@ def check(kind, arrays, lengths, **attributes):
 OPTIONS = {
     "lstm": [{}, {"clip": 0.5}, {"input_forget": True}],
     "gru": [{"linear_before_reset": 0}, {"linear_before_reset": 1}, {"linear_before_reset": 1, "clip": 0.5}],
+    "rnn": [{}, {"clip": 0.5}, {}],
 }
 FORMS = [
     (kind, direction, layout, number)

@@ -14,6 +14,7 @@ from backends import BACKENDS, UNCOMPILED, Backend
 from recurrent_cases import (
     GRU,
     LSTM,
+    RNN,
     Case,
     Operator,
     each_operator,
@@ -49,6 +50,7 @@ EVERYWHERE = {
         "clip",
         "layout 1 with everything, reset after",
     ),
+    "rnn": ("plain", "nothing optional", "lengths bidirectional", "clip", "layout 1 with everything"),
 }
 
 
@@ -180,6 +182,7 @@ WRT = [
 @these_options(
     lstm=["peepholes", "layout 1 with everything"],
     gru=["plain", "plain, reset after", "layout 1 with everything"],
+    rnn=["plain", "layout 1 with everything"],
 )
 def test_wrt_gives_the_same_and_nothing_else(operator: Operator, name: str, backend: Backend) -> None:
     case = option_case(operator, name).on(backend)
@@ -264,7 +267,24 @@ def test_what_is_not_asked_for_costs_no_product_in_the_gru(
     assert products(case, monkeypatch, ()) == []
 
 
-@these_options(lstm=["plain"], gru=["plain, reset after"])
+def test_what_is_not_asked_for_costs_no_product_in_the_rnn(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    T, N, I, H = 6, 3, 2, 4
+    case = make_case(RNN, rng, T=T, N=N, I=I, H=H)
+    steps = (T - 1) * [(N, H)]
+    of_r = 2 * [(H, H)]  # by the initial state, and by all outputs but the last
+    everything = products(case, monkeypatch, tuple(RNN.fields))
+    assert sorted(everything) == sorted([*steps, (N, H), (T * N, I), (H, I), *of_r])
+    assert products(case, monkeypatch, ("X",)) == [*steps, (T * N, I)]
+    assert products(case, monkeypatch, ("W",)) == [*steps, (H, I)]
+    assert products(case, monkeypatch, ("R",)) == [*steps, *of_r]
+    assert products(case, monkeypatch, ("B",)) == steps
+    assert products(case, monkeypatch, ("initial_h",)) == [*steps, (N, H)]
+    assert products(case, monkeypatch, ()) == []
+
+
+@these_options(lstm=["plain"], gru=["plain, reset after"], rnn=["plain"])
 def test_the_loop_holds_one_product_a_step(
     operator: Operator, name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +309,7 @@ def test_engines_can_be_forced(operator: Operator, rng: np.random.Generator) -> 
     assert_close(standard.dW, compiled.dW, rtol=1e-13)
 
 
-@these_options(lstm=["plain"], gru=["plain", "plain, reset after"])
+@these_options(lstm=["plain"], gru=["plain", "plain, reset after"], rnn=["plain"])
 def test_gradient_of_arguments_that_were_left_out(
     operator: Operator, name: str, rng: np.random.Generator
 ) -> None:

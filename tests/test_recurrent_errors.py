@@ -16,6 +16,7 @@ from recurrent_cases import (
     GRU,
     LSTM,
     OPERATORS,
+    RNN,
     Case,
     Operator,
     each_operator,
@@ -58,7 +59,7 @@ Bad = dict[str, tuple[Callable[[Case], Case], type[Exception], str]]
 
 
 def bad_shapes(gates: int) -> Bad:
-    G, wrong = f"{gates}H", (gates - 1) * H
+    G, wrong = "H" if gates == 1 else f"{gates}H", (gates - 1) * H
     rows = gates * H
     return {
         "X rank": (
@@ -182,7 +183,7 @@ BAD: Bad = {
 
 
 def bad_activations(places: int) -> Bad:
-    few, elu = ["Sigmoid", "Tanh", "Tanh"][: places - 1], ["Sigmoid", "Elu", "Tanh"][:places]
+    few, elu = ["Sigmoid", "Tanh", "Tanh"][: places - 1], ["Elu", "Sigmoid", "Tanh"][:places]
     return {
         "too few activations": (
             attributes(activations=few),
@@ -195,7 +196,7 @@ def bad_activations(places: int) -> Bad:
             f"activations has {2 * places} names, expected {places} for each of 1 directions = {places}",
         ),
         "unknown activation": (
-            attributes(activations=["Sigmoid", "Gelu", "Tanh"][:places]),
+            attributes(activations=["Gelu", "Sigmoid", "Tanh"][:places]),
             ValueError,
             f"activations has 'Gelu', expected one of {', '.join(ACTIVATIONS.split())}",
         ),
@@ -243,6 +244,7 @@ ONLY: dict[Operator, Bad] = {
             "linear_before_reset is 'after', expected one of 0, 1, False, True",
         ),
     },
+    RNN: {},
 }
 
 
@@ -355,6 +357,13 @@ GRADIENT_OF_ONE: dict[Operator, BadGradient] = {
             {"wrt": ("X", "P")},
             ValueError,
             "wrt has 'P', expected names of 'X', 'W', 'R', 'B', 'initial_h'",
+        ),
+    },
+    RNN: {
+        "wrt": (
+            {"wrt": ("X", "initial_c")},
+            ValueError,
+            "wrt has 'initial_c', expected names of 'X', 'W', 'R', 'B', 'initial_h'",
         ),
     },
 }

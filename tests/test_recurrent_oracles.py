@@ -12,6 +12,7 @@ import pytest
 from recurrent_cases import (
     GRU,
     LSTM,
+    RNN,
     Case,
     Operator,
     autograd,
@@ -135,6 +136,7 @@ def test_saved_arrays_that_no_forward_made(operator: Operator, name: str, interp
 @these_options(
     lstm=["plain", "lengths bidirectional", "clip with peepholes"],
     gru=["plain", "lengths bidirectional", "plain, reset after", "clip, reset after"],
+    rnn=["plain", "lengths bidirectional", "clip"],
 )
 def test_each_saved_array_matters(operator: Operator, name: str, saved: str) -> None:
     """Else the test above would not see it being ignored."""
@@ -148,17 +150,17 @@ def test_each_saved_array_matters(operator: Operator, name: str, saved: str) -> 
     assert not np.allclose(before.dR, after.dR)
 
 
-PLACES = {LSTM: (0, 2, 3, 1), GRU: (1, 0, 2)}
+PLACES = {LSTM: (0, 2, 3, 1), GRU: (1, 0, 2), RNN: (0,)}
 """Of each of PyTorch's gates in order (i f g o and r z n), the place in ONNX's (i o f c and z r h)."""
 
 
 def torch_nn(case: Case, dtype: str = "float64") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outputs and gradients of torch.nn.LSTM or GRU for a case without ONNX's extras, in ONNX's layouts."""
+    """Outputs and gradients of PyTorch's module for a case without ONNX's extras, in ONNX's layouts."""
     import torch
 
     W, R, B = (case.arguments[name] for name in ("W", "R", "B"))
     D, H, rows = R.shape[0], R.shape[2], R.shape[1]
-    kind = torch.nn.LSTM if case.operator is LSTM else torch.nn.GRU
+    kind = getattr(torch.nn, case.operator.name.upper())
     module = kind(W.shape[2], H, bidirectional=D == 2, dtype=getattr(torch, dtype))
     to_torch = np.concatenate([np.arange(k * H, (k + 1) * H) for k in PLACES[case.operator]])
     to_onnx = np.argsort(to_torch)
@@ -255,7 +257,7 @@ def test_half_precision_against_float64_and_the_native_kernel(
 
 def extras(operator: Operator) -> list[dict[str, Any]]:
     """The operator's own options."""
-    return [{"peepholes": True}] if operator is LSTM else [{}, {"linear_before_reset": 1}]
+    return {LSTM: [{"peepholes": True}], GRU: [{}, {"linear_before_reset": 1}], RNN: [{}]}[operator]
 
 
 @each_operator()
@@ -316,6 +318,7 @@ def test_empty_axes(operator: Operator, empty: str, bare: bool, backend: Any) ->
 @these_options(
     lstm=["plain", "lengths bidirectional", "peepholes", "layout 1 with everything"],
     gru=["plain", "plain, reset after", "lengths bidirectional, reset after", "layout 1 with everything"],
+    rnn=["plain", "lengths bidirectional", "layout 1 with everything"],
 )
 def test_per_sample_equals_single_sample_calls(operator: Operator, name: str, backend: Any) -> None:
     case = option_case(operator, name)

@@ -13,7 +13,14 @@ FUNCTIONS = [name for name in xpgrad.__all__ if inspect.isfunction(getattr(xpgra
 CLASSES = [name for name in xpgrad.__all__ if inspect.isclass(getattr(xpgrad, name))]
 FORWARDS = [name for name in FUNCTIONS if f"{name}_grad" in xpgrad.__all__]
 GRADIENTS = [f"{name}_grad" for name in FORWARDS]
-OUTPUTS = {"lstm": "LSTM", "gru": "GRU", "lstm_cell": "LSTMCell", "gru_cell": "GRUCell"}
+OUTPUTS = {
+    "lstm": "LSTM",
+    "gru": "GRU",
+    "rnn": "RNN",
+    "lstm_cell": "LSTMCell",
+    "gru_cell": "GRUCell",
+    "rnn_cell": "RNNCell",
+}
 """What the names of the results' types begin with."""
 NO_KERNELS = {"convert", "vjp"}
 GRADIENT_ONLY = ["peephole", "per_sample", "wrt"]

@@ -73,7 +73,7 @@ def test_a_wrong_gradient_is_not_written(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("elo",), "operator is 'elo', expected one of lstm, gru"),
+        (("elo",), "operator is 'elo', expected one of lstm, gru, rnn"),
         (("elu", 0), "cases is 0, expected a whole number of at least 1"),
         (("elu", 1, -1), "seed is -1, expected a whole number of at least 0"),
         (("elu", True), "cases is True, expected a whole number"),
@@ -109,7 +109,18 @@ def test_npz_and_json_hold_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
 @needs_onnx
 @pytest.mark.parametrize(
     "operator",
-    ["lstm", "gru", "conv", "conv_transpose", "softmax", "softmax_cross_entropy", "gelu", "prelu", "elu"],
+    [
+        "lstm",
+        "gru",
+        "rnn",
+        "conv",
+        "conv_transpose",
+        "softmax",
+        "softmax_cross_entropy",
+        "gelu",
+        "prelu",
+        "elu",
+    ],
 )
 def test_onnx_runs_back(operator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import onnx
@@ -117,7 +128,7 @@ def test_onnx_runs_back(operator: str, tmp_path: Path, capsys: pytest.CaptureFix
 
     from xpgrad_onnx import operators
 
-    few = ["--cases", "12"] if operator in ("lstm", "gru") else []
+    few = ["--cases", "12"] if operator in ("lstm", "gru", "rnn") else []
     assert main(["vectors", operator, "--format", "onnx", "--out", str(tmp_path), *few]) == 0
     report = capsys.readouterr().out
     folders = sorted(tmp_path.iterdir())

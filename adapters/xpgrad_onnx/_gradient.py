@@ -20,7 +20,7 @@ def gradient_model(
 ) -> onnx.ModelProto:
     r"""The training graph of a model: its outputs, a loss, and the gradients of its parameters.
 
-    Operators with a rule: LSTM and GRU with all of their attributes, Conv, ConvTranspose, MatMul, Gemm,
+    Operators with a rule: LSTM, GRU and RNN with all of their attributes, Conv, ConvTranspose, MatMul, Gemm,
     arithmetic, every activation of ONNX, Softmax, LogSoftmax and SoftmaxCrossEntropyLoss, pooling,
     BatchNormalization with given statistics, reductions, and what reshapes, joins or selects.
 

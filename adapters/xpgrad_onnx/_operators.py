@@ -159,14 +159,33 @@ def _gru(call: Call) -> tuple:
     return xpgrad.gru(**call.inputs, **_recurrent_options(call, _GRU))
 
 
-_GRU_GRADIENTS = {"dX": "X", "dW": "W", "dR": "R", "dB": "B", "dH0": "initial_h"}
+_STATE_GRADIENTS = {"dX": "X", "dW": "W", "dR": "R", "dB": "B", "dH0": "initial_h"}
 _GRU_GRAD_INPUTS = f"{_SEQUENCE_INPUTS} H_all zrh grad_H_all? grad_H_t?"
 
 
-@_define(MICROSOFT, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_GRU_GRADIENTS), f"{_SEQUENCE} {_GRU}")
-@_define(DOMAIN, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_GRU_GRADIENTS), f"{_SEQUENCE} {_GRU}")
+@_define(MICROSOFT, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_STATE_GRADIENTS), f"{_SEQUENCE} {_GRU}")
+@_define(DOMAIN, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_STATE_GRADIENTS), f"{_SEQUENCE} {_GRU}")
 def _gru_grad(call: Call) -> tuple:
-    return xpgrad.gru_grad(**call.inputs, **_recurrent_options(call, _GRU), wrt=_wrt(call, _GRU_GRADIENTS))
+    return xpgrad.gru_grad(**call.inputs, **_recurrent_options(call, _GRU), wrt=_wrt(call, _STATE_GRADIENTS))
+
+
+@_define("", "RNN", _SEQUENCE_INPUTS, "Y Y_h", _SEQUENCE)
+def _rnn(call: Call) -> tuple:
+    options = _recurrent_options(call)
+    if "activations" in options:  # ONNX's default is a name for either direction, also where there is one
+        options["activations"] = list(options["activations"])[: call.inputs["W"].shape[0]]
+    return xpgrad.rnn(**call.inputs, **options)
+
+
+@_define(
+    DOMAIN,
+    "RNNGrad",
+    f"{_SEQUENCE_INPUTS} H_all grad_H_all? grad_H_t?",
+    " ".join(_STATE_GRADIENTS),
+    _SEQUENCE,
+)
+def _rnn_grad(call: Call) -> tuple:
+    return xpgrad.rnn_grad(**call.inputs, **_recurrent_options(call), wrt=_wrt(call, _STATE_GRADIENTS))
 
 
 # --- convolutions -------------------------------------------------------------------------------------------

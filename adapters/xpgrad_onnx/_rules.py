@@ -42,7 +42,7 @@ def _first(cotangents: Cotangents) -> str:
 
 # --- recurrent operators ------------------------------------------------------------------------------------
 
-_GATES = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+_GATES = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
 def _recurrent_attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -104,6 +104,20 @@ def _gru(
     dX, dW, dR, dB, dh0 = graph.ops(
         "GRUGrad", *operands, node.output[0], zrh, dY, dH,
         wanted=[want[k] for k in (0, 1, 2, 3, 5)], domain=domain, **attributes,
+    )  # fmt: skip
+    return [dX, dW, dR, dB, None, dh0]
+
+
+@_rule("RNN")
+def _rnn(
+    graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
+) -> Sequence[str | None]:
+    H_all = graph.output(node, 0, "H_all")  # all that its gradient needs
+    dY, dH = (cotangent or "" for cotangent in [*cotangents, None][:2])
+    want = [*wanted, *[False] * (6 - len(wanted))]
+    dX, dW, dR, dB, dh0 = graph.ops(
+        "RNNGrad", *_operands(node, 6), H_all, dY, dH,
+        wanted=[want[k] for k in (0, 1, 2, 3, 5)], domain=DOMAIN, **_recurrent_attributes(node),
     )  # fmt: skip
     return [dX, dW, dR, dB, None, dh0]
 

@@ -30,6 +30,7 @@ def _pair(operator: str, gradient: str = "", of: str = "", domain: str = MICROSO
 _OPERATORS: dict[str, _Pair] = {
     "lstm": _pair("LSTM"),
     "gru": _pair("GRU"),
+    "rnn": _pair("RNN", domain=DOMAIN),
     "conv": _pair("Conv"),
     "conv_transpose": _pair("ConvTranspose"),
     "relu": _pair("Relu"),

@@ -83,6 +83,16 @@ from xpgrad.lstm import (
     lstm_grad,
 )
 from xpgrad.operations import GradGRUCellInputOp, GradLSTMCellInputOp, GradOperation, Validation
+from xpgrad.rnn import (
+    RNNCellForward,
+    RNNCellGrads,
+    RNNForward,
+    RNNGrads,
+    rnn,
+    rnn_cell,
+    rnn_cell_grad,
+    rnn_grad,
+)
 from xpgrad.softmax import (
     log_softmax,
     log_softmax_grad,
@@ -106,6 +116,10 @@ __all__ = [
     "LSTMForward",
     "LSTMGrads",
     "PReLUGrads",
+    "RNNCellForward",
+    "RNNCellGrads",
+    "RNNForward",
+    "RNNGrads",
     "Validation",
     "__version__",
     "binary_cross_entropy_with_logits",
@@ -151,6 +165,10 @@ __all__ = [
     "quick_gelu_grad",
     "relu",
     "relu_grad",
+    "rnn",
+    "rnn_cell",
+    "rnn_cell_grad",
+    "rnn_grad",
     "scaled_tanh",
     "scaled_tanh_grad",
     "selu",

@@ -29,6 +29,11 @@ from xpgrad.engine.recorder import Recorder
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
+def units(count: int) -> str:
+    """So many times H, as messages write it."""
+    return "H" if count == 1 else f"{count}H"
+
+
 class ActivationChoice(NamedTuple):
     """An activation with its parameters resolved."""
 
@@ -135,7 +140,7 @@ class RecurrentCall:
     operator : str
         For messages.
     gates : int
-        How many gates: 4 for the LSTM, 3 for the GRU.
+        How many gates: 4 for the LSTM, 3 for the GRU, 1 for the RNN.
     arrays : mapping of str to array or None
         All arrays by name. X, W, R, B, sequence_lens and P are as the operators have them, grad_H_all is the
         cotangent of the output.
@@ -237,13 +242,13 @@ class RecurrentCall:
         operator, gates = self.operator, self.gates
         X, W, R = floats["X"], floats["W"], floats["R"]
         check_rank(operator, "X", X, "N, T, I" if self.layout else "T, N, I")
-        check_rank(operator, "W", W, f"D, {gates}H, I")
-        check_rank(operator, "R", R, f"D, {gates}H, H")
+        check_rank(operator, "W", W, f"D, {units(gates)}, I")
+        check_rank(operator, "R", R, f"D, {units(gates)}, H")
         self.T, self.N = (X.shape[1], X.shape[0]) if self.layout else X.shape[:2]
         self.I, self.H, self.D = X.shape[2], R.shape[2], 2 if direction == "bidirectional" else 1
         T, N, I, H, D = self.T, self.N, self.I, self.H, self.D
-        check_shape(operator, "W", W, f"D, {gates}H, I", (D, gates * H, I))
-        check_shape(operator, "R", R, f"D, {gates}H, H", (D, gates * H, H))
+        check_shape(operator, "W", W, f"D, {units(gates)}, I", (D, gates * H, I))
+        check_shape(operator, "R", R, f"D, {units(gates)}, H", (D, gates * H, H))
         check_shape(operator, "B", floats["B"], f"D, {2 * gates}H", (D, 2 * gates * H))
         check_shape(operator, "P", floats.get("P"), "D, 3H", (D, 3 * H))
         for name in states:
@@ -252,11 +257,11 @@ class RecurrentCall:
             else:
                 check_shape(operator, name, floats[name], "D, N, H", (D, N, H))
         for name, width in widths.items():
-            unit, array = "H" if width == 1 else f"{width}H", floats.get(name)
+            array = floats.get(name)
             if self.layout:
-                check_shape(operator, name, array, f"N, T, D, {unit}", (N, T, D, width * H))
+                check_shape(operator, name, array, f"N, T, D, {units(width)}", (N, T, D, width * H))
             else:
-                check_shape(operator, name, array, f"T, D, N, {unit}", (T, D, N, width * H))
+                check_shape(operator, name, array, f"T, D, N, {units(width)}", (T, D, N, width * H))
 
     def _check_lengths(self, sequence_lens: Any) -> Any:
         """The lengths as a list; the array itself where a trace does not know what is in it."""
@@ -320,6 +325,13 @@ class RecurrentCall:
     def needs_pre_activations(self, gates: Sequence[ActivationChoice]) -> bool:
         """Whether the gates' saved outputs do not tell their slopes, so that their inputs must be rebuilt."""
         return self.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
+
+    def gate_products(self, direction: Direction, chunk: Chunk, x: Any, h_rows: Any, h0: Any) -> Any:
+        """Rows of W x + R h' for all steps of a chunk at once: what pre-activations are rebuilt from."""
+        matmul = self.engine.matmul
+        h_prev = direction.timeline.previous(h_rows, h0, chunk)
+        inputs = matmul(x[chunk.part, :], self.part("W", direction).T)
+        return inputs + matmul(h_prev, self.part("R", direction).T)
 
     # --- results
 
@@ -467,15 +479,15 @@ def check_cell(
     optional = {name: array for name, (array, _) in [*rows.items(), *parameters.items()]}
     check_arrays(operator, given | optional)
     check_rank(operator, "X", X, "N, I")
-    check_rank(operator, "W", W, f"{gates}H, I")
-    check_rank(operator, "R", R, f"{gates}H, H")
+    check_rank(operator, "W", W, f"{units(gates)}, I")
+    check_rank(operator, "R", R, f"{units(gates)}, H")
     (N, I), H = X.shape, R.shape[1]
-    check_shape(operator, "W", W, f"{gates}H, I", (gates * H, I))
-    check_shape(operator, "R", R, f"{gates}H, H", (gates * H, H))
+    check_shape(operator, "W", W, f"{units(gates)}, I", (gates * H, I))
+    check_shape(operator, "R", R, f"{units(gates)}, H", (gates * H, H))
     for name, (array, length) in parameters.items():
         check_shape(operator, name, array, f"{length},", (int(length[:-1]) * H,))
     for name, (array, width) in rows.items():
-        check_shape(operator, name, array, "N, H" if width == 1 else f"N, {width}H", (N, width * H))
+        check_shape(operator, name, array, f"N, {units(width)}", (N, width * H))
 
 
 def one_step(

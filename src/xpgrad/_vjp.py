@@ -13,6 +13,7 @@ from xpgrad import activations, losses, softmax
 from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
+from xpgrad.rnn import rnn, rnn_cell, rnn_cell_grad, rnn_grad
 
 
 class _Rule(NamedTuple):
@@ -49,6 +50,8 @@ _RULES: dict[Callable, _Rule] = {
         ("H_all", "C_all", "iofc"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t"},
     ),
+    rnn: _Rule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
+    rnn_cell: _Rule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
     **_rules_of(activations, "leaky_relu", "sigmoid", "tanh"),
     **_rules_of(softmax, "softmax", "log_softmax"),
     **_rules_of(losses),

@@ -560,7 +560,12 @@ class _Backward:
     def loop(self, chunk: Chunk, dz: Any) -> None:
         """Write the cotangents of the chunk's pre-activations to dz, and carry those of the states on."""
         engine, order = self.call.engine, self.call.order
-        products = Operand(self._products(chunk) if self.rebuild else None, 4, "local", order)
+        rebuilt = None
+        if self.rebuild:
+            rebuilt = engine.wrap(
+                self.call.gate_products(self.direction, chunk, self.x, self.h_rows, self.h0)
+            )
+        products = Operand(rebuilt, 4, "local", order)
 
         def pullback(c_prev: Any) -> Elementwise:
             inputs = [*self.steps_rows, Operand(c_prev, 1, "before"), products, *self.parameter_rows]
@@ -571,13 +576,6 @@ class _Backward:
         engine.scan([pullback(self.c_rows), *through_R], chunk.later)
         to_initial = through_R if "initial_h" in self.wanted else []
         engine.scan([pullback(self.c_start), *to_initial], chunk.first)
-
-    def _products(self, chunk: Chunk) -> Any:
-        """Rows of W x + R h', for all steps of a chunk at once."""
-        call, matmul = self.call, self.call.engine.matmul
-        h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
-        inputs = matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
-        return call.engine.wrap(inputs + matmul(h_prev, call.part("R", self.direction).T))
 
     def add(self, sums: GradientSums, chunk: Chunk, d: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""

@@ -32,6 +32,8 @@ from ..testing import (
     lstm_grad_reference,
     lstm_reference,
     relative_error,
+    rnn_grad_reference,
+    rnn_reference,
     to_numpy,
 )
 from .check_activations import ACTIVATIONS
@@ -142,6 +144,19 @@ _GRU = Recurrence(
     module="GRU",
     places=(1, 0, 2),  # r z n among z r h
     native={"linear_before_reset": 1},
+)
+_RNN = Recurrence(
+    name="rnn",
+    gates=1,
+    states=("initial_h",),
+    outputs=("H_all", "H_t"),
+    saved=("H_all",),
+    gradients={"X": "dX", "W": "dW", "R": "dR", "B": "dB", "initial_h": "dH0"},
+    reference=rnn_reference,
+    gradient_reference=rnn_grad_reference,
+    module="RNN",
+    places=(0,),
+    native={},
 )
 
 _PEEPHOLES = {"peepholes": True}
@@ -267,6 +282,28 @@ def _both_resets(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
 
 
 _GRU_OPTIONS = _both_resets({**_ANY_OPTIONS, **_GRU_CHOICES})
+_RNN_OPTIONS: dict[str, dict[str, Any]] = {
+    **_ANY_OPTIONS,
+    "clip": {"clip": 0.8013},
+    "activations": {
+        "direction": "bidirectional",
+        "activations": ["LeakyRelu", "ScaledTanh"],
+        "activation_alpha": [0.3, 0.8],
+        "activation_beta": [0.6],
+    },
+    "activations, alpha < 0": {"activations": ["LeakyRelu"], "activation_alpha": [-0.2]},
+    "per_sample": {"gradient": {"per_sample": True}},
+    "everything": {
+        "lengths": True,
+        "direction": "bidirectional",
+        "clip": 1.3007,
+        "layout": 1,
+        "activations": ["Elu", "Affine"],
+        "activation_alpha": [0.7, 0.8],
+        "activation_beta": [-0.1],
+        "gradient": {"per_sample": True},
+    },
+}
 
 
 def _run_sequence(op: Recurrence, case: Case) -> dict[str, Array]:
@@ -403,6 +440,9 @@ _GRU_CELL_OPTIONS: dict[str, dict[str, Any]] = {
     for name in ("plain", "no bias", "clip", "activations, alpha < 0", "per_sample")
     for reset in ("reset before", "reset after")
 }
+_RNN_CELL_OPTIONS = {
+    name: _RNN_OPTIONS[name] for name in ("plain", "no bias", "clip", "activations, alpha < 0", "per_sample")
+}
 _CELL_NAMES = {"initial_h": "H", "initial_c": "C", "H_t": "H_next", "C_t": "C_next"}
 
 
@@ -478,8 +518,10 @@ def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Ke
 KERNELS: tuple[Kernel, ...] = (
     _sequence_kernel(_LSTM, _LSTM_OPTIONS),
     _sequence_kernel(_GRU, _GRU_OPTIONS),
+    _sequence_kernel(_RNN, _RNN_OPTIONS),
     _cell_kernel(_LSTM, _LSTM_CELL_OPTIONS),
     _cell_kernel(_GRU, _GRU_CELL_OPTIONS),
+    _cell_kernel(_RNN, _RNN_CELL_OPTIONS),
     *ACTIVATIONS,
     *CONVOLUTIONS,
 )

@@ -1,0 +1,595 @@
+r"""The plain recurrent network (Elman's) over sequences: `rnn` and, beside it, its gradient `rnn_grad`.
+
+One step, with f the activation (by default tanh)::
+
+    z = W x + R h' + b        h = f(z)
+
+x is the step's input, h' the state before it, b the sum of both biases; `clip` bounds z. Backwards, a name
+with d in front is the cotangent of that name::
+
+    dh += what came from the step after        dz = f'(z) dh        dh' = R^T dz
+
+Everything else needs no recurrence: W x before the loop, and after it dX = dZ W, dW = dZ^T X, dR = dZ^T H',
+db = the sum of dZ, for all steps at once.
+
+References
+----------
+ONNX operator RNN (opset 14 and later). Elman, "Finding structure in time" (1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xpgrad._activation_formulas import clip_pullback, clip_value
+from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._recurrent import (
+    Direction,
+    GradientSums,
+    RecurrentCall,
+    check_cell,
+    of_one_step,
+    one_step,
+    planned_call,
+)
+from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
+
+_DEFAULTS = ("Tanh",)
+_STATES = ("initial_h",)
+_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
+_SAVED = {"H_all": 1}  # with its width in units of H
+_COTANGENTS = ("grad_H_t",)
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
+_ARGUMENTS = ("X", "W", "R", "B", "initial_h")
+
+
+class RNNForward(NamedTuple):
+    """What `rnn` returns; the first is what `rnn_grad` needs.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t : array, shape (D, N, H)
+        The state at each sequence's end.
+    """
+
+    H_all: Any
+    H_t: Any
+
+
+class RNNGrads(NamedTuple):
+    """What `rnn_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        0 past a sequence's end.
+    dW, dR, dB : array, shapes (D, H, I), (D, H, H), (D, 2H)
+        With ``per_sample=True`` behind a batch axis, (N, D, ...).
+    dH0 : array, shape (D, N, H)
+        Of the initial state.
+    """
+
+    dX: Any
+    dW: Any
+    dR: Any
+    dB: Any
+    dH0: Any
+
+
+# --- the formulas of one step ------------------------------------------------------------------------
+
+
+def _pre_activation(xp: Any, z: Any, b: Any) -> Any:
+    """The pre-activation from its products z, before `clip`."""
+    return z if b is None else z + b
+
+
+def _rnn_step(
+    xp: Any, z: Any, r: Any, b: Any, *, f_value: Any, f_alpha: Any, f_beta: Any, clip: Any
+) -> tuple:
+    """The state; z is the input's product, r the recurrent one."""
+    return (f_value(xp, clip_value(xp, _pre_activation(xp, z + r, b), clip), f_alpha, f_beta),)
+
+
+def _rnn_step_pullback(
+    xp: Any, dy: Any, dh: Any, h: Any, z: Any, b: Any,
+    *, f_pullback: Any, f_alpha: Any, f_beta: Any, clip: Any,
+) -> tuple:  # fmt: skip
+    """Cotangent of the pre-activation.
+
+    dy is the output's own cotangent, dh what the step after passed back; z, where clip or the activation asks
+    for it, is the sum of both products, else the output tells as much.
+    """
+    if dy is not None:
+        dh = dh + dy
+    x = h if z is None else _pre_activation(xp, z, b)
+    return (clip_pullback(xp, f_pullback(xp, dh, x, h, f_alpha, f_beta), x, clip),)
+
+
+# --- forward -----------------------------------------------------------------------------------------
+
+
+def rnn(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> RNNForward:
+    r"""Plain recurrent network over sequences, with everything that its gradient needs.
+
+    .. math:: h_t = f(W x_t + R h_{t-1} + b)
+
+    Parameters
+    ----------
+    X : array, shape (T, N, I)
+        Input: time, batch, features. float32 or float64; float16 and bfloat16 where the namespace has
+        them, with states and sums in float32. All arrays share namespace, dtype and device.
+    W : array, shape (D, H, I)
+        Input weights. D is 2 for ``direction="bidirectional"``, else 1.
+    R : array, shape (D, H, H)
+        Recurrence weights.
+    B : array, shape (D, 2H), optional
+        Input biases, then recurrence biases; b is their sum.
+    sequence_lens : sequence of int or integer array, shape (N,), optional
+        Each sequence's length, 0 to T. Past its end the outputs are 0, and what the input holds there,
+        NaN too, has no effect. A reverse direction starts at each sequence's own end.
+    initial_h : array, shape (D, N, H), optional
+        State before the first step; zeros where left out.
+    direction : {"forward", "reverse", "bidirectional"}
+        How time runs.
+    activations : list of str, optional
+        ONNX's name of f for each direction; ``["Tanh"]`` by default.
+    activation_alpha, activation_beta : list of float, optional
+        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+    clip : float, optional
+        Bounds the pre-activations to -clip .. clip.
+    layout : {0, 1}
+        1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, H).
+
+    Returns
+    -------
+    RNNForward
+        ``(H_all, H_t)``. H_all is what `rnn_grad` takes: H numbers a step and sequence.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    rnn_grad : The gradient.
+    vjp : Both in one.
+
+    Notes
+    -----
+    The operator is ONNX's RNN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 5, 3), (1, 5, 5)])
+    >>> out = rnn(X, W, R, sequence_lens=np.asarray([7, 4]))
+    >>> out.H_all.shape, out.H_t.shape
+    ((7, 1, 2, 5), (1, 2, 5))
+    >>> bool(np.all(out.H_all[4:, 0, 1] == 0))
+    True
+    """
+    return _forward(
+        "rnn", (X, W, R, B, sequence_lens, initial_h), direction=direction, layout=layout, clip=clip,
+        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
+    )  # fmt: skip
+
+
+def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> RNNForward:
+    """`arrays` are rnn's, in its order, with those left out as None."""
+    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
+
+
+def _compute_forward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **attributes: Any
+) -> RNNForward:
+    """Check and compute, or write down."""
+    call = RecurrentCall(
+        operator, 1, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
+    )
+    with call.engine.quiet():
+        parts = [_forward_direction(call, d) for d in call.directions]
+        H_all, H_t = (list(part) for part in zip(*parts, strict=True))
+        return RNNForward(call.over_time(H_all), call.states(H_t))
+
+
+def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
+    """Rows of H, final H. The states replace the input's products in place."""
+    engine, timeline = call.engine, direction.timeline
+    (f,) = direction.activations
+    formula = Formula(_rnn_step, f.constants("f", "value") | {"clip": call.clip})
+    h0 = call.initial("initial_h", direction)
+    h_rows = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
+    R_T = engine.loop_weight(call.part("R", direction).T, call.T)
+    recurrent = engine.carry(timeline.zeros(call.H))
+    bias = Operand(call.wrap_row(call.bias(direction)), 1, "every")
+
+    def stages(h_prev: Any) -> list:
+        inputs = [Operand(h_rows), Operand(recurrent, 1, "first"), bias]
+        return [
+            Product(Operand(h_prev, 1, "before"), R_T, recurrent),
+            Elementwise(formula, inputs, [Operand(h_rows)]),
+        ]
+
+    first, later = timeline.forward()
+    engine.scan(stages(engine.wrap(h0)), first)
+    engine.scan(stages(h_rows), later)
+    H_rows = engine.array(h_rows)
+    return H_rows, timeline.last(H_rows, h0)
+
+
+# --- backward ----------------------------------------------------------------------------------------
+
+
+def rnn_grad(
+    X: Any,
+    W: Any,
+    R: Any,
+    *,
+    H_all: Any,
+    grad_H_all: Any = None,
+    grad_H_t: Any = None,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool = False,
+    wrt: Iterable[str] | None = None,
+) -> RNNGrads:
+    r"""Gradient of `rnn`: cotangents of its outputs to gradients of its arguments.
+
+    .. math::
+
+        dz_t &= f'(z_t) \odot (dh_t + R^T dz_{t+1}) \\
+        dX &= dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad db = \textstyle\sum dZ
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h
+        As `rnn` was given them.
+    H_all : array, shape (T, D, N, H)
+        As `rnn`, or any other forward with ONNX's meaning, returned it: the gradient is a function of this
+        array. The pre-activations are rebuilt from it only where slopes can't be told from the outputs: with
+        `clip`, and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
+    grad_H_all : array, shape (T, D, N, H), optional
+        Cotangent of H_all; zero where left out, as the next. Ignored past a sequence's end.
+    grad_H_t : array, shape (D, N, H), optional
+        Cotangent of the final state.
+    direction, activations, activation_alpha, activation_beta, clip, layout
+        As `rnn` was given them.
+    per_sample : bool
+        Give each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The work
+        for the others is left out.
+
+    Returns
+    -------
+    RNNGrads
+        ``(dX, dW, dR, dB, dH0)``, None where not asked for. Arguments that were left out have a gradient
+        too: dB is the gradient at a zero bias.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    rnn : The forward.
+    vjp : Both in one.
+
+    Notes
+    -----
+    Slopes at kinks are PyTorch's; `clip` passes the cotangent at its bounds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import rnn, rnn_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 5, 3), (1, 5, 5)])
+    >>> out = rnn(X, W, R)
+    >>> grads = rnn_grad(X, W, R, H_all=out.H_all, grad_H_t=rng.normal(size=out.H_t.shape), wrt=("X", "R"))
+    >>> grads.dX.shape, grads.dR.shape, grads.dW is None
+    ((7, 2, 3), (1, 5, 5), True)
+    """
+    check_choice("rnn_grad", "per_sample", per_sample, (False, True))
+    return _backward(
+        "rnn_grad", (X, W, R, B, sequence_lens, initial_h), (H_all,), (grad_H_all, grad_H_t),
+        per_sample=per_sample, wanted=check_wrt("rnn_grad", wrt, _ARGUMENTS), direction=direction,
+        layout=layout, clip=clip, activations=activations, activation_alpha=activation_alpha,
+        activation_beta=activation_beta,
+    )  # fmt: skip
+
+
+def _backward(
+    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
+) -> RNNGrads:
+    """`arrays` are as for `_forward`."""
+    return planned_call(
+        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
+    )
+
+
+def _compute_backward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool,
+    wanted: frozenset[str], **attributes: Any,
+) -> RNNGrads:  # fmt: skip
+    """Check and compute, or write down."""
+    call = RecurrentCall(
+        operator, 1, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        recorder=recorder, **attributes,
+    )  # fmt: skip
+    with call.engine.quiet():
+        parts = [_backward_direction(call, d, wanted, per_sample) if wanted else {} for d in call.directions]
+        return RNNGrads(*call.gradients(parts, _ARGUMENTS, per_sample=per_sample))
+
+
+def _backward_direction(
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+) -> dict[str, Any]:
+    """The wanted gradients of one direction, by argument name."""
+    engine, timeline = call.engine, direction.timeline
+    (f,) = direction.activations
+    formula = Formula(_rnn_step_pullback, f.constants("f", "pullback") | {"clip": call.clip})
+    rebuild = call.needs_pre_activations([f])
+    x = call.rows("X", direction) if rebuild or "W" in wanted else None
+    h_rows, h0 = call.rows("H_all", direction), call.initial("initial_h", direction)
+    dh = engine.carry(call.initial("grad_H_t", direction))
+    R = engine.loop_weight(call.part("R", direction), call.T)
+    dy = call.rows("grad_H_all", direction)
+    carried = Operand(dh, 1, "first")
+    seen = [Operand(None if dy is None else engine.wrap(dy)), carried, Operand(engine.wrap(h_rows))]
+    bias = Operand(call.wrap_row(call.bias(direction) if rebuild else None), 1, "every")
+    sums = GradientSums(call, direction, wanted, per_sample)
+    for chunk, dz in sums.chunks(call.H, like=h0):
+        products = engine.wrap(call.gate_products(direction, chunk, x, h_rows, h0)) if rebuild else None
+        here = Operand(dz, 1, "local")
+        pullback = Elementwise(formula, [*seen, Operand(products, 1, "local"), bias], [here])
+        through_R = [Product(here, R, dh)]
+        engine.scan([pullback, *through_R], chunk.later)
+        engine.scan([pullback, *(through_R if "initial_h" in wanted else [])], chunk.first)
+        d = engine.array(dz)[: chunk.rows, :]
+        if "X" in wanted:
+            sums.add_input(chunk, d, call.part("W", direction))
+        if "W" in wanted:
+            sums.add_weight("W", d, x[chunk.part, :])
+        if "R" in wanted:
+            sums.add_weight_before("R", d, chunk, h_rows, call.part("initial_h", direction))
+        if "B" in wanted:
+            sums.add_rows("B", d)
+    grads: dict[str, Any] = {name: sums[name] for name in ("W", "R") if name in wanted}
+    if "X" in wanted:
+        grads["X"] = sums.input_rows()
+    if "B" in wanted:  # of input and recurrence biases, which are added: the same for both
+        grads["B"] = call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
+    if "initial_h" in wanted:
+        grads["initial_h"] = timeline.unsort(engine.array(dh))
+    return grads
+
+
+# --- one step ----------------------------------------------------------------------------------------
+
+
+class RNNCellForward(NamedTuple):
+    """What `rnn_cell` returns.
+
+    Parameters
+    ----------
+    H_next : array, shape (N, H)
+        The state after the step.
+    """
+
+    H_next: Any
+
+
+class RNNCellGrads(NamedTuple):
+    """What `rnn_cell_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX, dH : array, shapes (N, I), (N, H)
+        Of the input and of the state before the step.
+    dW, dR, dB : array, shapes (H, I), (H, H), (2H,)
+        Of the parameters.
+    """
+
+    dX: Any
+    dH: Any
+    dW: Any
+    dR: Any
+    dB: Any
+
+
+def rnn_cell(
+    X: Any,
+    H: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+) -> RNNCellForward:
+    """One step of `rnn`, for loops of one's own.
+
+    Parameters
+    ----------
+    X : array, shape (N, I)
+        The step's input.
+    H : array, shape (N, H)
+        The state before the step.
+    W, R : array, shapes (H, I), (H, H)
+        Weights.
+    B : array, shape (2H,), optional
+        Input biases, then recurrence biases.
+    activations, activation_alpha, activation_beta, clip
+        As for one direction of `rnn`, with its equation.
+
+    Returns
+    -------
+    RNNCellForward
+        ``(H_next,)``, which is what `rnn_cell_grad` takes.
+
+    Raises
+    ------
+    ValueError
+        For a shape or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import rnn_cell
+    >>> rng = np.random.default_rng(0)
+    >>> X, H, W, R = (rng.normal(size=s) for s in [(2, 3), (2, 5), (5, 3), (5, 5)])
+    >>> rnn_cell(X, H, W, R).H_next.shape
+    (2, 5)
+    """
+    return planned_call(
+        _compute_cell, "rnn_cell", _CELL_ARGUMENTS, (X, H, W, R, B),
+        {"clip": clip, "activations": activations, "activation_alpha": activation_alpha,
+         "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+_CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
+_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "H_next", "grad_H")
+# What the sequence's arrays are in a step.
+_CELL_NAMES = {"initial_h": "H", "H_all": "H_next", "grad_H_t": "grad_H"}
+
+
+def _compute_cell(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> RNNCellForward:
+    """Check and compute, or write down."""
+    _check_cell(operator, arrays, {})
+    out = _compute_forward(
+        operator, one_step(arrays, _OPERANDS, _CELL_NAMES), recorder, direction="forward", layout=0,
+        cell_names=_CELL_NAMES, **options,
+    )  # fmt: skip
+    return RNNCellForward(out.H_t[0, ...])
+
+
+def _check_cell(operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int]) -> None:
+    states = {name: (arrays[name], width) for name, width in {"H": 1, **saved}.items()}
+    cotangents = {"grad_H": (arrays["grad_H"], 1)} if saved else {}
+    check_cell(
+        operator, 1, arrays["X"], arrays["W"], arrays["R"], {"B": (arrays["B"], "2H")}, states, cotangents
+    )
+
+
+def rnn_cell_grad(
+    X: Any,
+    H: Any,
+    W: Any,
+    R: Any,
+    *,
+    H_next: Any,
+    grad_H: Any = None,
+    B: Any = None,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    per_sample: bool = False,
+    wrt: Iterable[str] | None = None,
+) -> RNNCellGrads:
+    """Gradient of `rnn_cell`.
+
+    Parameters
+    ----------
+    X, H, W, R, B
+        As `rnn_cell` was given them.
+    H_next : array, shape (N, H)
+        As `rnn_cell` returned it.
+    grad_H : array, shape (N, H), optional
+        Cotangent of H_next; zero where left out.
+    activations, activation_alpha, activation_beta, clip
+        As `rnn_cell` was given them.
+    per_sample : bool
+        Give each parameter's gradient for every sample of the batch on its own, behind a batch axis.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for the
+        others is left out.
+
+    Returns
+    -------
+    RNNCellGrads
+        ``(dX, dH, dW, dR, dB)``, None where not asked for; the equations are those of `rnn_grad`.
+
+    Raises
+    ------
+    ValueError
+        For a shape, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import rnn_cell, rnn_cell_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, H, W, R = (rng.normal(size=s) for s in [(2, 3), (2, 5), (5, 3), (5, 5)])
+    >>> H_next = rnn_cell(X, H, W, R).H_next
+    >>> rnn_cell_grad(X, H, W, R, H_next=H_next, grad_H=rng.normal(size=(2, 5))).dW.shape
+    (5, 3)
+    """
+    check_choice("rnn_cell_grad", "per_sample", per_sample, (False, True))
+    return planned_call(
+        _compute_cell_gradient, "rnn_cell_grad", _CELL_GRADIENT_OPERANDS, (X, H, W, R, B, H_next, grad_H),
+        {"wanted": check_wrt("rnn_cell_grad", wrt, _CELL_ARGUMENTS), "per_sample": per_sample, "clip": clip,
+         "activations": activations, "activation_alpha": activation_alpha,
+         "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+def _compute_cell_gradient(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
+    per_sample: bool, **options: Any,
+) -> RNNCellGrads:  # fmt: skip
+    """Check and compute, or write down."""
+    _check_cell(operator, arrays, {"H_next": 1})
+    sequence_name = {"H": "initial_h"}
+    grads = _compute_backward(
+        operator, one_step(arrays, _GRADIENT_OPERANDS, _CELL_NAMES, _SAVED), recorder, direction="forward",
+        layout=0, wanted=frozenset(sequence_name.get(name, name) for name in wanted), per_sample=per_sample,
+        cell_names=_CELL_NAMES, **options,
+    )  # fmt: skip
+    by_name = dict(zip(_ARGUMENTS, grads, strict=True))
+    return RNNCellGrads(
+        *(of_one_step(name, by_name[sequence_name.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
+    )
