@@ -55,6 +55,8 @@ class Kernel:
         Whether the kernel can keep its products for the gradient, as one more output.
     images : bool
         Whether X, W and Y are images or weights over them, whose channels may be last in memory.
+    operator : str, optional
+        The name among PyTorch's operators, where the kernel has two descriptions; its own by default.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Kernel:
         ordered: bool = False,
         products: bool = False,
         images: bool = False,
+        operator: str | None = None,
     ) -> None:
         parameters = [*inspect.signature(getattr(xpgrad, name)).parameters.values()]
         parameters += [_GATE_ORDER] if ordered else []
@@ -103,7 +106,7 @@ class Kernel:
         self._images = images
         recurrent = ((name, self.operands), (self.gradient_name, self._arguments)) if ordered else ()
         self._programs = [Programs(*one) for one in recurrent]
-        self.operator, self.gradient_operator = register(self)
+        self.operator, self.gradient_operator = register(self, operator or name)
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r})"

@@ -36,11 +36,10 @@ _TYPES = {
 }
 
 
-def register(kernel: "Kernel") -> tuple[Any, Any]:
-    """Register a kernel and its gradient; return both operators."""
-    name = kernel.name
-    _Forward(kernel)
-    _Gradient(kernel)
+def register(kernel: "Kernel", name: str) -> tuple[Any, Any]:
+    """Register a kernel under this name, and its gradient; return both operators."""
+    _Forward(kernel, name)
+    _Gradient(kernel, f"{name}_grad")
     ops = torch.ops.xpgrad
     return getattr(ops, name).default, getattr(ops, f"{name}_grad").default
 
@@ -90,12 +89,12 @@ class _Operator(ABC):
 class _Forward(_Operator):
     """A kernel. Attributes of the gradient alone are its too: only the gradient reads them."""
 
-    def __init__(self, kernel: "Kernel") -> None:
+    def __init__(self, kernel: "Kernel", name: str) -> None:
         # No defaults: PyTorch would leave such arguments out, and count gradients without them.
-        operands = [f"Tensor{'' if name in kernel.required else '?'} {name}" for name in kernel.operands]
+        operands = [f"Tensor{'' if x in kernel.required else '?'} {x}" for x in kernel.operands]
         attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
         results = ", ".join(["Tensor"] * len(kernel.outputs))
-        super().__init__(kernel, kernel.name, _schema(operands, attributes, f"({results})"))
+        super().__init__(kernel, name, _schema(operands, attributes, f"({results})"))
 
     def _own(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         foreign = {p.name for p in self.kernel.gradient_attributes}
@@ -154,12 +153,12 @@ class _Gradient(_Operator):
     Its own derivative takes the saved arrays for functions of the operands, which they are.
     """
 
-    def __init__(self, kernel: "Kernel") -> None:
+    def __init__(self, kernel: "Kernel", name: str) -> None:
         given = {*kernel.required, *kernel.saved}
-        arrays = [f"Tensor{'' if name in given else '?'} {name}" for name in kernel.gradient_arrays]
+        arrays = [f"Tensor{'' if x in given else '?'} {x}" for x in kernel.gradient_arrays]
         attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
         options = [*attributes, *(["bool per_sample=False"] if kernel.has_per_sample else []), "str[] wrt"]
-        super().__init__(kernel, f"{kernel.name}_grad", _schema(arrays, options, "Tensor[]"))
+        super().__init__(kernel, name, _schema(arrays, options, "Tensor[]"))
 
     def run(
         self, *arrays: Any, wrt: Sequence[str], per_sample: bool = False, **attributes: Any

@@ -67,8 +67,10 @@ __all__ = [
 ]
 
 
-def _kernel(name: str, **replaced: str) -> Kernel:
-    return Kernel(name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced)
+def _kernel(name: str, operator: str | None = None, **replaced: str) -> Kernel:
+    return Kernel(
+        name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced, operator=operator
+    )
 
 
 # ------------------------------------------------------------------------------- functions, PyTorch's names
@@ -90,6 +92,7 @@ _CELU = _kernel("celu")
 _HARD_SIGMOID = _kernel("hard_sigmoid")
 _HARD_SWISH = _kernel("hard_swish")
 _HARD_TANH = _kernel("hard_tanh", X="Y")  # it is at a bound wherever its slope is 0
+_HARD_TANH_BY_INPUT = _kernel("hard_tanh", "hard_tanh_by_input")  # or not, where the bound is rounded
 _THRESHOLDED_RELU = _kernel("thresholded_relu")
 _SCALED_TANH = _kernel("scaled_tanh")
 _LOG_SIGMOID = _kernel("log_sigmoid")
@@ -251,7 +254,22 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """Hard tanh: min(max_val, max(min_val, x)), elementwise; its slope at the bounds is 0."""
-    return run(_HARD_TANH, input, {"min_val": min_val, "max_val": max_val}, inplace)
+    kernel = _HARD_TANH
+    if isinstance(input, Tensor) and input.dtype in (torch.float16, torch.bfloat16):
+        if not (_told_by_output(min_val) and _told_by_output(max_val)):
+            kernel = _HARD_TANH_BY_INPUT
+    return run(kernel, input, {"min_val": min_val, "max_val": max_val}, inplace)
+
+
+def _told_by_output(bound: float) -> bool:
+    """Whether an output of half precision shows that it was cut off at this bound.
+
+    Not where the bound is rounded inwards. Small whole numbers, as ReLU6's, are never rounded.
+    """
+    try:
+        return abs(bound) <= 256 and round(bound) == bound
+    except TypeError:  # no number: the kernel says so
+        return True
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -278,7 +296,9 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     check_inplace("threshold", inplace)
     X = input.clone() if inplace else input  # the gradient takes what is overwritten
     Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold})
-    Y = torch.where(X.le(threshold), value, Y)
+    # the kernel compares half precision in float32; PyTorch's le would round the threshold first
+    wide = X if X.dtype in (torch.float32, torch.float64) else X.float()
+    Y = torch.where(wide.le(threshold), value, Y)
     return input.copy_(Y) if inplace else Y
 
 

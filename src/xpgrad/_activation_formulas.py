@@ -51,7 +51,10 @@ def thresholded_relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def thresholded_relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    return xp.where(x <= alpha, xp.zeros_like(d), d)
+    if alpha < 0:
+        return thresholded_relu_input_pullback(xp, d, x, y, alpha, beta)
+    # not y <= alpha: an output just above a threshold may be rounded to what is below it
+    return relu_pullback(xp, d, x, y, alpha, beta)
 
 
 def tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -143,6 +146,10 @@ def sech_squared(xp: Any, u: Any) -> Any:
 
 def hard_sigmoid_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     return hard_sigmoid_pullback(xp, d, x, alpha * x + beta, alpha, beta)
+
+
+def thresholded_relu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+    return xp.where(x <= alpha, xp.zeros_like(d), d)
 
 
 def elu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
@@ -295,7 +302,7 @@ def hard_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 
 
 def hard_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    return xp.where((x <= alpha) | (x >= beta), xp.zeros_like(d), d)
+    return xp.where((x > alpha) & (x < beta), d, xp.zeros_like(d))
 
 
 # --- with a learnt parameter ---------------------------------------------------------------------------
@@ -407,8 +414,11 @@ _RECURRENT = (
     Activation("Softplus", softplus, softplus_pullback),
     Activation("Softsign", softsign, softsign_pullback, None, None, softsign_input_pullback),
     Activation("Tanh", tanh, tanh_pullback),
-    Activation("ThresholdedRelu", thresholded_relu, thresholded_relu_pullback, 1.0),
-)
+    Activation(
+        "ThresholdedRelu", thresholded_relu, thresholded_relu_pullback, 1.0, None,
+        thresholded_relu_input_pullback,
+    ),
+)  # fmt: skip
 _OTHERS = (
     Activation("Celu", celu, None, 1.0, None, celu_input_pullback),
     Activation("Gelu", gelu, None, None, None, gelu_input_pullback),

@@ -310,8 +310,8 @@ class Tape:
             return arguments[1]
         if function == "greater" and same(arguments[1], self.inf):
             return False
-        if function == "logical_or" and (bounds := self._symmetric_bounds(*arguments)) is not None:
-            return self.apply("greater_equal", self.abs(bounds[0]), bounds[1])
+        if function == "logical_and" and (bounds := self._symmetric_bounds(*arguments)) is not None:
+            return self.apply("less", self.abs(bounds[0]), bounds[1])
         if function == "divide" and (x := self._sigmoid_argument(*arguments)) is not None:
             return self.sigmoid(x)
         value = self._apply(function, *arguments)
@@ -319,11 +319,11 @@ class Tape:
             self._exponents[id(value)] = arguments[0]
         return value
 
-    def _symmetric_bounds(self, below: Value, above: Value) -> tuple[Value, float] | None:
-        """The x and b of ``(x <= -b) | (x >= b)``."""
-        if not below.called("less_equal") or not above.called("greater_equal"):
+    def _symmetric_bounds(self, above: Value, below: Value) -> tuple[Value, float] | None:
+        """The x and b of ``(x > -b) & (x < b)``."""
+        if not above.called("greater") or not below.called("less"):
             return None
-        (x, low), (other, high) = below.arguments, above.arguments
+        (x, low), (other, high) = above.arguments, below.arguments
         if x is not other or isinstance(low, Value) or isinstance(high, Value):
             return None
         return (x, high) if low == -high and high >= 0 else None
