@@ -259,6 +259,11 @@ def test_shapes_are_named_without_time_and_direction(operator: Operator, gradien
     bad = {
         "X": (np.zeros((1, N, I)), f"X has 3 dimensions with shape (1, {N}, {I}), expected 2, (N, I)"),
         "W": (np.zeros((rows, 5)), f"W has shape ({rows}, 5), expected ({sizes}, I) = ({rows}, {I})"),
+        "R rank": (
+            np.zeros((1, rows, H)),
+            f"R has 3 dimensions with shape (1, {rows}, {H}), expected 2, ({sizes}, H)",
+        ),
+        "W rank": (np.zeros(rows), f"W has 1 dimensions with shape ({rows},), expected 2, ({sizes}, I)"),
         "R": (np.zeros((7, H)), f"R has shape (7, {H}), expected ({sizes}, H) = ({rows}, {H})"),
         "B": (np.zeros(rows), f"B has shape ({rows},), expected ({2 * G}H,) = ({2 * rows},)"),
         "H": (np.zeros((N, 5)), f"H has shape ({N}, 5), expected (N, H) = ({N}, {H})"),
@@ -280,7 +285,7 @@ def test_shapes_are_named_without_time_and_direction(operator: Operator, gradien
     kernel = getattr(xpgrad, name)
     for argument, (array, message) in bad.items():
         with pytest.raises(ValueError, match="^" + re.escape(f"{name}: {message}") + "$"):
-            kernel(**{**cell_arguments(case), **saved, argument: array})
+            kernel(**{**cell_arguments(case), **saved, argument.partition(" ")[0]: array})
     with pytest.raises(TypeError, match=rf"^{name}: H is None, expected an array$"):
         kernel(**{**cell_arguments(case), **saved, "H": None})
     with pytest.raises(TypeError, match=rf"^{name}: W is a list, expected an array$"):

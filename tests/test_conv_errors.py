@@ -48,6 +48,16 @@ EVERYWHERE = [
     ({"pads": [0, 0, 0, 0.5]}, TypeError, "pads is 0.5 of type float"),
     ({"pads": 1, "auto_pad": "VALID"}, ValueError, "pads is 1, expected 0 where auto_pad is 'VALID'"),
     ({"auto_pad": "SAME"}, ValueError, "auto_pad is 'SAME', expected one of 'NOTSET', 'SAME_UPPER'"),
+    ({"pads": 10**30}, ValueError, f"pads is {10**30}, expected at most 2147483647"),
+    ({"pads": b"ab"}, TypeError, "pads is b'ab' of type bytes, expected whole numbers"),
+    ({"strides": 10**30}, ValueError, f"strides is {10**30}, expected at most 2147483647"),
+    (
+        {"strides": np.array([1, 2])},
+        TypeError,
+        r"strides is array\(\[1, 2\]\) of type ndarray, expected",
+    ),
+    ({"strides": bytearray(b"ab")}, TypeError, r"strides is bytearray\(b'ab'\) of type bytearray"),
+    ({"dilations": [1, 10**30]}, ValueError, f"dilations is {10**30}, expected at most 2147483647"),
     ({"group": 0}, ValueError, "group is 0, expected at least 1"),
     ({"group": 1.0}, TypeError, "group is 1.0 of type float"),
     ({"method": "gemm"}, ValueError, "method is 'gemm', expected one of 'auto', 'pointwise'"),
@@ -61,6 +71,14 @@ EVERYWHERE = [
     ({"X": X.astype(int)}, TypeError, "dtype"),
     ({"W": None}, TypeError, "W is None, expected an array"),
 ]
+
+
+@pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)
+def test_arrays_that_no_machine_holds(function: Any) -> None:
+    more = {"pads": 10**9} if function in CONVS else {"strides": 10**9}
+    message = r"make a padded input of shape \(.*\), expected one of at most 281474976710656 elements$"
+    with pytest.raises(ValueError, match=f"^{function.__name__}: pads, strides, dilations .* {message}"):
+        function(**more)
 
 
 @pytest.mark.parametrize("function", ALL, ids=lambda f: f.__name__)

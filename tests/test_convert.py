@@ -150,6 +150,9 @@ def test_gradients_of_one_bias():
     [
         (("rnn", {}, "onnx", "torch"), {}, ValueError, "operator is 'rnn', expected one of 'lstm'"),
         (("lstm", {}, "caffe", "torch"), {}, ValueError, "source is 'caffe', expected one of"),
+        (("lstm", {}, "onnx", "caffe"), {}, ValueError, "target is 'caffe', expected one of 'onnx', 'torch'"),
+        (("lstm", [], "onnx", "torch"), {}, TypeError, "parameters is a list, expected a mapping of names"),
+        (("lstm", {}, "onnx", "torch"), {"gradients": 2}, ValueError, "gradients is 2, expected one of"),
         (("lstm", {}, "onnx", "torch"), {"biases": 1}, ValueError, "biases is 1 with target 'torch'"),
         (("lstm", {"V": np.ones((4, 1))}, "onnx", "torch"), {}, ValueError, "parameters has 'V', expected"),
         (("lstm", {"W": np.ones((6, 1))}, "onnx", "torch"), {}, ValueError, r"W has 6 rows .* multiple of 4"),

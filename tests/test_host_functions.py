@@ -99,9 +99,7 @@ def chains(xp: Any, x: Any, y: Any, *, kind: str) -> tuple:
     return (xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e) + 2 * (xp.exp(y) / (1 + xp.exp(y))),)
 
 
-@pytest.mark.parametrize(
-    "kind", ["sums", "bounds", "steps", "other steps", "far apart", "inside", "sigmoid"]
-)
+@pytest.mark.parametrize("kind", ["sums", "bounds", "steps", "other steps", "far apart", "inside", "sigmoid"])
 @pytest.mark.parametrize("host", [True, False])
 def test_what_becomes_fewer_calls(kind: str, host: bool) -> None:
     x, y = np.random.default_rng(3).normal(size=(2, 5000)) * 2

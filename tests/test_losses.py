@@ -6,6 +6,7 @@ import itertools
 import tracemalloc
 from typing import Any
 
+import array_api_strict as strict
 import numpy as np
 import pytest
 
@@ -450,6 +451,18 @@ BAD = {
     "pos_weight": (
         lambda: binary_grad(ONE, X, X, pos_weight=np.ones((1, 2, 3))), ValueError,
         "binary_cross_entropy_with_logits_grad: pos_weight has shape (1, 2, 3), expected one that broadcasts",
+    ),
+    "labels of another library": (
+        lambda: xpgrad.softmax_cross_entropy(X, strict.asarray([0, 1])), TypeError,
+        "softmax_cross_entropy: labels is an array of array_api_strict, expected numpy, the namespace of X",
+    ),
+    "probabilities of another library": (
+        lambda: xpgrad.softmax_cross_entropy_grad(ONE, X, strict.asarray(X)), TypeError,
+        "softmax_cross_entropy_grad: labels is an array of array_api_strict, expected numpy, the namespace",
+    ),
+    "a list of labels": (
+        lambda: xpgrad.softmax_cross_entropy(X, [0, 1]), TypeError,
+        "softmax_cross_entropy: labels is a list, expected an array",
     ),
     "binary reduction": (
         lambda: binary(X, X, reduction=None), ValueError,

@@ -1,5 +1,7 @@
 """Gradients as operation objects: each against PyTorch's cells, alone, printed and validated."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,43 @@ def test_nothing_else_is_computed(kind, index, steps, unplanned, monkeypatch):
     extra = 1 if kind is GradGRUCellInputOp else 0
     assert count["products"] - count["sums"] == PRODUCTS[name] + extra
     assert count["sums"] == (1 if name.startswith("b") else 0)
+
+
+@pytest.mark.parametrize("missing", ["b_ih", "b_hh"])
+@pytest.mark.parametrize("index", range(6))
+def test_gru_with_one_bias(missing, index, steps):
+    """The bias that is left out is zero, the other one counts; also where it is not finite."""
+    (positional, named), _ = steps[GradGRUCellInputOp]
+    arrays, biases = positional[:5], dict(zip(("b_ih", "b_hh"), positional[5:], strict=True))
+    operation = make(GradGRUCellInputOp, index)
+    one = operation(*arrays, **(biases | {missing: None}), **named)
+    both = operation(*arrays, **(biases | {missing: np.zeros(3 * H)}), **named)
+    np.testing.assert_array_equal(one, both)
+    if missing == "b_ih" and index != 5:  # the recurrence bias is in the reset gate's slope
+        assert not np.allclose(one, operation(*arrays, **named))
+    infinite = {name: None if name == missing else np.full(3 * H, np.inf) for name in biases}
+    with np.errstate(all="ignore"):
+        got = operation(*arrays, **infinite, **named)
+        expected = operation(*arrays, **(infinite | {missing: np.zeros(3 * H)}), **named)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", OPERATIONS)
+def test_arrays_are_checked(kind, steps):
+    (positional, named), _ = steps[kind]
+    names = [*inspect.signature(kind.__call__).parameters][1:]
+    arguments = dict(zip(names, positional, strict=False)) | named
+    operation, optional = make(kind, 1), ("grad_c", "b_ih", "b_hh")
+    if kind is GradLSTMCellInputOp:
+        optional += ("grad_h",)
+    for name, array in arguments.items():
+        if name not in optional:
+            with pytest.raises(TypeError, match=f"^{kind.operation}: {name} is None, expected an array$"):
+                operation(**(arguments | {name: None}))
+        with pytest.raises(TypeError, match=f"^{kind.operation}: {name} is a list, expected an array$"):
+            operation(**(arguments | {name: array.tolist()}))
+        with pytest.raises(TypeError, match=f"^{kind.operation}: .* has dtype float"):
+            operation(**(arguments | {name: array.astype("float32")}))
 
 
 def test_lstm_without_a_cotangent(steps):

@@ -133,10 +133,41 @@ BAD: Bad = {
         TypeError,
         "sequence_lens has dtype float64, expected an integer dtype",
     ),
-    "lengths as a list": (
-        lambda case: replace(case, integers={"sequence_lens": [1, 2, 3]}),
+    "lengths of truth values": (
+        lambda case: replace(case, integers={"sequence_lens": [1, True, 3]}),
         TypeError,
-        "sequence_lens is a list, expected an array",
+        "sequence_lens[1] is True of type bool, expected an integer",
+    ),
+    "a list of floats as lengths": (
+        lambda case: replace(case, integers={"sequence_lens": [1, 2.0, 3]}),
+        TypeError,
+        "sequence_lens[1] is 2.0 of type float, expected an integer",
+    ),
+    "number of lengths in a list": (
+        lambda case: replace(case, integers={"sequence_lens": [1, 2]}),
+        ValueError,
+        "sequence_lens has length 2, expected N = 3",
+    ),
+    "lengths as one number": (
+        lambda case: replace(case, integers={"sequence_lens": 3}),
+        TypeError,
+        "sequence_lens is a int, expected integers in a sequence or an array",
+    ),
+    "lengths in a masked array": (
+        lambda case: replace(case, integers={"sequence_lens": np.ma.array([1, 2, 3])}),
+        TypeError,
+        "sequence_lens is a MaskedArray, whose mask would have no effect, expected a plain array: "
+        "sequence_lens.filled(...) gives one",
+    ),
+    "numbers of an activation as text": (
+        attributes(activation_alpha="text"),
+        TypeError,
+        "activation_alpha is 'text', expected a list of numbers",
+    ),
+    "numbers of an activation as bytes": (
+        attributes(activation_beta=b"ab"),
+        TypeError,
+        "activation_beta is b'ab', expected a list of numbers",
     ),
     "list": (other(W=[[[1.0]]]), TypeError, "W is a list, expected an array"),
     "no X": (other(X=None), TypeError, "X is None, expected an array"),

@@ -339,6 +339,24 @@ def test_lower_precision_against_float64(name, n, dtype, tolerance):
 
 
 @every_function
+@pytest.mark.parametrize("engine", [None, "standard"])
+def test_autocast_converts_operands_and_no_sum(name, n, engine):
+    """Forward and gradient keep their sums in float32: the same bits as for operands of that dtype."""
+    leaves = operands(name, n, dtype=torch.float32)
+    low = [x.detach().bfloat16().requires_grad_() for x in leaves]
+    with xpgrad.use_engine(engine):
+        expected = ours(name, n)(*low)
+        cotangent = torch.randn_like(expected)
+        expected_grads = torch.autograd.grad(expected, low, cotangent)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = ours(name, n)(*leaves)
+            got_grads = torch.autograd.grad(got, leaves, cotangent)
+    assert torch.equal(got, expected)
+    for a, b in zip(got_grads, expected_grads, strict=True):
+        assert torch.equal(a, b.float())
+
+
+@every_function
 def test_autocast(name, n):
     leaves = operands(name, n, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

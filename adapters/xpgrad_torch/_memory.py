@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xpgrad_torch._autograd import Kernel, apply
+from xpgrad._arguments import check_lengths_within
+from xpgrad_torch._autograd import Kernel, apply, is_followed
 from xpgrad_torch._stacked import joined
 
 # The state in which one segment ends is the one in which the next begins.
@@ -88,6 +89,8 @@ def _run_segments(
     """Run one direction so many steps at a time: only the states between are kept."""
     X, lengths = operands["X"], operands["sequence_lens"]
     total = X.shape[kernel.axes("X", attributes).index("T")] if X is not None else 0
+    if lengths is not None and not is_followed():  # the segments see what is cut to their own range
+        check_lengths_within(kernel.name, "sequence_lens", lengths.flatten().tolist(), total)
     starts = list(range(0, max(total, 1), steps))
     if attributes["direction"] == "reverse":
         starts.reverse()

@@ -218,9 +218,10 @@ class Layers(Recurrent, nn.RNNBase):
 
     def _lengths_tensor(self, lengths: Any, X: Tensor) -> Tensor | None:
         """Return lengths as a tensor beside X, (T, N, I); what is wrong in it, the kernel says."""
+        lengths = functional.lengths_tensor(self._NAME, "lengths", lengths)
         if lengths is None:
             return None
-        lengths = torch.as_tensor(lengths, device=X.device)
+        lengths = lengths.to(X.device)
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise TypeError(f"{self._NAME}: lengths has dtype {lengths.dtype}, expected an integer dtype")
         if lengths.shape != X.shape[1:2]:

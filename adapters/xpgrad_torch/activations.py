@@ -254,10 +254,9 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """Hard tanh: min(max_val, max(min_val, x)), elementwise; its slope at the bounds is 0."""
-    kernel = _HARD_TANH
-    if isinstance(input, Tensor) and input.dtype in (torch.float16, torch.bfloat16):
-        if not (_told_by_output(min_val) and _told_by_output(max_val)):
-            kernel = _HARD_TANH_BY_INPUT
+    half = isinstance(input, Tensor) and input.dtype in (torch.float16, torch.bfloat16)
+    told = not half or (_told_by_output(min_val) and _told_by_output(max_val))
+    kernel = _HARD_TANH if told else _HARD_TANH_BY_INPUT
     return run(kernel, input, {"min_val": min_val, "max_val": max_val}, inplace)
 
 

@@ -7,9 +7,11 @@ too bear its names and take its arguments.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import xpgrad
+from xpgrad._arguments import check_integers
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch.activations import (
@@ -144,12 +146,22 @@ def run_recurrent(
     return apply(kernel, ordered, own, **asked)
 
 
+def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
+    """Return lengths, which may be any sequence or array of integers, as a tensor; None for None."""
+    if lengths is None or isinstance(lengths, Tensor):
+        return lengths
+    numbers = check_integers(operator, name, lengths)
+    if any(number.bit_length() > 63 for number in numbers):
+        raise ValueError(f"{operator}: {name} is {numbers}, expected numbers from 0 to T")
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
 def lstm(
     X: Tensor,
     W: Tensor,
     R: Tensor,
     B: Tensor | None = None,
-    sequence_lens: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     initial_c: Tensor | None = None,
     P: Tensor | None = None,
@@ -178,7 +190,7 @@ def lstm(
         Input weights (D, 4H, I) and recurrence weights (D, 4H, H), rows in order i o f c.
     B : Tensor, optional
         Biases, (D, 8H): the input's, then the recurrence's.
-    sequence_lens : Tensor, optional
+    sequence_lens : Tensor, other integer array or sequence of int, optional
         Length of each sequence, (N,), integers from 0 to T.
     initial_h, initial_c : Tensor, optional
         Initial states, (D, N, H); zero where left out.
@@ -230,7 +242,8 @@ def lstm(
         "input_forget": input_forget,
         "layout": layout,
     }
-    operands = (X, W, R, B, sequence_lens, initial_h, initial_c, P)
+    lengths = lengths_tensor("lstm", "sequence_lens", sequence_lens)
+    operands = (X, W, R, B, lengths, initial_h, initial_c, P)
     H_all, H_t, C_t = apply_sequence(_LSTM, operands, attributes, save, peephole=peephole)
     return H_all, H_t, C_t
 
@@ -240,7 +253,7 @@ def gru(
     W: Tensor,
     R: Tensor,
     B: Tensor | None = None,
-    sequence_lens: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     *,
     direction: str = "forward",
@@ -266,7 +279,7 @@ def gru(
         Input weights (D, 3H, I) and recurrence weights (D, 3H, H), rows in order z r h.
     B : Tensor, optional
         Biases, (D, 6H): the input's, then the recurrence's.
-    sequence_lens : Tensor, optional
+    sequence_lens : Tensor, other integer array or sequence of int, optional
         Length of each sequence, (N,), integers from 0 to T.
     initial_h : Tensor, optional
         Initial state, (D, N, H); zero where left out.
@@ -313,7 +326,8 @@ def gru(
         "linear_before_reset": linear_before_reset,
         "layout": layout,
     }
-    H_all, H_t = apply_sequence(_GRU, (X, W, R, B, sequence_lens, initial_h), attributes, save)
+    lengths = lengths_tensor("gru", "sequence_lens", sequence_lens)
+    H_all, H_t = apply_sequence(_GRU, (X, W, R, B, lengths, initial_h), attributes, save)
     return H_all, H_t
 
 

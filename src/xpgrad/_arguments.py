@@ -10,6 +10,7 @@ from operator import index as operator_index
 from typing import Any
 
 import array_api_compat
+import numpy as np
 from array_api_compat import device
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -35,14 +36,12 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     given = {name: array for name, array in floats.items() if array is not None}
     numbers = {name: array for name, array in (integers or {}).items() if array is not None}
     leader, first = next(iter(given.items()))
-    if not array_api_compat.is_array_api_obj(first):
-        raise TypeError(f"{operator}: {leader} is a {type(first).__name__}, expected an array")
+    check_array(operator, leader, first)
     xp = array_api_compat.array_namespace(first)
     for name, array in (given | numbers).items():
         if type(array) is type(first):  # one type has one namespace: the common case, and the quick one
             continue
-        if not array_api_compat.is_array_api_obj(array):
-            raise TypeError(f"{operator}: {name} is a {type(array).__name__}, expected an array")
+        check_array(operator, name, array)
         other = array_api_compat.array_namespace(array)
         if other is not xp:
             raise TypeError(
@@ -72,6 +71,25 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
 def _differ(device: Any, other: Any) -> bool:
     """Whether two devices are known, and not the same: one under a trace is not known."""
     return device is not None and other is not None and device != other
+
+
+def check_array(operator: str, name: str, array: Any) -> None:
+    """Raise TypeError for what is no array, or one of NumPy's with more to it than its numbers."""
+    kind = type(array)
+    if kind is np.ndarray:
+        return
+    if not array_api_compat.is_array_api_obj(array) and not isinstance(array, np.ndarray):
+        raise TypeError(f"{operator}: {name} is a {kind.__name__}, expected an array")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{operator}: {name} is a {kind.__name__}, whose mask would have no effect, expected a plain "
+            f"array: {name}.filled(...) gives one"
+        )
+    if isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        raise TypeError(
+            f"{operator}: {name} is a {kind.__name__}, whose own meaning would be lost, expected a plain "
+            f"array: numpy.asarray({name}) gives one"
+        )
 
 
 def _short_name(xp: Any) -> str:
@@ -145,19 +163,91 @@ def check_choice(operator: str, name: str, value: Any, choices: Sequence[Any]) -
 
 def check_number(operator: str, name: str, value: Any) -> float:
     """Return a real number as a float; TypeError for anything else."""
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{operator}: {name} is {value!r} of type {type(value).__name__}, expected a number")
-    return float(value)
+    if getattr(value, "requires_grad", False):
+        raise TypeError(
+            f"{operator}: {name} is {_shown(value)} that requires a gradient, expected a number: it has none"
+        )
+    number = hasattr(value, "__float__") and not isinstance(value, (bool, complex))
+    if isinstance(value, np.ndarray | np.generic):
+        number = value.dtype.kind in "iuf"
+    if number and not getattr(value, "ndim", 0):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(
+                f"{operator}: {name} is an integer of {value.bit_length()} bits, expected one that a float "
+                "can hold"
+            ) from None
+        except (TypeError, ValueError):
+            pass  # numbers in name, of an object that holds none
+    raise TypeError(f"{operator}: {name} is {_shown(value)}, expected a number")
 
 
 def check_integer(operator: str, name: str, value: Any) -> int:
     """Return an integer as an int; TypeError for anything else."""
+    number = as_integer(value)
+    if number is None:
+        raise TypeError(f"{operator}: {name} is {_shown(value)}, expected an integer")
+    return number
+
+
+def as_integer(value: Any) -> int | None:
+    """An integer as an int; None for anything else, also for what is true or false."""
+    if isinstance(value, (bool, np.bool_)) or getattr(value, "ndim", 0):
+        return None
     try:
-        if not isinstance(value, bool):
-            return operator_index(value)
+        return operator_index(value)
     except TypeError:
-        pass
-    raise TypeError(f"{operator}: {name} is {value!r} of type {type(value).__name__}, expected an integer")
+        return None
+
+
+def is_list(value: Any) -> bool:
+    """Whether it is a list, a tuple or another sequence, but for text and bytes."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+
+
+def check_integers(operator: str, name: str, values: Any, count: int | None = None) -> list[int]:
+    """Return integers of a sequence, or of an array of any namespace, as a list: `count` or any number.
+
+    Raises
+    ------
+    ValueError
+        For another shape or number of them.
+    TypeError
+        For what is neither, or holds anything but integers.
+    """
+    if array_api_compat.is_array_api_obj(values):
+        check_array(operator, name, values)
+        xp = array_api_compat.array_namespace(values)
+        if not xp.isdtype(values.dtype, "integral"):
+            raise TypeError(f"{operator}: {name} has dtype {values.dtype}, expected an integer dtype")
+        check_shape(operator, name, values, "N", values.shape[:1] if count is None else (count,))
+        if hasattr(values, "tolist"):
+            return list(values.tolist())
+        return [int(values[number]) for number in range(values.shape[0])]
+    if not is_list(values):
+        raise TypeError(
+            f"{operator}: {name} is a {type(values).__name__}, expected integers in a sequence or an array"
+        )
+    if count is not None and len(values) != count:
+        raise ValueError(f"{operator}: {name} has length {len(values)}, expected N = {count}")
+    return [check_integer(operator, f"{name}[{number}]", value) for number, value in enumerate(values)]
+
+
+def check_lengths_within(operator: str, name: str, lengths: Sequence[int], longest: int) -> None:
+    """Raise ValueError unless each length is from 0 to T, the longest."""
+    for number, length in enumerate(lengths):
+        if not 0 <= length <= longest:
+            raise ValueError(f"{operator}: {name}[{number}] is {length}, expected 0 to T = {longest}")
+
+
+def _shown(value: Any) -> str:
+    """A value as messages have it, in one short line."""
+    shape = getattr(value, "shape", ())
+    if array_api_compat.is_array_api_obj(value) and tuple(shape):
+        return f"an array of shape {tuple(shape)}"
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(value).__name__}"
 
 
 def check_wrt(
@@ -179,7 +269,12 @@ def check_wrt(
     left_out = {name for name, array in (given or {}).items() if array is None}
     if wrt is None:
         return frozenset(names) - left_out
-    wanted = frozenset([wrt] if isinstance(wrt, str) else wrt)
+    try:
+        wanted = frozenset([wrt] if isinstance(wrt, str) else wrt)
+    except TypeError:  # no iterable, or of what has no hash
+        raise TypeError(
+            f"{operator}: wrt is {_shown(wrt)}, expected names of {', '.join(map(repr, names))}"
+        ) from None
     unknown = sorted(map(repr, wanted - frozenset(names)))
     if unknown:
         raise ValueError(

@@ -17,9 +17,12 @@ from xpgrad._arguments import (
     check_arrays,
     check_choice,
     check_given,
+    check_integers,
+    check_lengths_within,
     check_number,
     check_rank,
     check_shape,
+    is_list,
 )
 from xpgrad._computation import Computation
 from xpgrad._plans import Lengths, Plan, planned
@@ -198,7 +201,8 @@ class RecurrentCall:
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in ("X", "W", "R", *(saved or {}))})
-        caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens})
+        traced = sequence_lens if engines.is_traced(sequence_lens) else None
+        caller_xp = check_arrays(operator, floats, {"sequence_lens": traced})
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = self._check_clip(clip)
@@ -388,15 +392,11 @@ def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int
     ------
     ValueError
         Where there are not N of them, from 0 to T.
+    TypeError
+        Where they are no integers in a sequence or an array.
     """
-    check_shape(operator, "sequence_lens", sequence_lens, "N", (N,))
-    if hasattr(sequence_lens, "tolist"):
-        lengths = sequence_lens.tolist()
-    else:
-        lengths = [int(sequence_lens[number]) for number in range(N)]
-    for number, length in enumerate(lengths):
-        if not 0 <= length <= T:
-            raise ValueError(f"{operator}: sequence_lens[{number}] is {length}, expected 0 to T = {T}")
+    lengths = check_integers(operator, "sequence_lens", sequence_lens, N)
+    check_lengths_within(operator, "sequence_lens", lengths, T)
     return lengths
 
 
@@ -409,7 +409,7 @@ def _choose_activations(
     defaults: Sequence[str],
 ) -> list[list[ActivationChoice]]:
     """Resolve the lists of activations, alphas and betas, a list for each direction."""
-    if isinstance(names, str) or not (names is None or isinstance(names, Sequence)):
+    if names is not None and not is_list(names):
         raise TypeError(f"{operator}: activations is {names!r}, expected a list of names")
     chosen = list(defaults) * D if names is None else list(names)
     if len(chosen) != len(defaults) * D:
@@ -432,7 +432,7 @@ def _deal(
     operator: str, name: str, values: Sequence[float] | None, defaults: list[float | None]
 ) -> list[float]:
     """Deal the values, in order, to the activations that take one; the rest keep ONNX's defaults."""
-    if isinstance(values, str) or not (values is None or isinstance(values, Sequence)):
+    if values is not None and not is_list(values):
         raise TypeError(f"{operator}: {name} is {values!r}, expected a list of numbers")
     numbers = [check_number(operator, name, value) for value in values or ()]
     takers = sum(default is not None for default in defaults)

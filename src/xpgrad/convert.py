@@ -147,6 +147,11 @@ def convert(
         check_choice(_CONVERT, "biases", biases, (1, 2))
         if target != "keras":
             raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
+    check_choice(_CONVERT, "gradients", gradients, (False, True))
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
+        )
     if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
         return _convert_cell(operator, parameters, source, target, linear_before_reset, biases, gradients)
     given = {name: array for name, array in parameters.items() if array is not None}

@@ -249,9 +249,9 @@ def gru(
         Recurrence weights.
     B : array, shape (D, 6H), optional
         Input biases, then recurrence biases.
-    sequence_lens : integer array, shape (N,), optional
-        Each sequence's length, 0 to T. Past its end the outputs are 0, and what the input holds there,
-        NaN too, has no effect. A reverse direction starts at each sequence's own end.
+    sequence_lens : sequence of int or integer array, shape (N,), optional
+        Each sequence's length, 0 to T, an array of any namespace. Past its end the outputs are 0, and what
+        the input holds there, NaN too, has no effect. A reverse direction starts at each sequence's own end.
     initial_h : array, shape (D, N, H), optional
         State before the first step; zeros where left out.
     direction : {"forward", "reverse", "bidirectional"}

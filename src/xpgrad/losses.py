@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from array_api_compat import device, is_array_api_obj
+from array_api_compat import array_namespace, device
 
 from xpgrad import _activation_formulas as activation_formulas
 from xpgrad import _row_formulas as formulas
 from xpgrad._arguments import (
+    check_array,
     check_arrays,
     check_choice,
     check_given,
@@ -185,7 +186,8 @@ class _CrossEntropy:
         check_given(operator, {"X": X, "labels": labels} | ({"dY": dY} if operator.endswith("_grad") else {}))
         floats = {"X": X, "weights": weights, "dY": dY, "out": out}
         xp = check_arrays(operator, floats)
-        by_number = is_array_api_obj(labels) and not xp.isdtype(labels.dtype, "real floating")
+        check_array(operator, "labels", labels)
+        by_number = not array_namespace(labels).isdtype(labels.dtype, "real floating")
         if by_number:
             check_arrays(operator, {"X": X}, {"labels": labels})
         else:

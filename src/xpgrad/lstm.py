@@ -221,9 +221,9 @@ def lstm(
         Recurrence weights.
     B : array, shape (D, 8H), optional
         Input biases, then recurrence biases.
-    sequence_lens : integer array, shape (N,), optional
-        Each sequence's length, 0 to T. Past its end the outputs are 0, and what the input holds there,
-        NaN too, has no effect. A reverse direction starts at each sequence's own end.
+    sequence_lens : sequence of int or integer array, shape (N,), optional
+        Each sequence's length, 0 to T, an array of any namespace. Past its end the outputs are 0, and what
+        the input holds there, NaN too, has no effect. A reverse direction starts at each sequence's own end.
     initial_h, initial_c : array, shape (D, N, H), optional
         States before the first step; zeros where left out.
     P : array, shape (D, 3H), optional

@@ -14,7 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from xpgrad._arguments import check_given
+from array_api_compat import array_namespace
+
+from xpgrad._arguments import check_arrays, check_given
 from xpgrad.convert import convert
 from xpgrad.gru import gru_cell_grad
 from xpgrad.lstm import lstm_cell_grad
@@ -143,12 +145,13 @@ class GradOperation:
             f"{self.output_type} [{', '.join(map(str, self.output_shape))}]"
         )
 
-    def _before(self, arrays: dict[str, Any]) -> None:
-        """Raise ValueError for an operation that is not valid, TypeError for an array that is missing."""
+    def _before(self, arrays: dict[str, Any], optional: dict[str, Any]) -> None:
+        """Raise ValueError for an operation that is not valid, TypeError for what is no array or missing."""
         validation = self.validate()
         if not validation:
             raise ValueError(str(validation))
         check_given(self.operation, arrays)
+        check_arrays(self.operation, arrays | optional)
 
     def _checked(self, result: Any) -> Any:
         """The result, which must be what the operation declares."""
@@ -285,7 +288,7 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
             For arrays that are missing or do not agree, or a gradient of another dtype than declared.
         """
         arrays = {"input": input, "h_prev": h_prev, "c_prev": c_prev, "W_ih": W_ih, "W_hh": W_hh}
-        self._before({**arrays, "c_next": c_next, "ifgo": ifgo})
+        self._before({**arrays, "c_next": c_next, "ifgo": ifgo}, {"grad_h": grad_h, "grad_c": grad_c})
         W, R = self._weights_to_onnx(W_ih, W_hh)
         iofc = self._gates_to_onnx(ifgo)
         grads = lstm_cell_grad(
@@ -382,12 +385,13 @@ class GradGRUCellInputOp(GradOperation):
             For arrays that are missing or do not agree, or a gradient of another dtype than declared.
         """
         needed = {"input": input, "h_prev": h_prev, "W_ih": W_ih, "W_hh": W_hh, "rzn": rzn}
-        self._before({"grad_h": grad_h, **needed})
+        self._before({"grad_h": grad_h, **needed}, {"b_ih": b_ih, "b_hh": b_hh})
         W, R = self._weights_to_onnx(W_ih, W_hh)
         biases = {"bias_ih": b_ih, "bias_hh": b_hh}
         if (b_ih is None) != (b_hh is None):
             other = b_hh if b_ih is None else b_ih
-            biases = {name: other * 0 if bias is None else bias for name, bias in biases.items()}
+            zero = array_namespace(other).zeros_like(other)
+            biases = {name: zero if bias is None else bias for name, bias in biases.items()}
         grads = gru_cell_grad(
             input, h_prev, W, R, zrh=self._gates_to_onnx(rzn), grad_H=grad_h,
             B=convert("gru", biases, "torch", "onnx").get("B"), linear_before_reset=1,

@@ -217,7 +217,7 @@ def _along(
     out: Any,
 ) -> Any:
     """The formula along an axis; the last array's shape is the result's."""
-    if out is None and axis == -1 and flatten is False:
+    if out is None and type(axis) is int and axis == -1 and flatten is False:
         engine = engines.agreed(arrays)
         if engine is not None and (result := engine.quick_rows(formula, arrays)) is not None:
             return result

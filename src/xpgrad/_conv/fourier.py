@@ -167,12 +167,9 @@ def spectrum_shape(geometry: ConvGeometry) -> Sizes:
 @functools.cache
 def _fast_length(least: int) -> int:
     """The smallest even number without prime factors above 5 that is not smaller."""
-    length = least + least % 2
-    while True:
-        rest = length
-        for factor in (2, 3, 5):
-            while rest % factor == 0:
-                rest //= factor
-        if rest == 1:
-            return length
-        length += 2
+    odd = [1]
+    for factor in (3, 5):
+        for number in odd:  # grows while it is walked through
+            if number * factor < least:
+                odd.append(number * factor)
+    return min(number << max((-(-least // number) - 1).bit_length(), 1) for number in odd)

@@ -7,14 +7,16 @@ convolution's input. So forwards and gradients of both operators cannot disagree
 from __future__ import annotations
 
 import itertools
-import operator as operators
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
-from xpgrad._arguments import check_choice
+from xpgrad._arguments import as_integer, check_choice, is_list
+
+_MOST = 2**31 - 1  # of a stride, a pad and so on: all that is computed of a few fits into 64 bits
+_MOST_ELEMENTS = 2**48  # of an array with its padding: a thousand times what machines hold
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -176,8 +178,9 @@ def conv_geometry(
             (s + b + e - r) // stride + 1
             for s, b, e, r, stride in zip(size, begin, at.end, reach, at.strides, strict=True)
         )
-    return ConvGeometry(
-        X[0], X[1], W[0], at.group, size, kernel, output_size, at.strides, at.dilations, begin
+    return _of_possible_size(
+        operator,
+        ConvGeometry(X[0], X[1], W[0], at.group, size, kernel, output_size, at.strides, at.dilations, begin),
     )
 
 
@@ -240,9 +243,25 @@ def conv_transpose_geometry(
     begin = at.begin
     if output_shape is not None or at.same:
         begin, _ = _split((f - s for f, s in zip(full, size, strict=True)), at.auto_pad)
-    return ConvGeometry(
-        X[0], W[1] * at.group, X[1], at.group, size, W[2:], X[2:], at.strides, at.dilations, begin
+    return _of_possible_size(
+        operator,
+        ConvGeometry(
+            X[0], W[1] * at.group, X[1], at.group, size, W[2:], X[2:], at.strides, at.dilations, begin
+        ),
     )
+
+
+def _of_possible_size(operator: str, geometry: ConvGeometry) -> ConvGeometry:
+    """The geometry; ValueError where its arrays would be larger than any machine holds."""
+    g = geometry
+    padded, output = (g.batch, g.channels, *g.extent), (g.batch, g.outputs, *g.output_size)
+    for name, sizes in (("padded input", padded), ("output", output)):
+        if all(type(number) is int for number in sizes) and prod(sizes) > _MOST_ELEMENTS:
+            raise ValueError(
+                f"{operator}: pads, strides, dilations and output_shape make a {name} of shape {sizes}, "
+                f"expected one of at most {_MOST_ELEMENTS} elements"
+            )
+    return geometry
 
 
 def _check_shapes(
@@ -297,10 +316,10 @@ def _split(totals: Any, auto_pad: str) -> tuple[Sizes, Sizes]:
 
 
 def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:
-    if isinstance(pads, Sequence) and not isinstance(pads, str) and len(pads) == 2 * n:
+    if is_list(pads) and len(pads) == 2 * n:
         both = tuple(_whole(operator, "pads", pad, least=0) for pad in pads)
         return both[:n], both[n:]
-    if isinstance(pads, Sequence) and len(pads) != n:
+    if is_list(pads) and len(pads) != n:
         raise ValueError(
             f"{operator}: pads is {pads!r} of length {len(pads)}, expected one number, {n} (both ends of "
             f"each spatial dimension) or {2 * n} (all begins, then all ends)"
@@ -311,7 +330,7 @@ def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:
 
 def _sizes(operator: str, name: str, value: Any, n: int, *, least: int, scalar: bool = True) -> Sizes:
     """One whole number for each of n dimensions, from as many or, where allowed, from a single one."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if is_list(value):
         if len(value) != n:
             raise ValueError(
                 f"{operator}: {name} is {value!r} of length {len(value)}, expected {n}, one for each "
@@ -324,11 +343,13 @@ def _sizes(operator: str, name: str, value: Any, n: int, *, least: int, scalar: 
 
 
 def _whole(operator: str, name: str, value: Any, *, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = as_integer(value)
+    if number is None:
         raise TypeError(
             f"{operator}: {name} is {value!r} of type {type(value).__name__}, expected whole numbers"
         )
-    number = operators.index(value)
     if number < least:
         raise ValueError(f"{operator}: {name} is {number}, expected at least {least}")
+    if number > _MOST:
+        raise ValueError(f"{operator}: {name} is {number}, expected at most {_MOST}")
     return number

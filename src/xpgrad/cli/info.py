@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.machine import wants_jit
+
 from .console import table
 
 __all__ = ["add_arguments", "hints", "read_cpu", "run"]
@@ -185,9 +187,9 @@ def _numba(report: Report) -> Hint | None:
             "numba is not installed: the formulas run in NumPy, block by block, instead of compiled",
             "pip install 'xpgrad[fast]'",
         )
-    if report.variables.get("XPGRAD_JIT") == "0":
+    if (word := report.variables.get("XPGRAD_JIT", "")) and not wants_jit(word):
         return Hint(
-            "XPGRAD_JIT=0 keeps numba from compiling the elementwise formulas",
+            f"XPGRAD_JIT={word} keeps numba from compiling the elementwise formulas",
             "unset XPGRAD_JIT",
         )
     return None

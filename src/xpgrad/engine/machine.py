@@ -6,10 +6,31 @@ import functools
 import importlib.util
 import os
 
+_WORDS = {
+    **dict.fromkeys(("", "1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
 
 def jit_enabled() -> bool:
-    """Whether formulas are compiled: numba is installed and ``XPGRAD_JIT`` is not 0."""
-    return os.environ.get("XPGRAD_JIT", "1") != "0" and _numba_installed()
+    """Whether formulas are compiled: numba is installed, and ``XPGRAD_JIT`` does not say no.
+
+    Raises
+    ------
+    ValueError
+        For a word that is neither yes nor no.
+    """
+    return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _numba_installed()
+
+
+def wants_jit(word: str) -> bool:
+    """What a value of ``XPGRAD_JIT`` says; yes where it is empty."""
+    wanted = _WORDS.get(word)  # asked at every call: most are found at once
+    if wanted is None:
+        wanted = _WORDS.get(word.strip().lower())
+    if wanted is None:
+        raise ValueError(f"XPGRAD_JIT is {word!r}, expected 1, true, yes or on, or 0, false, no or off")
+    return wanted
 
 
 @functools.cache
@@ -18,8 +39,16 @@ def _numba_installed() -> bool:
 
 
 def thread_count() -> int:
-    """How many threads independent blocks may use: ``XPGRAD_NUM_THREADS``, else one a core."""
+    """How many threads independent blocks may use: ``XPGRAD_NUM_THREADS``, else one a core.
+
+    Raises
+    ------
+    ValueError
+        For what is no whole number of at least 1.
+    """
     chosen = os.environ.get("XPGRAD_NUM_THREADS")
     if chosen:
-        return max(1, int(chosen))
+        if not (chosen.strip().isdecimal() and int(chosen)):
+            raise ValueError(f"XPGRAD_NUM_THREADS is {chosen!r}, expected a whole number of at least 1")
+        return int(chosen)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

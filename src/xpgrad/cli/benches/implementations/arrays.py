@@ -1,7 +1,6 @@
 """xpgrad's kernels on NumPy arrays."""
 
 import contextlib
-import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -112,10 +111,12 @@ def describe() -> str:
     """The version of NumPy, its BLAS, and what compiles formulas; no framework is loaded to find out."""
     import numpy as np
 
+    from xpgrad.engine.machine import jit_enabled
+
     build: Any = np.show_config(mode="dicts")
     blas = build.get("Build Dependencies", {}).get("blas", {}).get("name", "an unknown BLAS")
     compiled = "without numba"
-    if os.environ.get("XPGRAD_JIT", "1") != "0":
+    if jit_enabled():
         with contextlib.suppress(PackageNotFoundError):
             compiled = f"formulas compiled by numba {version('numba')}"
     return f"NumPy {np.__version__} with {blas}, {compiled}"

@@ -1,0 +1,102 @@
+"""Lengths of sequences: any sequence of integers, or an integer array of any namespace."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpgrad
+
+LENGTHS = [2, 0, 4]
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "list": list, "tuple": tuple, "list of NumPy's": lambda v: [np.int32(n) for n in v],
+    "uint8": lambda v: np.asarray(v, dtype=np.uint8), "strided": lambda v: np.repeat(v, 2)[::2],
+}  # fmt: skip
+NAMESPACES = ("numpy", "torch", "jax.numpy", "array_api_strict", "dask.array")
+
+
+def namespace(name: str) -> Any:
+    return pytest.importorskip(name, reason=f"{name} is not installed")
+
+
+def forward_and_gradient(xp: Any, lengths: Any) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    X, W, R, d = (
+        xp.asarray(rng.normal(size=s).astype("float32"))
+        for s in [(4, 3, 2), (1, 12, 2), (1, 12, 3), (4, 1, 3, 3)]
+    )
+    out = xpgrad.lstm(X, W, R, sequence_lens=lengths)
+    saved = {name: getattr(out, name) for name in ("H_all", "C_all", "iofc")}
+    grads = xpgrad.lstm_grad(X, W, R, **saved, grad_H_all=d, sequence_lens=lengths)
+    g = xpgrad.gru(X, W[:, :9, :], R[:, :9, :], sequence_lens=lengths)
+    return [np.asarray(a) for a in (*out, *g, *grads) if a is not None]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[np.ndarray]:
+    return forward_and_gradient(np, np.asarray(LENGTHS))
+
+
+def assert_same(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sequences(kind: str, expected: list[np.ndarray]) -> None:
+    for _ in range(3):
+        assert_same(forward_and_gradient(np, KINDS[kind](LENGTHS)), expected)
+
+
+def test_a_range(expected: list[np.ndarray]) -> None:
+    assert_same(forward_and_gradient(np, range(2, 5)), forward_and_gradient(np, [2, 3, 4]))
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_beside_data_of_every_namespace(name: str, expected: list[np.ndarray]) -> None:
+    """Lists and NumPy arrays beside any data, and that namespace's own arrays beside NumPy's."""
+    if name == "dask.array":
+        namespace(name)
+    xp = namespace(name)
+    assert_same(forward_and_gradient(xp, LENGTHS), expected)
+    assert_same(forward_and_gradient(xp, np.asarray(LENGTHS)), expected)
+    assert_same(forward_and_gradient(xp, xp.asarray(LENGTHS)), expected)
+    assert_same(forward_and_gradient(np, xp.asarray(LENGTHS)), expected)
+
+
+def test_modules_and_functions_of_the_adapter() -> None:
+    torch = namespace("torch")
+    xpgrad_torch = importlib.import_module("xpgrad_torch")
+    functional = xpgrad_torch.functional
+    torch.manual_seed(0)
+    X, W, R = torch.randn(4, 3, 2), torch.randn(1, 12, 2), torch.randn(1, 12, 3)
+    modules = [xpgrad_torch.LSTM(2, 3), xpgrad_torch.GRU(2, 3)]
+    calls = [
+        lambda lengths: functional.lstm(X, W, R, sequence_lens=lengths)[0],
+        lambda lengths: functional.lstm(X, W, R, sequence_lens=lengths, save=2)[0],
+        lambda lengths: functional.gru(X, W[:, :9], R[:, :9], sequence_lens=lengths)[0],
+        *(lambda lengths, m=m: m(X, lengths=lengths)[0] for m in modules),
+    ]
+    for call in calls:
+        right = call(torch.tensor(LENGTHS))
+        for lengths in (LENGTHS, tuple(LENGTHS), np.asarray(LENGTHS), np.asarray(LENGTHS, dtype=np.uint16)):
+            assert torch.equal(call(lengths), right)
+        for wrong in (
+            [2, True, 4],
+            [2, 0.0, 4],
+            np.zeros(3),
+            np.zeros(3, dtype=bool),
+            "204",
+            b"204",
+            3,
+            {2, 0, 4},
+        ):
+            with pytest.raises(TypeError, match=r"(sequence_lens|lengths).*expected"):
+                call(wrong)
+        for wrong in ([2, 0, 5], [2, -1, 4], [2, 0, 10**30], [2, 0], [[2], [0], [4]][:2]):
+            with pytest.raises((ValueError, TypeError), match=r"(sequence_lens|lengths).*expected"):
+                call(wrong)
