@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +15,13 @@ import pytest
 
 import xpgrad
 
+pytestmark = pytest.mark.usefixtures("interpreted")
 LENGTHS = [2, 0, 4]
 KINDS: dict[str, Callable[[Any], Any]] = {
     "list": list, "tuple": tuple, "list of NumPy's": lambda v: [np.int32(n) for n in v],
     "uint8": lambda v: np.asarray(v, dtype=np.uint8), "strided": lambda v: np.repeat(v, 2)[::2],
 }  # fmt: skip
-NAMESPACES = ("numpy", "torch", "jax.numpy", "array_api_strict", "dask.array")
+NAMESPACES = ("numpy", "torch", "array_api_strict", "dask.array")
 
 
 def namespace(name: str) -> Any:
@@ -36,8 +41,8 @@ def forward_and_gradient(xp: Any, lengths: Any) -> list[np.ndarray]:
     return [np.asarray(a) for a in (*out, *g, *grads) if a is not None]
 
 
-@pytest.fixture(scope="module")
-def expected() -> list[np.ndarray]:
+@pytest.fixture
+def expected(interpreted: None) -> list[np.ndarray]:
     return forward_and_gradient(np, np.asarray(LENGTHS))
 
 
@@ -59,9 +64,36 @@ def test_a_range(expected: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("name", NAMESPACES)
 def test_beside_data_of_every_namespace(name: str, expected: list[np.ndarray]) -> None:
     """Lists and NumPy arrays beside any data, and that namespace's own arrays beside NumPy's."""
-    if name == "dask.array":
-        namespace(name)
-    xp = namespace(name)
+    beside(namespace(name), expected)
+
+
+def test_beside_jax() -> None:
+    """In a process of its own: JAX's threads do not stand other tests' forks."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    code = (
+        "import jax.numpy, numpy, test_lengths as t;"
+        "t.beside(jax.numpy, t.forward_and_gradient(numpy, numpy.asarray(t.LENGTHS)))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env=os.environ | {"XPGRAD_JIT": "0"},
+        check=True,
+    )
+
+
+def test_lengths_load_no_framework() -> None:
+    code = (
+        "import sys, numpy as np, xpgrad;"
+        "X, W, R = (np.ones(s) for s in [(2, 1, 2), (1, 8, 2), (1, 8, 2)]);"
+        "xpgrad.lstm(X, W, R, sequence_lens=[1]); xpgrad.lstm(X, W, R, sequence_lens=np.asarray([1]));"
+        "assert not {'jax', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"XPGRAD_JIT": "0"}, check=True)
+
+
+def beside(xp: Any, expected: list[np.ndarray]) -> None:
     assert_same(forward_and_gradient(xp, LENGTHS), expected)
     assert_same(forward_and_gradient(xp, np.asarray(LENGTHS)), expected)
     assert_same(forward_and_gradient(xp, xp.asarray(LENGTHS)), expected)

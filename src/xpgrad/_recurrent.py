@@ -201,8 +201,8 @@ class RecurrentCall:
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in ("X", "W", "R", *(saved or {}))})
-        traced = sequence_lens if engines.is_traced(sequence_lens) else None
-        caller_xp = check_arrays(operator, floats, {"sequence_lens": traced})
+        traced = sequence_lens is not None and engines.is_traced(sequence_lens)
+        caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens} if traced else None)
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = self._check_clip(clip)

@@ -39,6 +39,7 @@ from ..testing import (
 from .check_activations import ACTIVATIONS
 from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
 from .check_convolution import CONVOLUTIONS
+from .check_random import run_random
 from .console import progress, table
 
 __all__ = ["add_arguments", "run"]
@@ -665,6 +666,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "environment variable XPGRAD_PEER_ONNX_RUNTIME and its like, else this Python)",
     )
     peers.add_argument("--write", metavar="FILE", help="write what was measured as a page")
+    parser.add_argument(
+        "--random",
+        type=int,
+        metavar="COUNT",
+        help="make so many random calls instead, each three times, and compare with the standard engine",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the number of the first random call (default: 0)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -684,6 +694,8 @@ def run(args: argparse.Namespace) -> int:
         from .peers.command import run_peers  # much of it, and wanted seldom
 
         return run_peers(KERNELS, args)
+    if args.random is not None:
+        return run_random(args.random, args.seed)
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]
     backends = [b for b in wanted if b.installed]
     modules = [b.module for b in wanted] + [o.module for k in KERNELS for o in k.oracles if o.module]

@@ -91,7 +91,8 @@ def _standard(xp: Any) -> StandardEngine:
 
 def is_traced(array: Any) -> bool:
     """Whether it is not known yet what is in an array: a framework writes down what is done with it."""
-    return any(adapter.is_traced(array) for adapter in _adapters().values())
+    loaded = (_adapter(name) for name in _entries() if name in sys.modules)  # no other can write down
+    return any(adapter is not None and adapter.is_traced(array) for adapter in loaded)
 
 
 def of_type(array: Any) -> Any:

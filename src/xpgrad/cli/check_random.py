@@ -1,0 +1,405 @@
+"""Random calls, each made three times with fresh numbers, beside the standard engine.
+
+The first call of a form runs without a program, the second writes one down, the third runs from it. Each of
+them must give what the standard engine gives, for any operator, options, layouts of memory and dtypes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import xpgrad
+
+from ..testing import to_numpy
+from .console import message, progress
+
+__all__ = ["RandomCall", "draw_call", "failure", "run_random"]
+
+Array = Any
+_TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2, "bfloat16": 1.6e-1}
+"""Relative to the largest value of an array: sums in another order, and states rounded at every step."""
+_ACTIVATIONS = ("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus",
+                "Softsign", "Tanh", "ThresholdedRelu")  # fmt: skip
+_LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only", "broadcast")
+
+
+class RandomCall(NamedTuple):
+    """A call, but for the numbers: of a function, with arrays of these shapes in these layouts of memory."""
+
+    seed: int
+    function: str
+    namespace: str
+    dtype: str
+    shapes: Mapping[str, tuple[int, ...]]
+    layouts: Mapping[str, str]
+    options: Mapping[str, Any]
+    lengths: tuple[int, ...] | None
+    gradient_options: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        arrays = ", ".join(f"{n} {s} {self.layouts[n]}" for n, s in self.shapes.items())
+        more = {**self.options, **self.gradient_options}
+        if self.lengths is not None:
+            more["sequence_lens"] = self.lengths
+        options = ", ".join(f"{name}={value!r}" for name, value in more.items())
+        return f"seed {self.seed}: {self.function} on {self.namespace} {self.dtype}: {arrays}; {options}"
+
+
+# ------------------------------------------------------------------------------------------------ drawing
+
+
+def draw_call(seed: int) -> RandomCall:
+    """The call of that number: the same on every machine with the same frameworks."""
+    rng = np.random.default_rng(seed)
+    functions = [_recurrent, _recurrent, _cell, _convolution, _convolution, _activation, _along_axis, _loss]
+    function, shapes, options, lengths, gradient = functions[rng.integers(len(functions))](rng)
+    torch = importlib.util.find_spec("torch") is not None and rng.random() < 0.4
+    dtypes = ["float64", "float32", "float16"] + (["bfloat16"] if torch else [])
+    dtype = dtypes[rng.choice(len(dtypes), p=[0.3, 0.5, 0.2] if not torch else [0.3, 0.4, 0.15, 0.15])]
+    layouts = {name: "plain" if rng.random() < 0.6 else str(rng.choice(_LAYOUTS)) for name in shapes}
+    return RandomCall(
+        seed, function, "torch" if torch else "numpy", dtype, shapes, layouts, options, lengths, gradient
+    )
+
+
+_Shapes = dict[str, tuple[int, ...]]
+_Drawn = tuple[str, _Shapes, dict[str, Any], tuple[int, ...] | None, dict[str, Any]]
+
+
+def _maybe(rng: np.random.Generator, shapes: _Shapes, **optional: tuple[int, ...]) -> None:
+    """Add each of the optional arrays, or not."""
+    for name, shape in optional.items():
+        if rng.random() < 0.5:
+            shapes[name] = shape
+
+
+def _pick(rng: np.random.Generator, values: Any) -> Any:
+    return values[rng.integers(len(values))]
+
+
+def _size(rng: np.random.Generator, most: int = 9) -> int:
+    """Mostly small, now and then nothing or what fills vectors and threads."""
+    if rng.random() < 0.04:
+        return 0
+    return int(rng.integers(33, 70)) if rng.random() < 0.08 else int(rng.integers(1, most))
+
+
+def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
+    """Which gradients are asked for: mostly all."""
+    if rng.random() < 0.6:
+        return {}
+    return {"wrt": tuple(name for name in names if rng.random() < 0.5) or (names[0],)}
+
+
+def _recurrent_options(rng: np.random.Generator, operator: str, D: int) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    places = 3 if operator == "lstm" else 2
+    if rng.random() < 0.3:
+        options["activations"] = [str(_pick(rng, _ACTIVATIONS)) for _ in range(places * D)]
+    if rng.random() < 0.25:
+        options["clip"] = float(rng.uniform(0.3, 3))
+    if rng.random() < 0.4:
+        flag = "input_forget" if operator == "lstm" else "linear_before_reset"
+        options[flag] = True if operator == "lstm" else 1
+    return options
+
+
+def _recurrent(rng: np.random.Generator) -> _Drawn:
+    operator = str(_pick(rng, ["lstm", "gru"]))
+    gates = 4 if operator == "lstm" else 3
+    T, N, I, H = (_size(rng) for _ in range(4))
+    H = max(H, 1)
+    direction = str(_pick(rng, ["forward", "forward", "reverse", "bidirectional"]))
+    D = 2 if direction == "bidirectional" else 1
+    layout = int(rng.random() < 0.3)
+    shapes: _Shapes = {
+        "X": (N, T, I) if layout else (T, N, I),
+        "W": (D, gates * H, I),
+        "R": (D, gates * H, H),
+    }
+    state = (N, D, H) if layout else (D, N, H)
+    _maybe(rng, shapes, B=(D, 2 * gates * H), initial_h=state)
+    if operator == "lstm":
+        _maybe(rng, shapes, initial_c=state, P=(D, 3 * H))
+    names = list(shapes)
+    over_time = (N, T, D, H) if layout else (T, D, N, H)
+    _maybe(rng, shapes, grad_H_all=over_time, grad_H_t=state)
+    if operator == "lstm":
+        _maybe(rng, shapes, grad_C_t=state)
+    lengths = tuple(int(n) for n in rng.integers(0, T + 1, size=N)) if rng.random() < 0.4 else None
+    options = _recurrent_options(rng, operator, D) | {"direction": direction, "layout": layout}
+    gradient = _wanted(rng, names)
+    if rng.random() < 0.2:
+        gradient["per_sample"] = True
+    if operator == "lstm" and rng.random() < 0.1:
+        gradient["peephole"] = "truncated"
+    return operator, shapes, options, lengths, gradient
+
+
+def _cell(rng: np.random.Generator) -> _Drawn:
+    operator = str(_pick(rng, ["lstm", "gru"]))
+    gates = 4 if operator == "lstm" else 3
+    N, I, H = _size(rng), _size(rng), max(_size(rng), 1)
+    shapes: _Shapes = {"X": (N, I), "H": (N, H)}
+    if operator == "lstm":
+        shapes["C"] = (N, H)
+    shapes |= {"W": (gates * H, I), "R": (gates * H, H)}
+    _maybe(rng, shapes, B=(2 * gates * H,))
+    if operator == "lstm":
+        _maybe(rng, shapes, P=(3 * H,))
+    names = [*shapes]
+    shapes["grad_H"] = (N, H)
+    if operator == "lstm":
+        _maybe(rng, shapes, grad_C=(N, H))
+    return f"{operator}_cell", shapes, _recurrent_options(rng, operator, 1), None, _wanted(rng, names)
+
+
+def _convolution(rng: np.random.Generator) -> _Drawn:
+    transposed = rng.random() < 0.3
+    n, group = int(rng.integers(1, 4)), int(_pick(rng, [1, 1, 1, 2, 3]))
+    size = [int(rng.integers(5, 12 if n < 3 else 7)) for _ in range(n)]
+    kernel = [int(rng.integers(1, 4)) for _ in range(n)]
+    N, C, O = max(_size(rng, 4), 1), group * int(rng.integers(1, 5)), group * int(rng.integers(1, 5))
+    options: dict[str, Any] = {"group": group}
+    options["strides"] = [int(rng.integers(1, 4)) for _ in range(n)]
+    options["dilations"] = [int(rng.integers(1, 3)) for _ in range(n)]
+    if rng.random() < 0.3:
+        options["auto_pad"] = str(_pick(rng, ["SAME_UPPER", "SAME_LOWER", "VALID"]))
+    elif rng.random() < 0.7:
+        options["pads"] = [int(rng.integers(0, 2)) for _ in range(2 * n)]
+    weight = (C, O // group, *kernel) if transposed else (O, C // group, *kernel)
+    shapes: _Shapes = {"X": (N, C, *size), "W": weight}
+    _maybe(rng, shapes, B=(O,))
+    gradient = _wanted(rng, ["X", "W", "B"])
+    if rng.random() < 0.2:
+        gradient["per_sample"] = True
+    return "conv_transpose" if transposed else "conv", shapes, options, None, gradient
+
+
+def _activation(rng: np.random.Generator) -> _Drawn:
+    names = ["relu", "leaky_relu", "thresholded_relu", "elu", "selu", "celu", "softplus", "log_sigmoid",
+             "gelu", "quick_gelu", "silu", "mish", "sigmoid", "tanh", "scaled_tanh", "softsign", "hard_swish",
+             "hard_sigmoid", "hard_tanh", "prelu"]  # fmt: skip
+    name = str(_pick(rng, names))
+    shape = _any_shape(rng)
+    shapes: _Shapes = {"X": shape}
+    if name == "prelu":
+        shapes["slope"] = shape[-1:] if rng.random() < 0.5 else shape
+    options: dict[str, Any] = {}
+    if rng.random() < 0.5:
+        number = float(rng.uniform(0.1, 2))
+        by_name: dict[str, dict[str, Any]] = {
+            "leaky_relu": {"alpha": number}, "elu": {"alpha": number}, "celu": {"alpha": number},
+            "thresholded_relu": {"alpha": number}, "softplus": {"beta": number, "threshold": 3.0},
+            "gelu": {"approximate": "tanh"}, "hard_tanh": {"min_val": -number, "max_val": number},
+            "scaled_tanh": {"alpha": number, "beta": 0.7}, "quick_gelu": {"alpha": number},
+            "hard_sigmoid": {"alpha": number, "beta": 0.4}, "selu": {"alpha": number, "gamma": 1.1},
+        }  # fmt: skip
+        options = by_name.get(name, {})
+    return name, shapes, options, None, {}
+
+
+def _any_shape(rng: np.random.Generator) -> tuple[int, ...]:
+    shape = tuple(_size(rng) for _ in range(int(rng.integers(1, 5))))
+    return (int(rng.integers(4000, 9000)),) if rng.random() < 0.05 else shape
+
+
+def _along_axis(rng: np.random.Generator) -> _Drawn:
+    shape = _any_shape(rng)
+    options: dict[str, Any] = {"axis": int(rng.integers(-len(shape), len(shape)))}
+    if rng.random() < 0.2:
+        options["flatten"] = True
+    return str(_pick(rng, ["softmax", "log_softmax"])), {"X": shape}, options, None, {}
+
+
+def _loss(rng: np.random.Generator) -> _Drawn:
+    options: dict[str, Any] = {"reduction": str(_pick(rng, ["mean", "sum", "none"]))}
+    if rng.random() < 0.5:
+        shape = _any_shape(rng)
+        shapes: _Shapes = {"X": shape, "targets": shape}
+        _maybe(rng, shapes, weight=shape, pos_weight=shape[-1:])
+        return "binary_cross_entropy_with_logits", shapes, options, None, {}
+    shape = (_size(rng), max(_size(rng), 1), *(_size(rng, 4) for _ in range(int(rng.integers(0, 3)))))
+    shapes = {"X": shape}
+    _maybe(rng, shapes, weights=(shape[1],))
+    if rng.random() < 0.3:
+        options["label_smoothing"] = float(rng.uniform(0, 1))
+    if rng.random() < 0.3:
+        shapes["labels"] = shape
+    elif rng.random() < 0.3:
+        options["ignore_index"] = int(rng.integers(-1, shape[1]))
+    return "softmax_cross_entropy", shapes, options, None, {}
+
+
+# ------------------------------------------------------------------------------------------------ running
+
+
+def _numbers(call: RandomCall, turn: int) -> dict[str, np.ndarray]:
+    """Fresh numbers of all arrays, which every dtype down to bfloat16 holds."""
+    rng = np.random.default_rng((call.seed, turn))
+    numbers: dict[str, np.ndarray] = {}
+    for name, shape in call.shapes.items():
+        scale = 0.3 if name in ("W", "R", "B", "P", "grad_H_all") else 1.0
+        numbers[name] = np.round(32 * scale * rng.normal(size=shape)).clip(-127, 127) / 32
+        if name in ("targets", "labels", "weight", "weights", "pos_weight"):
+            numbers[name] = np.abs(numbers[name]) / 4
+    if call.function == "softmax_cross_entropy" and "labels" not in numbers:
+        N, C, *rest = call.shapes["X"]
+        numbers["labels"] = rng.integers(0, C, size=(N, *rest))
+    return numbers
+
+
+def _laid_out(values: np.ndarray, dtype: Any, layout: str) -> np.ndarray:
+    """The values in another layout of memory."""
+    values = values.astype(dtype)
+    if layout == "fortran":
+        return np.asfortranarray(values)
+    if layout == "strided" and values.ndim:
+        wide = np.zeros(tuple(2 * size for size in values.shape), dtype=dtype)
+        every_other = tuple(slice(None, None, 2) for _ in values.shape)
+        wide[every_other] = values
+        return wide[every_other]
+    if layout == "negative" and values.ndim:
+        return values[::-1].copy()[::-1]
+    if layout == "unaligned":
+        memory = np.zeros(values.nbytes + 1, dtype=np.uint8)[1:].view(dtype).reshape(values.shape)
+        memory[...] = values
+        return memory
+    if layout == "read-only":
+        values.flags.writeable = False
+    if layout == "broadcast" and values.ndim and values.shape[0]:
+        return np.broadcast_to(values[:1], values.shape)
+    return values
+
+
+def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
+    layout = call.layouts.get(name, "plain")
+    if values.dtype.kind != "f":
+        if call.namespace == "numpy":
+            return values
+        import torch
+
+        return torch.from_numpy(values)
+    if call.namespace == "numpy":
+        return _laid_out(values, call.dtype, layout)
+    import torch
+
+    dtype = getattr(torch, call.dtype)
+    if layout in ("negative", "read-only", "unaligned"):  # what tensors do not have
+        layout = "plain"
+    held = call.dtype if call.dtype != "bfloat16" else "float32"
+    tensor = torch.from_numpy(np.asarray(_laid_out(values, held, layout)).copy(order="K"))
+    if layout == "strided":
+        tensor = torch.from_numpy(_laid_out(values, held, layout))
+    if layout == "broadcast" and values.ndim and values.shape[0]:
+        tensor = torch.from_numpy(values[:1].astype(held)).expand(values.shape)
+    if tensor.dtype != dtype:
+        wide = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype)
+        tensor = tensor.to(dtype) if layout == "broadcast" else wide.copy_(tensor)
+    return tensor
+
+
+def _results(call: RandomCall, arrays: Mapping[str, Array], dY: Callable[[Any], Any]) -> dict[str, Array]:
+    """Outputs and gradients by name."""
+    forward = getattr(xpgrad, call.function)
+    gradient = getattr(xpgrad, f"{call.function}_grad")
+    cotangents = {name: array for name, array in arrays.items() if name.startswith("grad_")}
+    operands = {name: array for name, array in arrays.items() if name not in cotangents}
+    if call.lengths is not None:
+        operands["sequence_lens"] = call.lengths
+    outputs = forward(**operands, **call.options)
+    if not hasattr(outputs, "_fields"):
+        outputs = {"Y": outputs}
+        taken = gradient.__code__.co_varnames
+        saved = {"Y": outputs["Y"]} if "Y" in taken else {}
+        operands = {name: array for name, array in operands.items() if name in taken}
+        cotangents = {"dY": dY(outputs["Y"])}
+    else:
+        outputs = outputs._asdict()
+        saved = {n: outputs[n] for n in ("H_all", "C_all", "iofc", "zrh", "C_next") if n in outputs}
+        known = gradient.__code__.co_varnames
+        saved = {name: array for name, array in saved.items() if name in known}
+    grads = gradient(**operands, **saved, **cotangents, **call.options, **_asked(call))
+    named = grads._asdict() if hasattr(grads, "_fields") else {"dX": grads}
+    return {name: array for name, array in {**outputs, **named}.items() if array is not None}
+
+
+def _asked(call: RandomCall) -> dict[str, Any]:
+    return dict(call.gradient_options)
+
+
+def failure(call: RandomCall, times: int = 3) -> str | None:
+    """What is wrong with a call that is made so many times with fresh numbers; None where nothing is."""
+    for turn in range(times):
+        numbers = _numbers(call, turn)
+        arrays = {name: _array(call, name, values) for name, values in numbers.items()}
+        before = {name: to_numpy(array).copy() for name, array in arrays.items()}
+
+        def cotangent(Y: Any, turn: int = turn) -> Any:
+            rng = np.random.default_rng((call.seed, turn, 1))
+            values = np.asarray(np.round(32 * rng.normal(size=tuple(Y.shape))).clip(-127, 127) / 32)
+            return _array(call, "dY", values)
+
+        try:
+            with np.errstate(all="ignore"):
+                got = _results(call, arrays, cotangent)
+                with xpgrad.use_engine("standard"):
+                    expected = _results(call, arrays, cotangent)
+        except Exception as error:  # whatever it is, it is the finding
+            return f"turn {turn + 1}: {type(error).__name__}: {error}"
+        for name, array in arrays.items():
+            if not np.array_equal(to_numpy(array), before[name], equal_nan=True):
+                return f"turn {turn + 1}: {name} was written to"
+        for name, wanted in expected.items():
+            problem = _difference(call, got[name], wanted)
+            if problem is not None:
+                return f"turn {turn + 1}: {name} {problem}"
+    return None
+
+
+def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
+    if got.dtype != wanted.dtype or tuple(got.shape) != tuple(wanted.shape):
+        expected = f"{wanted.dtype} {tuple(wanted.shape)} as on the standard engine"
+        return f"is {got.dtype} {tuple(got.shape)}, expected {expected}"
+    a, b = (to_numpy(array).astype(np.float64) for array in (got, wanted))
+    finite = np.isfinite(b)
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(
+        a[~finite], b[~finite], equal_nan=True
+    ):
+        return "is not finite where the standard engine's is, or the other way round"
+    if not finite.any():
+        return None
+    error = np.abs(a[finite] - b[finite]).max() / max(np.abs(b[finite]).max(), 1e-3)
+    bound = _TOLERANCE[call.dtype]
+    return (
+        None
+        if error <= bound
+        else f"is off by {error:.1e} of its largest value, expected at most {bound:.0e}"
+    )
+
+
+def run_random(count: int, seed: int) -> int:
+    """Make so many calls and print those that fail; 1 where one does.
+
+    Parameters
+    ----------
+    count : int
+        How many.
+    seed : int
+        The first call's number; the others' follow.
+    """
+    failures = 0
+    bar = progress(range(seed, seed + count), "random calls")
+    for number in bar:
+        call = draw_call(number)
+        found = failure(call)
+        if found is not None:
+            failures += 1
+            message(f"{call}\n    {found}")
+            bar.note(f"{failures} failed")
+    print(f"{count} random calls, each made three times beside the standard engine: {failures} failed")
+    return int(failures > 0)

@@ -1,0 +1,61 @@
+"""Random calls, each made three times with fresh numbers, beside the standard engine."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pytest
+
+from xpgrad import _plans
+from xpgrad.cli import check, check_random
+from xpgrad.cli.check_random import draw_call, failure
+
+
+@pytest.fixture(autouse=True)
+def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs come from the second call of a form on, as they do for a user."""
+    monkeypatch.setattr(_plans, "_FIRST_CALLS", 1)
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_random_calls(part: int, interpreted: None) -> None:
+    """Uncompiled: every other form would be compiled anew, which takes a second each."""
+    found = {str(call): failure(call) for call in map(draw_call, range(30 * part, 30 * part + 30))}
+    assert {call: problem for call, problem in found.items() if problem is not None} == {}
+
+
+def test_random_recurrences_from_programs() -> None:
+    """Compiled, of few formulas: the third call of each runs from its program."""
+    plain = ("activations", "clip", "input_forget", "linear_before_reset")
+    calls = [
+        c for c in map(draw_call, range(1000, 2200)) if c.function in ("lstm", "gru") and c.dtype == "float32"
+    ]
+    few = [c for c in calls if not c.options.keys() & set(plain) and "P" not in c.shapes][:20]
+    assert len(few) == 20
+    found = {str(call): failure(call) for call in few}
+    assert {call: problem for call, problem in found.items() if problem is not None} == {}
+
+
+def test_a_wrong_result_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], interpreted: None
+) -> None:
+    """What differs on one engine alone is reported, with the call's number."""
+    call = next(c for c in map(draw_call, range(100)) if c.function == "softmax" and c.dtype == "float32")
+    right, turns = check_random._results, iter(range(100))
+
+    def wrong(*arguments: object) -> dict[str, np.ndarray]:
+        results = right(*arguments)
+        return {name: array * 1.01 if next(turns) == 4 else array for name, array in results.items()}
+
+    monkeypatch.setattr(check_random, "_results", wrong)
+    problem = failure(call)
+    assert problem is not None
+    assert problem.startswith("turn 2: ")
+    monkeypatch.setattr(check_random, "failure", lambda call: "turn 1: is wrong")
+    parser = argparse.ArgumentParser()
+    check.add_arguments(parser)
+    assert check.run(parser.parse_args(["--random", "2", "--seed", "7"])) == 1
+    printed = capsys.readouterr()
+    assert "2 random calls, each made three times beside the standard engine: 2 failed" in printed.out
+    assert "seed 8: " in printed.err
