@@ -29,10 +29,10 @@ def test_random_recurrences_from_programs() -> None:
     """Compiled, of few formulas: the third call of each runs from its program."""
     plain = ("activations", "clip", "input_forget", "linear_before_reset")
     calls = [
-        c for c in map(draw_call, range(1000, 2200)) if c.function in ("lstm", "gru") and c.dtype == "float32"
+        c for c in map(draw_call, range(1000, 1800)) if c.function in ("lstm", "gru") and c.dtype == "float32"
     ]
-    few = [c for c in calls if not c.options.keys() & set(plain) and "P" not in c.shapes][:20]
-    assert len(few) == 20
+    few = [c for c in calls if not c.options.keys() & set(plain) and "P" not in c.shapes][:8]
+    assert len(few) == 8
     found = {str(call): failure(call) for call in few}
     assert {call: problem for call, problem in found.items() if problem is not None} == {}
 
