@@ -55,7 +55,7 @@ def _good() -> dict[str, dict[str, Any]]:
         "dZ": _zeros(T, N, 4), "X": _zeros(T, N, I), "W": _zeros(4, I), "H_all": _zeros(T, N, H),
         "initial_h": _zeros(N, H),
     }  # fmt: skip
-    for name, gates in (("lstm", 4), ("gru", 3)):
+    for name, gates in (("lstm", 4), ("gru", 3), ("rnn", 1)):
         weights = {"W": _zeros(1, gates * H, I), "R": _zeros(1, gates * H, H), "B": _zeros(1, 2 * gates * H)}
         sequence = {"X": _zeros(T, N, I), **weights, "sequence_lens": [3, 1], "initial_h": _zeros(1, N, H)}
         saved = {"H_all": _zeros(T, 1, N, H)}
@@ -69,6 +69,8 @@ def _good() -> dict[str, dict[str, Any]]:
             cell |= {"C": _zeros(N, H), "P": _zeros(3 * H)}
             cell_saved |= {"C_next": _zeros(N, H), "iofc": _zeros(N, 4 * H)}
             cell_cotangents["grad_C"] = _zeros(N, H)
+        elif name == "rnn":
+            cell_saved["H_next"] = _zeros(N, H)
         else:
             saved["zrh"], cell_saved["zrh"] = _zeros(T, 1, N, 3 * H), _zeros(N, 3 * H)
         calls[name], calls[f"{name}_grad"] = sequence, sequence | saved | cotangents
