@@ -363,7 +363,7 @@ def _backward_direction(
     (f,) = direction.activations
     formula = Formula(_rnn_step_pullback, f.constants("f", "pullback") | {"clip": call.clip})
     rebuild = call.needs_pre_activations([f])
-    x = call.rows("X", direction) if rebuild or "W" in wanted else None
+    x: Any = call.rows("X", direction) if rebuild or "W" in wanted else None
     h_rows, h0 = call.rows("H_all", direction), call.initial("initial_h", direction)
     dh = engine.carry(call.initial("grad_H_t", direction))
     R = engine.loop_weight(call.part("R", direction), call.T)
