@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # one core each: threads of several workers would wait for one another
@@ -12,14 +11,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 
 import xpgrad
-from backends import BACKENDS, Backend
-from xpgrad import _plans
+from backends import BACKENDS, Backend, without_programs
 
 try:
     import hypothesis
@@ -50,21 +47,11 @@ def automatic_engine() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def planned_at_once() -> Iterator[None]:
-    """A call runs from its program the first time, as it does from the second time on for a user.
-
-    Not by `monkeypatch`, which a test's own fixtures must be free to have in the order that they need.
-    """
-    with mock.patch.object(_plans, "_FIRST_CALLS", 0):
-        yield
-
-
 @pytest.fixture
-def unplanned(monkeypatch: pytest.MonkeyPatch) -> None:
+def unplanned() -> Iterator[None]:
     """No programs: for tests that watch what a kernel asks its engine for."""
-    monkeypatch.setattr(_plans, "_FIRST_CALLS", sys.maxsize)
-    monkeypatch.setattr(_plans, "_known", {})
+    with without_programs():
+        yield
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Calls of one form: checked and planned once, afterwards run from their program.
 
 What an operator does, and whether a call is right, depends on its arrays' shapes, strides and dtype and on
-its attributes, not on the numbers in them. Where an engine has programs, the second call of a form writes one
-down, and from then on nothing else runs.
+its attributes, not on the numbers in them. Where an engine has programs, the first call of a form writes one
+down, and runs it as all later ones do: the same call gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from xpgrad.engine.foreign import ForeignEngine, ForeignProgram
 from xpgrad.engine.program import Program, address_of
 from xpgrad.engine.recorder import CannotRecordError, Recorder
 
-# How many calls of a form run without a program: a form that comes once is not worth one.
-_FIRST_CALLS = 1
 _MOST = 512  # forms
-_known: dict[tuple, Any] = {}  # of each form: how often it came, or its program and the type of its results
+_known: dict[tuple, Any] = {}  # of each form its program and the type of its results, None without a program
 _writing = threading.Lock()
 _writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
+_NEW = object()
 
 
 class Lengths(NamedTuple):
@@ -92,14 +91,10 @@ def planned(
         arrays = {**arrays, "sequence_lens": None}
     try:
         key = (compute, engine, form, numbers is None, tuple(given), *map(_typed, options.values()))
-        known = _known.get(key, 0)
+        known = _known.get(key, _NEW)
     except TypeError:  # something that has no hash, and that `compute` may not take
         return compute(operator, arrays, None, **options)
-    if isinstance(known, int):
-        if known < _FIRST_CALLS:
-            result = compute(operator, arrays, None, **options)
-            _remember(key, known + 1)
-            return result
+    if known is _NEW:
         layouts = dict(zip(given, form.layouts, strict=True))
         if numbers is not None:
             layouts["sequence_lens"] = (numbers.shape, (1,))
@@ -114,10 +109,13 @@ def planned(
 
 
 def _typed(value: Any) -> Any:
-    """An option with its type: 1, 1.0 and True are equal, and not all of them are allowed."""
+    """An option with its type: 1, 1.0 and True are equal, and not all of them are allowed.
+
+    Floats by their digits: 0.0 and -0.0 are equal too, and NaN is not even equal to itself.
+    """
     if isinstance(value, list | tuple):
-        return type(value), tuple((type(v), v) for v in value)
-    return type(value), value
+        return type(value), tuple(map(_typed, value))
+    return type(value), value.hex() if isinstance(value, float) else value
 
 
 def _remember(key: tuple, value: Any) -> None:

@@ -97,15 +97,20 @@ def is_traced(array: Any) -> bool:
 
 def of_type(array: Any) -> Any:
     """The engine for arrays of this one's type, where it is known and no other is forced; else None."""
-    engine, forced = _by_type.get(type(array)), _forced.get()
-    return engine if forced is None or (engine is not None and engine.name == forced) else None
+    kind = type(array)
+    engine = _by_type.get(kind)
+    if engine is None:
+        # An adapter's engine is loaded by the first array of its framework, which goes the way of all others.
+        name = kind.__module__.partition(".")[0]
+        if name in _entries() and _adapter(name) is not None:
+            engine = _by_type.get(kind)
+    forced = _forced.get()
+    return engine if forced is None or engine is None or engine.name == forced else None
 
 
 def agreed(arrays: Sequence[Any]) -> Any:
     """The engine whose arrays these obviously are, of one dtype and shape; else None: then look closer."""
-    if _forced.get() is not None:
-        return None
-    engine = _by_type.get(type(arrays[0]))
+    engine = of_type(arrays[0])
     return engine if engine is not None and engine.agrees(arrays) else None
 
 
