@@ -22,9 +22,10 @@ from xpgrad.engine.recorder import CannotRecordError, Recorder
 
 _MOST = 512  # forms
 _known: dict[tuple, Any] = {}  # of each form its program and the type of its results, None without a program
-_writing = threading.Lock()
+_writing = threading.RLock()  # a signal handler may call a kernel
 _writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
 _NEW = object()
+_CONSTANT = {type(None), bool, int, str, frozenset}  # kinds of options that stay what they are
 
 
 class Lengths(NamedTuple):
@@ -113,15 +114,20 @@ def _typed(value: Any) -> Any:
 
     Floats by their digits: 0.0 and -0.0 are equal too, and NaN is not even equal to itself.
     """
+    kind = type(value)
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_typed, value))
-    return type(value), value.hex() if isinstance(value, float) else value
+        return kind, tuple(map(_typed, value))
+    if kind is float:
+        return kind, value.hex()
+    if kind not in _CONSTANT:  # an array, whose number may be another at the next call
+        raise TypeError(f"{kind.__name__} is no part of a form")
+    return kind, value
 
 
 def _remember(key: tuple, value: Any) -> None:
     with _writing:
         if len(_known) >= _MOST and key not in _known:
-            del _known[next(iter(_known))]
+            _known.pop(next(iter(_known)), None)
         _known[key] = value
 
 

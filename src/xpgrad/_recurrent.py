@@ -115,7 +115,19 @@ def planned_call(
     """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
     foreign = _foreign.get()
     named = dict(zip(names, arrays, strict=True)) | foreign.arrays
-    return planned(compute, operator, named, {**options, **foreign.options}, _lengths_of, foreign.seen)
+    options = _as_numbers(operator, {**options, **foreign.options})
+    return planned(compute, operator, named, options, _lengths_of, foreign.seen)
+
+
+def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with those that are numbers as floats: a tensor that has changed is another form."""
+    clip = options.get("clip")
+    if clip is not None:
+        options["clip"] = check_number(operator, "clip", clip)
+    for name in ("activation_alpha", "activation_beta"):
+        if isinstance(options.get(name), list | tuple):
+            options[name] = [check_number(operator, name, value) for value in options[name]]
+    return options
 
 
 def _lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
@@ -124,7 +136,7 @@ def _lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, An
     if lengths is None:
         return Lengths(True, None)
     numbers = engine.integers(lengths)
-    if numbers is None or X.ndim != 3 or type(options["layout"]) is not int:
+    if numbers is None or X is None or X.ndim != 3 or type(options["layout"]) is not int:
         return Lengths(False, None)
     T, N = (X.shape[1], X.shape[0]) if options["layout"] else X.shape[:2]
     if numbers.shape != (N,) or not N:

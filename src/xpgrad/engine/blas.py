@@ -158,7 +158,7 @@ def _thread_functions(library: ctypes.CDLL) -> tuple[Callable, Callable] | None:
     return None
 
 
-_limits = threading.Lock()
+_limits = threading.RLock()  # a signal handler may call a kernel
 _limit_depth: dict[int, tuple[int, int]] = {}  # of each setter: how many are inside, threads before the first
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from xpgrad.engine import special
-from xpgrad.engine.formula import Elementwise, Operand, Product
+from xpgrad.engine.formula import Elementwise, Operand, Product, as_text
 from xpgrad.engine.notice import compiling
 
 
@@ -310,10 +310,11 @@ def preamble(
         if callable(value):
             _collect(value, found)
             settings.append(f"{name} = {value.__name__}")
-        elif isinstance(value, (bool, type(None))):
-            settings.append(f"{name} = {value!r}")
         else:
-            settings.append(f"{name} = xp.real({float(value)!r})")
+            text = as_text(value)
+            settings.append(
+                f"{name} = {text}" if text in ("None", "True", "False") else f"{name} = xp.real({text})"
+            )
     needed = [f for f in reversed(found.values()) if f not in functions]
     names = ", ".join(f"{f.__module__}.{f.__name__}" for f in dict.fromkeys(functions))
     parts = [

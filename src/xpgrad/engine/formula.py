@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,8 +39,28 @@ class Formula:
 
     @property
     def key(self) -> tuple:
-        """What tells this formula from others: hashable, equal for equal formulas."""
-        return (self.function, tuple(sorted(self.constants.items(), key=lambda item: item[0])))
+        """What tells this formula from others: hashable, equal for equal formulas.
+
+        Numbers are in it as text, which is equal for NaN and NaN and is not for 0.0 and -0.0.
+        """
+        constants = sorted(self.constants.items(), key=lambda item: item[0])
+        return (self.function, tuple((name, as_text(value)) for name, value in constants))
+
+
+class Text(str):
+    """A constant as Python reads it back."""
+
+    __slots__ = ()
+
+
+def as_text(constant: Any) -> Any:
+    """A number, flag or None as text; a function, and what is text already, as it is."""
+    if callable(constant) or isinstance(constant, Text):
+        return constant
+    if isinstance(constant, bool) or constant is None:
+        return Text(constant)
+    number = float(constant)
+    return Text(number) if math.isfinite(number) else Text(f"float('{number}')")
 
 
 class Operand(NamedTuple):

@@ -23,19 +23,26 @@ def aligned(size: int, dtype: np.dtype) -> np.ndarray:
     return memory[first : first + size * dtype.itemsize].view(dtype)
 
 
+Arena = tuple[np.ndarray, int]
+"""Memory, and the address in it where a line begins."""
 _arenas = threading.local()
 
 
-def arena(size: int) -> tuple[np.ndarray, int]:
-    """Memory for so many bytes, and where in it a line begins; its contents are whatever.
+def take_arena(size: int) -> Arena:
+    """Memory for so many bytes; its contents are whatever.
 
-    A thread has one at a time: what asks for it must be done with it before anything else asks.
+    It is the taker's alone until `keep_arena` gives it back: what is called meanwhile in the same thread (by
+    a finalizer, a signal handler, another greenlet) takes another one. After an exception it is not given
+    back.
     """
-    kept = getattr(_arenas, "kept", None)
+    kept = vars(_arenas).pop("kept", None)
     if kept is not None and len(kept[0]) >= size + LINE:
         return kept
     memory = np.empty(size + LINE, dtype=np.uint8)
-    taken = memory, -(-address_of(memory) // LINE) * LINE
-    if size <= _KEPT:
-        _arenas.kept = taken
-    return taken
+    return memory, -(-address_of(memory) // LINE) * LINE
+
+
+def keep_arena(arena: Arena) -> None:
+    """Keep it for the thread's next call, unless it is large."""
+    if len(arena[0]) <= _KEPT + LINE:
+        _arenas.kept = arena

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.memory import LINE, address_of, aligned, arena
+from xpgrad.engine.memory import LINE, address_of, aligned, keep_arena, take_arena
 
 INNER = 256
 """Elements of a block of a sum: a panel of B and the rows of A that meet it stay in near caches meanwhile."""
@@ -152,10 +152,11 @@ def multiply(team: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool =
     a, b = (x if _is_lined_up(x) else np.ascontiguousarray(x) for x in (a, b))
     sizes = (*c.shape, a.shape[1])
     planned = plan(c.dtype.name, sizes, team.size())
-    _kept, memory = arena(planned.parts * planned.bytes)
-    data = planned.data(sizes, _matrix(c), _matrix(a), _matrix(b), add, memory)
+    arena = take_arena(planned.parts * planned.bytes)
+    data = planned.data(sizes, _matrix(c), _matrix(a), _matrix(b), add, arena[1])
     numbers = (ctypes.c_int64 * len(data))(*data)
     team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
+    keep_arena(arena)
 
 
 def packed(b: np.ndarray) -> np.ndarray:

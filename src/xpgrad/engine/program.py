@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.memory import LINE, address_of, arena
+from xpgrad.engine.memory import LINE, address_of, keep_arena, take_arena
 from xpgrad.engine.products import Matrix, plan
 
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
@@ -489,20 +489,22 @@ class Program:
             result, address = fresh(shape, self._dtype)
             results.append(result)
             addresses.append(address)
-        memory = arena(self._arena_bytes)
+        arena = take_arena(self._arena_bytes)
         try:  # a copy of the code for each run that is under way
             code, own = self._spare.pop()
         except IndexError:
             code = self._code.copy()
             own = address_of(code)
-        addresses += [memory[1], own]
+        addresses += [arena[1], own]
         code[self._where] = self._distances + np.asarray(addresses, dtype=np.int64)[self._memory]
         for begin, end, work in self._parts:
             if work is None:
                 self._execute(own, begin, end)
             else:
                 work.run(code[begin:])
+        # Both are given back when nothing can write to them any more, and never after an exception.
         self._spare.append((code, own))
+        keep_arena(arena)
         return results
 
 

@@ -10,9 +10,10 @@ import contextvars
 import ctypes
 import functools
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from xpgrad.engine.blas import symbol
@@ -48,6 +49,9 @@ def integers(values: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_int64 * len(values))(*values)
 
 
+_MISSING = object()
+
+
 class Team(ABC):
     """Threads for independent parts.
 
@@ -76,7 +80,7 @@ class Team(ABC):
         threads = min(self.size(), len(items))
         if threads < 2:
             return [function(item) for item in items]
-        results: list[Any] = [None] * len(items)
+        results: list[Any] = [_MISSING] * len(items)
         errors: list[BaseException] = []
         waiting = iter(range(len(items)))  # taking the next one is atomic
         contexts = [contextvars.copy_context() for _ in items]
@@ -91,7 +95,49 @@ class Team(ABC):
         self._together(work, threads)
         if errors:
             raise errors[0]
+        if any(result is _MISSING for result in results):
+            raise KeyboardInterrupt  # what left a thread between two items could not be raised there
         return results
+
+
+class _Others:
+    """What a pool's threads do beside the caller, who does not leave before they are through.
+
+    A thread that has not begun when the caller is through has nothing to do: waking it can take as long as
+    the work. An interrupt (Ctrl-C) reaches the caller alone, wherever it is: the others still write to its
+    arrays.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work, self._running, self._closed = work, 0, False
+        self._changed = threading.Condition()
+
+    def work(self) -> None:
+        """In a thread of the pool."""
+        with self._changed:
+            if self._closed:
+                return
+            self._running += 1
+        try:
+            self._work()
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait for those that have begun, whatever arrives meanwhile; that is raised afterwards."""
+        arrived: BaseException | None = None
+        while not self._closed or self._running:
+            try:
+                with self._changed:
+                    self._closed = True
+                    while self._running:
+                        self._changed.wait()
+            except BaseException as error:
+                arrived = error
+        if arrived is not None:
+            raise arrived
 
 
 class PoolTeam(Team):
@@ -102,10 +148,14 @@ class PoolTeam(Team):
         return thread_count()
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
-        others = [_thread_pool(self.size()).submit(work) for _ in range(threads - 1)]
-        work()  # the caller is one of the threads: it is awake and has a core
-        # what a thread has not begun by now needs no thread: waking one can take as long as the work
-        wait([other for other in others if not other.cancel()])
+        others = _Others(work)
+        pool = _thread_pool(self.size())
+        try:
+            for _ in range(threads - 1):
+                pool.submit(others.work)
+            work()  # the caller is one of the threads: it is awake and has a core
+        finally:
+            others.close()
 
     def run(self, function: int, data: int, parts: int) -> None:
         """See Team."""

@@ -1,0 +1,108 @@
+"""Whatever interrupts a call, the next one's numbers are right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from xpgrad.engine import memory
+from xpgrad.engine.team import PoolTeam, _Others
+
+_CODE = """
+    import os, random, signal, sys, threading, time
+    import numpy as np
+    import xpgrad
+
+    assert "torch" not in sys.modules
+    rng = np.random.default_rng(0)
+
+    def arrays():
+        shapes = [(40, 64, 24), (1, 128, 24), (1, 128, 32)]
+        return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+    def call(X, W, R):
+        out = xpgrad.lstm(X, W, R)
+        saved = {name: getattr(out, name) for name in ("H_all", "C_all", "iofc")}
+        return [*out, *xpgrad.lstm_grad(X, W, R, grad_H_all=out.H_all, **saved)]
+
+    cases = [arrays() for _ in range(4)]
+    expected = [call(*case) for case in cases]
+    begin = time.perf_counter()
+    call(*cases[0])
+    usual = time.perf_counter() - begin
+    random.seed(1)
+    interrupts = 0
+    for number in range(150):
+        case = number % 4
+        sender = threading.Timer(random.uniform(0, 1.2 * usual), os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            sender.start()
+            call(*cases[case])
+            sender.join()
+            time.sleep(0.01)  # it may arrive here
+        except KeyboardInterrupt:
+            interrupts += 1
+        sender.join()
+        case = (case + 1) % 4
+        for got, right in zip(call(*cases[case]), expected[case]):
+            assert got is right is None or np.array_equal(got, right), number
+    assert interrupts == 150, interrupts
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to one process")
+@pytest.mark.parametrize("jit", ["1", "0"])
+def test_ctrl_c_at_any_moment(jit):
+    environment = {**os.environ, "XPGRAD_NUM_THREADS": "3", "XPGRAD_JIT": jit}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(_CODE)], check=True, timeout=300, env=environment)
+
+
+def test_the_caller_waits_for_threads_that_have_begun():
+    begun, ended = threading.Event(), []
+
+    def slow():
+        begun.set()
+        time.sleep(0.2)
+        ended.append(True)
+
+    others = _Others(slow)
+    thread = threading.Thread(target=others.work)
+    thread.start()
+    begun.wait()
+    others.close()
+    assert ended == [True]
+    others.work()  # too late: there is nothing left to do
+    assert ended == [True]
+    thread.join()
+
+
+def test_an_error_of_the_caller_waits_too():
+    team, ended = PoolTeam(), []
+
+    def item(number):
+        if number == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.1)
+        ended.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        team.map(item, [0, 1, 2])
+    count = len(ended)
+    time.sleep(0.3)
+    assert len(ended) == count
+
+
+def test_a_call_inside_of_a_call_has_its_own_arena():
+    outer = memory.take_arena(1000)
+    inner = memory.take_arena(1000)
+    assert not np.shares_memory(outer[0], inner[0])
+    memory.keep_arena(inner)
+    memory.keep_arena(outer)
+    assert memory.take_arena(500) is outer
