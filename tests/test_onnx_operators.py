@@ -94,7 +94,7 @@ def node_tests() -> dict[str, Any]:
     """ONNX's backend tests of the operators that we compute, in floating point, by name."""
     node = importlib.import_module("onnx.backend.test.case.node")
     ours = {(cls.op_domain, cls.__name__) for cls in operators()}
-    for _, name in ours:
+    for _, name in sorted(ours):
         module = {"SoftmaxCrossEntropyLoss": "softmax_cross_entropy_loss"}.get(name, name.lower())
         if importlib.util.find_spec(f"onnx.backend.test.case.node.{module}"):
             importlib.import_module(f"onnx.backend.test.case.node.{module}")
@@ -104,7 +104,7 @@ def node_tests() -> dict[str, Any]:
         floats = all(a.dtype in (np.float32, np.float64) for a in case.data_sets[0][1])
         if kinds <= ours and floats:
             found[case.name] = case
-    return found
+    return dict(sorted(found.items()))  # in one order in every process that runs a part of the tests
 
 
 def test_the_node_tests_are_all_there() -> None:
