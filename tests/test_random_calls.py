@@ -7,15 +7,8 @@ import argparse
 import numpy as np
 import pytest
 
-from xpgrad import _plans
 from xpgrad.cli import check, check_random
 from xpgrad.cli.check_random import draw_call, failure
-
-
-@pytest.fixture(autouse=True)
-def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs come from the second call of a form on, as they do for a user."""
-    monkeypatch.setattr(_plans, "_FIRST_CALLS", 1)
 
 
 @pytest.mark.parametrize("part", range(10))
@@ -26,7 +19,7 @@ def test_random_calls(part: int, interpreted: None) -> None:
 
 
 def test_random_recurrences_from_programs() -> None:
-    """Compiled, of few formulas: the third call of each runs from its program."""
+    """Compiled, of few formulas: each runs from its program."""
     plain = ("activations", "clip", "input_forget", "linear_before_reset")
     calls = [
         c for c in map(draw_call, range(1000, 1800)) if c.function in ("lstm", "gru") and c.dtype == "float32"
