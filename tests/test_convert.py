@@ -171,3 +171,10 @@ def test_gradients_of_one_bias():
 def test_bad_input(arguments, options, error, message):
     with pytest.raises(error, match=f"^convert: {message}"):
         convert(*arguments, **options)
+
+
+@pytest.mark.parametrize(("after", "count"), [(0, 1), (1, 2)])
+def test_how_many_biases_keras_has_by_default(after, count):
+    onnx = {"W": np.ones((6, 3)), "B": np.concatenate([np.arange(6.0), np.zeros(6)])}
+    bias = convert("gru", onnx, "onnx", "keras", linear_before_reset=after)["bias"]
+    assert bias.shape == ((6,) if count == 1 else (2, 6))

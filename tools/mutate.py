@@ -1,0 +1,201 @@
+"""Draw random edits of the source and see whether the tests of their area notice: ``python tools/mutate.py``.
+
+Each edit is made in a temporary copy of the tree: a term dropped, operands or arguments swapped, a comparison
+turned, a condition negated, a constant or an index moved by one, a statement left out. `AREAS` maps files to
+their tests. An edit that the tests pass survives and is printed as a diff; one whose tests take longer than
+the limit is undecided. Many survivors change nothing or only speed; the others ask for a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import difflib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Patterns of source files, and the tests of each; the first pattern that fits counts.
+AREAS = {
+    "src/xpgrad/_arguments.py": ["test_bad_calls", "test_lengths", "test_recurrent_errors"],
+    "src/xpgrad/_activation_formulas.py": ["test_activations", "test_half_precision"],
+    "src/xpgrad/activations.py": ["test_activations", "test_bad_calls"],
+    "src/xpgrad/_elementwise.py": ["test_activations", "test_bad_calls"],
+    "src/xpgrad/softmax.py": ["test_softmax"],
+    "src/xpgrad/losses.py": ["test_losses"],
+    "src/xpgrad/_row_formulas.py": ["test_softmax", "test_losses"],
+    "src/xpgrad/convert.py": ["test_convert", "test_operations"],
+    "src/xpgrad/operations.py": ["test_operations"],
+    "src/xpgrad/loops.py": ["test_loops"],
+    "src/xpgrad/_vjp.py": ["test_vjp"],
+    "src/xpgrad/conv.py": ["test_conv_oracles", "test_conv_errors", "test_conv_properties"],
+    "src/xpgrad/_conv/*.py": ["test_conv_oracles", "test_conv_errors", "test_conv_golden"],
+    "src/xpgrad/[lg]*.py": ["test_recurrent_oracles", "test_recurrent_errors", "test_cells"],
+    "src/xpgrad/_recurrent.py": ["test_recurrent_oracles", "test_recurrent_errors", "test_cells"],
+    "src/xpgrad/_timeline.py": ["test_recurrent_oracles", "test_chunks", "test_lengths"],
+    "src/xpgrad/engine/machine.py": ["test_bad_calls"],
+    "adapters/xpgrad_torch/activations.py": ["test_torch_activations", "test_half_precision"],
+    "adapters/xpgrad_torch/convolution.py": ["test_torch_conv"],
+    "adapters/xpgrad_torch/losses.py": ["test_torch_losses"],
+}  # fmt: skip
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+}  # fmt: skip
+
+
+def edits(node: ast.AST) -> Iterator[ast.AST | None]:
+    """What could stand in the place of a node; None: nothing."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
+        yield ast.Compare(node.left, [_COMPARISONS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
+    if isinstance(node, ast.BinOp):
+        yield node.left
+        yield node.right
+        yield ast.BinOp(node.right, node.op, node.left)
+        if type(node.op) in _OPERATORS:
+            yield ast.BinOp(node.left, _OPERATORS[type(node.op)](), node.right)
+    if isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)
+        yield node.values[0]
+    if isinstance(node, ast.UnaryOp):
+        yield node.operand
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield ast.Constant(node.value + 1)
+        yield ast.Constant(node.value - 1)
+    if isinstance(node, ast.Constant) and type(node.value) is bool:
+        yield ast.Constant(not node.value)
+    if isinstance(node, ast.If | ast.IfExp):
+        negated = copy.copy(node)
+        negated.test = ast.UnaryOp(ast.Not(), node.test)
+        yield negated
+    if isinstance(node, ast.Call) and len(node.args) > 1:
+        yield ast.Call(node.func, [node.args[1], node.args[0], *node.args[2:]], node.keywords)
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise) and not _is_text(node):
+        yield None
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
+    """Every node below functions, as its parent, the parent's field and the place in that."""
+    inside = {
+        id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for s in f.body for n in ast.walk(s)
+    }
+    for parent in ast.walk(tree):
+        if isinstance(parent, ast.JoinedStr | ast.arguments) or id(parent) not in inside:
+            continue
+        for field, value in ast.iter_fields(parent):
+            for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                if isinstance(child, ast.AST):
+                    yield parent, field, place
+
+
+def draw(path: Path, rng: random.Random) -> str:
+    """The file's text with one edit; formatting and comments are lost."""
+    while True:
+        tree = ast.parse(path.read_text())
+        parent, field, place = rng.choice(list(places(tree)))
+        value = getattr(parent, field)
+        found = list(edits(value if place is None else value[place]))
+        if not found:
+            continue
+        new = rng.choice(found)
+        if new is None and (place is None or field not in ("body", "orelse")):
+            continue
+        new = ast.Pass() if new is None else new
+        if place is None:
+            setattr(parent, field, new)
+        else:
+            value[place] = new
+        try:
+            text = ast.unparse(ast.fix_missing_locations(tree))
+            compile(text, str(path), "exec")
+        except (SyntaxError, ValueError):
+            continue
+        if text != ast.unparse(ast.parse(path.read_text())):
+            return text
+
+
+def tests_of(name: str) -> list[str]:
+    """The test files of a source file."""
+    found = next((tests for pattern, tests in AREAS.items() if fnmatch(name, pattern)), [])
+    return [f"tests/{test}.py" for test in found]
+
+
+def survives(tree: Path, name: str, text: str, seconds: float) -> str | None:
+    """How an edit gets through its area's tests; None where they notice, by a failure or an error."""
+    path = tree / name
+    original = path.read_text()
+    path.write_text(text)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree / "adapters")]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests_of(name)]
+    try:
+        run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=seconds)
+        return None if run.returncode else "the tests pass"
+    except subprocess.TimeoutExpired:
+        return f"undecided: no end after {seconds:g} seconds"
+    finally:
+        path.write_text(original)
+
+
+def main() -> int:
+    """Draw edits and report the survivors."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--edits", type=int, default=20, help="how many edits to draw (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="which (default: 0)")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="only source files that fit")
+    parser.add_argument("--seconds", type=float, default=600, help="limit for one run of the tests")
+    arguments = parser.parse_args()
+    console, rng = Console(), random.Random(arguments.seed)
+    names = sorted(
+        str(path.relative_to(ROOT))
+        for folder in ("src", "adapters")
+        for path in (ROOT / folder).rglob("*.py")
+        if tests_of(str(path.relative_to(ROOT))) and fnmatch(str(path.relative_to(ROOT)), arguments.only)
+    )
+    if not names:
+        parser.error(f"--only is {arguments.only!r}, expected a pattern that fits a file of AREAS")
+    survivors, sound = 0, set[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"))
+        for _ in track(range(arguments.edits), "edits", console=console):
+            name = rng.choice(names)
+            if name not in sound:
+                if survives(tree, name, (tree / name).read_text(), arguments.seconds) != "the tests pass":
+                    parser.error(f"the tests of {name} fail, or take too long, without any edit")
+                sound.add(name)
+            text = draw(ROOT / name, rng)
+            how = survives(tree, name, text, arguments.seconds)
+            if how is not None:
+                survivors += 1
+                before = ast.unparse(ast.parse((ROOT / name).read_text())).splitlines()
+                changed = difflib.unified_diff(before, text.splitlines(), name, how, lineterm="", n=2)
+                console.print("\n".join(changed), markup=False, highlight=False)
+    console.print(f"{survivors} of {arguments.edits} edits survived or are undecided")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
