@@ -193,7 +193,9 @@ def check_integer(operator: str, name: str, value: Any) -> int:
 
 def as_integer(value: Any) -> int | None:
     """An integer as an int; None for anything else, also for what is true or false."""
-    if isinstance(value, (bool, np.bool_)) or getattr(value, "ndim", 0):
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    if hasattr(value, "ndim") and value.ndim:
         return None
     try:
         return operator_index(value)
