@@ -79,18 +79,19 @@ def convert(
 ) -> dict[str, Any]:
     """Convert the parameters of an LSTM or GRU, or their gradients, from one framework's layout to another's.
 
-    ======  ==========  ==================================================================================
-    layout  gates       arrays, for G = 4 (LSTM) or 3 (GRU) gates
-    ======  ==========  ==================================================================================
-    onnx    iofc, zrh   W (GH, I), R (GH, H), B (2GH,), P (3H,)
-    torch   ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias_ih (GH,), bias_hh (GH,),
-                        weight_peephole (3H,) of `xpgrad_torch.LSTM`
-    keras   ifco, zrh   kernel (I, GH), recurrent_kernel (H, GH), bias (GH,) or (2, GH)
-    cudnn   ifgo, rzn   W (GH, I), R (GH, H), bW (GH,), bR (GH,): matrices 0 to G - 1, then G to 2G - 1
-    flax    ifgo, rzn   linen's: for each gate, such as i, "ii": {"kernel": (I, H)} and
-                        "hi": {"kernel": (H, H), "bias": (H,)}; the GRU's biases are in "ir", "iz", "in", "hn"
-    equinox ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias (GH,), the GRU's bias_n (H,)
-    ======  ==========  ==================================================================================
+    =======  ==========  =================================================================================
+    layout   gates       arrays, for G = 4 (LSTM) or 3 (GRU) gates
+    =======  ==========  =================================================================================
+    onnx     iofc, zrh   W (GH, I), R (GH, H), B (2GH,), P (3H,)
+    torch    ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias_ih (GH,), bias_hh (GH,),
+                         weight_peephole (3H,) of `xpgrad_torch.LSTM`
+    keras    ifco, zrh   kernel (I, GH), recurrent_kernel (H, GH), bias (GH,) or (2, GH)
+    cudnn    ifgo, rzn   W (GH, I), R (GH, H), bW (GH,), bR (GH,): matrices 0 to G - 1, then G to 2G - 1
+    flax     ifgo, rzn   linen's: for each gate, such as i, "ii": {"kernel": (I, H)} and
+                         "hi": {"kernel": (H, H), "bias": (H,)}; the GRU's biases are in "ir", "iz", "in",
+                         "hn"
+    equinox  ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias (GH,), the GRU's bias_n (H,)
+    =======  ==========  =================================================================================
 
     Parameters
     ----------
