@@ -39,7 +39,8 @@ def why_not() -> str | None:
 def _register() -> None:
     from llvmlite import binding
 
-    from xpgrad.engine.compiler import load, versions
+    from xpgrad.engine.compile_cache import load
+    from xpgrad.engine.compiler import versions
     from xpgrad_jax import native_frame
 
     own = hashlib.sha256(Path(native_frame.__file__).read_bytes()).hexdigest()[:20]

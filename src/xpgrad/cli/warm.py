@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if problem:
         message(f"warm: {problem}")
         return 1
-    from xpgrad.engine.compiler import cache_folder
+    from xpgrad.engine.compile_cache import cache_folder
 
     folder = cache_folder()
     os.environ["XPGRAD_NOTICE"] = "0"  # here a bar shows what is happening

@@ -196,7 +196,7 @@ def describe_engines() -> dict[str, str]:
     if jit_enabled():
         import numba
 
-        from xpgrad.engine.compiler import cache_folder
+        from xpgrad.engine.compile_cache import cache_folder
 
         how = f"formulas compiled by numba {numba.__version__}, kept in {cache_folder()}"
     else:

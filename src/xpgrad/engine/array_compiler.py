@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiler import load, preamble
+from xpgrad.engine.compile_cache import load
+from xpgrad.engine.compiler import preamble
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.native import LINE
 from xpgrad.engine.row_formula import RowFormula, Step

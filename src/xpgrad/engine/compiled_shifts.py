@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiler import load
+from xpgrad.engine.compile_cache import load
 from xpgrad.engine.notice import Lazy
 from xpgrad.engine.register_tiles import Tiles, tiles
 from xpgrad.engine.shift_loops import few_channels, many_channels

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiler import load, preamble
+from xpgrad.engine.compile_cache import load
+from xpgrad.engine.compiler import preamble
 from xpgrad.engine.formula import Formula
 from xpgrad.engine.notice import Lazy
 from xpgrad.engine.strided import distances, flat

@@ -11,22 +11,17 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib.util
 import inspect
-import os
-import sys
-import tempfile
 import textwrap
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine import special
+from xpgrad.engine.compile_cache import load, one_at_a_time
 from xpgrad.engine.formula import Elementwise, Operand, Product, as_text
-from xpgrad.engine.notice import compiling
 
 
 class Place(NamedTuple):
@@ -46,23 +41,6 @@ class FormulaText(NamedTuple):
     constants: tuple
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
-
-
-_Function = TypeVar("_Function", bound=Callable)
-
-
-def _one_at_a_time(function: _Function) -> _Function:
-    """Threads may come to one formula at a time, and Python's parser is not safe for that before 3.12."""
-
-    @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        with _lock:
-            return function(*args, **kwargs)
-
-    return guarded  # type: ignore[return-value]
-
-
-_lock = threading.RLock()
 
 
 class ProductText(NamedTuple):
@@ -225,51 +203,6 @@ def run(data, part):
     return load(f"rows_{dtype}", text).run.address
 
 
-def cache_folder() -> Path:
-    """Where compiled formulas are kept: ``XPGRAD_CACHE_DIR``, else the user's cache folder."""
-    chosen = os.environ.get("XPGRAD_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return base / "xpgrad"
-
-
-@functools.cache
-def _writable_folder(folder: Path) -> Path:
-    """The folder, made; or a temporary one of this process where it can't be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="xpgrad-"))
-
-
-@_one_at_a_time
-@functools.cache
-def load(name: str, text: str) -> Any:
-    """Write the text to the cache folder, unless it is there, and import it; once in a process."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
-    path = _writable_folder(cache_folder()) / f"{name}_{digest}.py"
-    if not path.exists():
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(text)
-        os.replace(file.name, path)  # another process may be writing the same text
-    spec = importlib.util.spec_from_file_location(f"xpgrad_compiled_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import the compiled formula at {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where numba looks for the globals of a function from its cache
-    with compiling():
-        spec.loader.exec_module(module)
-    return module
-
-
 # --- the source ---------------------------------------------------------------------------------
 
 
@@ -290,7 +223,7 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-@_one_at_a_time
+@one_at_a_time
 def preamble(
     functions: Sequence[Callable],
     constants: dict,
@@ -327,18 +260,26 @@ def preamble(
     return "\n".join(parts) + "\n"
 
 
-@functools.cache
-def versions() -> str:
-    """What generated text holds copies of: numba's compiling, our own functions, and their constants."""
-    import numba
-
+def _sources() -> str:
+    """A hash of those modules of ours whose code generated text holds copies of."""
     here = Path(__file__).parent
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "register_tiles.py", "products.py", "schedule.py",
     )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(here.glob(pattern))]
-    sources = b"".join(path.read_bytes() for path in copied)
-    return f"numba {numba.__version__}, functions {hashlib.sha256(sources).hexdigest()[:20]}"
+    return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
+
+
+# Taken when this module is imported, with the others: an upgrade while a process runs changes the files, and
+# what the process compiles from the old modules must not be kept under the new ones' hash.
+_LOADED = _sources()
+
+
+def versions() -> str:
+    """What generated text holds copies of: numba's compiling, our own functions, and their constants."""
+    import numba
+
+    return f"numba {numba.__version__}, functions {_LOADED}"
 
 
 def _parse(function: Callable) -> ast.FunctionDef:

@@ -124,7 +124,8 @@ def _slots() -> np.ndarray:
 @functools.cache
 def _compiled_threads() -> Any:
     """The module of `run`, which is called as ``GOMP_parallel`` is, and of what the host's threads call."""
-    from xpgrad.engine.compiler import load, versions
+    from xpgrad.engine.compile_cache import load
+    from xpgrad.engine.compiler import versions
 
     text = f"""# a program's parts in the threads of a host; generated, {versions()}
 from numba import carray, cfunc

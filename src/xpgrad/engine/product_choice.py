@@ -151,7 +151,7 @@ def _processor() -> str:
 
 
 def _path() -> Path:
-    from xpgrad.engine.compiler import cache_folder
+    from xpgrad.engine.compile_cache import cache_folder
 
     return cache_folder() / _FILE
 

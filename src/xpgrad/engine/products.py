@@ -195,7 +195,7 @@ def _matrix(x: np.ndarray) -> Matrix:
 @functools.cache
 def compiled_products(dtype: str) -> Functions:
     """The compiled functions for a dtype."""
-    from xpgrad.engine.compiler import load
+    from xpgrad.engine.compile_cache import load
     from xpgrad.engine.register_tiles import tiles
 
     shape = tiles()
