@@ -327,18 +327,9 @@ def test_out_that_overlaps(jit: str, shift: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_namespace_without_writing() -> None:
-    class Fixed(np.ndarray):
-        def __setitem__(self, key: Any, value: Any) -> None:
-            raise TypeError("'Fixed' does not support item assignment")
-
-    out = np.zeros(3).view(Fixed)
-    with (
-        xpgrad.use_engine("standard"),
-        pytest.raises(
-            TypeError, match=r"relu: out is a Fixed that cannot be written to \('Fixed' does not support"
-        ),
-    ):
-        xpgrad.relu(np.ones(3), out=out)
+    jax = pytest.importorskip("jax", reason="jax is not installed: its arrays cannot be written to")
+    with pytest.raises(TypeError, match=r"relu: out is a \w+ that cannot be written to \("):
+        xpgrad.relu(jax.numpy.ones(3), out=jax.numpy.zeros(3))
 
 
 @pytest.mark.parametrize("jit", ["0", "1"])

@@ -151,7 +151,7 @@ def test_wrong_lengths_of_a_known_form(rng):
             (np.asarray([1, 2]), ValueError),
             (np.asarray([[1, 2, 3]]), ValueError),
             (np.asarray([1.0, 2.0, 3.0]), TypeError),
-            ([1, 2, 3], TypeError),
+            ([1.0, 2, 3], TypeError),
         ]:
             with pytest.raises(error, match="sequence_lens"):
                 xpgrad.lstm(**arrays, sequence_lens=wrong)

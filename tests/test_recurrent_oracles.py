@@ -354,7 +354,8 @@ def test_saturated_gates_have_zero_slope_and_nan_flows(operator: Operator, backe
     dB = np.asarray(grads.dB)
     assert np.isfinite(dB).all()
     assert not dB.any()  # sigmoid and tanh are flat there
-    assert np.asarray(getattr(grads, operator.fields[operator.states[-1]])).all()
+    if operator is not RNN:  # whose state has no way past the activation
+        assert np.asarray(getattr(grads, operator.fields[operator.states[-1]])).all()
 
     spoiled = make_case(operator, np.random.default_rng(4))
     spoiled.arguments["X"][1, 0, 0] = np.nan

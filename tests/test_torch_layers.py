@@ -312,7 +312,7 @@ BOTH_REFUSE = [
     ([ZEROS], {"lengths": [1, 2]}, ValueError, ["lengths", "(2,)", "(3,)"]),
     ([ZEROS], {"lengths": [1, 2, 6]}, ValueError, ["6", "5"]),
     ([ZEROS], {"lengths": [1, -2, 5]}, ValueError, ["-2"]),
-    ([ZEROS], {"lengths": [1.0, 2.0, 5.0]}, TypeError, ["lengths", "torch.float32"]),
+    ([ZEROS], {"lengths": [1.0, 2.0, 5.0]}, TypeError, ["lengths[0] is 1.0", "float"]),
     ([pack_sequence([torch.zeros(2, I)])], {"lengths": [2]}, ValueError, ["lengths", "PackedSequence"]),
     ([pack_sequence([torch.zeros(2, 7)])], {}, RuntimeError, ["input.size(-1)", "7", "input_size = 2"]),
 ]

@@ -13,6 +13,7 @@ from backends import Backend
 from recurrent_cases import (
     GRU,
     LSTM,
+    RNN,
     Case,
     Operator,
     each_operator,
@@ -30,7 +31,7 @@ def case(rng: np.random.Generator) -> Case:
 
 
 def case_of(operator: Operator, rng: np.random.Generator) -> Case:
-    more = {"peepholes": True} if operator is LSTM else {"linear_before_reset": 1}
+    more: dict[str, Any] = {LSTM: {"peepholes": True}, GRU: {"linear_before_reset": 1}}.get(operator, {})
     return make_case(operator, rng, lengths=[5, 0, 2], direction="reverse", **more)
 
 
@@ -55,6 +56,7 @@ def test_is_the_forward_and_the_gradient(
 ORDER = {
     LSTM: ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
     GRU: ("X", "W", "R", "B", "sequence_lens", "initial_h"),
+    RNN: ("X", "W", "R", "B", "sequence_lens", "initial_h"),
 }
 
 

@@ -312,8 +312,10 @@ class NumpyEngine(NumpyImages, StandardEngine):
         self.team.run(code.part_function().address, ctypes.addressof(data), parts)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-        """A view of `out`, unless the shape asks for a copy."""
+        """A view of `out`, unless the shape asks for a copy, or the view cannot be written to."""
         lifted = self.lift(out)
+        if not lifted.flags.writeable:
+            return None
         if lifted.shape == shape:
             return lifted
         return lifted.reshape(shape) if lifted.flags.c_contiguous else None
