@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from xpgrad import engine as engines
 from xpgrad.engine.foreign import ForeignEngine, ForeignProgram
 from xpgrad.engine.program import Program, address_of
-from xpgrad.engine.recorder import CannotRecordError, Recorder
+from xpgrad.engine.recorder import CannotRecordError, Recorder, row_major
 
 _MOST = 512  # forms
 _known: dict[tuple, Any] = {}  # of each form its program and the type of its results, None without a program
@@ -169,7 +168,7 @@ class _Writing:
         """What ``compute`` returns: recorded arrays."""
         given = {name: array for name, array in arrays.items() if array is not None}
         self.arrays = list(given.values())
-        layouts = {name: (array.shape, _row_major(array.shape)) for name, array in given.items()}
+        layouts = {name: (array.shape, row_major(array.shape)) for name, array in given.items()}
         self.recorder = Recorder(self._engine, layouts, self.arrays[0].dtype)
         return compute(operator, arrays, self.recorder, **options)
 
@@ -213,7 +212,3 @@ def write_program(
     inputs = [number_of[address_of(array)] for array in writing.arrays]
     made = sum(result is not None for result in results)
     return ForeignProgram(program, [*inputs, *range(len(standing), len(standing) + made)])
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -176,7 +176,7 @@ class RecordedNamespace:
         x = self._recorder.contiguous(x)
         if not x.is_fixed:
             raise CannotRecordError("another shape of an array whose sizes the lengths decide")
-        return x.view(x.offset, tuple(shape), _row_major(shape))
+        return x.view(x.offset, tuple(shape), row_major(shape))
 
     def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
         """With one more axis of size 1."""
@@ -287,7 +287,7 @@ class Recorder:
     def fresh(self, sizes: Sizes) -> Recorded:
         """New memory, to be written first."""
         shape = tuple(map(most, sizes))
-        return Recorded(self, Block(prod(shape)), 0, tuple(sizes), _row_major(shape))
+        return Recorded(self, Block(prod(shape)), 0, tuple(sizes), row_major(shape))
 
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Let an array's memory be the target's, where it is all of a memory that is free for it."""
@@ -513,7 +513,8 @@ class Recorder:
         return result
 
 
-def _row_major(shape: Sequence[int]) -> Strides:
+def row_major(shape: Sequence[int]) -> Strides:
+    """The strides, in elements, of an array whose elements follow one another."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
