@@ -318,11 +318,12 @@ def test_ten_threads_at_once_in_turns_with_numpy(rng: np.random.Generator) -> No
     wrong: list[Any] = []
 
     def work() -> None:
-        for _ in range(20):
-            value, grad = run(W)
-            same = np.allclose(value, expected[0]) and np.allclose(grad, expected[1], rtol=1e-12)
-            if not same or not np.allclose(xpgrad.lstm(*given).H_all, states):
-                wrong.append(value)
+        with jax.enable_x64(True):  # belongs to a thread
+            for _ in range(20):
+                value, grad = run(W)
+                same = np.allclose(value, expected[0]) and np.allclose(grad, expected[1], rtol=1e-12)
+                if not same or not np.allclose(xpgrad.lstm(*given).H_all, states):
+                    wrong.append(value)
 
     threads = [threading.Thread(target=work) for _ in range(10)]
     for thread in threads:

@@ -264,6 +264,18 @@ _register(gradient_p, _plain_gradient, _cpu_gradient)
 _register(tangent_p, _plain_tangent, _plain_tangent)
 
 
+def _abstract_tangent(
+    *avals: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes
+) -> list[Any]:
+    """A tangent has its output's form. Reverse mode asks for no more, so a form is never refused."""
+    return [y.to_tangent_aval() for y in _abstract(_plain_forward)(
+        *avals[: len(present)], kernel=kernel, present=present, attributes=attributes
+    )]  # fmt: skip
+
+
+tangent_p.def_abstract_eval(_abstract_tangent)
+
+
 def _is_zero(tangent: Any) -> bool:
     return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
 
