@@ -47,8 +47,10 @@ FAMILIES = {
     "recurrent": {
         "LSTM": Case((C, 5), (T, N, C), 1),
         "GRU": Case((C, 5), (T, N, C), 1),
+        "RNN": Case((C, 5), (T, N, C), 1),
         "LSTMCell": Case((C, 5), (N, C)),
         "GRUCell": Case((C, 5), (N, C)),
+        "RNNCell": Case((C, 5), (N, C)),
     },
     "convolutions": {
         f"Conv{kind}{n}d": Case((C, 4, 3), (N, C, *(5, 6, 4)[:n]))

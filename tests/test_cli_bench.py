@@ -155,7 +155,7 @@ def _gradients_of_tensors(impl, work):
 @pytest.mark.parametrize(
     ("operator", "lengths", "dtype"),
     [
-        *itertools.product(["lstm", "gru"], [None, (1, 5)], ["float32", "float64"]),
+        *itertools.product(["lstm", "gru", "rnn"], [None, (1, 5)], ["float32", "float64"]),
         ("lstm-peephole", None, "float32"),
         ("gru-reset-before", None, "float32"),
     ],
@@ -165,7 +165,9 @@ def test_recurrent_implementations_compute_the_same(operator, lengths, dtype):
     torch = _torch()
     work = Recurrent(operator, (5, 3, 4, 6), lengths, dtype)
     expected = _gradients_of_tensors("torch", work)
-    assert len(expected) == {"lstm": 7, "gru": 6, "lstm-peephole": 8, "gru-reset-before": 6}[operator]
+    assert (
+        len(expected) == {"lstm": 7, "gru": 6, "rnn": 6, "lstm-peephole": 8, "gru-reset-before": 6}[operator]
+    )
     for found in (_gradients_of_tensors("xpgrad-torch", work), _gradients_of_arrays(work)):
         assert set(found) == set(expected)
         for name, gradient in found.items():

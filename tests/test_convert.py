@@ -9,7 +9,7 @@ import xpgrad
 from xpgrad import convert
 
 LAYOUTS = ("onnx", "torch", "keras", "cudnn")
-GATES = {"lstm": 4, "gru": 3}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 def onnx_parameters(operator, front=(), zero_recurrence_bias=False, seed=0):
@@ -34,7 +34,7 @@ def assert_same(actual, expected):
 @pytest.mark.parametrize("front", [(), (2,)])
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("linear_before_reset", [0, 1])
-@pytest.mark.parametrize("operator", ["lstm", "gru"])
+@pytest.mark.parametrize("operator", GATES)
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(LAYOUTS, 2)))
 def test_every_pair_and_back(operator, linear_before_reset, source, target, gradients, front):
     options = {"linear_before_reset": linear_before_reset, "gradients": gradients}
@@ -51,7 +51,7 @@ def test_every_pair_and_back(operator, linear_before_reset, source, target, grad
         assert_same(to(there, target, "onnx"), onnx)
 
 
-@pytest.mark.parametrize("operator", ["lstm", "gru"])
+@pytest.mark.parametrize("operator", GATES)
 def test_one_bias_and_back(operator):
     """Keras' single bias: exact where the recurrence bias is 0, the sum otherwise."""
     onnx = onnx_parameters(operator, zero_recurrence_bias=True)
@@ -79,15 +79,15 @@ def test_order_of_gates_is_named_rows():
         assert "".join(chr(int(code)) for code in rows) == order, (operator, target)
 
 
-@pytest.mark.parametrize("operator", ["lstm", "gru"])
+@pytest.mark.parametrize("operator", GATES)
 def test_torch_computes_the_same(operator):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     torch.manual_seed(0)
-    module = (torch.nn.LSTM if operator == "lstm" else torch.nn.GRU)(3, 5).double()
+    module = getattr(torch.nn, operator.upper())(3, 5).double()
     weights = {name.removesuffix("_l0"): p.detach().numpy() for name, p in module.named_parameters()}
     onnx = {k: v[None] for k, v in convert(operator, weights, "torch", "onnx").items()}
     X = np.random.default_rng(1).normal(size=(6, 2, 3))
-    options = {} if operator == "lstm" else {"linear_before_reset": 1}
+    options = {"linear_before_reset": 1} if operator == "gru" else {}
     ours, pullback = xpgrad.vjp(getattr(xpgrad, operator), X, onnx["W"], onnx["R"], onnx["B"], **options)
     theirs, _ = module(torch.from_numpy(X))
     np.testing.assert_allclose(ours.H_all[:, 0], theirs.detach().numpy(), rtol=1e-12, atol=1e-14)
@@ -148,7 +148,9 @@ def test_gradients_of_one_bias():
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("rnn", {}, "onnx", "torch"), {}, ValueError, "operator is 'rnn', expected one of 'lstm'"),
+        (("mgu", {}, "onnx", "torch"), {}, ValueError, "operator is 'mgu', expected one of 'lstm'"),
+        (("rnn", {}, "flax", "torch"), {}, ValueError, "source is 'flax', expected one of 'onnx'"),
+        (("rnn", {}, "onnx", "equinox"), {}, ValueError, "target is 'equinox', expected one of 'onnx'"),
         (("lstm", {}, "caffe", "torch"), {}, ValueError, "source is 'caffe', expected one of"),
         (("lstm", {}, "onnx", "caffe"), {}, ValueError, "target is 'caffe', expected one of 'onnx', 'torch'"),
         (("lstm", [], "onnx", "torch"), {}, TypeError, "parameters is a list, expected a mapping of names"),

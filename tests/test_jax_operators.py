@@ -64,7 +64,13 @@ def assert_same(name: str, arrays: list[Any], **options: Any) -> None:
 
 def test_every_operator_with_a_gradient_is_there() -> None:
     gradients = {name.removesuffix("_grad") for name in xpgrad.__all__ if name.endswith("_grad")}
-    assert gradients - set(xpgrad_jax.__all__) <= {"gate_inputs", "rnn", "rnn_cell", "layer_norm_lstm", "layer_norm_gru"}
+    assert gradients - set(xpgrad_jax.__all__) <= {
+        "gate_inputs",
+        "rnn",
+        "rnn_cell",
+        "layer_norm_lstm",
+        "layer_norm_gru",
+    }
     assert len(ACTIVATIONS) >= 20
 
 

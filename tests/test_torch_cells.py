@@ -1,4 +1,4 @@
-"""xpgrad_torch.LSTMCell and GRUCell beside PyTorch's, and what both have on top."""
+"""xpgrad_torch.LSTMCell, GRUCell and RNNCell beside PyTorch's, and what both have on top."""
 
 import copy
 
@@ -24,7 +24,7 @@ from torch_cases import (
     random_states,
 )
 
-every_cell = pytest.mark.parametrize("name", ["LSTMCell", "GRUCell"])
+every_cell = pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])
 OPTIONS = [
     ("LSTMCell", {}),
     ("LSTMCell", {"peephole": True, "clip": 0.45}),
@@ -34,6 +34,10 @@ OPTIONS = [
     ("GRUCell", {"reset_after": False}),
     ("GRUCell", {"clip": 0.45, "bias": False}),
     ("GRUCell", {"activations": ["HardSigmoid", "Elu"], "activation_alpha": [0.3, 0.8]}),
+    ("RNNCell", {}),
+    ("RNNCell", {"nonlinearity": "relu"}),
+    ("RNNCell", {"clip": 0.45, "bias": False}),
+    ("RNNCell", {"activations": ["Elu"], "activation_alpha": [0.8]}),
 ]
 
 
@@ -113,7 +117,7 @@ def test_gradcheck(name, options):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("LSTMCell", {"peephole": True}), ("GRUCell", {}), ("GRUCell", {"reset_after": False})],
+    [("LSTMCell", {"peephole": True}), ("GRUCell", {}), ("GRUCell", {"reset_after": False}), ("RNNCell", {})],
 )
 def test_gradgradcheck(name, options):
     torch.manual_seed(3)
@@ -169,7 +173,9 @@ def test_peephole_parameter():
 def test_repr(name):
     assert repr(OURS[name](3, 4, bias=False)) == repr(THEIRS[name](3, 4, bias=False))
     extras = {"clip": 2.0, "activation_alpha": [0.4]}
-    extras["activations"] = ["HardSigmoid", "Tanh", "Tanh"][: 3 if name == "LSTMCell" else 2]
+    extras["activations"] = ["HardSigmoid", "Tanh", "Tanh"][
+        : {"LSTMCell": 3, "GRUCell": 2, "RNNCell": 1}[name]
+    ]
     ours = OURS[name](3, 4, **extras)
     assert repr(eval(repr(ours), {name: OURS[name]})) == repr(ours)
     assert "clip=2.0" in repr(ours)
@@ -183,7 +189,7 @@ STATE = torch.zeros(N, H)
     [
         *(
             (name, *case)
-            for name in ("LSTMCell", "GRUCell")
+            for name in ("LSTMCell", "GRUCell", "RNNCell")
             for case in [
                 (["a step"], TypeError, ["input", "str", "torch.Tensor"]),
                 ([torch.zeros(T, N, I)], ValueError, ["input", "3", "1", "2"]),
@@ -211,6 +217,8 @@ def test_bad_input(name, args, error, words):
         ("LSTMCell", {"peephole_gradient": "half"}, ValueError, ["LSTMCell", "peephole_gradient", "'half'"]),
         ("LSTMCell", {"activations": ["Tanh"] * 6}, ValueError, ["activations", "6", "3"]),
         ("GRUCell", {"activations": ["Tanh"] * 3}, ValueError, ["activations", "3", "2"]),
+        ("RNNCell", {"activations": ["Tanh"] * 2}, ValueError, ["activations", "2", "1"]),
+        ("RNNCell", {"nonlinearity": "gelu"}, ValueError, ["RNNCell", "nonlinearity", "'gelu'"]),
         ("GRUCell", {"reset_after": "no"}, TypeError, ["GRUCell", "reset_after", "'no'"]),
     ],
 )

@@ -91,7 +91,9 @@ X3, X2 = (6, 4, 3), (4, 3)
 LAYERS = {
     "LSTM": ((3, 5, 2), {"bidirectional": True}, X3),
     "GRU": ((3, 5, 2), {"batch_first": True}, X3),
+    "RNN": ((3, 5), {"nonlinearity": "relu"}, X3),
     "LSTMCell": ((3, 5), {}, X2),
+    "RNNCell": ((3, 5), {}, X2),
     "GRUCell": ((3, 5), {}, X2),
     **{f"Conv{n}d": ((3, 4, 2), {"padding": 1}, (4, 3, 5, 6, 4)[: n + 2]) for n in (1, 2, 3)},
     **{f"ConvTranspose{n}d": ((3, 4, 2), {"stride": 2}, (4, 3, 5, 6, 4)[: n + 2]) for n in (1, 2, 3)},
@@ -155,7 +157,7 @@ def test_less_memory(rnn, save, place):
 def test_per_sample_gradients_of_a_module(name, place):
     ours, (X,) = example(name, xpgrad_torch, place)
     parameters = dict(ours.named_parameters())
-    axis = 1 if name == "LSTM" else 0
+    axis = 0 if LAYERS[name][1].get("batch_first") or len(X.shape) == 2 else 1
 
     def loss(parameters, x):
         return tensors_in(functional_call(ours, parameters, (x,)))[0].square().sum()
@@ -183,7 +185,7 @@ def test_autocast(name, dtype, place):
 @every_module
 @pytest.mark.parametrize("given", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_autocast_gives_pytorchs_dtypes(name, given, place):
-    if name in ("LSTM", "GRU", "LSTMCell", "GRUCell") and given != torch.float32:
+    if name.startswith(("LSTM", "GRU", "RNN")) and given != torch.float32:
         pytest.skip("autocast of recurrent modules takes float32, as their weights are")
     found = []
     for family in (nn, xpgrad_torch):

@@ -399,6 +399,7 @@ MODULES = {
     "LSTM": (lambda: xpgrad_torch.LSTM(2, 3, 2, bidirectional=True, dtype=torch.float64), (4, 5, 2), 1),
     "LSTM-first": (lambda: xpgrad_torch.LSTM(2, 3, batch_first=True, dtype=torch.float64), (5, 4, 2), 0),
     "GRU": (lambda: xpgrad_torch.GRU(2, 3, 2, dtype=torch.float64), (4, 5, 2), 1),
+    "RNN": (lambda: xpgrad_torch.RNN(2, 3, nonlinearity="relu", dtype=torch.float64), (4, 5, 2), 1),
     "LSTMCell": (lambda: xpgrad_torch.LSTMCell(2, 3, dtype=torch.float64), (5, 2), 0),
     "GRUCell": (lambda: xpgrad_torch.GRUCell(2, 3, dtype=torch.float64), (5, 2), 0),
     "Conv2d": (lambda: xpgrad_torch.Conv2d(2, 4, 3, dtype=torch.float64), (5, 2, 6, 5), 0),

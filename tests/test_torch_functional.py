@@ -29,12 +29,21 @@ CELL = {
 }
 LSTM = {**SEQUENCE, "initial_c": SEQUENCE["initial_h"], "P": lambda T, N, I, H, D, G: (D, 3 * H)}
 LSTM_CELL = {**CELL, "C": CELL["H"], "P": lambda T, N, I, H, D, G: (3 * H,)}
-SHAPES = {"lstm": (4, LSTM), "gru": (3, SEQUENCE), "lstm_cell": (4, LSTM_CELL), "gru_cell": (3, CELL)}
+SHAPES = {
+    "lstm": (4, LSTM),
+    "gru": (3, SEQUENCE),
+    "rnn": (1, SEQUENCE),
+    "lstm_cell": (4, LSTM_CELL),
+    "gru_cell": (3, CELL),
+    "rnn_cell": (1, CELL),
+}
 COTANGENTS = {
     "lstm": ("grad_H_all", "grad_H_t", "grad_C_t"),
     "gru": ("grad_H_all", "grad_H_t"),
+    "rnn": ("grad_H_all", "grad_H_t"),
     "lstm_cell": ("grad_H", "grad_C"),
     "gru_cell": ("grad_H",),
+    "rnn_cell": ("grad_H",),
 }
 OPTIONS = {
     "lstm": {
@@ -50,6 +59,11 @@ OPTIONS = {
         "clip-before": {"clip": 0.7},
         "activations": {"activations": ["HardSigmoid", "Elu"], "activation_alpha": [0.3, 0.9]},
     },
+    "rnn": {
+        "plain": {},
+        "clip": {"clip": 0.7},
+        "activations": {"activations": ["Elu"], "activation_alpha": [0.9]},
+    },
 }
 DIRECTIONS = {"reverse": {"direction": "reverse"}, "bidirectional": {"direction": "bidirectional"}}
 CASES = [
@@ -61,7 +75,7 @@ CASES = [
     }.items()
 ]
 every_operator = pytest.mark.parametrize("name", SHAPES)
-sequences = pytest.mark.parametrize("name", ["lstm", "gru"])
+sequences = pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
 
 
 def operands(name, seed=0, directions=1, dtype=torch.float64, grad=True, sizes=(T, N, I, H)):
@@ -192,6 +206,8 @@ def asked(monkeypatch):
         ("gru", ("X",)),
         ("gru", ("B", "initial_h")),
         ("gru", ("R", "W")),
+        ("rnn", ("R", "initial_h")),
+        ("rnn_cell", ("X", "R")),
         ("lstm_cell", ("H", "P")),
         ("lstm_cell", ("C", "W", "B")),
         ("gru_cell", ("H", "R")),
@@ -219,7 +235,7 @@ def test_only_what_requires_a_gradient_is_computed(asked, name, needed):
     ("name", "used"),
     [
         *(("lstm", used) for used in [(0,), (1,), (2,), (0, 2), (1, 2)]),
-        *((name, (k,)) for name in ("gru", "lstm_cell") for k in (0, 1)),
+        *((name, (k,)) for name in ("gru", "rnn", "lstm_cell") for k in (0, 1)),
     ],
 )
 def test_unused_outputs_have_no_cotangent(asked, name, used):
@@ -367,6 +383,9 @@ def test_saved_operand_changed_in_place_is_noticed(name):
         ("gru", {"R": None}, TypeError, ["R", "NoneType", "torch.Tensor"]),
         ("gru", {"W": torch.zeros(1, 9, 6).double()}, ValueError, ["W", "(1, 9, 6)", "(1, 9, 2)"]),
         ("gru", {"linear_before_reset": 2}, ValueError, ["linear_before_reset", "2", "0", "1"]),
+        ("rnn", {"R": None}, TypeError, ["R", "NoneType", "torch.Tensor"]),
+        ("rnn", {"W": torch.zeros(1, 3, 6).double()}, ValueError, ["W", "(1, 3, 6)", "(1, 3, 2)"]),
+        ("rnn_cell", {"clip": -1.0}, ValueError, ["clip", "-1.0"]),
         ("lstm_cell", {"C": None}, TypeError, ["C", "NoneType", "torch.Tensor"]),
         ("lstm_cell", {"H": torch.zeros(2, 3).double()}, ValueError, ["H", "(2, 3)", "(3, 3)"]),
         ("lstm_cell", {"peephole": "partial"}, ValueError, ["peephole", "'partial'"]),
@@ -423,6 +442,7 @@ def test_lower_precision_against_float64(name, dtype, tolerance):
         ("lstm", {"input_forget": True}),
         ("gru", {"linear_before_reset": 1}),
         ("gru", {"linear_before_reset": 0, "clip": 1.5}),
+        ("rnn", {"clip": 1.5}),
     ],
 )
 def test_steps_of_the_cell_make_the_sequence(name, attributes):

@@ -1,4 +1,4 @@
-"""xpgrad_torch.LSTM and GRU beside PyTorch's, and what both have on top."""
+"""xpgrad_torch.LSTM, GRU and RNN beside PyTorch's, and what both have on top."""
 
 import copy
 import io
@@ -40,12 +40,16 @@ PROJECTED = {
     "projected": {"proj_size": 3},
     "projected-both-two": {"proj_size": 3, "bidirectional": True, "num_layers": 2},
 }
-every_rnn = pytest.mark.parametrize("rnn", ["LSTM", "GRU"])
+RELU = {
+    "relu": {"nonlinearity": "relu"},
+    "relu-both-two": {"nonlinearity": "relu", "bidirectional": True, "num_layers": 2},
+}
+every_rnn = pytest.mark.parametrize("rnn", ["LSTM", "GRU", "RNN"])
 every_stack = pytest.mark.parametrize(
     ("rnn", "stack"),
     [
         pytest.param(rnn, stack, id=f"{rnn}-{name}")
-        for rnn, stacks in {"LSTM": {**STACKS, **PROJECTED}, "GRU": STACKS}.items()
+        for rnn, stacks in {"LSTM": {**STACKS, **PROJECTED}, "GRU": STACKS, "RNN": {**STACKS, **RELU}}.items()
         for name, stack in stacks.items()
     ],
 )
@@ -115,7 +119,9 @@ def test_lengths_equal_packing(rnn, stack):
     assert_same(theirs, ours, [X, *states], call)
 
 
-@pytest.mark.parametrize(("rnn", "stack"), [("LSTM", {}), ("LSTM", {"proj_size": 3}), ("GRU", {})])
+@pytest.mark.parametrize(
+    ("rnn", "stack"), [("LSTM", {}), ("LSTM", {"proj_size": 3}), ("GRU", {}), ("RNN", {})]
+)
 def test_length_zero_passes_the_initial_state_through(rnn, stack):
     _, ours = pair(rnn, I, H, bidirectional=True, **stack)
     X = torch.randn(T, N, I, dtype=torch.float64)
@@ -134,6 +140,7 @@ def test_length_zero_passes_the_initial_state_through(rnn, stack):
         ("LSTM", {"proj_size": 3}),
         ("GRU", {}),
         ("GRU", {"bidirectional": True, "num_layers": 2}),
+        ("RNN", {"bidirectional": True, "num_layers": 2, "nonlinearity": "relu"}),
     ],
 )
 def test_padding_does_not_leak(rnn, stack):
@@ -244,6 +251,10 @@ SHARED_ERRORS = [
     [
         *(("LSTM", *case) for case in SHARED_ERRORS),
         *(("GRU", *case) for case in SHARED_ERRORS),
+        *(("RNN", *case) for case in SHARED_ERRORS),
+        ("RNN", {"nonlinearity": "gelu"}, ValueError, ["RNN", "nonlinearity", "'gelu'", "'tanh'", "'relu'"]),
+        ("RNN", {"nonlinearity": "relu", "activations": ["Elu"]}, ValueError, ["'relu'", "'Elu'"]),
+        ("RNN", {"proj_size": 2}, ValueError, ["RNN", "proj_size", "2"]),
         ("LSTM", {"proj_size": 9}, ValueError, ["proj_size"]),
         (
             "LSTM",
@@ -283,6 +294,7 @@ EXTRAS = {
         "activation_alpha": [0.3],
         "activation_beta": [0.4],
     },
+    "RNN": {"clip": 2.5, "activations": ["HardSigmoid"], "activation_alpha": [0.3], "activation_beta": [0.4]},
 }
 
 
@@ -323,6 +335,8 @@ BOTH_REFUSE = [
     [
         *(("LSTM", *case) for case in BOTH_REFUSE),
         *(("GRU", *case) for case in BOTH_REFUSE),
+        *(("RNN", *case) for case in BOTH_REFUSE),
+        ("RNN", [ZEROS, (STATE, STATE)], {}, TypeError, ["hx is tuple of 2", "torch.Tensor"]),
         ("LSTM", [ZEROS, STATE], {}, TypeError, ["hx is Tensor", "(h_0, c_0)"]),
         ("LSTM", [ZEROS, (STATE,)], {}, TypeError, ["hx is tuple of 1", "(h_0, c_0)"]),
         ("LSTM", [ZEROS, (STATE, 0)], {}, TypeError, ["c_0 is int", "torch.Tensor"]),
@@ -389,7 +403,9 @@ def test_dropout_draws_what_torch_draws(rnn, kind):
     assert_same(theirs, ours, [X], call)
 
 
-@pytest.mark.parametrize(("rnn", "used"), [("LSTM", 0), ("LSTM", 1), ("LSTM", 2), ("GRU", 0), ("GRU", 1)])
+@pytest.mark.parametrize(
+    ("rnn", "used"), [("LSTM", 0), ("LSTM", 1), ("LSTM", 2), ("GRU", 0), ("GRU", 1), ("RNN", 0), ("RNN", 1)]
+)
 def test_one_output_used(rnn, used):
     theirs, ours = pair(rnn, I, H, 2)
     X = torch.randn(T, N, I, dtype=torch.float64, requires_grad=True)
@@ -483,6 +499,12 @@ CHECKED = {
         "before-clip": {"clip": 0.45, "reset_after": False},
         "activations": {"activations": ["HardSigmoid", "Elu"], "activation_alpha": [0.3, 0.8]},
     },
+    "RNN": {
+        **SHARED_OPTIONS,
+        "relu": {"nonlinearity": "relu", "bidirectional": True},
+        "clip": {"clip": 0.45},
+        "activations": {"activations": ["Elu"], "activation_alpha": [0.8]},
+    },
 }
 
 
@@ -512,6 +534,7 @@ def test_gradcheck(rnn, options, lengths):
         ("GRU", {"bidirectional": True}),
         ("GRU", {"num_layers": 2}),
         ("GRU", {"reset_after": False}),
+        ("RNN", {"bidirectional": True}),
     ],
 )
 def test_gradgradcheck(rnn, options):

@@ -23,6 +23,8 @@ MODULES = {
     "LSTM-peephole": (lambda: xpgrad_torch.LSTM(2, 3, batch_first=True, peephole=True, clip=2.0), (4, 5, 2)),
     "LSTM-projected": (lambda: xpgrad_torch.LSTM(2, 3, proj_size=2), (4, 5, 2)),
     "GRU": (lambda: xpgrad_torch.GRU(2, 3, 2, reset_after=False), (4, 5, 2)),
+    "RNN": (lambda: xpgrad_torch.RNN(2, 3, 2, bidirectional=True), (4, 5, 2)),
+    "RNNCell": (lambda: xpgrad_torch.RNNCell(2, 3), (4, 2)),
     "LSTMCell": (lambda: xpgrad_torch.LSTMCell(2, 3), (4, 2)),
     "LSTMCell-without-bias": (lambda: xpgrad_torch.LSTMCell(2, 3, bias=False), (4, 2)),
     "GRUCell": (lambda: xpgrad_torch.GRUCell(2, 3), (4, 2)),

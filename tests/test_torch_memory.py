@@ -10,7 +10,7 @@ from torch_cases import OURS, flat
 from xpgrad_torch import functional
 
 T, N, I, H = 7, 4, 3, 5
-every_rnn = pytest.mark.parametrize("rnn", ["LSTM", "GRU"])
+every_rnn = pytest.mark.parametrize("rnn", ["LSTM", "GRU", "RNN"])
 STACKS = {
     "one": {},
     "both-two": {"bidirectional": True, "num_layers": 2, "batch_first": True},
@@ -32,9 +32,9 @@ def example(rnn, stack, dtype):
     torch.manual_seed(1)
     options = dict(stack)
     if "clip" in options:
-        names = {"LSTM": ["HardSigmoid", "Tanh", "Softsign"], "GRU": ["HardSigmoid", "Softsign"]}[rnn]
-        plain = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[rnn]
-        options["activations"] = names + plain
+        names = {"LSTM": ["HardSigmoid", "Tanh", "Softsign"], "GRU": ["HardSigmoid", "Softsign"]}
+        plain = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+        options["activations"] = names.get(rnn, ["Softsign"]) + plain.get(rnn, ["Elu"])
     module = OURS[rnn](I, H, **options, dtype=dtype)
     X = torch.randn(*((N, T) if module.batch_first else (T, N)), I, dtype=dtype, requires_grad=True)
     rows = module.num_layers * (2 if module.bidirectional else 1)
@@ -111,13 +111,16 @@ def kept(function, *inputs):
 
 @every_rnn
 def test_what_is_kept(rnn):
-    """Per step and sequence: H_all and gates of all steps, or nothing, or the k-th states."""
+    """Per step and sequence: H_all and gates of all steps, or nothing, or the k-th states.
+
+    Of an RNN H_all alone, which is its output.
+    """
     steps, batch, hidden = 60, 8, 16
     module = OURS[rnn](4, hidden, dtype=torch.float64)
     X = torch.randn(steps, batch, 4, dtype=torch.float64)
     biases = module.bias_ih_l0.numel() + module.bias_hh_l0.numel()
     sequence, state = steps * batch * hidden, batch * hidden
-    everything, states = (6, 2) if rnn == "LSTM" else (5, 1)
+    everything, states = {"LSTM": (6, 2), "GRU": (5, 1), "RNN": (1, 1)}[rnn]
 
     def numbers(save):
         module.save = save

@@ -23,6 +23,8 @@ MODULES = {
     "LSTM-projected": (lambda **k: xpgrad_torch.LSTM(3, 4, batch_first=True, proj_size=2, **k), SEQUENCES),
     "GRU": (lambda **k: xpgrad_torch.GRU(3, 4, 2, batch_first=True, **k), SEQUENCES),
     "GRU-save": (lambda **k: xpgrad_torch.GRU(3, 4, batch_first=True, save=2, **k), SEQUENCES),
+    "RNN": (lambda **k: xpgrad_torch.RNN(3, 4, batch_first=True, nonlinearity="relu", **k), SEQUENCES),
+    "RNNCell": (lambda **k: xpgrad_torch.RNNCell(3, 4, **k), STEPS),
     "LSTMCell": (lambda **k: xpgrad_torch.LSTMCell(3, 4, peephole=True, **k), STEPS),
     "GRUCell": (lambda **k: xpgrad_torch.GRUCell(3, 4, reset_after=False, **k), STEPS),
     "Conv1d": (lambda **k: xpgrad_torch.Conv1d(3, 4, 3, padding="same", **k), (N, 3, 7)),

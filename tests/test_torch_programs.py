@@ -12,8 +12,8 @@ import xpgrad_torch  # noqa: E402
 from xpgrad_torch import functional  # noqa: E402
 
 N, I, H = 3, 4, 5
-CELLS = {"LSTMCell": torch.nn.LSTMCell, "GRUCell": torch.nn.GRUCell}
-LAYERS = {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
+CELLS = {name: getattr(torch.nn, name) for name in ("LSTMCell", "GRUCell", "RNNCell")}
+LAYERS = {name: getattr(torch.nn, name) for name in ("LSTM", "GRU", "RNN")}
 
 
 def pair(name, **options):

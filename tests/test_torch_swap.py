@@ -55,7 +55,7 @@ def test_single_module_is_replaced_and_left_alone():
     assert xpgrad_torch.swap(ours) is ours
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTMCell", "GRUCell"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"])
 def test_each_known_module_computes_the_same(name):
     torch.manual_seed(3)
     options = {} if name.endswith("Cell") else {"num_layers": 2, "bidirectional": True}
@@ -85,7 +85,7 @@ def test_subclasses_and_others_are_left_alone():
     class Mine(nn.LSTM):
         pass
 
-    model = nn.ModuleDict({"mine": Mine(2, 3), "rnn": nn.RNN(2, 3), "cell": nn.RNNCell(2, 3)})
+    model = nn.ModuleDict({"mine": Mine(2, 3), "linear": nn.Linear(2, 3), "cell": nn.RNNCell(2, 3)})
     kept = dict(model.items())
     kept["parametrized"] = nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0")
     model["parametrized"] = kept["parametrized"]
@@ -238,7 +238,7 @@ def test_nothing_is_printed_unasked(capsys):
     assert not capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTMCell", "GRUCell", "Conv1d", "ConvTranspose3d"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN", "LSTMCell", "RNNCell", "Conv1d", "ConvTranspose3d"])
 def test_unswap_is_the_way_back(name):
     theirs = getattr(nn, name)(3, 4, *([3] if "Conv" in name else []))
     model = nn.ModuleList([theirs, nn.ModuleList([theirs])])
@@ -256,7 +256,7 @@ def test_unswap_is_the_way_back(name):
     assert torch.equal(a[0], b[0])
 
 
-@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell"])
+@pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "RNNCell"])
 def test_cells_stay_unless_asked_for(name):
     cell = getattr(nn, name)(3, 4)
     model = nn.ModuleDict({"cell": cell})

@@ -15,6 +15,7 @@ MODULES = {
     "PReLU": (xpgrad_torch.PReLU, (3, 4)),
     "LSTM": (lambda: xpgrad_torch.LSTM(4, 5), (3, 2, 4)),
     "GRU": (lambda: xpgrad_torch.GRU(4, 5, save="states"), (3, 2, 4)),
+    "RNN": (lambda: xpgrad_torch.RNN(4, 5), (3, 2, 4)),
     "LSTMCell": (lambda: xpgrad_torch.LSTMCell(4, 5), (3, 4)),
     "GRUCell": (lambda: xpgrad_torch.GRUCell(4, 5), (3, 4)),
     "Conv1d": (lambda: xpgrad_torch.Conv1d(4, 5, 2), (3, 4, 6)),

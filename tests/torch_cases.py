@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import PackedSequence
 import xpgrad_torch
 
 T, N, I, H = 5, 3, 2, 4
-THEIRS = {name: getattr(nn, name) for name in ("LSTM", "GRU", "LSTMCell", "GRUCell")}
+THEIRS = {name: getattr(nn, name) for name in ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")}
 OURS = {name: getattr(xpgrad_torch, name) for name in THEIRS}
 
 
@@ -21,7 +21,7 @@ def pair(name, *args, seed=0, dtype=torch.float64, **kwargs):
 
 
 def random_states(module, batch=(N,), dtype=torch.float64):
-    """Return a tuple of random initial states: two for an LSTM, one for a GRU."""
+    """Return a tuple of random initial states: two for an LSTM, else one."""
     sizes = [module.hidden_size] * (2 if type(module).__name__.startswith("LSTM") else 1)
     layers = ()
     if isinstance(module, nn.RNNBase):

@@ -100,6 +100,8 @@ _GRU = {
 }  # fmt: skip
 _LSTM_CELL = {"X": "N I", "H": "N H", "C": "N H", "W": "4H I", "R": "4H H", "B": "8H", "P": "3H"}
 _GRU_CELL = {"X": "N I", "H": "N H", "W": "3H I", "R": "3H H", "B": "6H"}
+_RNN = {"X": "T N I", "W": "D H I", "R": "D H H", "B": "D 2H", "sequence_lens": "N", "initial_h": "D N H"}
+_RNN_CELL = {"X": "N I", "H": "N H", "W": "H I", "R": "H H", "B": "2H"}
 _BOTH = {"direction": "bidirectional"}
 
 OPERATORS = {
@@ -111,10 +113,15 @@ OPERATORS = {
     "gru-both": Operator(
         functional.gru, functional._GRU, _GRU, _BOTH | {"linear_before_reset": 1}, sizes={"D": 2}
     ),
+    "rnn": Operator(functional.rnn, functional._RNN, _RNN, {"clip": 1.5}),
+    "rnn-both": Operator(
+        functional.rnn, functional._RNN, _RNN, _BOTH | {"activations": ["Softplus", "Elu"]}, sizes={"D": 2}
+    ),
     "lstm_cell": Operator(
         functional.lstm_cell, functional._LSTM_CELL, _LSTM_CELL, {"activations": ["Sigmoid", "Tanh", "Elu"]}
     ),
     "gru_cell": Operator(functional.gru_cell, functional._GRU_CELL, _GRU_CELL),
+    "rnn_cell": Operator(functional.rnn_cell, functional._RNN_CELL, _RNN_CELL),
     "conv1d": Operator(
         functional.conv1d,
         convolution._CONV,

@@ -34,7 +34,7 @@ from xpgrad_torch.convolution import (
     ConvTranspose3d,
 )
 from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
-from xpgrad_torch.modules import GRU, LSTM, GRUCell, LSTMCell
+from xpgrad_torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from xpgrad_torch.swap import swap, swap_report, unswap
 
 __all__ = [
@@ -62,6 +62,8 @@ __all__ = [
     "Mish",
     "PReLU",
     "QuickGELU",
+    "RNN",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "SELU",

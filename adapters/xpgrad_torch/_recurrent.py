@@ -31,6 +31,7 @@ class Recurrent(nn.Module):
     _NAME: ClassVar[str]  # for messages
     _GATE_ORDER: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
     _STATES: ClassVar[tuple[str, ...]]  # names of the states: one alone is a tensor, more are a tuple
+    _LOWERED: ClassVar[bool] = False  # whether the results of PyTorch's module have autocast's dtype
     _OPTIONS: ClassVar[tuple[str, ...]] = ("clip", "activations", "activation_alpha", "activation_beta")
 
     hidden_size: int
@@ -86,7 +87,13 @@ class Recurrent(nn.Module):
         return functional.run_recurrent(self._KERNEL, operands, attributes | {"gate_order": self._GATE_ORDER})
 
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Convert under autocast, to the states' dtype: PyTorch's results have it, but for its LSTM's."""
+        """Convert under autocast to the dtype of PyTorch's results: the states', or autocast's.
+
+        No float64 becomes autocast's.
+        """
+        if self._LOWERED:
+            target = torch.get_autocast_dtype(operands["X"].device.type)
+            return {name: x if x.dtype == torch.float64 else x.to(target) for name, x in operands.items()}
         return {name: operand.to(dtype) for name, operand in operands.items()}
 
     def _check_input(self, X: Tensor, weight: Tensor) -> None:

@@ -79,6 +79,8 @@ __all__ = [
     "quick_gelu",
     "relu",
     "relu6",
+    "rnn",
+    "rnn_cell",
     "scaled_tanh",
     "selu",
     "sigmoid",
@@ -128,7 +130,21 @@ _GRU_CELL = Kernel(
     shapes=_CELL | {"W": "3H I", "R": "3H H", "B": "6H", "zrh": "N 3H"},
     ordered=True,
 )
-_RECURRENT = {kernel.name: kernel for kernel in (_LSTM, _GRU, _LSTM_CELL, _GRU_CELL)}
+_RNN = Kernel(
+    "rnn",
+    xpgrad.RNNForward._fields,
+    ("grad_H_all", "grad_H_t"),
+    shapes=_SEQUENCE | {"W": "D H I", "R": "D H H", "B": "D 2H"},
+    ordered=True,
+)
+_RNN_CELL = Kernel(
+    "rnn_cell",
+    xpgrad.RNNCellForward._fields,
+    ("grad_H",),
+    shapes=_CELL | {"W": "H I", "R": "H H", "B": "2H"},
+    ordered=True,
+)
+_RECURRENT = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
 
 
 def run_recurrent(
@@ -331,6 +347,84 @@ def gru(
     return H_all, H_t
 
 
+def rnn(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor]:
+    """The ONNX RNN as a differentiable function of PyTorch tensors.
+
+    What it computes, and what each attribute does, is described in `xpgrad.rnn`; the gradient is
+    `xpgrad.rnn_grad`. As with `lstm`, only what requires a gradient is computed, and the gradient is itself
+    differentiable.
+
+    Parameters
+    ----------
+    X : Tensor
+        Input, (T, N, I).
+    W, R : Tensor
+        Input weights (D, H, I) and recurrence weights (D, H, H).
+    B : Tensor, optional
+        Biases, (D, 2H): the input's, then the recurrence's.
+    sequence_lens : Tensor, other integer array or sequence of int, optional
+        Length of each sequence, (N,), integers from 0 to T.
+    initial_h : Tensor, optional
+        Initial state, (D, N, H); zero where left out.
+    direction, activations, activation_alpha, activation_beta, clip, layout
+        The attributes of `xpgrad.rnn`.
+    save : "all", "states" or int
+        As in `lstm`; ``"all"`` is H_all, H numbers a step and sequence.
+
+    Returns
+    -------
+    H_all, H_t : Tensor
+        The hidden states (T, D, N, H), and the one at each sequence's end (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no tensor, or the operands differ in dtype or device.
+    ValueError
+        Where a shape or an attribute breaks ONNX's rules.
+
+    Notes
+    -----
+    Source: the operator RNN of the ONNX specification, version 14.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import rnn
+    >>> X, W, R = torch.randn(7, 2, 3), torch.randn(1, 5, 3), torch.randn(1, 5, 5, requires_grad=True)
+    >>> H_all, H_t = rnn(X, W, R, activations=["Relu"])
+    >>> H_t.sum().backward()
+    >>> R.grad.shape
+    torch.Size([1, 5, 5])
+    """
+    attributes = {
+        "direction": direction,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "layout": layout,
+    }
+    lengths = lengths_tensor("rnn", "sequence_lens", sequence_lens)
+    H_all, H_t = apply_sequence(_RNN, (X, W, R, B, lengths, initial_h), attributes, save)
+    return H_all, H_t
+
+
 def lstm_cell(
     X: Tensor,
     H: Tensor,
@@ -468,4 +562,69 @@ def gru_cell(
         "linear_before_reset": linear_before_reset,
     }
     (H_next,) = apply(_GRU_CELL, (X, H, W, R, B), attributes)
+    return H_next
+
+
+def rnn_cell(
+    X: Tensor,
+    H: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+) -> Tensor:
+    """One step of `rnn`, for loops of one's own.
+
+    The step is `xpgrad.rnn_cell`, its gradient `xpgrad.rnn_cell_grad`.
+
+    Parameters
+    ----------
+    X : Tensor
+        The step's input, (N, I).
+    H : Tensor
+        The state before the step, (N, H).
+    W, R : Tensor
+        Weights (H, I) and (H, H).
+    B : Tensor, optional
+        Biases, (2H,): the input's, then the recurrence's.
+    activations, activation_alpha, activation_beta, clip
+        As for one direction of `rnn`.
+
+    Returns
+    -------
+    H_next : Tensor
+        The state after the step, (N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no tensor, or the operands differ in dtype or device.
+    ValueError
+        Where a shape or an attribute breaks ONNX's rules.
+
+    Notes
+    -----
+    Source: the operator RNN of the ONNX specification, version 14.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import rnn_cell
+    >>> X, H = torch.randn(2, 3), torch.zeros(2, 5)
+    >>> W, R = torch.randn(5, 3, requires_grad=True), torch.randn(5, 5)
+    >>> rnn_cell(X, H, W, R).sum().backward()
+    >>> W.grad.shape
+    torch.Size([5, 3])
+    """
+    attributes = {
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+    }
+    (H_next,) = apply(_RNN_CELL, (X, H, W, R, B), attributes)
     return H_next

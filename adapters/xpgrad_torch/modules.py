@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from xpgrad_torch._recurrent import Cell, Layers, Recurrent, States
 from xpgrad_torch._stacked import Stacked, joined_by_name
 
-__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell"]
+__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
 
 
 class _LSTMOptions(Recurrent):
@@ -64,6 +64,37 @@ class _GRUOptions(Recurrent):
 
     def _attributes(self) -> dict[str, Any]:
         return super()._attributes() | {"linear_before_reset": int(self.reset_after)}
+
+
+class _RNNOptions(Recurrent):
+    """What xpgrad's RNN has on top, over sequences and as a single step."""
+
+    _GATE_ORDER = (0,)
+    _STATES = ("hx",)
+    _LOWERED = True
+
+    nonlinearity: str  # in __init__, as in PyTorch's modules, which `swap` replaces
+
+    def _set_options(self, **options: Any) -> None:
+        if self.nonlinearity not in ("tanh", "relu"):
+            raise ValueError(
+                f"{self._NAME}: nonlinearity is {self.nonlinearity!r}, expected 'tanh' or 'relu'; "
+                "activations takes all of ONNX's"
+            )
+        if self.nonlinearity != "tanh" and options["activations"] is not None:
+            raise ValueError(
+                f"{self._NAME}: nonlinearity is {self.nonlinearity!r} and activations is "
+                f"{options['activations']!r}, expected one of the two"
+            )
+        super()._set_options(**options)
+
+    def _attributes(self) -> dict[str, Any]:
+        attributes = super()._attributes()
+        if self.nonlinearity == "relu":
+            attributes["activations"] = ("Relu",) * (
+                2 if attributes.get("direction") == "bidirectional" else 1
+            )
+        return attributes
 
 
 class LSTM(_LSTMOptions, Layers):
@@ -126,6 +157,7 @@ class LSTM(_LSTMOptions, Layers):
 
     _KERNEL = "lstm"
     _NAME = "LSTM"
+    _LOWERED = True
     _OPTIONS = (*_LSTMOptions._OPTIONS, "save")
 
     def __init__(
@@ -189,11 +221,6 @@ class LSTM(_LSTMOptions, Layers):
         if self.proj_size:
             parts["S"] = ["weight_hr"]
         return parts
-
-    def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Convert to autocast's dtype, as PyTorch does for this module: all but float64."""
-        target = torch.get_autocast_dtype(operands["X"].device.type)
-        return {name: x if x.dtype == torch.float64 else x.to(target) for name, x in operands.items()}
 
     def _run_kernel(self, **operands: Any) -> States:
         S = operands.pop("S", None)
@@ -307,6 +334,103 @@ class GRU(_GRUOptions, Layers):
         )
         self._set_options(
             reset_after=reset_after,
+            clip=clip,
+            activations=activations,
+            activation_alpha=activation_alpha,
+            activation_beta=activation_beta,
+            save=save,
+        )
+
+
+class RNN(_RNNOptions, Layers):
+    """Plain recurrent network: `torch.nn.RNN`, with more options.
+
+    For each layer, direction and step, with f the hyperbolic tangent or max(0, x)::
+
+        h = f(W_ih x + b_ih + W_hh h' + b_hh)
+
+    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
+    `torch.nn.RNN`: state_dicts load both ways. What is more are the keyword-only arguments from `clip` on,
+    and `lengths` in the call.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional
+        As in `torch.nn.RNN`.
+    device, dtype
+        As in `torch.nn.RNN`.
+    clip : float, optional
+        Bound the pre-activations to [-clip, clip].
+    activations, activation_alpha, activation_beta : sequence, optional
+        ONNX's attributes: one name per direction, in the place of `nonlinearity`; default Tanh. The alphas
+        and betas are those of the activations that take them.
+    save : "all", "states" or int
+        What is kept for the gradient: all states, only the operands from which they are rebuilt, or the
+        states of every k-th step. See `xpgrad_torch.functional.rnn`.
+    proj_size : None
+        An RNN has no projection: any number is an error, as in `torch.nn.RNN`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        From the constructor as in `torch.nn.RNN`, and where an attribute breaks ONNX's rules. From a call
+        ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
+
+    Notes
+    -----
+    Source: Elman, Finding Structure in Time (1990); the operator RNN of the ONNX specification.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> rnn = xpgrad_torch.RNN(10, 20, 2, nonlinearity="relu", batch_first=True)
+    >>> output, h_n = rnn(torch.randn(3, 5, 10), lengths=[5, 2, 4])
+    >>> output.shape, h_n.shape
+    (torch.Size([3, 5, 20]), torch.Size([2, 3, 20]))
+    """
+
+    _KERNEL = "rnn"
+    _NAME = "RNN"
+    _OPTIONS = (*_RNNOptions._OPTIONS, "save")
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        save: str | int = "all",
+        proj_size: int | None = None,
+    ) -> None:
+        if proj_size is not None:
+            raise ValueError(f"RNN: proj_size is {proj_size!r}, expected none: only an LSTM has a projection")
+        nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.RNN can be made
+            self,
+            "RNN_RELU" if nonlinearity == "relu" else "RNN_TANH",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+        )
+        self.nonlinearity = nonlinearity
+        self._set_options(
             clip=clip,
             activations=activations,
             activation_alpha=activation_alpha,
@@ -452,6 +576,66 @@ class GRUCell(_GRUOptions, Cell, nn.GRUCell):
         super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
         self._set_options(
             reset_after=reset_after,
+            clip=clip,
+            activations=activations,
+            activation_alpha=activation_alpha,
+            activation_beta=activation_beta,
+        )
+
+
+class RNNCell(_RNNOptions, Cell, nn.RNNCell):
+    """One step of a plain recurrent network: `torch.nn.RNNCell`, with the options of `RNN`.
+
+    The equation is that of `RNN`. Constructor, parameters, their names and random initialisation, inputs and
+    outputs are those of `torch.nn.RNNCell`: state_dicts load both ways. What is more are the keyword-only
+    arguments.
+
+    Parameters
+    ----------
+    input_size, hidden_size, bias, nonlinearity, device, dtype
+        As in `torch.nn.RNNCell`.
+    clip, activations, activation_alpha, activation_beta
+        As in `RNN`, for one direction.
+
+    Raises
+    ------
+    TypeError, ValueError
+        From the constructor for another `nonlinearity`, and where an attribute breaks ONNX's rules. From a
+        call ValueError or RuntimeError for inputs of a wrong size or dtype.
+
+    Notes
+    -----
+    Source: as of `RNN`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import xpgrad_torch
+    >>> cell = xpgrad_torch.RNNCell(10, 20, nonlinearity="relu")
+    >>> h = cell(torch.randn(3, 10))
+    >>> cell(torch.randn(3, 10), h).shape
+    torch.Size([3, 20])
+    """
+
+    _KERNEL = "rnn_cell"
+    _NAME = "RNNCell"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, nonlinearity, device=device, dtype=dtype)
+        self._set_options(
             clip=clip,
             activations=activations,
             activation_alpha=activation_alpha,

@@ -53,11 +53,13 @@ _REPLACEMENTS: _Table = {
     nn.ConvTranspose3d: _Replacement(convolution.ConvTranspose3d, _not_real),
     nn.GRU: _Replacement(modules.GRU),
     nn.LSTM: _Replacement(modules.LSTM, _projected),
+    nn.RNN: _Replacement(modules.RNN),
 }
 # What is replaced where it is asked for.
 _CELLS: _Table = {
     nn.GRUCell: _Replacement(modules.GRUCell),
     nn.LSTMCell: _Replacement(modules.LSTMCell),
+    nn.RNNCell: _Replacement(modules.RNNCell),
 }
 _ACTIVATIONS: _Table = {
     getattr(nn, name): _Replacement(getattr(family, name))
@@ -124,7 +126,7 @@ def swap(
 ) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
-    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, Conv1d, Conv2d, Conv3d,
+    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
     ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a
     warning, an LSTM with a `proj_size`, which PyTorch does faster, and convolutions of complex numbers. A
     replacement has the very parameters of the module that it replaces, so optimizers keep working, and its
@@ -138,7 +140,8 @@ def swap(
         Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
         BCEWithLogitsLoss.
     cells : bool
-        Whether to replace also LSTMCell and GRUCell. A single step of PyTorch's can be the faster one.
+        Whether to replace also LSTMCell, GRUCell and RNNCell. A single step of PyTorch's can be the
+        faster one.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it.
     verify : tensor, tuple or dict, optional
@@ -321,10 +324,10 @@ def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = Fa
     --------
     >>> import torch
     >>> from xpgrad_torch import swap_report
-    >>> print(swap_report(torch.nn.Sequential(torch.nn.GRU(2, 3), torch.nn.RNN(2, 3))))
-    module  type  now               why
-    0       GRU   xpgrad_torch.GRU
-    1       RNN   unchanged         xpgrad has no RNN
+    >>> print(swap_report(torch.nn.Sequential(torch.nn.GRU(2, 3), torch.nn.Linear(3, 3))))
+    module  type    now               why
+    0       GRU     xpgrad_torch.GRU
+    1       Linear  unchanged         xpgrad has no Linear
     1 of 2 modules with parameters replaced
     """
     if not isinstance(model, nn.Module):

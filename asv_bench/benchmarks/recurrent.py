@@ -1,4 +1,4 @@
-"""LSTM and GRU: training steps and backward passes, ours on NumPy and torch beside torch's own."""
+"""LSTM, GRU and RNN: training steps and backward passes, ours on NumPy and torch beside torch's own."""
 
 from benches.implementations import make
 from benches.recurrent import SHAPES, Recurrent
@@ -7,7 +7,7 @@ from . import IMPLEMENTATIONS, OURS, ratio, settle
 
 # Uneven lengths and variants: the shapes where a loop over time in Python is not all that is measured.
 FEW = ["50x32x64x64", "50x32x256x256"]
-OPERATORS = ["lstm", "gru"]
+OPERATORS = ["lstm", "gru", "rnn"]
 VARIANTS = ["lstm-peephole", "gru-reset-before"]
 NAMES = ("T x N x I x H", "operator", "impl")
 

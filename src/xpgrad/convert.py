@@ -6,8 +6,9 @@ of Flax and Equinox are read and written as PyTorch's layout (`_cell_layouts`).
 
 References
 ----------
-ONNX operators LSTM and GRU; the documentation of ``torch.nn.LSTM`` and ``torch.nn.GRU``; Keras' LSTM and GRU
-layers; cuDNN's ``cudnnGetRNNWeightParams`` for the numbers of its matrices.
+ONNX operators LSTM, GRU and RNN; the documentation of ``torch.nn.LSTM``, ``torch.nn.GRU`` and
+``torch.nn.RNN``; Keras' LSTM, GRU and SimpleRNN layers; cuDNN's ``cudnnGetRNNWeightParams`` for the numbers
+of its matrices.
 """
 
 from __future__ import annotations
@@ -64,6 +65,12 @@ _LAYOUTS: dict[str, dict[str, _Layout]] = {
         "keras": _Layout("zrh", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
         "cudnn": _Layout("rzh", "W", "R", ("bW", "bR")),
     },
+    "rnn": {
+        "onnx": _Layout("h", "W", "R", ("B",)),
+        "torch": _Layout("h", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
+        "keras": _Layout("h", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+        "cudnn": _Layout("h", "W", "R", ("bW", "bR")),
+    },
 }
 
 
@@ -77,10 +84,10 @@ def convert(
     biases: int | None = None,
     gradients: bool = False,
 ) -> dict[str, Any]:
-    """Convert the parameters of an LSTM or GRU, or their gradients, from one framework's layout to another's.
+    """Convert the parameters of a recurrent operator, or their gradients, between frameworks' layouts.
 
     =======  ==========  =================================================================================
-    layout   gates       arrays, for G = 4 (LSTM) or 3 (GRU) gates
+    layout   gates       arrays, for G = 4 (LSTM), 3 (GRU) or 1 (RNN) gates
     =======  ==========  =================================================================================
     onnx     iofc, zrh   W (GH, I), R (GH, H), B (2GH,), P (3H,)
     torch    ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias_ih (GH,), bias_hh (GH,),
@@ -95,20 +102,20 @@ def convert(
 
     Parameters
     ----------
-    operator : {"lstm", "gru"}
+    operator : {"lstm", "gru", "rnn"}
         Whose parameters they are.
     parameters : mapping of str to array
         Arrays by the source layout's names. Any may be missing. Further axes in front, such as D, stay.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
-        Layouts. Those of Flax and Equinox have a reset after the product alone, ``linear_before_reset=1``,
-        and one bias where two would be added.
+        Layouts. Those of Flax and Equinox are for the LSTM and the GRU, have a reset after the product alone,
+        ``linear_before_reset=1``, and one bias where two would be added.
     linear_before_reset : {0, 1}
         The GRU's reset convention, which no conversion changes: 1 is PyTorch's, cuDNN's and Keras'
         ``reset_after=True``. With 1 the candidate's recurrence bias is multiplied by the reset gate, so it
         can't be added to the input bias.
     biases : {1, 2}, optional
-        How many bias vectors Keras' layout is to have: 1 for the LSTM and the GRU with reset before, 2 for
-        the GRU with reset after, by default. The other layouts have 2.
+        How many bias vectors Keras' layout is to have: 1 for the LSTM, the RNN and the GRU with reset before,
+        2 for the GRU with reset after, by default. The other layouts have 2.
     gradients : bool
         Whether the arrays are gradients. Of two biases that act as their sum, each has the sum's gradient;
         of two biases as weights, one becomes their sum, and two become (b, 0).
@@ -141,8 +148,9 @@ def convert(
     """
     check_choice(_CONVERT, "operator", operator, tuple(_LAYOUTS))
     layouts = _LAYOUTS[operator]
-    check_choice(_CONVERT, "source", source, (*layouts, *_cell_layouts.READERS))
-    check_choice(_CONVERT, "target", target, (*layouts, *_cell_layouts.WRITERS))
+    cells = () if operator == "rnn" else tuple(_cell_layouts.READERS)
+    check_choice(_CONVERT, "source", source, (*layouts, *cells))
+    check_choice(_CONVERT, "target", target, (*layouts, *cells))
     check_choice(_CONVERT, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     if biases is not None:
         check_choice(_CONVERT, "biases", biases, (1, 2))

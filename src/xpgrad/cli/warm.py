@@ -49,6 +49,7 @@ WORKS: dict[str, Callable[[str], Iterator[Any]]] = {
     "lstm": lambda dtype: _recurrent("lstm", dtype),
     "lstm-peephole": lambda dtype: _recurrent("lstm-peephole", dtype),
     "gru": lambda dtype: _recurrent("gru", dtype),
+    "rnn": lambda dtype: _recurrent("rnn", dtype),
     "gru-reset-before": lambda dtype: _recurrent("gru-reset-before", dtype),
     "conv": _convolutions,
     "activations": lambda dtype: (Elementwise(name, _LARGE, dtype) for name in FUNCTIONS),

@@ -47,6 +47,7 @@ _NARROW = [(32, 16, 16), (128, 16, 16)]
 GROUPS = (
     Group("lstm", "LSTM, torch.nn.LSTM", "torch", _recurrent("lstm"), aim=1.0, least=0.95),
     Group("gru", "GRU, torch.nn.GRU", "torch", _recurrent("gru"), aim=2.5),
+    Group("rnn", "RNN, torch.nn.RNN", "torch", _recurrent("rnn"), aim=1.0),
     Group(
         "packed", "LSTM and GRU, lengths 10 to 50, torch.nn on packed sequences", "torch",
         _packed("lstm", 10, 50, *_BATCHES) + _packed("gru", 10, 50, *_BATCHES), aim=2.5,

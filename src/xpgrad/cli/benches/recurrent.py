@@ -1,4 +1,4 @@
-"""LSTMs and GRUs as works: operators, shapes, data, and how much there is to do."""
+"""LSTMs, GRUs and RNNs as works: operators, shapes, data, and how much there is to do."""
 
 import math
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ def _gru(linear_before_reset: int, **options: Any) -> Operator:
 OPERATORS = {
     "lstm": _lstm(),
     "gru": _gru(1),
+    "rnn": Operator("rnn", "RNN", 1, ("initial_h",), ("H_all",), {}, {}),
     "lstm-peephole": _lstm(peephole=True),
     "gru-reset-before": _gru(0, reset_after=False),
 }
@@ -87,7 +88,8 @@ class Recurrent(NamedTuple):
         """Bytes that have to be read or written at least once: operands, saved arrays and results."""
         _, _, I, H = self.shape
         operator = OPERATORS[self.operator]
-        saved = (operator.gates + len(operator.states)) * H  # gates and states of a step
+        gates = operator.gates if len(operator.saved) > len(operator.states) else 0  # an RNN's is its state
+        saved = (gates + len(operator.states)) * H
         parameters = operator.gates * H * (I + H + 2)
         backward = self.steps() * (2 * I + H + saved) + 2 * parameters  # X, dX, the cotangent
         forward = self.steps() * (I + saved) + parameters
