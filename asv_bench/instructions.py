@@ -23,7 +23,7 @@ import xpgrad_torch
 from page import write_between
 from xpgrad import _plans
 from xpgrad.cli.info import read_cpu
-from xpgrad.engine.program import Arithmetic, BlasMultiply, BlasPack, Loop, Multiply, Pack, Work
+from xpgrad.engine.programs.program import Arithmetic, BlasMultiply, BlasPack, Loop, Multiply, Pack, Work
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 STEPS = (

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
-from xpgrad.engine import compile_cache
+from xpgrad.engine.compiled import cache as compile_cache
 
 TEXT = """
 from numba import cfunc, njit

@@ -11,7 +11,7 @@ import pytest
 
 from xpgrad import __main__ as command_line
 from xpgrad.cli import warm
-from xpgrad.engine import notice
+from xpgrad.engine.process import notice
 
 
 class Terminal(io.StringIO):

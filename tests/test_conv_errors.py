@@ -168,7 +168,7 @@ def test_options_of_gradients(function: Any) -> None:
 
 
 def test_fft_needs_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xpgrad.engine.images import Images
+    from xpgrad.engine.images.methods import Images
 
     monkeypatch.setattr(Images, "can_transform", lambda self: False)
     with pytest.raises(ValueError, match=r"^conv: method is 'fft', .*: the namespace has no fft extension"):

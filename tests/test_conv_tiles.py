@@ -9,7 +9,9 @@ pytest.importorskip("numba", reason="numba is not installed: there are no tiles"
 
 import xpgrad
 from conv_cases import Case
-from xpgrad.engine import NumpyEngine, compiled_shifts, register_tiles
+from xpgrad.engine import NumpyEngine
+from xpgrad.engine.compiled import register_tiles
+from xpgrad.engine.images import compiled_shifts
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}

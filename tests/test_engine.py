@@ -25,11 +25,10 @@ from xpgrad.engine import (
     StandardEngine,
     Step,
     array_loops,
-    block_functions,
     numpy_engine,
-    team,
-    traced_formula,
 )
+from xpgrad.engine.blocks import block_functions, traced_formula
+from xpgrad.engine.process import team
 
 ENGINES = ["standard", "blocks", "compiled"]
 
@@ -267,7 +266,7 @@ def test_compiled_rows_wherever_they_begin(dtype, width, make_engine, monkeypatc
 def test_places_and_order_of_numbers(dtype):
     """Where cache lines begin; integers in the order of numbers, and back."""
     pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
-    native = importlib.import_module("xpgrad.engine.native")
+    native = importlib.import_module("xpgrad.engine.compiled.native")
     scalar = importlib.import_module(f"xpgrad.engine.scalar_{dtype}")
     memory = np.zeros(64, dtype)
     for start in range(40):

@@ -16,9 +16,10 @@ from activation_cases import CASES, Activation
 from test_activations import gradient_of
 from test_engine import selections
 from xpgrad.cli.benches.elementwise import FUNCTIONS
-from xpgrad.engine import Formula, RowFormula, Step, array_loops, traced_formula
-from xpgrad.engine.host_tape import HostTape
-from xpgrad.engine.tape import Tape, Untraceable
+from xpgrad.engine import Formula, RowFormula, Step, array_loops
+from xpgrad.engine.blocks import traced_formula
+from xpgrad.engine.blocks.host_tape import HostTape
+from xpgrad.engine.formulas.tape import Tape, Untraceable
 
 torch = pytest.importorskip("torch", reason="torch is not installed: no framework is loaded")
 engine = pytest.importorskip("xpgrad_torch.engine")

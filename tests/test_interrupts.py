@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 
-from xpgrad.engine import memory
-from xpgrad.engine.team import PoolTeam, _Others
+from xpgrad.engine.process import memory
+from xpgrad.engine.process.team import PoolTeam, _Others
 
 _CODE = """
     import os, random, signal, sys, threading, time

@@ -11,9 +11,9 @@ import xpgrad
 from backends import without_programs
 from xpgrad import _plans
 from xpgrad.engine import numpy_engine
-from xpgrad.engine import program as programs
-from xpgrad.engine.recorder import Recorded, Recorder
-from xpgrad.engine.team import PoolTeam
+from xpgrad.engine.process.team import PoolTeam
+from xpgrad.engine.programs import program as programs
+from xpgrad.engine.programs.recorder import Recorded, Recorder
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 

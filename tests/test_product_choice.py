@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("numba", reason="numba is not installed: there are no products to choose from")
 
 from xpgrad import engine
-from xpgrad.engine import NumpyEngine, product_choice
+from xpgrad.engine import NumpyEngine
+from xpgrad.engine.products import choice as product_choice
 
 
 @pytest.fixture

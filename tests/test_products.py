@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("numba", reason="numba is not installed: there are no compiled products")
 
-from xpgrad.engine import compiler, products, register_tiles
-from xpgrad.engine.memory import address_of
-from xpgrad.engine.team import PoolTeam
+from xpgrad.engine.compiled import register_tiles, source
+from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.team import PoolTeam
+from xpgrad.engine.products import matrix as products
 
 # Sizes at which tiles, panels, vectors and blocks of a sum end, and their neighbours.
 SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 64, 95, 97, 193, 255, 256, 257, 300, 520]
@@ -160,5 +161,5 @@ def test_what_it_takes():
 
 def test_the_text_says_what_it_holds():
     """A change of the tiles or of what goes around them is another file of the cache."""
-    assert compiler.versions() in products._tiles_text("float32", 16, 8, 3)
-    assert compiler.versions() in products._text("float32", 16, 8, 3)
+    assert source.versions() in products._tiles_text("float32", 16, 8, 3)
+    assert source.versions() in products._text("float32", 16, 8, 3)

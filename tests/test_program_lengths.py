@@ -9,7 +9,8 @@ import pytest
 
 import xpgrad
 from xpgrad import _plans
-from xpgrad.engine import numpy_engine, program
+from xpgrad.engine import numpy_engine
+from xpgrad.engine.programs import program
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from xpgrad.engine import Elementwise, Formula, NumpyEngine, Operand, Span
-from xpgrad.engine.special import gaussian, normal_cdf, tail_ratio
+from xpgrad.engine.formulas.special import gaussian, normal_cdf, tail_ratio
 
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
@@ -227,7 +227,7 @@ class TestDouble:
     def test_loops_become_vector_instructions(self):
         """All functions in one loop: a single call or branch in any would keep the whole from it."""
         numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
-        s = importlib.import_module("xpgrad.engine.scalar_float64")
+        s = importlib.import_module("xpgrad.engine.compiled.scalar_float64")
 
         @numba.njit("void(float64[::1], float64[::1])", error_model="numpy", fastmath={"contract"})
         def loop(x, y):

@@ -13,7 +13,10 @@ import pytest
 
 import xpgrad
 from xpgrad import engine
-from xpgrad.engine import blas, numpy_engine, product_choice, products, team
+from xpgrad.engine import numpy_engine
+from xpgrad.engine.process import blas, team
+from xpgrad.engine.products import choice as product_choice
+from xpgrad.engine.products import matrix as products
 
 numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 

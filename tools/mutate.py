@@ -44,7 +44,7 @@ AREAS = {
     "src/xpgrad/[lg]*.py": ["test_recurrent_oracles", "test_recurrent_errors", "test_cells"],
     "src/xpgrad/_recurrent.py": ["test_recurrent_oracles", "test_recurrent_errors", "test_cells"],
     "src/xpgrad/_timeline.py": ["test_recurrent_oracles", "test_chunks", "test_lengths"],
-    "src/xpgrad/engine/machine.py": ["test_bad_calls"],
+    "src/xpgrad/engine/process/machine.py": ["test_bad_calls"],
     "adapters/xpgrad_torch/activations.py": ["test_torch_activations", "test_half_precision"],
     "adapters/xpgrad_torch/convolution.py": ["test_torch_conv"],
     "adapters/xpgrad_torch/losses.py": ["test_torch_losses"],

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from xpgrad.engine.foreign import ForeignProgram
-from xpgrad.engine.machine import jit_enabled
+from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.programs.foreign import ForeignProgram
 
 TARGET = "xpgrad_program"
 
@@ -39,8 +39,8 @@ def why_not() -> str | None:
 def _register() -> None:
     from llvmlite import binding
 
-    from xpgrad.engine.compile_cache import load
-    from xpgrad.engine.compiler import versions
+    from xpgrad.engine.compiled.cache import load
+    from xpgrad.engine.compiled.source import versions
     from xpgrad_jax import native_frame
 
     own = hashlib.sha256(Path(native_frame.__file__).read_bytes()).hexdigest()[:20]

@@ -21,8 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import xpgrad
 from xpgrad._plans import write_program
-from xpgrad.engine.foreign import ForeignEngine, ForeignProgram
-from xpgrad.engine.recorder import CannotRecordError
+from xpgrad.engine.programs.foreign import ForeignEngine, ForeignProgram
+from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi
 from xpgrad_jax._batching import map_forward, map_gradient
 from xpgrad_jax._kernel import Attributes, Kernel

@@ -10,8 +10,8 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from xpgrad.engine.native import pointer
-from xpgrad.engine.native_foreign import run, words
+from xpgrad.engine.compiled.native import pointer
+from xpgrad.engine.programs.native_foreign import run, words
 
 MAJOR, MINOR = 0, 3
 MOST = 40  # arrays and results of a call

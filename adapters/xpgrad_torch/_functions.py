@@ -1,4 +1,4 @@
-"""PyTorch's elementary functions as the core's traced formulas call them: see `xpgrad.engine.host_tape`."""
+"""PyTorch's elementary functions as traced formulas call them: see `xpgrad.engine.blocks.host_tape`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xpgrad.engine.tape import NUMPY_FUNCTIONS
+from xpgrad.engine.formulas.tape import NUMPY_FUNCTIONS
 from xpgrad_torch._private import are_functions_watched
 
 _SAMPLE = 2048

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula
-from xpgrad.engine.blas import Blas, find_blas
-from xpgrad.engine.program import Form, Program
-from xpgrad.engine.team import OpenMPTeam, PoolTeam, find_openmp, forked
+from xpgrad.engine.process.blas import Blas, find_blas
+from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp, forked
+from xpgrad.engine.programs.program import Form, Program
 from xpgrad_torch._functions import Functions, are_plain
 from xpgrad_torch._private import LIBRARY, is_functional, is_wrapped, is_zero
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xpgrad.engine.special import gaussian, normal_cdf, tail_ratio
+from xpgrad.engine.formulas.special import gaussian, normal_cdf, tail_ratio
 
 
 def relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:

@@ -11,7 +11,7 @@ from xpgrad._computation import Computation
 from xpgrad.engine import Formula
 
 
-class Elementwise:
+class ElementwiseKernel:
     """A kernel with a result for each element of its arrays.
 
     Parameters

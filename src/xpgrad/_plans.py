@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad import engine as engines
-from xpgrad.engine.foreign import ForeignEngine, ForeignProgram
-from xpgrad.engine.program import Program, address_of
-from xpgrad.engine.recorder import CannotRecordError, Recorder, row_major
+from xpgrad.engine.programs.foreign import ForeignEngine, ForeignProgram
+from xpgrad.engine.programs.program import Program, address_of
+from xpgrad.engine.programs.recorder import CannotRecordError, Recorder, row_major
 
 _MOST = 512  # forms
 _known: dict[tuple, Any] = {}  # of each form its program and the type of its results, None without a program

@@ -27,7 +27,7 @@ from xpgrad._arguments import (
 from xpgrad._computation import Computation
 from xpgrad._plans import Lengths, Plan, planned
 from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
-from xpgrad.engine.recorder import Recorder
+from xpgrad.engine.programs.recorder import Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine.program import Quantity
-from xpgrad.engine.recorder import Recorded, Recorder
-from xpgrad.engine.schedule import ScheduledChunk, Steps
+from xpgrad.engine.programs.program import Quantity
+from xpgrad.engine.programs.recorder import Recorded, Recorder
+from xpgrad.engine.programs.schedule import ScheduledChunk, Steps
 
 
 class Chunk(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from xpgrad import _activation_formulas as formulas
 from xpgrad._arguments import check_choice, check_given, check_number, check_wrt
-from xpgrad._elementwise import Elementwise, evaluate, pull
+from xpgrad._elementwise import ElementwiseKernel, evaluate, pull
 from xpgrad.engine import Formula
 
 # ruff: noqa: D103 - each function gets its docstring from its pair
@@ -101,12 +101,12 @@ class _Pair:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def value(self) -> Elementwise:
+    def value(self) -> ElementwiseKernel:
         """The forward's kernel."""
         return self._kernel(self.name, ("X",), evaluate, {"value": self.activation.value})
 
     @cached_property
-    def gradient(self) -> Elementwise:
+    def gradient(self) -> ElementwiseKernel:
         """The gradient's kernel."""
         by_input = self.activation.input_pullback if self.residual == "X" else None
         pullback = by_input or self.activation.pullback
@@ -114,9 +114,9 @@ class _Pair:
 
     def _kernel(
         self, operator: str, names: tuple[str, ...], function: Callable, constants: dict
-    ) -> Elementwise:
+    ) -> ElementwiseKernel:
         fixed = {name: self.fixed.get(name, 0.0) for name in ("alpha", "beta") if name not in self.parameters}
-        return Elementwise(operator, names, Formula(function, constants | fixed, self.parameters))
+        return ElementwiseKernel(operator, names, Formula(function, constants | fixed, self.parameters))
 
     def forward(self, function: _Function) -> _Function:
         """Give the forward its docstring."""
@@ -645,8 +645,8 @@ def thresholded_relu_grad(dY: Any, X: Any, *, alpha: float = 1.0, out: Any = Non
     return _THRESHOLDED_RELU.gradient((dY, X), (check_number("thresholded_relu_grad", "alpha", alpha),), out)
 
 
-_PRELU = Elementwise("prelu", ("X", "slope"), Formula(formulas.prelu), "X", ("slope",))
-_PRELU_GRAD = Elementwise(
+_PRELU = ElementwiseKernel("prelu", ("X", "slope"), Formula(formulas.prelu), "X", ("slope",))
+_PRELU_GRAD = ElementwiseKernel(
     "prelu_grad", ("dY", "X", "slope"), Formula(formulas.prelu_pullback), "X", ("slope",)
 )
 _PRELU_SLOPE_FORMULA = Formula(formulas.prelu_slope_pullback)

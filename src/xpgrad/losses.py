@@ -20,7 +20,7 @@ from xpgrad._arguments import (
     check_shape,
 )
 from xpgrad._computation import Computation
-from xpgrad._elementwise import Elementwise
+from xpgrad._elementwise import ElementwiseKernel
 from xpgrad.engine import Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -467,14 +467,14 @@ def binary_cross_entropy_with_logits_grad(
 
 
 _BINARY_FORMULA = Formula(activation_formulas.binary_cross_entropy)
-_BINARY = Elementwise(
+_BINARY = ElementwiseKernel(
     "binary_cross_entropy_with_logits",
     ("X", "targets", "weight", "pos_weight"),
     _BINARY_FORMULA,
     "X",
     ("weight", "pos_weight"),
 )
-_BINARY_GRAD = Elementwise(
+_BINARY_GRAD = ElementwiseKernel(
     "binary_cross_entropy_with_logits_grad",
     ("dY", "X", "targets", "weight", "pos_weight"),
     Formula(activation_formulas.binary_cross_entropy_pullback, {}, ("scale",)),

@@ -23,7 +23,7 @@ from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
-from xpgrad.engine.shifts import Place
+from xpgrad.engine.images.shifts import Embedding
 
 
 class Grid:
@@ -54,7 +54,7 @@ class Grid:
         self.room = prod(self.rows)
 
     @functools.cached_property
-    def places(self) -> list[Place]:
+    def places(self) -> list[Embedding]:
         """Which elements of an image each phase has, and where."""
         g = self._geometry
         places = []
@@ -65,7 +65,7 @@ class Grid:
                 first * s + r - b for first, r, s, b in zip(firsts, phase, g.strides, g.begin, strict=True)
             ]
             before = [f if at < size else 0 for f, at, size in zip(firsts, starts, g.size, strict=True)]
-            places.append(Place(self.rows, tuple(before), 0, tuple(starts), g.strides))
+            places.append(Embedding(self.rows, tuple(before), 0, tuple(starts), g.strides))
         return places
 
     def split(self, engine: Any, X: Any) -> list[Any]:

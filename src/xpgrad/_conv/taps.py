@@ -13,7 +13,7 @@ from typing import Any
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, image_size
 from xpgrad._conv.shifted import grid_of
-from xpgrad.engine.shifts import Crop, Part, Place
+from xpgrad.engine.images.shifts import Crop, Embedding, Part
 
 
 class Taps(Method):
@@ -47,7 +47,7 @@ class Taps(Method):
         for kernels, taps, place in zip(packed, meeting, grid.places, strict=True):
             crop = Crop(grid.length, place.before, place.counts(g.size))
             parts.append(Part(kernels, [shift for _, shift in taps], crop, place.taken))
-        places = [Place.of_all(grid.size, (0,) * g.rank, grid.lead)]
+        places = [Embedding.of_all(grid.size, (0,) * g.rank, grid.lead)]
 
         def block(images: slice, target: Any) -> Any:
             return engine.sum_of_shifts(dY[images, ...], places, parts, g.size, B, target)

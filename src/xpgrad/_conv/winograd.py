@@ -27,8 +27,8 @@ from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method
-from xpgrad.engine.formula import Formula
-from xpgrad.engine.windows import Transform, Windows
+from xpgrad.engine.formulas.formula import Formula
+from xpgrad.engine.images.windows import Transform, Windows
 
 _TILE = 4
 _POINTS = {"a": 0.625, "b": 1.5}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.machine import wants_jit
+from xpgrad.engine.process.machine import wants_jit
 
 from .console import table
 

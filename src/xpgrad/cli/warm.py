@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if problem:
         message(f"warm: {problem}")
         return 1
-    from xpgrad.engine.compile_cache import cache_folder
+    from xpgrad.engine.compiled.cache import cache_folder
 
     folder = cache_folder()
     os.environ["XPGRAD_NOTICE"] = "0"  # here a bar shows what is happening
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _problem() -> str | None:
     """Why there is nothing to compile."""
-    from xpgrad.engine.machine import jit_enabled
+    from xpgrad.engine.process.machine import jit_enabled
 
     if jit_enabled():
         return None

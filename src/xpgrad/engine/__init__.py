@@ -15,14 +15,14 @@ from typing import Any
 
 import array_api_compat
 
-from xpgrad.engine import product_choice
-from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
-from xpgrad.engine.machine import jit_enabled, thread_count
+from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.formulas.row_formula import RowFormula, Step
 from xpgrad.engine.numpy_engine import NumpyEngine
-from xpgrad.engine.recorder import Recorder
-from xpgrad.engine.row_formula import RowFormula, Step
+from xpgrad.engine.process.machine import jit_enabled, thread_count
+from xpgrad.engine.process.team import forked
+from xpgrad.engine.products import choice as product_choice
+from xpgrad.engine.programs.recorder import Recorder
 from xpgrad.engine.standard import StandardEngine
-from xpgrad.engine.team import forked
 
 __all__ = [
     "Elementwise",
@@ -196,7 +196,7 @@ def describe_engines() -> dict[str, str]:
     if jit_enabled():
         import numba
 
-        from xpgrad.engine.compile_cache import cache_folder
+        from xpgrad.engine.compiled.cache import cache_folder
 
         how = f"formulas compiled by numba {numba.__version__}, kept in {cache_folder()}"
     else:

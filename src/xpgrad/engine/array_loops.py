@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpgrad.engine import block_functions, traced_formula
-from xpgrad.engine.formula import Formula
-from xpgrad.engine.host_tape import HostTape
-from xpgrad.engine.row_formula import RowFormula
-from xpgrad.engine.tape import Tape, Untraceable
+from xpgrad.engine.blocks import block_functions, traced_formula
+from xpgrad.engine.blocks.host_tape import HostTape
+from xpgrad.engine.formulas.formula import Formula
+from xpgrad.engine.formulas.row_formula import RowFormula
+from xpgrad.engine.formulas.tape import Tape, Untraceable
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
-_BLOCK = 16384
+_BLOCK_ELEMENTS = 16384
 # For rows by NumPy: larger, since threads wait for one another between any two of its functions.
 _NUMPY_BLOCK = 131072
 # Elements of a block of each thread of a host's functions: in float32, as many bytes in float64.
@@ -172,7 +172,9 @@ def _elementwise_in_order(
         threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
-        _in_blocks(threads.deal, evaluate, inputs, kinds, out, _BLOCK if compiling else traced_formula.BLOCK)
+        _in_blocks(
+            threads.deal, evaluate, inputs, kinds, out, _BLOCK_ELEMENTS if compiling else traced_formula.BLOCK
+        )
     return out
 
 
@@ -207,7 +209,7 @@ def _element_code(formula: Formula, kinds: tuple[str | None, ...], replaced: int
     key = (id(formula), kinds, replaced, dtype)
     found = _codes.get(key)
     if found is None:
-        from xpgrad.engine.array_compiler import ArrayLayout, compiled_elements
+        from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_elements
 
         found = _codes[key] = formula, compiled_elements(formula, ArrayLayout(kinds, replaced), dtype)
     return found[1]
@@ -402,7 +404,7 @@ def _row_code(formula: RowFormula, operands: Sequence[Array | None], replaced: i
     key = (id(formula), kinds, replaced, dtype)
     found = _codes.get(key)
     if found is None:
-        from xpgrad.engine.array_compiler import ArrayLayout, compiled_rows
+        from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_rows
 
         integers = frozenset(
             name
@@ -502,7 +504,7 @@ def _row_blocks(
 ) -> None:
     """Evaluate on some rows after the others, which are copied to where a row is contiguous."""
     A, n, B = next(array for array in operands if array is not None).shape
-    at_once = max(1, (_BLOCK if compiling else _NUMPY_BLOCK) // n)
+    at_once = max(1, (_BLOCK_ELEMENTS if compiling else _NUMPY_BLOCK) // n)
     inner = min(B, max(16, at_once))  # so many that what is copied comes in whole cache lines
     outer = max(1, at_once // inner)
     starts = [(a, b) for a in range(0, A, outer) for b in range(0, B, inner)]

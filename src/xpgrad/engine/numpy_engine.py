@@ -11,20 +11,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine import array_loops, product_choice, products, traced_formula
-from xpgrad.engine.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
-from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
-from xpgrad.engine.machine import jit_enabled
-from xpgrad.engine.memory import address_of
-from xpgrad.engine.numpy_images import NumpyImages
-from xpgrad.engine.program import Form, Fresh, Program
-from xpgrad.engine.row_formula import RowFormula
+from xpgrad.engine import array_loops
+from xpgrad.engine.blocks import traced_formula
+from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.formulas.row_formula import RowFormula
+from xpgrad.engine.images.numpy_images import NumpyImages
+from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
+from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.team import PoolTeam, integers
+from xpgrad.engine.products import choice as product_choice
+from xpgrad.engine.products import matrix as products
+from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad.engine.standard import StandardEngine, first_row
-from xpgrad.engine.team import PoolTeam, integers
 
 # Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
 # in a second-level cache of 1 MB.
-_BLOCK = 8192
+_BLOCK_ELEMENTS = 8192
 # Rows of a chunk of the backward loop: so many bytes of cotangents, but enough rows for a fast product and
 # a loop that is worth handing to threads.
 _CHUNK_BYTES = 1 << 22
@@ -251,7 +254,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
         """The compiled loop, and what it takes."""
-        from xpgrad.engine.compiler import compiled_loop, operands_of
+        from xpgrad.engine.compiled.time_loops import compiled_loop, operands_of
 
         dtype = _dtype(stages)
         forms = {stage.weight.form for stage in stages if isinstance(stage, Product)}
@@ -473,7 +476,7 @@ def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
     """Evaluate a formula by NumPy on as many rows at a time as the cache holds."""
     output = stage.outputs[0]
     width = output.rows.shape[1] // output.blocks
-    rows_at_once = max(1, _BLOCK // max(1, width))
+    rows_at_once = max(1, _BLOCK_ELEMENTS // max(1, width))
     for start in range(0, span.rows, rows_at_once):
         count = min(rows_at_once, span.rows - start)
         arguments = _views(stage.inputs, span, start, count)

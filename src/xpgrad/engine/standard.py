@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine.formula import Elementwise, Formula, Operand, Product, Span
-from xpgrad.engine.images import Images
-from xpgrad.engine.row_formula import RowFormula
+from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.formulas.row_formula import RowFormula
+from xpgrad.engine.images.methods import Images
 
 
 class StandardEngine(Images):

@@ -1,0 +1,115 @@
+"""Scalar functions for float32 and float64 alike: selections, and what the dtype alone tells apart."""
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+
+from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
+
+inline = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
+
+
+@inline
+def abs(x):  # noqa: A001 - the standard's name
+    """Absolute value."""
+    return -x if x < 0 else x
+
+
+@inline
+def maximum(x, y):
+    """The larger of the two; NaN if `x` is."""
+    return y if x < y else x
+
+
+@inline
+def minimum(x, y):
+    """The smaller of the two; NaN if `x` is."""
+    return y if x > y else x
+
+
+@inline
+def where(condition, x, y):
+    """`x` where the condition holds, else `y`."""
+    return x if condition else y
+
+
+@njit(forceinline=True, fastmath={"reassoc", "nsz"})
+def add_up(total, x):
+    """One more summand, in any order: only then are sums made by vector instructions."""
+    return total + x
+
+
+def ordered(real, integer):
+    """Numbers as integers in their order, the way back, and the integer below all: see `to_ordered`."""
+    limits = np.iinfo(integer)
+    magnitude, sign_shift = integer(limits.max), integer(limits.bits - 1)
+
+    @inline
+    def turned(bits):
+        return bits ^ ((bits >> sign_shift) & magnitude)
+
+    @inline
+    def to_ordered(x):
+        """An integer that is greater for a greater x: vector instructions find the greatest of them."""
+        return turned(real(x).view(integer))
+
+    @inline
+    def from_ordered(bits):
+        """The way back from `to_ordered`."""
+        return integer(turned(bits)).view(real)
+
+    return to_ordered, from_ordered, integer(limits.min)
+
+
+def polynomial_of(real, coefficients):
+    """A polynomial by its coefficients, highest power first; no loop: LLVM does not unroll long ones."""
+    names = {f"c{number}": real(coefficient) for number, coefficient in enumerate(coefficients)}
+    first, *others = names
+    lines = [f"p = {first}", *(f"p = p * q + {name}" for name in others), "return p"]
+    exec("def polynomial(q):\n    " + "\n    ".join(lines), names)
+    return inline(names["polynomial"])
+
+
+def tail_ratio_by(real, polynomial):
+    """`special.tail_ratio` by a polynomial in a dtype."""
+    center, shift, step = real(polynomial.center), real(TAIL_SHIFT), real(TAIL_STEP)
+    first, one = real(0.5 * TAIL_SHIFT), real(1)
+    series = polynomial_of(real, polynomial.coefficients)
+
+    @inline
+    def tail_ratio(z):
+        """The normal distribution's probability beyond z, times exp(z**2 / 2), for finite z >= 0."""
+        inverse = one / (z + center)
+        p = series((z - center) * inverse)
+        return (first + z * inverse * (step + inverse * p)) / (z + shift)
+
+    return tail_ratio
+
+
+def normal_cdf_by(real, tail_ratio):
+    """`special.normal_cdf` in a dtype."""
+    one = real(1)
+
+    @inline
+    def normal_cdf(z, e):
+        """The normal distribution's probability below z."""
+        tail = e * tail_ratio(abs(z))
+        return tail if z < 0 else one - tail
+
+    return normal_cdf
+
+
+@intrinsic
+def wide_vectors(context):
+    """Have the function that calls it compiled for vector registers of 512 bits, where there are any.
+
+    LLVM takes those of 256 bits otherwise, half as fast in loops that compute more than they load.
+    """
+
+    def generate(context, builder, signature, arguments):
+        # llvmlite passes on what is in this set, but adds to it only the attributes that it knows
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        builder.function.attributes.add("noinline")  # a caller that took it in would not have the attribute
+        return context.get_dummy_value()
+
+    return types.none(), generate

@@ -1,0 +1,196 @@
+"""The array API's elementwise functions for float32 scalars, in place of ``xp`` in compiled formulas.
+
+``exp`` and ``tanh`` are free of branches and calls, so that LLVM turns the loops around them into vector
+instructions, which calls of the C library would prevent. Their errors against float64 are asserted by a test:
+1e-7 relative for ``exp``, 3e-7 for ``tanh``.
+
+References: exp is reduced to |r| <= log(2)/2 with log(2) split in two, as in Cody and Waite, "Software
+Manual for the Elementary Functions" (1980), with the minimax coefficients of Cephes' ``expf`` (Moshier);
+tanh is the rational approximation of degree 13 over 6 with the coefficients that Eigen uses.
+"""
+
+import math
+
+import numpy as np
+
+from xpgrad.engine.compiled.scalar_common import (
+    abs,  # noqa: A004
+    add_up,
+    inline,
+    maximum,
+    minimum,
+    normal_cdf_by,
+    ordered,
+    tail_ratio_by,
+    where,
+    wide_vectors,
+)
+from xpgrad.engine.formulas.special import TAIL_SINGLE
+
+__all__ = [
+    "LOWEST",
+    "abs",
+    "add_up",
+    "exp",
+    "expm1",
+    "from_ordered",
+    "gaussian",
+    "inf",
+    "log",
+    "log1p",
+    "maximum",
+    "minimum",
+    "normal_cdf",
+    "real",
+    "tail_ratio",
+    "tanh",
+    "to_ordered",
+    "where",
+    "wide_vectors",
+    "zeros_like",
+]
+
+real = np.float32
+inf = real(np.inf)
+tail_ratio = tail_ratio_by(real, TAIL_SINGLE)
+normal_cdf = normal_cdf_by(real, tail_ratio)
+to_ordered, from_ordered, LOWEST = ordered(real, np.int32)
+
+_EXP_MIN = real(-86.64339)  # 2**-125, whose half is the smallest normal number
+_EXP_MAX = real(88.72283)  # exp is above the largest number
+_LOG2_E = real(1.4426950408889634)
+_LN2_HIGH = real(0.693359375)
+_LN2_LOW = real(-2.12194440e-4)
+_ONE = real(1)
+_HALF = real(0.5)
+_TWO = real(2)
+_ZERO = real(0)
+_INF = real(np.inf)
+_NAN = real(np.nan)
+_SHIFT = real(12582912)  # 1.5 * 2**23: of a sum with it the last bit is 1
+_SQRT_HALF_BITS = np.int32(0x3F3504F3)
+_HIGH_BITS = np.int32(-1 << 12)  # of a number those of its first half
+_GAUSSIAN_MAX = real(15)  # beyond it gaussian is 0
+_TANH_MAX = real(7.90531110763549805)  # as far as the approximation goes
+_TANH_ONE = real(9.0109)  # tanh rounds to 1
+
+
+@inline
+def _split(x):
+    """N and r of x = n log(2) + r, |r| <= log(2)/2, for -125 <= n <= 128, and 2**(n - 1).
+
+    The sum with 1.5 * 2**23 has n in its last bits. 2**128 is above the largest number, hence n - 1.
+    """
+    v = _EXP_MAX if x > _EXP_MAX else x
+    v = _EXP_MIN if v < _EXP_MIN else v
+    shifted = v * _LOG2_E + _SHIFT
+    n = shifted - _SHIFT
+    r = v - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    return r, np.int32((real(shifted).view(np.int32) + 126) << 23).view(np.float32)
+
+
+@inline
+def _exp_rest(r):
+    """(exp(r) - 1 - r) / r**2."""
+    p = real(1.9875691500e-4)
+    p = p * r + real(1.3981999507e-3)
+    p = p * r + real(8.3334519073e-3)
+    p = p * r + real(4.1665795894e-2)
+    p = p * r + real(1.6666665459e-1)
+    return p * r + real(5.0000001201e-1)
+
+
+@inline
+def _exp_of_sum(x, small):
+    """exp(x + small) for |small| < 0.02; 0 where that is below 2**-125."""
+    r, half_power = _split(x)
+    r = r + small
+    y = (_exp_rest(r) * (r * r) + r + _ONE) * half_power * _TWO
+    y = _ZERO if x < _EXP_MIN else y
+    return _INF if x > _EXP_MAX else y
+
+
+@inline
+def exp(x):
+    """Exponential function; 0 where that is below 2**-125."""
+    return _exp_of_sum(x, _ZERO)
+
+
+@inline
+def gaussian(z):
+    """exp(-z**2 / 2): an error of z**2 would be multiplied by its size.
+
+    The square of the first half of z's bits is exact, and what is left of z**2 is small.
+    """
+    v = _GAUSSIAN_MAX if z > _GAUSSIAN_MAX else z
+    v = -_GAUSSIAN_MAX if v < -_GAUSSIAN_MAX else v
+    high = np.int32(real(v).view(np.int32) & _HIGH_BITS).view(np.float32)
+    return _exp_of_sum(-_HALF * (high * high), -_HALF * ((v - high) * (v + high)))
+
+
+@inline
+def expm1(x):
+    """exp(x) - 1, accurate near 0."""
+    r, half_power = _split(x)
+    y = (half_power * (_exp_rest(r) * (r * r) + r) + (half_power - _HALF)) * _TWO
+    return _INF if x > _EXP_MAX else y
+
+
+@inline
+def log1p(x):
+    """log(1 + x), accurate near 0."""
+    u = _ONE + x
+    # u = 2**k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2)
+    bits = real(u).view(np.int32)
+    k = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> 23)
+    scale = np.int32(np.int32(127 - k) << 23).view(np.float32)
+    lost = _ONE - (u - x) if x > _ONE else x - (u - _ONE)
+    f = np.int32(bits - np.int32(k << 23)).view(np.float32) - _ONE + lost * scale
+    f = x if k == 0 else f
+    s = f / (_TWO + f)
+    z = s * s
+    p = real(2.2222222e-1)
+    p = p * z + real(2.8571429e-1)
+    p = p * z + real(0.4)
+    p = p * z + real(6.6666667e-1)
+    half_square = _HALF * f * f
+    n = real(k)
+    y = n * _LN2_HIGH + (f - (half_square - s * (half_square + z * p) - n * _LN2_LOW))
+    y = -_INF if x == -_ONE else y
+    y = _NAN if x < -_ONE else y
+    return _INF if x == _INF else y
+
+
+@inline
+def tanh(x):
+    """Hyperbolic tangent."""
+    v = _TANH_MAX if x > _TANH_MAX else x
+    v = -_TANH_MAX if v < -_TANH_MAX else v
+    s = v * v
+    p = real(-2.76076847742355e-16)
+    p = p * s + real(2.00018790482477e-13)
+    p = p * s + real(-8.60467152213735e-11)
+    p = p * s + real(5.12229709037114e-08)
+    p = p * s + real(1.48572235717979e-05)
+    p = p * s + real(6.37261928875436e-04)
+    p = p * s + real(4.89352455891786e-03)
+    q = real(1.19825839466702e-06)
+    q = q * s + real(1.18534705686654e-04)
+    q = q * s + real(2.26843463243900e-03)
+    q = q * s + real(4.89352518554385e-03)
+    y = v * p / q
+    y = _ONE if x > _TANH_ONE else y
+    return -_ONE if x < -_TANH_ONE else y
+
+
+@inline
+def zeros_like(x):
+    """Zero of x's type."""
+    return _ZERO
+
+
+@inline
+def log(x):
+    """Natural logarithm."""
+    return real(math.log(x))

@@ -1,0 +1,145 @@
+"""A formula's source as scalar functions: the text that every compiled loop begins with.
+
+The source is read, its parameter ``xp`` is dropped (the scalar functions of the dtype's module take its
+place), and its constants become globals. The text goes into a file of the cache folder, named by its hash:
+numba's own cache lies beside it, no variant can be taken for another, and a change of a formula makes a new
+file.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xpgrad.engine.compiled.cache import one_at_a_time
+from xpgrad.engine.formulas import special
+from xpgrad.engine.formulas.formula import as_text
+
+
+@one_at_a_time
+def preamble(
+    functions: Sequence[Callable],
+    constants: dict,
+    dtype: str,
+    parameters: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
+    """The scalar functions that a loop calls, and the constants as globals.
+
+    `parameters` tells by the name of a function which of its keywords are no constants but come with each
+    call, behind its operands.
+    """
+    found: dict[str, Callable] = {}
+    for function in functions:
+        _collect(function, found)
+    settings = []
+    for name, value in constants.items():
+        if callable(value):
+            _collect(value, found)
+            settings.append(f"{name} = {value.__name__}")
+        else:
+            text = as_text(value)
+            settings.append(
+                f"{name} = {text}" if text in ("None", "True", "False") else f"{name} = xp.real({text})"
+            )
+    needed = [f for f in reversed(found.values()) if f not in functions]
+    names = ", ".join(f"{f.__module__}.{f.__name__}" for f in dict.fromkeys(functions))
+    parts = [
+        f"# {names} for {dtype}; generated, {versions()}",
+        f"from numba import njit\n\nfrom xpgrad.engine.compiled import scalar_{dtype} as xp\n",
+        *(_scalar_function(f) for f in needed),
+        *settings,
+        *(_scalar_function(f, (parameters or {}).get(f.__name__, ())) for f in dict.fromkeys(functions)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _sources() -> str:
+    """A hash of those modules of ours whose code generated text holds copies of."""
+    engine = Path(__file__).parent.parent
+    patterns = (
+        "scalar_*.py", "special.py", "native*.py", "register_tiles.py", "matrix.py", "schedule.py",
+    )  # fmt: skip
+    copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
+
+
+# Taken when this module is imported, with the others: an upgrade while a process runs changes the files, and
+# what the process compiles from the old modules must not be kept under the new ones' hash.
+_LOADED = _sources()
+
+
+def versions() -> str:
+    """What generated text holds copies of: numba's compiling, our own functions, and their constants."""
+    import numba
+
+    return f"numba {numba.__version__}, functions {_LOADED}"
+
+
+def _parse(function: Callable) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        raise TypeError(f"formula {function.__name__}: a function by 'def' is needed")
+    return tree
+
+
+def _collect(function: Any, found: dict[str, Callable]) -> None:
+    """Find the functions that a formula calls with xp first, each before what it calls itself."""
+    if found.get(function.__name__, function) is not function:
+        raise ValueError(f"two functions of one formula are named {function.__name__}")
+    found.pop(function.__name__, None)  # and again behind its later caller
+    found[function.__name__] = function
+    for node in ast.walk(_parse(function)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _passes_xp(node):
+            callee = function.__globals__.get(node.func.id)
+            if callee is not None and not _is_special(callee):  # else a constant of the formula
+                _collect(callee, found)
+
+
+def _passes_xp(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "xp"
+
+
+def _is_special(function: Callable) -> bool:
+    """Whether the dtype's module of scalar functions has a version of its own of the function."""
+    return function.__module__ == special.__name__
+
+
+class _ToScalars(ast.NodeTransformer):
+    """Drop xp from parameters and calls, and give every number the dtype."""
+
+    def __init__(self, parameters: Sequence[str] = ()) -> None:
+        self._parameters = parameters
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        numbers = [arg for arg in node.args.kwonlyargs if arg.arg in self._parameters]
+        node.args.args = [*(arg for arg in node.args.args if arg.arg != "xp"), *numbers]
+        node.args.kwonlyargs, node.args.kw_defaults = [], []
+        for arg in node.args.args:
+            arg.annotation = None
+        node.returns = None
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        node.body = [self.visit(statement) for statement in node.body]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if _passes_xp(node):
+            node.args = node.args[1:]
+            if isinstance(node.func, ast.Name) and node.func.id in special.__all__:
+                node.func = ast.Attribute(ast.Name("xp", ast.Load()), node.func.id, ast.Load())
+        return self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+            return ast.parse(f"xp.real({node.value!r})", mode="eval").body
+        return node
+
+
+def _scalar_function(function: Callable, parameters: Sequence[str] = ()) -> str:
+    tree = ast.fix_missing_locations(_ToScalars(parameters).visit(_parse(function)))
+    return f"@njit(forceinline=True, error_model='numpy', fastmath={{'contract'}})\n{ast.unparse(tree)}\n"

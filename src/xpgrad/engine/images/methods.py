@@ -1,0 +1,278 @@
+"""What convolutions ask of an engine: a batch in blocks, products, shifted sums, windows, spectra.
+
+The methods here are pure array API, and the oracle for `NumpyImages`. A `target` is memory in which an engine
+may put a result: who calls uses what is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from xpgrad.engine.images.padding import interleaved, padded
+from xpgrad.engine.images.shifts import Embedding, Part
+from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
+
+
+class Images:
+    """The part of the engine of the standard that works on batches of images."""
+
+    xp: Any
+
+    def compiles(self) -> bool:
+        """Whether the loops of `sum_of_shifts` and of windows are compiled."""
+        return False
+
+    # --- which part of the work at a time
+
+    def blocks(self, count: int, size: int) -> list[slice]:
+        """The images of a batch, in blocks to compute at a time; `size` is an image's elements."""
+        return [slice(0, count)]
+
+    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
+        """Columns or rows, in bands to compute one after the other; `size` is the elements that each takes.
+
+        All bands but the last hold a multiple of so many.
+        """
+        return [slice(0, count)]
+
+    def assemble(
+        self,
+        function: Callable[[slice, Any], Any],
+        parts: Sequence[slice],
+        *,
+        axis: int = 0,
+        shape: Sequence[int] = (),
+        like: Any = None,
+        target: Any = None,
+    ) -> Any:
+        """The array of which ``function(part, target)`` is each slice of an axis.
+
+        The parts do not depend on one another. Those of a whole array, with its `shape` and an array of its
+        dtype, may be computed at the same time; parts of a `target` are computed one after the other.
+        """
+        made = [function(part, None) for part in parts]
+        return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
+
+    def accumulate(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+    ) -> list[Any]:
+        """The sums over all blocks; ``function(block, totals)`` adds a block's own; None is none yet."""
+        totals = None
+        for block in blocks:
+            totals = function(block, totals)
+        return totals or []
+
+    def room(self, shape: Sequence[int], like: Any) -> Any:
+        """Memory to be a target of `assemble`, or None."""
+        return None
+
+    # --- sums and products
+
+    def product(self, a: Any, b: Any, target: Any = None) -> Any:
+        """Matrix product."""
+        return self.xp.matmul(a, b)
+
+    def pad(self, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
+        """Zeros before and behind the last axes; negative numbers take elements away."""
+        return padded(self.xp, array, before, behind)
+
+    def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
+        """The last dimensions at the begin of larger ones of that size, flat, behind `lead` zeros."""
+        behind = [large - small for large, small in zip(size, array.shape[-len(size) :], strict=True)]
+        whole = padded(self.xp, array, (0,) * len(size), behind)
+        whole = self.xp.reshape(whole, (*array.shape[: -len(size)], prod(size)))
+        return padded(self.xp, whole, (lead,), (0,))
+
+    def interleave(
+        self,
+        parts: Mapping[tuple[int, ...], Any],
+        steps: Sequence[int],
+        begin: Sequence[int],
+        size: Sequence[int],
+        target: Any = None,
+    ) -> Any:
+        """Some of the elements of `padding.interleaved`: `size` from `begin` on, zeros behind."""
+        whole = interleaved(self.xp, parts, steps)
+        sizes = zip(size, begin, whole.shape[-len(size) :], strict=True)
+        return padded(self.xp, whole, [-b for b in begin], [s + b - large for s, b, large in sizes])
+
+    def add(self, a: Any, b: Any, target: Any = None) -> Any:
+        """The sum."""
+        return a + b
+
+    def add_shifted(self, total: Any, part: Any, shift: int) -> Any:
+        """The total plus a part whose last axis begins at `shift`, perhaps in the total's memory."""
+        behind = total.shape[-1] - shift - part.shape[-1]
+        return total + padded(self.xp, part, (shift,), (behind,))
+
+    def last_axis_sums(self, array: Any) -> Any:
+        """The sums over the last axis."""
+        return self.xp.sum(array, axis=-1)
+
+    # --- channels and taps: shifted images
+
+    def pack_taps(self, weights: Any, taps: Sequence[Sequence[int]]) -> list[Any]:
+        """The weights of several parts as `sum_of_shifts` takes them, which several blocks then share.
+
+        Parameters
+        ----------
+        weights : array, shape (group, I, J, taps)
+            A weight for each image and tap.
+        taps : sequence of sequence of int
+            The taps of each part.
+
+        Returns
+        -------
+        list
+            For each part an array (group, I, J * its taps), in some form.
+        """
+        group, sums, images, _ = weights.shape
+        parts = [self.xp.stack([weights[..., tap] for tap in part], axis=-1) for part in taps]
+        return [self.xp.reshape(part, (group, sums, images * part.shape[-1])) for part in parts]
+
+    def sum_of_shifts(
+        self,
+        images: Any,
+        places: Sequence[Embedding],
+        parts: Sequence[Part],
+        size: Sequence[int],
+        B: Any = None,
+        target: Any = None,
+    ) -> Any:
+        """Weighted sums of shifted images; zero, or B, where no part's phase is.
+
+        Parameters
+        ----------
+        images : array, shape (n, group * J, *size)
+            The images.
+        places : sequence of Embedding
+            What of them is where in the flat grid, which has a layer for each place.
+        parts : sequence of Part
+            What is summed up; the phases have steps in common.
+        size : sequence of int
+            The results' sizes.
+        B : array, shape (group * I,), optional
+            What is added.
+        target : array, optional
+            Memory for the result.
+
+        Returns
+        -------
+        array, shape (n, group * I, *size)
+            In the flat grid a part's sums are, with its k-th tap at layer l[k] and shift s[k],
+            ``sum over j and k of weights[g, i, j, k] * grid[n, g, l[k], j, s[k] : s[k] + length]``.
+        """
+        group, sums, _ = parts[0].weights.shape
+        rows = self._grid(images, places, group)
+        found = {
+            tuple(axis.start for axis in part.phase): self._sums(rows, places[0].grid, part) for part in parts
+        }
+        steps = [axis.step for axis in parts[0].phase]
+        whole = found.popitem()[1] if prod(steps) == 1 else self._weave(found, steps, size)
+        return whole if B is None else whole + self.xp.reshape(B, (group * sums,) + (1,) * len(size))
+
+    def _sums(self, rows: Any, grid: Sequence[int], part: Part) -> Any:
+        """The sums of one part, (n, group * I, *crop.size)."""
+        (n, group), crop = rows.shape[:2], part.crop
+        weights = self.xp.reshape(part.weights, (*part.weights.shape[:2], -1, len(part.taps)))
+        total = None
+        for k, (layer, shift) in enumerate(part.taps):
+            for j in range(rows.shape[3]):
+                shifted = rows[:, :, layer, j, None, shift : shift + crop.length]
+                term = weights[:, :, j, k, None] * shifted
+                total = term if total is None else total + term
+        whole = self.xp.reshape(total, (n, group * weights.shape[1], -1, *grid[1:]))
+        sizes = zip(crop.begin, crop.size, whole.shape[2:], strict=True)
+        whole = whole[(..., *(slice(b, min(b + size, have)) for b, size, have in sizes))]
+        behind = [size - have for size, have in zip(crop.size, whole.shape[2:], strict=True)]
+        return padded(self.xp, whole, (0,) * len(behind), behind)
+
+    def _weave(self, phases: Mapping[tuple[int, ...], Any], steps: Sequence[int], size: Sequence[int]) -> Any:
+        """Phases of unequal sizes as one array."""
+        large = [-(-s // step) for s, step in zip(size, steps, strict=True)]
+        equal = {
+            first: padded(
+                self.xp, part, (0,) * len(large), [b - s for b, s in zip(large, part.shape[2:], strict=True)]
+            )
+            for first, part in phases.items()
+        }
+        return interleaved(self.xp, equal, steps)[(..., *(slice(0, s) for s in size))]
+
+    def products_of_shifts(
+        self, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
+    ) -> Any:
+        """The inner products of images with shifted images, summed over n: the gradient of `sum_of_shifts`.
+
+        Parameters
+        ----------
+        a : array, shape (n, group * I, *size)
+            Images at the begin of the grid.
+        images, places
+            As in `sum_of_shifts`.
+        taps : sequence of (int, int)
+            As those of a part.
+        group : int
+            How many groups the channels are.
+
+        Returns
+        -------
+        array, shape (group, I, J, taps)
+            In the flat grid ``sum over n of a[n, g, i] @ grid[n, g, l[k], j, s[k] : s[k] + length]``.
+        """
+        rows = self._grid(images, places, group)
+        begin = Embedding.of_all((a.shape[2], *places[0].grid[1:]), (0,) * (a.ndim - 2))
+        others = self._grid(a, [begin], group)[:, :, 0, :, None, :]
+        length = others.shape[-1]
+        parts = [
+            self.xp.sum(others * rows[:, :, layer, None, :, shift : shift + length], axis=(0, 4))
+            for layer, shift in taps
+        ]
+        return self.xp.stack(parts, axis=-1)
+
+    def _grid(self, images: Any, places: Sequence[Embedding], group: int) -> Any:
+        """Images in flat grids, (n, group, places, channels / group, lead + elements)."""
+        layers = []
+        for place in places:
+            taken = images[(..., *place.taken)]
+            sizes = zip(place.grid, place.before, taken.shape[2:], strict=True)
+            whole = padded(self.xp, taken, place.before, [large - b - size for large, b, size in sizes])
+            n, channels = images.shape[:2]
+            whole = self.xp.reshape(whole, (n, group, channels // group, prod(place.grid)))
+            layers.append(padded(self.xp, whole, (place.lead,), (0,)))
+        return self.xp.stack(layers, axis=2)
+
+    # --- square windows of images, transformed along both axes
+
+    def from_windows(self, X: Any, windows: Windows, transform: Transform, target: Any = None) -> Any:
+        """The transformed windows of images; see `windows.from_windows`."""
+        return from_windows(self.xp, X, windows, transform)
+
+    def to_windows(
+        self, M: Any, windows: Windows, transform: Transform, B: Any, shape: Sequence[int], target: Any = None
+    ) -> Any:
+        """Images of transformed windows; see `windows.to_windows`."""
+        return to_windows(self.xp, M, windows, transform, B, shape)
+
+    # --- spectra
+
+    def can_transform(self) -> bool:
+        """Whether there is a Fourier transform."""
+        return hasattr(self.xp, "fft")
+
+    def rfft(self, array: Any, n: int, axis: int) -> Any:
+        """Spectrum of real numbers along an axis, padded with zeros to `n` elements."""
+        return self.xp.fft.rfft(array, n=n, axis=axis)
+
+    def irfft(self, array: Any, n: int, axis: int) -> Any:
+        """The way back of `rfft`."""
+        return self.xp.fft.irfft(array, n=n, axis=axis)
+
+    def fft(self, array: Any, n: int, axis: int) -> Any:
+        """Spectrum along an axis, padded with zeros to `n` elements."""
+        return self.xp.fft.fft(array, n=n, axis=axis)
+
+    def ifft(self, array: Any, n: int, axis: int) -> Any:
+        """The way back of `fft`."""
+        return self.xp.fft.ifft(array, n=n, axis=axis)

@@ -1,0 +1,251 @@
+"""What convolutions ask of an engine, for NumPy arrays: in place, image by image, in threads, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.images.methods import Images
+from xpgrad.engine.images.shifts import Embedding, Part
+from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.process.machine import jit_enabled
+
+# Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
+_BLOCK_ELEMENTS = 5 << 18
+_BAND = 1 << 21
+# Below this many elements handing work to a thread costs more than the thread saves.
+_PARALLEL = 1 << 18
+# Of the blocks that are summed up, for each thread.
+_SHARES = 2
+
+
+class NumpyImages(Images):
+    """The part of the NumPy engine that works on batches of images."""
+
+    map: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+    team: Any
+
+    def compiles(self) -> bool:
+        """With numba; what reaches the loops is float32 or float64."""
+        return jit_enabled()
+
+    def blocks(self, count: int, size: int) -> list[slice]:
+        """As many images at a time as stay in a cache, in as many blocks as keep all threads busy."""
+        threads = max(1, min(self.team.size(), count * size // _PARALLEL))
+        at_once = max(1, _BLOCK_ELEMENTS // max(1, size))
+        rounds = -(-count // (threads * at_once))
+        return _slices(count, -(-count // max(1, threads * rounds)))
+
+    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
+        """As many as stay in a second-level cache, about the same number in each band."""
+        at_once = -(-count // -(-count * size // _BAND))
+        return _slices(count, -(-at_once // multiple) * multiple)
+
+    def assemble(
+        self,
+        function: Callable[[slice, Any], Any],
+        parts: Sequence[slice],
+        *,
+        axis: int = 0,
+        shape: Sequence[int] = (),
+        like: Any = None,
+        target: Any = None,
+    ) -> np.ndarray:
+        """Each part into its place; those of a whole array in threads."""
+        whole = np.empty(tuple(shape), dtype=like.dtype) if target is None else target
+
+        def fill(part: slice) -> None:
+            place = np.moveaxis(whole, axis, 0)[part]
+            place = np.moveaxis(place, 0, axis)
+            made = function(part, place)
+            if not np.may_share_memory(made, place):
+                place[...] = made
+
+        if target is None:
+            self.map(fill, parts)
+        else:
+            for part in parts:
+                fill(part)
+        return whole
+
+    def accumulate(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+    ) -> list[Any]:
+        """Shares of the blocks in threads, and the sum of their totals: the same for any course of time.
+
+        There are more shares than threads, so that a thread that gets less of its core takes fewer.
+        """
+        count = _SHARES * self.team.size()
+        shares = [blocks[share] for share in _slices(len(blocks), -(-len(blocks) // count))]
+        totals, *others = self.map(lambda share: Images.accumulate(self, function, share), shares)
+        for other in others:
+            for total, part in zip(totals, other, strict=True):
+                total += part
+        return totals
+
+    def room(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
+        """Fresh memory, not cleared."""
+        return np.empty(tuple(shape), dtype=like.dtype)
+
+    def pad(self, array: np.ndarray, before: Sequence[int], behind: Sequence[int]) -> np.ndarray:
+        """In one go; a view where nothing is added."""
+        first = array.ndim - len(before)
+        sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
+        kept: tuple[Any, ...] = tuple(
+            slice(max(-b, 0), size - max(-e, 0))
+            for size, b, e in zip(array.shape[first:], before, behind, strict=True)
+        )
+        array = array[(..., *kept)]
+        if max(*before, *behind) <= 0:
+            return array
+        whole = np.zeros((*array.shape[:first], *sizes), dtype=array.dtype)
+        places: tuple[Any, ...] = tuple(
+            slice(max(b, 0), max(b, 0) + size) for b, size in zip(before, array.shape[first:], strict=True)
+        )
+        whole[(..., *places)] = array
+        return whole
+
+    def spread(self, array: np.ndarray, size: Sequence[int], lead: int) -> np.ndarray:
+        """In one go; a view where nothing is added."""
+        outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
+        if not lead and inner == tuple(size):
+            return array.reshape(*outer, -1)
+        whole = np.zeros((*outer, lead + prod(size)), dtype=array.dtype)
+        places: tuple[Any, ...] = tuple(slice(0, small) for small in inner)
+        whole[..., lead:].reshape(*outer, *size)[(..., *places)] = array
+        return whole
+
+    def interleave(
+        self,
+        parts: Mapping[tuple[int, ...], np.ndarray],
+        steps: Sequence[int],
+        begin: Sequence[int],
+        size: Sequence[int],
+        target: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Each part straight into its places."""
+        some = next(iter(parts.values()))
+        if target is None:
+            target = np.empty((*some.shape[: -len(size)], *size), dtype=some.dtype)
+        if len(parts) < prod(steps) or any(
+            s + b > large * step
+            for s, b, large, step in zip(size, begin, some.shape[-len(size) :], steps, strict=True)
+        ):
+            target[...] = 0
+        for phase, part in parts.items():
+            places: list[Any] = []
+            kept: list[Any] = []
+            for r, b, step, count, large in zip(
+                phase, begin, steps, size, part.shape[-len(size) :], strict=True
+            ):
+                first = max(0, -((r - b) // step))  # the part's first element at or behind `begin`
+                place = first * step + r - b
+                number = max(0, min(large - first, -((place - count) // step)))
+                places.append(slice(place, place + number * step, step) if number else slice(0, 0))
+                kept.append(slice(first, first + number))
+            target[(..., *places)] = part[(..., *kept)]
+        return target
+
+    def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+        """Matrix product, straight into the target where that is given."""
+        return np.matmul(a, b, out=target)
+
+    def add(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+        """The sum, straight into the target where that is given."""
+        return np.add(a, b, out=target)
+
+    def add_shifted(self, total: np.ndarray, part: np.ndarray, shift: int) -> np.ndarray:
+        """In the memory of the total."""
+        total[..., shift : shift + part.shape[-1]] += part
+        return total
+
+    def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
+        """Compiled, or as a product by BLAS: in one pass."""
+        rows = array.reshape(-1, array.shape[-1])
+        if self.compiles():
+            from xpgrad.engine.images.compiled_shifts import row_sums
+
+            sums = row_sums(rows)
+        else:
+            sums = np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype))
+        return sums.reshape(array.shape[:-1])
+
+    def pack_taps(self, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> list[Any]:
+        """For the compiled loops, or as arrays."""
+        if not self.compiles():
+            return super().pack_taps(weights, taps)
+        from xpgrad.engine.images.compiled_shifts import pack_taps
+
+        return pack_taps(weights, taps)
+
+    def sum_of_shifts(
+        self,
+        images: np.ndarray,
+        places: Sequence[Embedding],
+        parts: Sequence[Part],
+        size: Sequence[int],
+        B: np.ndarray | None = None,
+        target: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Compiled, or by NumPy on whole images."""
+        if not self.compiles():
+            return super().sum_of_shifts(images, places, parts, size, B)
+        from xpgrad.engine.images.compiled_shifts import sum_of_shifts
+
+        return sum_of_shifts(images, places, parts, size, B, target)
+
+    def products_of_shifts(
+        self,
+        a: np.ndarray,
+        images: np.ndarray,
+        places: Sequence[Embedding],
+        taps: Sequence[tuple[int, int]],
+        group: int,
+    ) -> np.ndarray:
+        """Compiled, or by NumPy on whole images."""
+        if not self.compiles():
+            return super().products_of_shifts(a, images, places, taps, group)
+        from xpgrad.engine.images.compiled_shifts import products_of_shifts
+
+        return products_of_shifts(a, images, places, taps, group)
+
+    def from_windows(
+        self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Compiled, or by NumPy on whole images."""
+        if not self.compiles():
+            return super().from_windows(X, windows, transform)
+        from xpgrad.engine.images.compiled_windows import from_windows
+
+        M = target
+        if M is None:
+            columns = X.shape[0] * windows.rows * windows.columns
+            M = np.empty((transform.made**2, X.shape[1], columns), dtype=X.dtype)
+        from_windows(X, windows, transform, M)
+        return M
+
+    def to_windows(
+        self,
+        M: np.ndarray,
+        windows: Windows,
+        transform: Transform,
+        B: np.ndarray | None,
+        shape: Sequence[int],
+        target: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Compiled, or by NumPy on whole images."""
+        if not self.compiles():
+            return super().to_windows(M, windows, transform, B, shape)
+        from xpgrad.engine.images.compiled_windows import to_windows
+
+        Y = np.empty(tuple(shape), dtype=M.dtype) if target is None else target
+        to_windows(M, windows, transform, B, Y)
+        return Y
+
+
+def _slices(count: int, at_once: int) -> list[slice]:
+    at_once = max(1, at_once)
+    return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]

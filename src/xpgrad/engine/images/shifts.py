@@ -1,0 +1,80 @@
+"""Where images are in a larger grid, flat in memory, so that a shift in any direction is one number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Embedding(NamedTuple):
+    """Which elements of images are where in a grid; the rest of it is zero.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        The grid's sizes.
+    before : tuple of int
+        Index in the grid of the first element that is taken; negative where the first ones are left out.
+    lead : int
+        Zeros before the whole grid.
+    first, steps : tuple of int
+        The first element of an image that is taken, and from one to the next, in each dimension.
+    """
+
+    grid: tuple[int, ...]
+    before: tuple[int, ...]
+    lead: int
+    first: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @classmethod
+    def of_all(cls, grid: tuple[int, ...], before: tuple[int, ...], lead: int = 0) -> Embedding:
+        """Every element is taken."""
+        return cls(grid, before, lead, (0,) * len(grid), (1,) * len(grid))
+
+    @property
+    def taken(self) -> tuple[slice, ...]:
+        """The elements as indices of the last dimensions."""
+        return tuple(slice(f, None, s) for f, s in zip(self.first, self.steps, strict=True))
+
+    def counts(self, size: Sequence[int]) -> tuple[int, ...]:
+        """How many elements of images of that size are taken."""
+        each = zip(self.first, size, self.steps, strict=True)
+        return tuple(max(0, -((first - s) // step)) for first, s, step in each)
+
+
+class Crop(NamedTuple):
+    """Which elements of a grid are wanted.
+
+    Parameters
+    ----------
+    length : int
+        How many elements of the flat grid are computed, whole rows of its first dimension.
+    begin, size : tuple of int
+        The first one wanted, and how many, in each dimension; those behind the grid are zero.
+    """
+
+    length: int
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """Weighted sums of shifted images, and the elements of the result that they are.
+
+    Parameters
+    ----------
+    weights : array, shape (group, I, J * taps)
+        A weight for each image and tap, in an engine's form.
+    taps : sequence of (int, int)
+        For each tap the layer of the grid and the shift.
+    crop : Crop
+        What is wanted of the sums.
+    phase : tuple of slice
+        Where in the result it goes, by dimension.
+    """
+
+    weights: Any
+    taps: Sequence[tuple[int, int]]
+    crop: Crop
+    phase: tuple[slice, ...]

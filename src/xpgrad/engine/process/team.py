@@ -1,0 +1,221 @@
+"""Threads for independent parts: those that the process already has, where it has some.
+
+Idle threads of OpenMP go on looking for work for milliseconds and take a core from any other pool, so parts
+of a process with OpenMP in it (torch's) belong into OpenMP's own team.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import functools
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from xpgrad.engine.process.blas import symbol
+from xpgrad.engine.process.machine import thread_count
+
+
+@functools.cache
+def _thread_pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="xpgrad")
+
+
+_forked = False
+
+
+def _forget_threads() -> None:
+    """In a forked child: it has none of its parent's threads, and an OpenMP team would wait for them."""
+    global _forked
+    _forked = True
+    _thread_pool.cache_clear()
+
+
+def forked() -> bool:
+    """Whether this process is a forked child: a framework's threads, which its BLAS needs, are not in it."""
+    return _forked
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+def integers(values: Sequence[int]) -> ctypes.Array:
+    """Integers in memory, as compiled code takes them; made faster than an array of NumPy's."""
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+_MISSING = object()
+
+
+class Team(ABC):
+    """Threads for independent parts.
+
+    Attributes
+    ----------
+    addresses : tuple of int or None
+        For compiled code that starts the threads itself, as `OpenMPTeam` takes them; None where it cannot.
+    """
+
+    addresses: tuple[int, int, int] | None = None
+
+    @abstractmethod
+    def size(self) -> int:
+        """How many threads."""
+
+    @abstractmethod
+    def run(self, function: int, data: int, parts: int) -> None:
+        """Call the compiled ``function(data, part)`` for each part; `data` is an address."""
+
+    @abstractmethod
+    def _together(self, work: Callable[[], None], threads: int) -> None:
+        """Call `work`, which raises nothing, in so many threads."""
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """The function of each item, in threads; context variables are the caller's."""
+        threads = min(self.size(), len(items))
+        if threads < 2:
+            return [function(item) for item in items]
+        results: list[Any] = [_MISSING] * len(items)
+        errors: list[BaseException] = []
+        waiting = iter(range(len(items)))  # taking the next one is atomic
+        contexts = [contextvars.copy_context() for _ in items]
+
+        def work() -> None:
+            for number in waiting:
+                try:
+                    results[number] = contexts[number].run(function, items[number])
+                except BaseException as error:  # it must not leave a thread
+                    errors.append(error)
+
+        self._together(work, threads)
+        if errors:
+            raise errors[0]
+        if any(result is _MISSING for result in results):
+            raise KeyboardInterrupt  # what left a thread between two items could not be raised there
+        return results
+
+
+class _Others:
+    """What a pool's threads do beside the caller, who does not leave before they are through.
+
+    A thread that has not begun when the caller is through has nothing to do: waking it can take as long as
+    the work. An interrupt (Ctrl-C) reaches the caller alone, wherever it is: the others still write to its
+    arrays.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work, self._running, self._closed = work, 0, False
+        self._changed = threading.Condition()
+
+    def work(self) -> None:
+        """In a thread of the pool."""
+        with self._changed:
+            if self._closed:
+                return
+            self._running += 1
+        try:
+            self._work()
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait for those that have begun, whatever arrives meanwhile; that is raised afterwards."""
+        arrived: BaseException | None = None
+        while not self._closed or self._running:
+            try:
+                with self._changed:
+                    self._closed = True
+                    while self._running:
+                        self._changed.wait()
+            except BaseException as error:
+                arrived = error
+        if arrived is not None:
+            raise arrived
+
+
+class PoolTeam(Team):
+    """Threads of our own."""
+
+    def size(self) -> int:
+        """How many threads."""
+        return thread_count()
+
+    def _together(self, work: Callable[[], None], threads: int) -> None:
+        others = _Others(work)
+        pool = _thread_pool(self.size())
+        try:
+            for _ in range(threads - 1):
+                pool.submit(others.work)
+            work()  # the caller is one of the threads: it is awake and has a core
+        finally:
+            others.close()
+
+    def run(self, function: int, data: int, parts: int) -> None:
+        """See Team."""
+        call = _compiled_function(function)
+        if parts == 1:
+            call(data, 0)
+        else:
+            self.map(lambda part: call(data, part), range(parts))
+
+
+class OpenMPTeam(Team):
+    """The team of an OpenMP runtime in this process, by the entry point that GCC's programs use.
+
+    Parameters
+    ----------
+    parallel, thread_number, team_size : int
+        Addresses of ``GOMP_parallel``, ``omp_get_thread_num`` and ``omp_get_num_threads``.
+    threads : callable
+        Tells how many threads to use.
+    """
+
+    addresses: tuple[int, int, int]
+
+    def __init__(self, parallel: int, thread_number: int, team_size: int, threads: Callable[[], int]) -> None:
+        self._parallel = ctypes.CFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint
+        )(parallel)
+        self.addresses = parallel, thread_number, team_size
+        self._threads = threads
+
+    def size(self) -> int:
+        """How many threads."""
+        return 1 if _forked else self._threads()
+
+    def _together(self, work: Callable[[], None], threads: int) -> None:
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())
+        self._parallel(ctypes.cast(callback, ctypes.c_void_p), None, threads, 0)
+
+    def run(self, function: int, data: int, parts: int) -> None:
+        """See Team."""
+        if parts == 1 or self.size() < 2:
+            for part in range(parts):
+                _compiled_function(function)(data, part)
+            return
+        from xpgrad.engine.compiled.share import compiled_share
+
+        self._parallel(compiled_share(), integers([function, data, parts, *self.addresses[1:]]), parts, 0)
+
+
+def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None:
+    """The team of the OpenMP runtime that an extension module is linked with, None where there is none."""
+    try:
+        library = ctypes.CDLL(extension)
+    except OSError:
+        return None
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    parallel, number, size = (symbol(library, name) for name in names)
+    return OpenMPTeam(parallel, number, size, threads) if parallel and number and size else None
+
+
+@functools.cache
+def _compiled_function(address: int) -> Callable[[int, int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)

@@ -1,0 +1,277 @@
+"""Whose matrix products are faster on this machine, ours or a BLAS's: measured once, and remembered.
+
+Two classes of sizes in each dtype: *few* rows and a weight that serves at every step of a time loop, a thread
+each, and *many* rows in all threads. The answer depends on the processor, the BLAS and the versions; it is
+kept in the cache folder, and stays what it is while a process lives. ``XPGRAD_PRODUCTS`` set to ``own`` or
+``blas`` decides instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xpgrad.engine.process.blas import Blas
+from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.products import matrix as products
+
+CLASSES = ("few", "many")
+_WAYS = ("own", "blas")
+_FILE = "products.json"
+# A BLAS has to be so much faster: the same code then runs everywhere but where that costs something.
+_ADVANTAGE = 1.05
+_ROUNDS = 8
+# Rows of a thread, elements of a sum, columns: of a time loop's products.
+_FEW_SIZES = ((16, 64, 256), (16, 256, 1024))
+# Rows, elements of a sum, columns, and whether the first factor is by columns: inputs times a weight, a
+# weight's gradient.
+_MANY_SIZES = ((768, 256, 512, False), (512, 768, 256, True))
+
+
+class Choice(NamedTuple):
+    """Which way was taken for a class of products, and why.
+
+    Parameters
+    ----------
+    way : str
+        ``"own"`` or ``"blas"``.
+    why : str
+        In a few words.
+    """
+
+    way: str
+    why: str
+
+
+def is_own(engine: Any, dtype: str, few: bool) -> bool:
+    """Whether a class of the engine's products is our own."""
+    return choice(engine, dtype, CLASSES[not few]).way == "own"
+
+
+def choice(engine: Any, dtype: str, kind: str) -> Choice:
+    """What was chosen for a dtype and one of `CLASSES`, or is now."""
+    blas = engine.blas
+    if blas is None:
+        return Choice("own", "no BLAS was found")
+    key = dtype, kind, blas.gemm[dtype]
+    return _chosen.get(key) or _choose(key, engine, blas)
+
+
+_chosen: dict[tuple, Choice] = {}
+_choosing = threading.Lock()
+
+
+def _choose(key: tuple, engine: Any, blas: Blas) -> Choice:
+    with _choosing:
+        if key not in _chosen:
+            _chosen[key] = _find(engine, blas, *key[:2])
+        return _chosen[key]
+
+
+def _find(engine: Any, blas: Blas, dtype: str, kind: str) -> Choice:
+    """Asked for, remembered, or measured."""
+    asked = os.environ.get("XPGRAD_PRODUCTS")
+    if asked:
+        if asked not in _WAYS:
+            raise ValueError(f"XPGRAD_PRODUCTS is {asked!r}, expected 'own' or 'blas'")
+        return Choice(asked, "XPGRAD_PRODUCTS says so")
+    name = _name(blas, engine.team.size(), dtype, kind)
+    found = _from_ratio(_remembered().get(name))
+    if found is None:
+        ratio = round(_measure(engine, blas, dtype, kind), 3)
+        if ratio > _ADVANTAGE:  # other processes may have taken the cores: a BLAS has to win twice
+            ratio = min(ratio, round(_measure(engine, blas, dtype, kind), 3))
+        _remember(name, ratio)
+        found = _from_ratio(ratio)
+    return found or Choice("own", "nothing could be measured")
+
+
+def _from_ratio(ratio: Any) -> Choice | None:
+    """By how many times as fast a BLAS is; None where that is no such number."""
+    if not isinstance(ratio, float) or not 0 < ratio < float("inf"):
+        return None
+    return Choice("own" if ratio <= _ADVANTAGE else "blas", f"a BLAS is {ratio:.2f} times as fast")
+
+
+def describe(engine: Any) -> dict[str, str]:
+    """What is known of each class, in a line each; nothing is measured for it."""
+    blas, lines = engine.blas, {}
+    for dtype in ("float32", "float64"):
+        for kind in CLASSES:
+            known = _known(engine, blas, dtype, kind)
+            line = "measured when they are first asked for" if known is None else ": ".join(known)
+            lines[f"{engine.name}, {kind} rows, {dtype}"] = line
+    return lines
+
+
+def _known(engine: Any, blas: Blas | None, dtype: str, kind: str) -> Choice | None:
+    if blas is None:
+        return Choice("own", "no BLAS was found")
+    asked = os.environ.get("XPGRAD_PRODUCTS")
+    chosen = _chosen.get((dtype, kind, blas.gemm[dtype]))
+    if chosen or asked:
+        return chosen or Choice(asked or "", "XPGRAD_PRODUCTS says so")
+    return _from_ratio(_remembered().get(_name(blas, engine.team.size(), dtype, kind)))
+
+
+# --- what was measured before
+
+
+def _name(blas: Blas, threads: int, dtype: str, kind: str) -> str:
+    """All that a measurement depends on, in short."""
+    from llvmlite import binding
+
+    from xpgrad.engine.compiled.source import versions
+
+    library = os.stat(blas.extension)
+    parts = [binding.get_host_cpu_name(), _processor(), versions(), blas.extension, library.st_size, threads]
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+    return f"{kind} {dtype} {digest}"
+
+
+@functools.cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith("model name")), "")
+
+
+def _path() -> Path:
+    from xpgrad.engine.compiled.cache import cache_folder
+
+    return cache_folder() / _FILE
+
+
+def _remembered() -> dict[str, Any]:
+    """By name how many times as fast a BLAS was; empty where nothing can be read."""
+    try:
+        known = json.loads(_path().read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _remember(name: str, ratio: float) -> None:
+    """Where the folder cannot be written, the next process measures again."""
+    path = _path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            json.dump(_remembered() | {name: ratio}, file, indent=1)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+# --- measuring
+
+
+Way = Callable[[], float | None]
+"""Computes a product; returns the seconds that count, None for all that it took."""
+Pair = tuple[Way, Way]
+"""Ours and a BLAS's, of one product."""
+
+
+def _measure(engine: Any, blas: Blas, dtype: str, kind: str) -> float:
+    """How many times as fast as ours the BLAS is, the geometric mean over the sizes of a class."""
+    pairs = _few_rows(engine, blas, dtype) if kind == "few" else _many_rows(engine, blas, dtype)
+    ratios = [_ratio(*pair) for pair in pairs]
+    return float(prod(ratios) ** (1 / len(ratios)))
+
+
+def _ratio(ours: Way, theirs: Way) -> float:
+    """The shortest time of ours over the shortest of theirs, taken in turns."""
+    best = [float("inf"), float("inf")]
+    for number in range(1 + _ROUNDS):
+        for which, function in enumerate((ours, theirs)):
+            start = time.perf_counter()
+            own = function()
+            taken = time.perf_counter() - start if own is None else own
+            if number:  # the first one finds cold caches, and threads that sleep
+                best[which] = min(best[which], taken)
+    return best[0] / best[1]
+
+
+def _few_rows(engine: Any, blas: Blas, dtype: str) -> list[Pair]:
+    """Products of a time loop: each thread with its own rows, the weight packed before."""
+    threads = engine.team.size()
+    pairs: list[Pair] = []
+    for rows, inner, columns in _FEW_SIZES:
+        a, b, c = _matrices(dtype, rows * threads, inner, columns)
+        panels, times = products.packed(b), max(1, (1 << 23) // (rows * inner * columns))
+
+        parts = [(a[k * rows : (k + 1) * rows], c[k * rows : (k + 1) * rows]) for k in range(threads)]
+        ours = functools.partial(_by_panels, panels, times)
+        theirs = functools.partial(_by_rows, blas, b, times)
+        run = functools.partial(_in_team, engine, blas, parts)
+        pairs.append((functools.partial(run, ours), functools.partial(run, theirs)))
+    return pairs
+
+
+def _in_team(engine: Any, blas: Blas, parts: list[tuple], way: Callable[[tuple], None]) -> float:
+    """The seconds of the fastest thread: another may have had to wait for a core."""
+
+    def timed(part: tuple) -> float:
+        start = time.perf_counter()
+        way(part)
+        return time.perf_counter() - start
+
+    with blas.in_one_thread():
+        return min(engine.team.map(timed, parts))
+
+
+def _by_panels(panels: np.ndarray, times: int, part: tuple) -> None:
+    for _ in range(times):
+        products.multiply_packed(part[0], panels, part[1])
+
+
+def _by_rows(blas: Blas, b: np.ndarray, times: int, part: tuple) -> None:
+    for _ in range(times):
+        _gemm(blas, part[0], b, part[1])
+
+
+def _many_rows(engine: Any, blas: Blas, dtype: str) -> list[Pair]:
+    """Products behind a time loop, ours in the team's threads and the BLAS's in its own."""
+    pairs: list[Pair] = []
+    for rows, inner, columns, turned in _MANY_SIZES:
+        a, b, c = _matrices(dtype, rows, inner, columns)
+        if turned:
+            a = np.asfortranarray(a)
+        pairs.append(
+            (
+                functools.partial(products.multiply, engine.team, a, b, c),
+                functools.partial(_gemm, blas, a, b, c),
+            )
+        )
+    return pairs
+
+
+def _matrices(dtype: str, rows: int, inner: int, columns: int) -> list[np.ndarray]:
+    shapes = ((rows, inner), (inner, columns), (rows, columns))
+    return [np.full(shape, 0.5, dtype=dtype) for shape in shapes]
+
+
+def _gemm(blas: Blas, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """C = A B by the BLAS; B and C by rows. It reads column by column, so the factors change places."""
+    real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[a.dtype.name]
+    (m, n), k, by_rows = c.shape, a.shape[1], a.flags.c_contiguous
+    sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, m, k)]
+    forms = [ctypes.byref(ctypes.c_char(form)) for form in (b"N", b"N" if by_rows else b"T")]
+    one, zero = ctypes.byref(real(1)), ctypes.byref(real(0))
+    right = (address_of(a), sizes[2] if by_rows else sizes[1])
+    arguments = [*forms, *sizes, one, address_of(b), sizes[0], *right, zero, address_of(c), sizes[0]]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))(blas.gemm[a.dtype.name])(*arguments)

@@ -1,0 +1,287 @@
+"""Matrix products of our own: C = A B or C += A B, compiled, for few rows and many, in any number of parts.
+
+The columns of C follow one another, of each factor the rows' elements or the columns'. A product has the same
+bits in any number of parts, and whether a factor was packed before or not: each element is the same sum, see
+`native_products`. Needs numba.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
+
+INNER = 256
+"""Elements of a block of a sum: a panel of B and the rows of A that meet it stay in near caches meanwhile."""
+ROWS = 32
+"""Rows of an A by columns that are packed at a time."""
+
+# Multiply-adds from which on a product is worth several threads; and rows of each thread from which on it is
+# divided by rows, though each thread then packs all of B.
+_PARALLEL = 1 << 19
+_MANY_ROWS = 64
+_WORK = 3 << 17  # bytes of B that are packed at a time: a part of a second-level cache
+
+
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class Functions(NamedTuple):
+    """The compiled functions for a dtype, by address, and how they lay out a packed matrix.
+
+    Parameters
+    ----------
+    tiles : int
+        Runs through the tiles of some rows and one panel.
+    pack : int
+        ``(source, row, column, inner, columns, target)``: a matrix (inner, columns), with the distances of
+        its rows and of its columns, into panels.
+    by_panels : int
+        Multiplies with panels; see `native_products`.
+    multiply : int
+        ``(data, part)``: a part of the product that a `Plan` describes.
+    height, width, lanes : int
+        Rows of the tallest tile; columns of a panel, and of the last panels.
+    """
+
+    tiles: int
+    pack: int
+    by_panels: int
+    multiply: int
+    height: int
+    width: int
+    lanes: int
+
+    def padded(self, columns: int) -> int:
+        """How many columns a packed matrix has."""
+        return -(-columns // self.lanes) * self.lanes
+
+
+class Matrix(NamedTuple):
+    """Where a matrix is: its first element, and the distances of its rows and of its columns, in elements."""
+
+    address: Any
+    row: int
+    column: int
+
+
+class Plan(NamedTuple):
+    """How a product is computed: in how many parts, and with how much memory.
+
+    Parameters
+    ----------
+    functions : Functions
+        Of its dtype.
+    parts : int
+        Each for a thread.
+    by_rows : bool
+        Whether a part is some of C's rows, else some of its columns.
+    columns : int
+        Of B that are packed at a time.
+    bytes : int
+        Memory of each part, a whole number of cache lines.
+    """
+
+    functions: Functions
+    parts: int
+    by_rows: bool
+    columns: int
+    bytes: int
+
+    def data(
+        self, sizes: Sequence[Any], c: Matrix, a: Matrix, b: Matrix, add: bool, memory: Any
+    ) -> list[Any]:
+        """The integers that `multiply` takes; for the sizes see `plan`, of which these are no larger."""
+        functions = self.functions
+        return [
+            functions.tiles,
+            functions.pack,
+            functions.by_panels,
+            *sizes,
+            int(add),
+            int(self.by_rows),
+            self.parts,
+            c.address,
+            c.row,
+            *a,
+            *b,
+            memory,
+            self.bytes,
+            self.columns,
+        ]
+
+
+def plan(dtype: str, sizes: tuple[int, int, int], threads: int) -> Plan:
+    """How to compute a product in at most so many threads.
+
+    The sizes are rows and columns of C, and how many elements a sum has.
+    """
+    functions = compiled_products(dtype)
+    m, n, k = sizes
+    parts, by_rows = 1, True
+    if threads > 1 and m * n * k >= _PARALLEL:
+        by_rows = m >= _MANY_ROWS * threads or m >= n
+        parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
+    itemsize = np.dtype(dtype).itemsize
+    columns = min(_WORK // (INNER * itemsize) // functions.width * functions.width, functions.padded(n))
+    size = itemsize * min(INNER, max(k, 1)) * (columns + ROWS)
+    return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
+
+
+def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
+    """Whether `multiply` takes these: matrices of one dtype that it knows, and where C's elements follow."""
+    return all(x.ndim == 2 and x.dtype == a.dtype and x.flags.aligned for x in (a, b, c)) and (
+        a.dtype in _DTYPES and min(c.strides, default=0) == c.itemsize
+    )
+
+
+def multiply(team: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
+    """C = A B or C += A B, in the team's threads, for matrices as `can_multiply` tells.
+
+    C meets neither factor. A factor whose elements follow one another along neither axis is copied.
+    """
+    if not c.size:
+        return
+    if c.strides[1] != c.itemsize and c.shape[1] > 1:  # by columns: its transpose is by rows
+        a, b, c = b.T, a.T, c.T
+    a, b = (x if _is_lined_up(x) else np.ascontiguousarray(x) for x in (a, b))
+    sizes = (*c.shape, a.shape[1])
+    planned = plan(c.dtype.name, sizes, team.size())
+    arena = take_arena(planned.parts * planned.bytes)
+    data = planned.data(sizes, _matrix(c), _matrix(a), _matrix(b), add, arena[1])
+    numbers = (ctypes.c_int64 * len(data))(*data)
+    team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
+    keep_arena(arena)
+
+
+def packed(b: np.ndarray) -> np.ndarray:
+    """A matrix in panels, for products of some rows with it."""
+    functions = compiled_products(b.dtype.name)
+    b = b if _is_lined_up(b) else np.ascontiguousarray(b)
+    result = aligned(b.shape[0] * functions.padded(b.shape[1]), b.dtype)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(functions.pack)
+    where = _matrix(b)
+    call(where.address, where.row, where.column, *b.shape, address_of(result))
+    return result
+
+
+def multiply_packed(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> None:
+    """C = A B in this thread, for a packed B; A and C by rows, and A not empty along its rows."""
+    functions, line = compiled_products(c.dtype.name), a.strides[0] // a.itemsize
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 14)(functions.by_panels)
+    call(functions.tiles, 1, address_of(a), line, functions.height * line, len(a), address_of(panels), 0,
+         a.shape[1], 0, c.shape[1], address_of(c), c.strides[0] // c.itemsize, 0)  # fmt: skip
+
+
+def _is_lined_up(x: np.ndarray) -> bool:
+    """Whether the elements of rows or of columns follow one another."""
+    return x.itemsize in x.strides or 1 in x.shape
+
+
+def _matrix(x: np.ndarray) -> Matrix:
+    row, column = (stride // x.itemsize for stride in x.strides)
+    if column != 1 and x.shape[1] == 1:
+        column = 1
+    elif 1 not in (row, column):  # it has one row
+        row = 1
+    return Matrix(address_of(x), row, column)
+
+
+@functools.cache
+def compiled_products(dtype: str) -> Functions:
+    """The compiled functions for a dtype."""
+    from xpgrad.engine.compiled.cache import load
+    from xpgrad.engine.compiled.register_tiles import tiles
+
+    shape = tiles()
+    (height, vectors), lanes = shape.tall, shape.bytes // np.dtype(dtype).itemsize
+    code = load(f"products_{dtype}", _text(dtype, lanes, height, vectors))
+    run_tiles = load(f"tiles_{dtype}", _tiles_text(dtype, lanes, height, vectors)).run
+    addresses = (run_tiles.address, code.pack.address, code.by_panels.address, code.multiply.address)
+    return Functions(*addresses, height, vectors * lanes, lanes)
+
+
+def _text(dtype: str, lanes: int, height: int, vectors: int) -> str:
+    from xpgrad.engine.compiled.source import versions
+
+    return f"""# matrix products in {dtype}; generated, {versions()}
+import numpy as np
+from numba import carray, cfunc
+
+from xpgrad.engine.products.native_products import functions
+
+pack_, by_panels_, multiply_ = functions({dtype!r}, {lanes}, {height}, {vectors})
+
+
+@cfunc("void({", ".join(["int64"] * 6)})", cache=True, error_model="numpy")
+def pack(source, row, column, inner, columns, target):
+    pack_(source, row, column, inner, columns, target)
+
+
+@cfunc("void({", ".join(["int64"] * 14)})", cache=True, error_model="numpy")
+def by_panels(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add):
+    by_panels_(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add)
+
+
+@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
+def multiply(data, part):
+    multiply_(carray(data, (20,), np.int64), part)
+"""
+
+
+def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
+    """The function that runs through tiles: as tall as there are rows for, the last rows by lower ones.
+
+    One or two rows by rows make use of several panels: their few sums would wait for one another.
+    """
+    from xpgrad.engine.compiled.source import versions
+
+    size = np.dtype(dtype).itemsize
+    heights = [height >> shift for shift in range(height.bit_length())]
+    shapes = [(h, v, 1) for v in (vectors, 1) for h in heights]
+    several = [(1, vectors, 4), (2, vectors, 2)]
+    lines = [
+        f"# tiles of matrix products in {dtype}; generated, {versions()}",
+        "from numba import cfunc\n",
+        "from xpgrad.engine.compiled.register_tiles import matrix_tile\n",
+    ]
+    for by, chosen in (("rows", shapes + several), ("columns", shapes)):
+        for h, v, p in chosen:
+            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}"
+            lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments})")
+    lines += [
+        "\n",
+        f'@cfunc("void({", ".join(["int64"] * 13)})", cache=True, error_model="numpy")',
+        "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add):",
+        f"    whole = rows // {height}",
+        f"    last, end = a + {size} * whole * a_tile, c + {size * height} * whole * c_line",
+    ]
+    rest = "a_line, b, b_line, b_panel, count, {}, c_line, columns, add)"
+    word = "if"
+    for h, v, p in several:
+        lines += [
+            f"    {word} columns > {v * lanes * p // 2}:",
+            f"        rows_{h}_{v}_{p}(a, {rest.format('c')}",
+        ]
+        word = "elif"
+    for by, step in (("rows", "a_line"), ("columns", "1")):
+        for v in (vectors, 1):
+            tests = ["by_rows"] * (by == "rows") + [f"columns > {lanes}"] * (v > 1)
+            lines += [
+                f"    elif {' and '.join(tests)}:" if tests else "    else:",
+                "        for m in range(whole):",
+                f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line",
+                f"            {by}_{height}_{v}_1(at, {rest.format('to')}",
+            ]
+            for h in heights[1:]:
+                lines += [
+                    f"        if rows & {h}:",
+                    f"            {by}_{h}_{v}_1(last, {rest.format('end')}",
+                    f"            last, end = last + {size * h} * {step}, end + {size * h} * c_line",
+                ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,159 @@
+"""Matrix products, compiled: what goes around the tiles of `register_tiles`; needs numba.
+
+A product is a sum over blocks of k, and a block's sum one chain of fused multiply-adds: whatever the tiles,
+the parts and the order of the factors in memory, each element has the same bits.
+"""
+
+import functools
+
+import numpy as np
+from numba import carray, njit
+
+from xpgrad.engine.compiled.native import call_with_numbers, pointer
+from xpgrad.engine.compiled.register_tiles import turn_tile
+from xpgrad.engine.products.matrix import INNER, ROWS
+
+__all__ = ["functions"]
+
+_FEW = 4  # rows, for which a B by rows is read where it is: packing would take as long as the product
+_FAR = 1 << 60
+
+
+@functools.cache
+def functions(dtype, lanes, height, vectors):
+    """The functions for a dtype and a tallest tile of so many rows and vectors.
+
+    They call one another by the addresses in `products.Functions`, each of which is compiled once. A packed
+    matrix stands in panels: of ``width = vectors * lanes`` columns as long as there are so many, then of one
+    vector each, the last one padded with zeros. A panel stands row by row.
+    """
+    real, size, width = np.dtype(dtype).type(0), np.dtype(dtype).itemsize, lanes * vectors
+    turn = turn_tile(dtype, lanes)
+
+    @njit(forceinline=True)
+    def vector(address):
+        return carray(pointer(address), (_FAR,), type(real))
+
+    @njit
+    def pack(source, row, column, inner, columns, target):
+        """A matrix (inner, columns) in panels."""
+        first = 0
+        whole_k = inner // lanes * lanes if row == 1 else 0
+        while first < columns:
+            line = width if columns - first >= width else lanes
+            count = min(line, columns - first)
+            start, to = source + size * column * first, target + size * first * inner
+            one, other = vector(start), vector(to)
+            if count < line:
+                for k in range(inner):
+                    for j in range(line):
+                        other[line * k + j] = one[column * j + row * k] if j < count else real
+            elif column == 1:
+                for k in range(inner):
+                    one, other = vector(start + size * row * k), vector(to + size * line * k)
+                    for v in range(0, line, lanes):
+                        for j in range(lanes):
+                            other[v + j] = one[v + j]
+            else:
+                for k in range(0, whole_k, lanes):
+                    for j in range(0, line, lanes):
+                        turn(start + size * (column * j + k), column, to + size * (line * k + j), line)
+                for k in range(whole_k, inner):
+                    for j in range(line):
+                        other[line * k + j] = one[column * j + row * k]
+            first += line
+
+    @njit
+    def pack_rows(source, line, inner, rows, target):
+        """Rows of an A by columns, so many as a tall tile has behind one another."""
+        for first in range(0, rows, height):
+            count = min(height, rows - first)
+            for k in range(inner):
+                one = vector(source + size * (line * k + first))
+                other = vector(target + size * (first * inner + height * k))
+                if count == height:
+                    for m in range(height):
+                        other[m] = one[m]
+                else:
+                    for m in range(count):
+                        other[m] = one[m]
+
+    @njit
+    def by_panels(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add):
+        """C[:, low:high] = A B or += A B; `c` is where its row 0 and column 0 are.
+
+        B is packed where `b_line` is 0, else it stands row by row. Few rows meet several panels at once.
+        """
+        several = 4 // rows if by_rows and rows <= 2 else 1
+        a_step = size if by_rows else size * a_line
+        j = low
+        while j < high:
+            line = width if high - j >= width else lanes
+            step = min(line, high - j)
+            if high - j >= several * width:
+                step = several * width
+            for k in range(0, max(inner, 1), INNER):
+                if b_line:
+                    at, b_next, b_panel = b + size * (k * b_line + j), b_line, width
+                else:
+                    at, b_next, b_panel = b + size * (j * inner + k * line), line, width * inner
+                count, more = min(INNER, inner - k), 1 if k > 0 else add
+                call_with_numbers(tiles, (by_rows, a + a_step * k, a_line, a_tile, rows, at, b_next, b_panel,
+                                          count, c + size * j, c_line, step, more))  # fmt: skip
+            j += step
+
+    @njit
+    def multiply(data, part):
+        """Some of the rows or columns of a product. For the integers see `products.Plan`."""
+        tiles, pack, by_panels = data[0], data[1], data[2]
+        m, n, k, add, by_height, parts = data[3], data[4], data[5], data[6], data[7], data[8]
+        c, c_line, a, a_row, a_column = data[9], data[10], data[11], data[12], data[13]
+        b, b_row, b_column, work, work_bytes, most = (
+            data[14],
+            data[15],
+            data[16],
+            data[17],
+            data[18],
+            data[19],
+        )
+        unit = height if by_height else width
+        units = ((m if by_height else n) + unit - 1) // unit
+        low, high = unit * (units * part // parts), unit * (units * (part + 1) // parts)
+        by_rows = 1 if a_column == 1 else 0
+        a_line = a_row if by_rows else a_column
+        if by_height:
+            high = min(high, m)
+            a, c, m = a + size * a_row * low, c + size * c_line * low, high - low
+        else:
+            high = min(high, n)
+            b, c, n = b + size * b_column * low, c + size * low, high - low
+        work += work_bytes * part
+        if m <= 0 or n <= 0:
+            return
+        if m <= _FEW and b_column == 1:
+            whole = n // lanes * lanes
+            call_with_numbers(
+                by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, 0, whole, c, c_line, add)
+            )
+            b, c, n = b + size * whole, c + size * whole, n - whole
+        packed_a = work + size * min(INNER, k) * most
+        for j in range(0, n, most):
+            columns = min(most, n - j)
+            for first in range(0, max(k, 1), INNER):
+                inner = min(INNER, k - first)
+                source = b + size * (b_row * first + b_column * j)
+                call_with_numbers(pack, (source, b_row, b_column, inner, columns, work))
+                more = 1 if first > 0 else add
+                for i in range(0, m, ROWS):
+                    rows = min(ROWS, m - i)
+                    at, to = a + size * (a_row * i + a_column * first), c + size * (c_line * i + j)
+                    line, tile = a_line, height * a_line
+                    if not by_rows:
+                        pack_rows(at, a_line, inner, rows, packed_a)
+                        at, line, tile = packed_a, height, height * inner
+                    call_with_numbers(
+                        by_panels,
+                        (tiles, by_rows, at, line, tile, rows, work, 0, inner, 0, columns, to, c_line, more),
+                    )
+
+    return pack, by_panels, multiply

@@ -1,0 +1,146 @@
+"""Programs for a host that calls C functions: another runtime, which knows no Python while it computes.
+
+A kernel is recorded on a `ForeignEngine`, and what it asked for is kept as a `ForeignProgram`. The host calls
+compiled code with the addresses of the kernel's arrays and results (`native_foreign.run`); threads for
+independent parts are the host's own. Needs numba.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.numpy_engine import NumpyEngine
+from xpgrad.engine.process.machine import thread_count
+from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.team import Team
+from xpgrad.engine.programs.program import HOST, Address
+
+
+class HostTeam(Team):
+    """The threads of the host that runs a program; they are not there while it is written."""
+
+    @property
+    def addresses(self) -> tuple[int, Any, int]:  # type: ignore[override]
+        """For compiled code: what starts the threads, and where the host is."""
+        threads = _compiled_threads()
+        return threads.run.address, Address(HOST, 0), threads.run_task.address
+
+    def size(self) -> int:
+        """How many threads."""
+        return thread_count()
+
+    def run(self, function: int, data: int, parts: int) -> None:
+        """See Team."""
+        raise RuntimeError("programs for a host run in the host")
+
+    def _together(self, work: Callable[[], None], threads: int) -> None:
+        raise RuntimeError("programs for a host run in the host")
+
+
+class ForeignEngine(NumpyEngine):
+    """Writes programs down for a host: its threads are the host's, its products our own.
+
+    Parameters
+    ----------
+    find_host : callable
+        As NumpyEngine has it.
+    """
+
+    name = "foreign"
+
+    def __init__(self, find_host: Callable[[], Any] = lambda: None) -> None:
+        super().__init__(find_host)
+        self._host_team = HostTeam()
+
+    @property
+    def team(self) -> Any:
+        """See NumpyEngine."""
+        return self._host_team
+
+    @property
+    def blas(self) -> None:
+        """None: products are our own. A BLAS with threads of its own would have nobody to hold them back."""
+        return None
+
+
+class ForeignProgram:
+    """A program and what compiled code has to know of it.
+
+    Parameters
+    ----------
+    program : Program
+        Written down on a ForeignEngine.
+    memories : sequence of int
+        Of each of the program's inputs, and behind them of its results, which of the host's it is: those of
+        the call's arrays in their order, then those of the results.
+
+    Attributes
+    ----------
+    address : int
+        Of the description that `native_foreign.run` takes.
+    count : int
+        How many memories of the host it takes.
+    """
+
+    def __init__(self, program: Any, memories: Sequence[int]) -> None:
+        self._program = program
+        code, where, memory, arena = program.relocatable()
+        count = max(memories, default=-1) + 1
+        # behind the host's own memories come the arena, the code and the host
+        renamed = np.asarray([*memories, count, count + 1, count + 2], dtype=np.int64)
+        self._kept = [np.ascontiguousarray(part, np.int64) for part in (code, where, renamed[memory])]
+        code, where, memory = self._kept
+        self._description = np.asarray(
+            [
+                address_of(code),
+                len(code),
+                address_of(where),
+                address_of(memory),
+                len(where),
+                arena,
+                program.executor,
+                *program.extent,
+                address_of(_slots()),
+                count,
+            ],
+            dtype=np.int64,
+        )
+        self.count = count
+        self.address = address_of(self._description)
+
+
+@functools.cache
+def _slots() -> np.ndarray:
+    """Arenas of this process that wait for their next run."""
+    from xpgrad.engine.programs.native_foreign import SLOTS
+
+    return np.zeros(SLOTS, dtype=np.int64)
+
+
+@functools.cache
+def _compiled_threads() -> Any:
+    """The module of `run`, which is called as ``GOMP_parallel`` is, and of what the host's threads call."""
+    from xpgrad.engine.compiled.cache import load
+    from xpgrad.engine.compiled.source import versions
+
+    text = f"""# a program's parts in the threads of a host; generated, {versions()}
+from numba import carray, cfunc
+import numpy as np
+
+from xpgrad.engine.programs.native_foreign import parallel, task
+
+
+@cfunc("void(int64)", cache=True)
+def run_task(job):
+    task(job)
+
+
+@cfunc("void(voidptr, voidptr, int32, int32)", cache=True)
+def run(share, work, threads, flags):
+    parallel(carray(work, (5,), np.int64))
+"""
+    return load("host_threads", text)

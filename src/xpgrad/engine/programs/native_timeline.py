@@ -1,0 +1,214 @@
+"""The rows of sequences of uneven lengths, compiled: which they are, and how they move; needs numba.
+
+`_timeline` says what rows are. Here the lengths come with each call of a program. `schedule` finds the order
+of the batch, the steps of the time loops, the rows of each chunk and the cuts between threads, and writes
+them into a table. Then it completes the program, some of whose integers are *quantities* that lengths decide.
+`move_rows` brings arrays over time and batch into the order of the rows, and back.
+"""
+
+import numpy as np
+from numba import carray, njit
+
+from xpgrad.engine.compiled.native import pointer
+from xpgrad.engine.programs.schedule import CHUNK, FIRST, FIRST_ROWS, LATER, ROWS, STEPS, ZERO
+
+__all__ = ["move_rows", "schedule"]
+
+_FAR = 1 << 60
+
+
+@njit
+def _vector(address):
+    return carray(pointer(address), (_FAR,), np.int64)
+
+
+@njit
+def _sort(lengths, steps, order, place, ordered, starts):
+    """The batch by falling length, and the first row of each step; returns how many steps there are."""
+    batch = len(order)
+    starts[: steps + 2] = 0
+    most = 0
+    for n in range(batch):
+        length = min(max(lengths[n], 0), steps)
+        most = max(most, length)
+        starts[length + 1] += 1  # how many have this length, one place further
+    # the first place of each length, the longest first: a sum from behind
+    before = 0
+    for length in range(steps, -1, -1):
+        same = starts[length + 1]
+        starts[length + 1] = before
+        before += same
+    for n in range(batch):
+        length = min(max(lengths[n], 0), steps)
+        p = starts[length + 1]
+        starts[length + 1] += 1
+        order[p], place[n], ordered[p] = n, p, length
+    # now starts[length + 1] is how many have at least this length: the rows of step length - 1
+    row = 0
+    for step in range(steps):
+        count = starts[step + 2]
+        starts[step] = row
+        row += count
+    starts[steps] = row
+    return most
+
+
+@njit
+def _write_spans(spans, starts, steps):
+    """The steps from first to last, as the engines' Span has them."""
+    for step in range(steps):
+        spans[4 * step] = starts[step + 1] - starts[step]
+        spans[4 * step + 1] = starts[step]
+        spans[4 * step + 2] = starts[step - 1] if step else 0
+        spans[4 * step + 3] = 0
+
+
+@njit
+def _write_chunks(limit, most, chunks, spans, starts, steps):
+    """The quantities of chunks of about `limit` rows, from the last one to the first, and their steps.
+
+    `most` chunks are there, as many as the longest sequences need; the last of them in time may be empty.
+    """
+    rows = starts[steps]
+    used = max(1, -(-rows // limit))
+    high = steps
+    for number in range(most):
+        cut = most - 1 - number
+        low = high
+        if cut >= used:
+            pass
+        elif cut == 0:
+            low = 0
+        else:
+            while low > 0 and starts[low - 1] * used >= cut * rows:
+                low -= 1
+        middle = max(low, min(high, 1))
+        start = starts[low]
+        values = chunks[CHUNK * number :]
+        values[0], values[1], values[2] = low, middle, high
+        values[3], values[4] = start, starts[high] - start
+        values[5], values[6] = high - middle, middle - low
+        values[7], values[8] = steps - high, steps - middle
+        for step in range(low, high):
+            span = spans[4 * (steps - 1 - step) :]
+            span[0] = starts[step + 1] - starts[step]
+            span[1] = starts[step]
+            span[2] = starts[step - 1] if step else 0
+            span[3] = starts[step] - start
+        high = low
+
+
+@njit
+def _write_cuts(cuts, parts, ordered, low, high, count):
+    """Where to cut the rows of the steps from low to high into parts of equal work."""
+    total = 0
+    for p in range(count):
+        total += min(ordered[p], high) - low
+    part, done = 1, 0
+    cuts[0] = 0
+    for p in range(count):
+        done += min(ordered[p], high) - low
+        while part < parts and done * parts > total * part:
+            cuts[part] = p + 1
+            part += 1
+    for rest in range(part, parts + 1):
+        cuts[rest] = count
+
+
+@njit
+def schedule(data):
+    """Write the tables of a program's Timeline, and complete the program; see `schedule.Schedule.data`."""
+    lengths, batch, steps, tables = _vector(data[0]), data[1], data[2], _vector(data[3])
+    order, place, ordered = tables[data[4] :][:batch], tables[data[5] :], tables[data[6] :]
+    starts, quantities = tables[data[7] :], tables[data[9] :]
+    code, additions = _vector(data[10]), _vector(data[11])
+    longest = _sort(lengths, steps, order, place, ordered, starts)
+    _write_spans(tables[data[8] :], starts, longest)
+    quantities[ZERO], quantities[ROWS], quantities[STEPS] = 0, starts[longest], longest
+    quantities[FIRST] = min(longest, 1)
+    quantities[LATER] = longest - quantities[FIRST]
+    quantities[FIRST_ROWS] = starts[1] if longest else 0
+    i = 15
+    for _ in range(data[13]):
+        limit, most, chunks, spans = data[i], data[i + 1], data[i + 2], data[i + 3]
+        _write_chunks(limit, most, quantities[chunks:], tables[spans:], starts, longest)
+        i += 4
+    for _ in range(data[14]):
+        parts, low, high, cuts = data[i], quantities[data[i + 1]], quantities[data[i + 2]], data[i + 3]
+        count = starts[low + 1] - starts[low] if high > low else 0
+        _write_cuts(tables[cuts:], parts, ordered, low, high, count)
+        i += 4
+    for k in range(0, 4 * data[12], 4):
+        where, quantity, factor, kept = (additions[k], additions[k + 1], additions[k + 2], additions[k + 3])
+        code[where] = code[where] * kept + quantities[quantity] * factor
+
+
+@njit(forceinline=True)
+def _copy_row(target, y, source, x, width):
+    if y == 1 and x == 1:
+        for j in range(width):
+            target[j] = source[j]
+    else:
+        for j in range(width):
+            target[j * y] = source[j * x]
+
+
+@njit(forceinline=True)
+def _clear_row(target, y, width):
+    for j in range(width):
+        target[j * y] = 0
+
+
+@njit
+def move_rows(data, part, real):
+    """Part of what a MoveRows asks for, by its data: every so many steps, or sequences."""
+    kind, parts, reverse, batch, steps = data[0], data[1], data[2], data[3], data[4]
+    tables, low, high, first = _vector(data[5]), data[10], data[11], data[12]
+    order, place, ordered, starts = (
+        tables[data[6] :],
+        tables[data[7] :],
+        tables[data[8] :],
+        tables[data[9] :],
+    )
+    width = data[13]
+    y0, y1, y2 = data[15], data[16], data[17]
+    x0, x1, x2 = data[19], data[20], data[21]
+    z1, z2 = data[24], data[25]
+    target = carray(pointer(data[14]), (_FAR,), type(real))
+    source = carray(pointer(data[18]), (_FAR,), type(real))
+    initial = carray(pointer(data[22]), (_FAR,), type(real))
+    if kind == 1:  # rows to time and batch
+        for time in range(part, steps, parts):
+            for n in range(batch):
+                to, p = target[y0 * time + y1 * n :], place[n]
+                if time < ordered[p]:
+                    step = ordered[p] - 1 - time if reverse else time
+                    _copy_row(to, y2, source[x1 * (starts[step] + p) :], x2, width)
+                else:
+                    _clear_row(to, y2, width)
+        return
+    if kind >= 4:  # states
+        for p in range(part, batch, parts):
+            n = order[p]
+            if kind == 4:
+                _copy_row(target[y1 * p :], y2, source[x1 * n :], x2, width)
+            elif kind == 5:
+                _copy_row(target[y1 * n :], y2, source[x1 * p :], x2, width)
+            elif ordered[p]:
+                _copy_row(target[y1 * n :], y2, source[x1 * (starts[ordered[p] - 1] + p) :], x2, width)
+            else:
+                _copy_row(target[y1 * n :], y2, initial[z1 * p :], z2, width)
+        return
+    for step in range(low + part, high, parts):
+        for p in range(starts[step + 1] - starts[step]):
+            to = target[y1 * (starts[step] - first + p) :]
+            other = ordered[p] - 1 - step
+            if kind == 0:  # time and batch to rows
+                time = other if reverse else step
+                _copy_row(to, y2, source[x0 * time + x1 * order[p] :], x2, width)
+            elif kind == 2:  # rows of one direction to those of the other
+                _copy_row(to, y2, source[x1 * (starts[other] + p) :], x2, width)
+            elif step:  # the row of the step before
+                _copy_row(to, y2, source[x1 * (starts[step - 1] + p) :], x2, width)
+            else:
+                _copy_row(to, y2, initial[z1 * p :], z2, width)

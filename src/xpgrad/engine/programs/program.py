@@ -1,0 +1,549 @@
+"""A kernel's work as a list of instructions on memory, made once and run for every call of the same form.
+
+A program is an array of 64-bit integers that compiled code walks through (`native_program`). Where an
+instruction needs an address, the array holds a distance from the beginning of some memory; a run adds, in a
+copy of it, where that memory is: the call's arrays, fresh ones for the results, and one arena for all that
+lies between, in which memory that is used one after the other shares its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xpgrad.engine.process.memory import LINE, address_of, keep_arena, take_arena
+from xpgrad.engine.products.matrix import Matrix, plan
+
+_PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
+
+Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
+"""Makes memory for a result by shape and dtype: an array of the caller's kind, and its address."""
+
+
+class Block:
+    """Memory that is used as a whole: an array of the caller, a result or something between.
+
+    Parameters
+    ----------
+    size : int
+        How many elements it has.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Quantity(NamedTuple):
+    """An integer that a call's lengths decide: its number in a Schedule's table, and the largest value."""
+
+    number: int
+    most: int
+
+
+class Additions(Enum):
+    """In a program's integers: where its table of quantities to be added stands, and how many there are."""
+
+    WHERE = 0
+    COUNT = 1
+
+
+HOST = Block(0)
+"""Where a host that runs programs itself stands: the two words that `native_foreign.parallel` takes."""
+
+
+class Address(NamedTuple):
+    """A place in memory: bytes from the beginning of a block; None is the program's own array.
+
+    Where there is a quantity, so many times `unit` bytes are added.
+    """
+
+    block: Block | None
+    bytes: int
+    quantity: Quantity | None = None
+    unit: int = 0
+
+
+class Location(NamedTuple):
+    """An operand: its first element, and its strides, in elements.
+
+    Where there is a quantity, the first element is so many times `unit` elements further on.
+    """
+
+    block: Block
+    offset: int
+    strides: Sequence[int]
+    quantity: Quantity | None = None
+    unit: int = 0
+
+    def address(self, itemsize: int) -> Address:
+        """Of the first element."""
+        return Address(self.block, self.offset * itemsize, self.quantity, self.unit * itemsize)
+
+
+class Form(NamedTuple):
+    """What a program depends on, of a call's arrays and of the machine.
+
+    `layouts` holds each array's shape and strides, in elements; `threads` what runs it and in how many.
+    """
+
+    dtype: np.dtype
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    threads: tuple[Any, int]
+
+
+class Instruction(ABC):
+    """One of a program's instructions.
+
+    Attributes
+    ----------
+    number : int
+        By which `native_program.execute` knows what it is.
+    """
+
+    number: int
+
+    @abstractmethod
+    def blocks(self) -> list[Block]:
+        """The memory that it reads or writes."""
+
+    @abstractmethod
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """Its integers and addresses; `start` is where it will stand in the program's array."""
+
+
+class BlasMultiply(Instruction):
+    """A matrix product by BLAS, C = A B or C += A B; each factor is contiguous by rows or by columns."""
+
+    number = 0
+
+    def __init__(self, sizes: Sequence[int | Quantity], places: Sequence[Location], add: bool) -> None:
+        self._sizes, self._places, self._add = sizes, places, add
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [place.block for place in self._places]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        m, n, k = self._sizes
+        c, a, b = (place.address(itemsize) for place in self._places)
+        (c_length, _), *factors = (place.strides for place in self._places)
+        (a_form, a_length), (b_form, b_length) = (
+            (ord("N"), rows) if columns == 1 else (ord("T"), columns) for rows, columns in factors
+        )
+        return [self.number, m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length]
+
+
+class BlasPack(Instruction):
+    """A weight (k, n) into the form in which BLAS's product takes it."""
+
+    number = 1
+
+    def __init__(
+        self,
+        functions: Any,
+        shape: tuple[int, ...],
+        by_columns: bool,
+        source: tuple[Block, int],
+        target: Block,
+    ) -> None:
+        self._function, self._shape, self._by_columns = functions.pack, shape, by_columns
+        self._source, self._target = source, target
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [self._source[0], self._target]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        k, n = self._shape
+        block, offset = self._source
+        form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
+        return [
+            self.number,
+            self._function,
+            form,
+            n,
+            k,
+            Address(block, offset * itemsize),
+            length,
+            Address(self._target, 0),
+        ]
+
+
+class Work(Instruction):
+    """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
+
+    _BEFORE_DATA = 7  # integers: the instruction's number, the address of what follows, native.share_parts's
+
+    def __init__(self, function: int, parts: int, team: Any) -> None:
+        self._function, self._parts, self._team = function, parts, team
+
+    @abstractmethod
+    def data(self, itemsize: int) -> list[Any]:
+        """The integers and addresses that the function takes."""
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        thread_number, team_size = (self._team.addresses or (0, 0, 0))[1:]
+        data = Address(None, 8 * self.data_start(start))
+        shared: list[Any] = [self._function, data, self._parts, thread_number, team_size]
+        return [self.number, Address(None, 8 * (start + 2)), *shared, *self.data(itemsize)]
+
+    def data_start(self, start: int) -> int:
+        """Where, in the program's array, the integers begin that the function takes."""
+        return start + self._BEFORE_DATA
+
+    def is_native(self) -> bool:
+        """Whether compiled code can start it, without Python's help for its threads."""
+        return self._parts == 1 or self._team.addresses is not None
+
+    def run(self, data: np.ndarray) -> None:
+        """Run it with Python's help, on the integers that its function takes."""
+        self._team.run(self._function, data.ctypes.data, self._parts)
+
+
+class Multiply(Work):
+    """A matrix product of our own, C = A B or C += A B; each factor is contiguous by rows or by columns.
+
+    Parameters
+    ----------
+    sizes : sequence of int or Quantity
+        Rows and columns of C, and how many elements a sum has.
+    places : sequence of Location
+        Of C, A and B.
+    add : bool
+        Whether to add to C.
+    team, dtype
+        The threads, and the arrays' dtype.
+    """
+
+    number = 6
+
+    def __init__(
+        self,
+        sizes: Sequence[int | Quantity],
+        places: Sequence[Location],
+        add: bool,
+        team: Any,
+        dtype: np.dtype,
+    ) -> None:
+        m, n, k = map(most, sizes)
+        self._plan = plan(dtype.name, (m, n, k), team.size())
+        super().__init__(self._plan.functions.multiply, self._plan.parts, team)
+        self._sizes, self._places, self._add = sizes, places, add
+        self._memory = Block(-(-self._parts * self._plan.bytes // dtype.itemsize))
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [*(place.block for place in self._places), self._memory]
+
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
+        c, a, b = (Matrix(place.address(itemsize), *place.strides) for place in self._places)
+        return self._plan.data(self._sizes, c, a, b, self._add, Address(self._memory, 0))
+
+
+class Pack(Instruction):
+    """A weight (k, n) into panels, for products of our own."""
+
+    number = 7
+
+    def __init__(
+        self, function: int, shape: tuple[int, ...], strides: Sequence[int], source: Location, target: Block
+    ) -> None:
+        self._function, self._shape, self._strides = function, shape, strides
+        self._source, self._target = source, target
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [self._source.block, self._target]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        source, target = self._source.address(itemsize), Address(self._target, 0)
+        return [self.number, self._function, source, *self._strides, *self._shape, target]
+
+
+class Arithmetic(Work):
+    """Zero, a copy, a sum, a product, or sums over rows: of arrays of one shape, in parts of their columns.
+
+    The result of sums over rows has no strides but along the columns.
+    """
+
+    number = 2
+    AXES = 3
+    KINDS = ("zero", "copy", "add", "multiply", "column sums", "column sums of products")
+
+    def __init__(
+        self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Any, dtype: str
+    ) -> None:
+        from xpgrad.engine.programs.entry_points import compiled_arithmetic
+
+        super().__init__(compiled_arithmetic(dtype), parts_for(prod(map(most, shape)), team), team)
+        self._kind, self._shape, self._places = kind, shape, places
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [place.block for place in self._places]
+
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
+        missing = self.AXES - len(self._shape)
+        operands: list[Any] = []
+        for place in self._places:
+            # without axes, the last one has the stride of a vector of one element
+            steps = [*[0] * missing, *place.strides] if place.strides else [0] * (missing - 1) + [1]
+            operands += [place.address(itemsize), *steps]
+        unused = [0] * self.AXES + [1]  # contiguous, as far as that matters
+        operands += unused * (3 - len(self._places))
+        return [self.KINDS.index(self._kind), self._parts, *[1] * missing, *self._shape, *operands]
+
+
+class Loop(Work):
+    """A compiled time loop."""
+
+    number = 3
+
+    def __init__(self, loop: Any, engine: Any) -> None:
+        super().__init__(loop.function, loop.parts, engine.team)
+        self.loop, self._engine = loop, engine
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        tables = [value.block for value in self.loop.head if isinstance(value, Address)]
+        return [*tables, *(memory.block for memory, _ in self.loop.matrices)]
+
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
+        head = [*self.loop.head]
+        for memory, matrix in self.loop.matrices:
+            address = memory.place.address(itemsize)
+            head += [address, *matrix.shape, matrix.strides[0] if matrix.shape[0] > 1 else matrix.shape[1]]
+        return head
+
+    def is_native(self) -> bool:
+        """See Work: Python also holds back the threads of a BLAS that has its own."""
+        return super().is_native() and (self._parts == 1 or not (self.loop.blas and self.loop.blas.has_pool))
+
+    def run(self, data: np.ndarray) -> None:
+        """See Work."""
+        self._engine.run_loop(self.loop, data)
+
+
+class Program:
+    """Instructions and the memory on which they work.
+
+    Parameters
+    ----------
+    engine : NumpyEngine
+        On whose threads and BLAS it runs.
+    dtype : dtype
+        Of all arrays.
+    inputs : int
+        How many arrays a call has.
+    """
+
+    def __init__(self, engine: Any, dtype: Any, inputs: int) -> None:
+        self._engine, self._dtype = engine, dtype
+        self.inputs = [Block(0) for _ in range(inputs)]
+        self._inside: dict[Block, tuple[Block, int]] = {}
+        self._instructions: list[Instruction] = []
+
+    # --- writing it
+
+    def place(self, block: Block, whole: Block, start: int) -> bool:
+        """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
+        if block in self.inputs or block in self._inside:
+            return False
+        self._inside[block] = (whole, start)
+        return True
+
+    def is_placed(self, block: Block) -> bool:
+        """Whether the block is a part of another one."""
+        return block in self._inside
+
+    def _whole(self, block: Block) -> tuple[Block, int]:
+        """The block that is no part of another, and where in it this one begins, in elements."""
+        start = 0
+        while block in self._inside:
+            block, distance = self._inside[block]
+            start += distance
+        return block, start
+
+    def add(self, instruction: Instruction) -> None:
+        """Write down the next instruction."""
+        self._instructions.append(instruction)
+
+    def finish(self, outputs: Sequence[tuple[Block, tuple[int, ...]] | None]) -> None:
+        """Settle where everything is; of the outputs the memory and the shape, None for none."""
+        from xpgrad.engine.compiled.share import compiled_share
+
+        self._shapes = [None if output is None else output[1] for output in outputs]
+        results = [output[0] for output in outputs if output is not None]
+        number_of = {block: number for number, block in enumerate([*self.inputs, *results])}
+        number_of[HOST] = len(number_of) + 2
+        addresses = self._engine.team.addresses or (0, 0, 0)
+        blas = self._engine.blas
+        code: list[Any] = [0 if blas is None else blas.gemm[self._dtype.name], addresses[0], compiled_share()]
+        self._parts: list[tuple[int, int, Work | None]] = []
+        begin = len(code)
+        for instruction in self._instructions:
+            start = len(code)
+            body = instruction.code(start + 1, self._dtype.itemsize)
+            code += [len(body) + 1, *body]
+            if isinstance(instruction, Work) and not instruction.is_native():
+                self._parts += [(begin, start, None), (instruction.data_start(start + 1), start, instruction)]
+                begin = len(code)
+        self._parts.append((begin, len(code), None))
+        self._parts = [part for part in self._parts if part[2] is not None or part[0] < part[1]]
+
+        self._code, self._where, self._memory = self._relocatable(code, number_of)
+        self._distances, self._spare = self._code[self._where], list[tuple[np.ndarray, int]]()
+        self._loops = [i.loop for i in self._instructions if isinstance(i, Loop)]  # whose arrays are needed
+        self._execute = _executor(self._dtype.name)
+        del self._instructions
+
+    def _relocatable(
+        self, code: list[Any], number_of: Mapping[Block, int]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The program as integers; where among them distances stand, and from the beginning of which memory.
+
+        Behind the memories of inputs and results come the arena, the program's own array, and a host.
+        """
+        arena, own = number_of[HOST] - 2, number_of[HOST] - 1
+        begins, self._arena_bytes = self._arrange(number_of)
+        where, memory = [], []
+        _add_quantities(code)
+        for place, value in enumerate(code):
+            if not isinstance(value, Address):
+                continue
+            if value.block is None:
+                number, distance = own, value.bytes
+            else:
+                block, first = self._whole(value.block)
+                distance = value.bytes + first * self._dtype.itemsize
+                number = number_of.get(block, arena)
+                distance += begins.get(block, 0)
+            code[place] = distance
+            where.append(place)
+            memory.append(number)
+        return (
+            np.asarray(code, dtype=np.int64),
+            np.asarray(where, dtype=np.intp),
+            np.asarray(memory, dtype=np.intp),
+        )
+
+    def _arrange(self, elsewhere: Mapping[Block, int]) -> tuple[dict[Block, int], int]:
+        """Where in the arena each memory begins, and the arena's size: first fit, by first and last use."""
+        uses: dict[Block, list[int]] = {}
+        for number, instruction in enumerate(self._instructions):
+            for part in instruction.blocks():
+                block, _ = self._whole(part)
+                if block not in elsewhere:
+                    uses.setdefault(block, []).append(number)
+        placed: list[tuple[int, int, int]] = []  # first byte, behind the last byte, last use
+        begins: dict[Block, int] = {}
+        for block, numbers in sorted(uses.items(), key=lambda item: item[1][0]):
+            size = -(-block.size * self._dtype.itemsize // LINE) * LINE
+            busy = sorted(one for one in placed if one[2] >= numbers[0])
+            begin = 0
+            for first, behind, _ in busy:
+                if begin + size <= first:
+                    break
+                begin = max(begin, behind)
+            begins[block] = begin
+            placed.append((begin, begin + size, numbers[-1]))
+        return begins, max((behind for _, behind, _ in placed), default=0)
+
+    # --- running it
+
+    def relocatable(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """The code, where in it distances stand, from which memory each, and the bytes of the arena.
+
+        The memories are those of inputs and results, the arena, the code, and a host's.
+        """
+        return self._code, self._where, self._memory, self._arena_bytes
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Where the instructions begin and end."""
+        return (self._parts[0][0], self._parts[-1][1]) if self._parts else (0, 0)
+
+    @property
+    def executor(self) -> int:
+        """The address of what walks through instructions, ``(code, begin, end)``."""
+        from xpgrad.engine.programs.entry_points import compiled_executor
+
+        return compiled_executor(self._dtype.name)
+
+    def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
+        """The results, for the call's arrays at these addresses."""
+        results: list[Any] = []
+        for shape in self._shapes:
+            if shape is None:
+                results.append(None)
+                continue
+            result, address = fresh(shape, self._dtype)
+            results.append(result)
+            addresses.append(address)
+        arena = take_arena(self._arena_bytes)
+        try:  # a copy of the code for each run that is under way
+            code, own = self._spare.pop()
+        except IndexError:
+            code = self._code.copy()
+            own = address_of(code)
+        addresses += [arena[1], own]
+        code[self._where] = self._distances + np.asarray(addresses, dtype=np.int64)[self._memory]
+        for begin, end, work in self._parts:
+            if work is None:
+                self._execute(own, begin, end)
+            else:
+                work.run(code[begin:])
+        # Both are given back when nothing can write to them any more, and never after an exception.
+        self._spare.append((code, own))
+        keep_arena(arena)
+        return results
+
+
+def _add_quantities(code: list[Any]) -> None:
+    """Put behind a program's instructions where quantities are to be added, and tell them where that stands.
+
+    Four integers each: the place, the quantity, its factor, and whether to keep what stood there.
+    """
+    additions: list[int] = []
+    for place, value in enumerate(code):
+        if isinstance(value, Quantity):
+            additions += [place, value.number, 1, 0]
+            code[place] = 0
+        elif isinstance(value, Address) and value.quantity is not None:
+            additions += [place, value.quantity.number, value.unit, 1]
+    for place, value in enumerate(code):
+        if isinstance(value, Additions):
+            code[place] = Address(None, 8 * len(code)) if value is Additions.WHERE else len(additions) // 4
+    code += additions
+
+
+def most(size: int | Quantity) -> int:
+    """The size, or the largest that it can be."""
+    return size.most if isinstance(size, Quantity) else size
+
+
+def parts_for(elements: int, team: Any) -> int:
+    """Into how many parts to cut arithmetic on so many elements."""
+    return team.size() if elements >= _PARALLEL and team.addresses is not None else 1
+
+
+@functools.cache
+def _executor(dtype: str) -> Any:
+    """``(code, begin, end)``, which walks through the instructions of a program's array."""
+    from xpgrad.engine.programs.entry_points import compiled_executor
+
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor(dtype))

@@ -1,0 +1,551 @@
+"""An engine that writes down what a kernel asks for, instead of doing it: the result is a program.
+
+A kernel whose calls have one form (shapes, strides, attributes) asks for the same things every time. Written
+down once, they are run again without the kernel, its checks and its views: see `program`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.formulas.formula import Elementwise, Product, Span
+from xpgrad.engine.process.blas import PackedWeight
+from xpgrad.engine.process.memory import LINE
+from xpgrad.engine.products.matrix import compiled_products
+from xpgrad.engine.programs.program import (
+    Arithmetic,
+    BlasMultiply,
+    BlasPack,
+    Block,
+    Location,
+    Loop,
+    Multiply,
+    Pack,
+    Program,
+    Quantity,
+    most,
+)
+from xpgrad.engine.programs.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps
+from xpgrad.engine.standard import first_row
+
+Strides = tuple[int, ...]
+Sizes = tuple[int | Quantity, ...]
+_STACK = 256  # matrices of a stack whose products a program writes down one by one
+_ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet in few lines of the caches
+
+
+class CannotRecordError(Exception):
+    """What is asked for has no instruction: the call runs without a program."""
+
+
+class Recorded:
+    """An array that a program will have: where it is, not what is in it.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Which writes the program.
+    block : Block
+        The memory.
+    offset : int
+        Of the first element, counted in elements.
+    shape, strides : tuple of int
+        As NumPy's, strides in elements. The shape has the largest of a size that a call's lengths decide.
+    sizes : tuple of int or Quantity, optional
+        The shape, with quantities for such sizes.
+    shift : (Quantity, int), optional
+        The first element is so many times so many elements further on.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        block: Block,
+        offset: int,
+        sizes: Sizes,
+        strides: Strides,
+        shift: tuple[Quantity | None, int] = (None, 0),
+    ) -> None:
+        self._recorder, self.block, self.offset = recorder, block, offset
+        self.sizes, self.shape, self.shift = sizes, tuple(map(most, sizes)), shift
+        self.strides, self.dtype = strides, recorder.dtype
+
+    @property
+    def place(self) -> Location:
+        """Where it is, for an instruction."""
+        return Location(self.block, self.offset, self.strides, *self.shift)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all its sizes are known."""
+        return self.sizes == self.shape
+
+    @property
+    def ndim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        return prod(self.shape)
+
+    @property
+    def T(self) -> Recorded:
+        """With the axes in reverse order."""
+        return self.view(self.offset, self.sizes[::-1], self.strides[::-1])
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements follow one another in memory."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size > 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
+        """Other elements of the same memory."""
+        return Recorded(self._recorder, self.block, offset, sizes, strides, self.shift)
+
+    def part(self, part: Part) -> Recorded:
+        """Rows whose numbers the lengths decide."""
+        if self.shift[0] is not None:
+            raise CannotRecordError("a part of a part")
+        shift = part.start, self.strides[0]
+        return Recorded(
+            self._recorder, self.block, self.offset, (part.rows, *self.sizes[1:]), self.strides, shift
+        )
+
+    def __getitem__(self, key: Any) -> Recorded:
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if Ellipsis in keys:
+            place = keys.index(Ellipsis)
+            keys[place : place + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
+        keys += [slice(None)] * (self.ndim - len(keys))
+        if isinstance(keys[0], Part):
+            return self.part(keys[0])[(slice(None), *keys[1:])]
+        offset, sizes, strides = self.offset, list[int | Quantity](), []
+        for k, size, stride in zip(keys, self.sizes, self.strides, strict=True):
+            if not isinstance(k, slice):
+                offset += (k % most(size)) * stride
+                continue
+            strides.append(stride)
+            if k == slice(None):
+                sizes.append(size)
+            elif k.start is None and isinstance(k.stop, Quantity):
+                sizes.append(k.stop)
+            else:
+                start, stop, step = k.indices(most(size))
+                if step != 1 or isinstance(size, Quantity):
+                    raise CannotRecordError("steps in slices, or parts of a size that lengths decide")
+                offset += start * stride
+                sizes.append(max(0, stop - start))
+        return self.view(offset, tuple(sizes), tuple(strides))
+
+    def __add__(self, other: Recorded) -> Recorded:
+        return self._recorder.arithmetic("add", self, other)
+
+    def __mul__(self, other: Recorded) -> Recorded:
+        return self._recorder.arithmetic("multiply", self, other)
+
+
+class RecordedNamespace:
+    """Those of the array API's functions that kernels with programs call between an engine's."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        raise CannotRecordError(name)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None, device: Any = None) -> Recorded:
+        """Zeros."""
+        return self._recorder.arithmetic("zero", shape=shape)
+
+    def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
+        """The same elements in another shape."""
+        x = self._recorder.contiguous(x)
+        if not x.is_fixed:
+            raise CannotRecordError("another shape of an array whose sizes the lengths decide")
+        return x.view(x.offset, tuple(shape), row_major(shape))
+
+    def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
+        """With one more axis of size 1."""
+        sizes, strides = list(x.sizes), list(x.strides)
+        sizes.insert(axis, 1)
+        strides.insert(axis, 0)
+        return x.view(x.offset, tuple(sizes), tuple(strides))
+
+    def permute_dims(self, x: Recorded, axes: Sequence[int]) -> Recorded:
+        """With its axes in another order."""
+        return x.view(x.offset, tuple(x.sizes[k] for k in axes), tuple(x.strides[k] for k in axes))
+
+    def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
+        """One behind the other.
+
+        Along the first axis, an array that is all of its memory is not copied: that memory becomes a part of
+        the result's, before anything is written to it. No kernel writes to arrays that it has joined.
+        """
+        sizes, axis = list(arrays[0].sizes), axis % arrays[0].ndim
+        if any(isinstance(x.sizes[axis], Quantity) for x in arrays):
+            raise CannotRecordError("joining arrays whose sizes the lengths decide")
+        sizes[axis] = sum(x.shape[axis] for x in arrays)
+        result, start = self._recorder.fresh(tuple(sizes)), 0
+        for x in arrays:
+            stop = start + x.shape[axis]
+            target = result[(*[slice(None)] * axis, slice(start, stop))]
+            if axis or not self._recorder.place(x, target):
+                self._recorder.copy(target, x)
+            start = stop
+        return result
+
+    def stack(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
+        """Along a new axis."""
+        return self.concat([self.expand_dims(x, axis=axis) for x in arrays], axis=axis)
+
+    def sum(self, x: Recorded, *, axis: int) -> Recorded:
+        """The sum along the first axis."""
+        if axis != 0:
+            raise CannotRecordError("sums along other axes than the first")
+        rows = self.reshape(x, (x.shape[0], prod(x.shape[1:])))
+        return self.reshape(self._recorder.column_sums(rows), x.shape[1:])
+
+    def roll(self, x: Recorded, shift: int, *, axis: int) -> Recorded:
+        """The elements moved along an axis, those at its end to its beginning."""
+        cut = (*[slice(None)] * axis, slice(-shift % x.shape[axis], None))
+        rest = (*[slice(None)] * axis, slice(0, -shift % x.shape[axis]))
+        return self.concat([x[cut], x[rest]], axis=axis)
+
+
+class Recorder:
+    """Has an engine's methods, as `StandardEngine` describes them, for recurrent kernels.
+
+    Parameters
+    ----------
+    engine : NumpyEngine
+        The one on whose threads and BLAS the program is to run.
+    arrays : dict of str to (tuple of int, tuple of int)
+        Shapes and strides of the call's arrays, in elements.
+    dtype : dtype
+        Of all of them.
+    """
+
+    name = "recorder"
+
+    def __init__(self, engine: Any, arrays: dict[str, tuple[tuple[int, ...], Strides]], dtype: Any) -> None:
+        self._engine, self.dtype = engine, dtype
+        self._program = Program(engine, dtype, len(arrays))
+        self._schedule: Schedule | None = None
+        self._has_one_step = False
+        self.xp = RecordedNamespace(self)
+        self._inputs = {
+            name: Recorded(self, block, 0, shape, strides)
+            for block, (name, (shape, strides)) in zip(self._program.inputs, arrays.items(), strict=True)
+        }
+
+    def input(self, name: str) -> Recorded:
+        """One of the call's arrays."""
+        return self._inputs[name]
+
+    def program(self, results: Sequence[Recorded | None]) -> Program:
+        """What was written down, to be run for these results."""
+        outputs: list[Recorded | None] = []
+        taken: set[Block] = set(self._program.inputs)
+        for result in results:
+            if result is None:
+                outputs.append(None)
+                continue
+            own = result
+            placed = self._program.is_placed(own.block)
+            if placed or own.block in taken or own.size != own.block.size or not own.contiguous:
+                own = self.fresh(own.sizes)
+                self.copy(own, result)
+            taken.add(own.block)
+            outputs.append(own)
+        self._program.finish([None if own is None else (own.block, own.shape) for own in outputs])
+        return self._program
+
+    def lower(self, array: Recorded) -> Recorded:
+        """Results stay what they are until the program runs."""
+        return array
+
+    def quiet(self) -> Any:
+        """Compiled code does not warn."""
+        return contextlib.nullcontext()
+
+    # --- memory
+
+    def fresh(self, sizes: Sizes) -> Recorded:
+        """New memory, to be written first."""
+        shape = tuple(map(most, sizes))
+        return Recorded(self, Block(prod(shape)), 0, tuple(sizes), row_major(shape))
+
+    def place(self, x: Recorded, target: Recorded) -> bool:
+        """Let an array's memory be the target's, where it is all of a memory that is free for it."""
+        whole = x.size == x.block.size and x.contiguous and x.is_fixed
+        return whole and self._program.place(x.block, target.block, target.offset)
+
+    def contiguous(self, x: Recorded) -> Recorded:
+        """The array, or a copy whose elements follow one another."""
+        if x.contiguous:
+            return x
+        result = self.fresh(x.sizes)
+        self.copy(result, x)
+        return result
+
+    def _by_rows(self, x: Recorded) -> Recorded:
+        """The matrix, or a copy, whose rows' elements follow one another and no other's."""
+        rows, columns = _real_strides(x)
+        return x if columns == 1 and rows >= x.shape[1] else self.contiguous(x)
+
+    def copy(self, target: Recorded, x: Recorded) -> None:
+        """Write an array into another."""
+        self._emit_arithmetic("copy", target, [x])
+
+    def arithmetic(self, kind: str, *operands: Recorded, shape: tuple[int, ...] | None = None) -> Recorded:
+        """A new array, element by element from arrays of one shape."""
+        if len({x.sizes for x in operands}) > 1:
+            raise CannotRecordError("broadcasting")
+        result = self.fresh(operands[0].sizes if shape is None else tuple(shape))
+        self._emit_arithmetic(kind, result, operands)
+        return result
+
+    def _emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
+        sizes, strides = _merged(target.sizes, [target.strides, *(x.strides for x in operands)])
+        if len(sizes) > Arithmetic.AXES:
+            raise CannotRecordError("an array with many axes")
+        places = [x.place._replace(strides=s) for x, s in zip([target, *operands], strides, strict=True)]
+        self._add_arithmetic(kind, sizes, places)
+
+    def _add_arithmetic(self, kind: str, sizes: Sequence[int | Quantity], places: Sequence[Location]) -> None:
+        self._program.add(Arithmetic(kind, sizes, places, self._engine.team, self.dtype.name))
+
+    # --- row buffers
+
+    def wrap(self, array: Recorded) -> Recorded:
+        """The array itself, its rows made contiguous."""
+        return self._by_rows(array)
+
+    def rows(self, count: int | Quantity, width: int, like: Any) -> Recorded:
+        """New memory."""
+        return self.fresh((count, width))
+
+    def scratch(self, count: int, width: int, like: Any) -> Recorded:
+        """New memory, its rows kept off distances at which they would push one another out of the caches."""
+        pad = LINE // self.dtype.itemsize if width * self.dtype.itemsize % _ALIASED == 0 else 0
+        return self.fresh((count, width + pad))[:, :width]
+
+    def product_rows(self, a: Recorded, b: Recorded) -> Recorded:
+        """The product, in new memory."""
+        return self.matmul(a, b)
+
+    def carry(self, array: Recorded) -> Recorded:
+        """A copy of the array."""
+        result = self.scratch(array.shape[0], array.shape[1], like=array)
+        self.copy(result, array)
+        return result
+
+    def columns(self, rows: Recorded, start: int, stop: int) -> Recorded:
+        """A view."""
+        return rows[:, start:stop]
+
+    def array(self, rows: Recorded) -> Recorded:
+        """The buffer itself."""
+        return rows
+
+    # --- what is computed
+
+    def chunk(self, width: int, like: Any) -> int:
+        """As the engine."""
+        return self._engine.chunk(width, like)
+
+    def matmul(self, a: Recorded, b: Recorded) -> Recorded:
+        """Matrix product, in new memory."""
+        if a.ndim == b.ndim == 3:
+            return self._matmul_each(a, b)
+        if a.ndim != 2 or b.ndim != 2:
+            raise CannotRecordError("products of larger stacks of matrices")
+        result = self.fresh((a.sizes[0], b.sizes[1]))
+        self._multiply(result, a, b)
+        return result
+
+    def _matmul_each(self, a: Recorded, b: Recorded) -> Recorded:
+        """The product of each matrix of a stack with its own, one after the other."""
+        if a.shape[0] > _STACK:
+            raise CannotRecordError("products of many matrices")
+        result = self.fresh((a.sizes[0], a.sizes[1], b.sizes[2]))
+        for number in range(a.shape[0]):
+            self._multiply(result[number, ...], a[number, ...], b[number, ...])
+        return result
+
+    def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int | Quantity) -> None:
+        """Matrix product, into the target's rows."""
+        if isinstance(first, Quantity):
+            self._multiply(target.part(Part(first, a.sizes[0])), a, b)
+        else:
+            self._multiply(target[first : first + a.shape[0], :], a, b)
+
+    def add_product(self, total: Recorded | None, a: Recorded, b: Recorded) -> Recorded:
+        """Matrix product, added to the total in place."""
+        if total is None:
+            return self.matmul(a, b)
+        self._multiply(total, a, b, add=True)
+        return total
+
+    def column_sums(self, array: Recorded) -> Recorded:
+        """The sum over the rows, in one pass."""
+        return self._sum_over_rows("column sums", array)
+
+    def column_dots(self, a: Recorded, b: Recorded) -> Recorded:
+        """The sum over the rows of a b, in one pass."""
+        return self._sum_over_rows("column sums of products", a, b)
+
+    def _sum_over_rows(self, kind: str, *operands: Recorded) -> Recorded:
+        sizes = operands[0].sizes
+        result = self.fresh(sizes[1:])
+        every_row = Recorded(self, result.block, 0, sizes, (0, 1))
+        places = [x.place for x in (every_row, *map(self._by_rows, operands))]
+        self._add_arithmetic(kind, sizes, places)
+        return result
+
+    def _multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
+        if not target.size:
+            return
+        factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
+        sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
+        places = [x.place._replace(strides=_real_strides(x)) for x in (target, *factors)]
+        if self._engine.multiplies(self.dtype, few=False):
+            self._program.add(Multiply(sizes, places, add, self._engine.team, self.dtype))
+        else:
+            self._program.add(BlasMultiply(sizes, places, add))
+
+    def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
+        """See NumpyEngine.loop_weight; packing is part of the program."""
+        if times == 1 and self._schedule is None:  # products of a single step need no loop
+            self._has_one_step = True
+            return PackedWeight(weight)  # type: ignore[arg-type]
+        if self._engine.multiplies(self.dtype, few=True):
+            return self._in_panels(weight)
+        by_columns = weight.T.contiguous
+        functions = self._engine.packing(self.dtype, weight.size, by_columns, times)
+        if functions is None:
+            return PackedWeight(self._by_rows(weight))  # type: ignore[arg-type]
+        source = weight if by_columns else self.contiguous(weight)
+        size = functions.bytes_of(*weight.shape)
+        buffer = self.fresh((-(-size // self.dtype.itemsize),))
+        self._program.add(
+            BlasPack(functions, weight.shape, by_columns, (source.block, source.offset), buffer.block)
+        )
+        return PackedWeight(source, buffer, "blas")  # type: ignore[arg-type]
+
+    def _in_panels(self, weight: Recorded) -> PackedWeight:
+        functions = compiled_products(self.dtype.name)
+        source = weight if 1 in _real_strides(weight) else self.contiguous(weight)
+        buffer = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
+        self._program.add(
+            Pack(functions.pack, weight.shape, _real_strides(source), source.place, buffer.block)
+        )
+        return PackedWeight(source, buffer, "panels")  # type: ignore[arg-type]
+
+    def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:
+        """The time loop, compiled."""
+        if not len(steps):
+            return
+        if isinstance(steps, Steps):
+            loop = self._engine.time_loop(stages, steps.spans())
+            head = steps.head(loop.parts)
+            loop = loop._replace(head=[*head, *loop.head[len(head) :]])
+        elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
+            self._scan_one_step(stages, steps)
+            return
+        else:
+            loop = self._engine.time_loop(stages, steps)
+        self._program.add(Loop(loop, self._engine))
+
+    def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
+        """The stages one after the other, with products that take a weight as it is."""
+        span = Span._make(steps[0].tolist())
+        for stage in stages:
+            if isinstance(stage, Product):
+                first = first_row(stage.source, span)
+                rows = stage.source.rows[first : first + span.rows, :]
+                self._multiply(stage.target[: span.rows, :], rows, stage.weight.array)
+            else:
+                self.scan([stage], steps)
+
+    # --- sequences of uneven lengths
+
+    def schedule(self, lengths: Recorded, steps: int, batch: int) -> Schedule:
+        """What such lengths decide; found once, in front of everything that asks for it."""
+        if self._schedule is None:
+            self._schedule = Schedule(lengths.block, steps, batch, self.dtype.itemsize, self._engine.team)
+            self._program.add(self._schedule)
+        return self._schedule
+
+    def move_rows(
+        self,
+        kind: str,
+        array: Recorded,
+        sizes: Sizes,
+        *,
+        reverse: bool = False,
+        initial: Recorded | None = None,
+        chunk: ScheduledChunk | None = None,
+    ) -> Recorded:
+        """Rows in another order, in new memory of these sizes; for the rest see `MoveRows`."""
+        if self._schedule is None:
+            raise CannotRecordError("rows of lengths that are not known")
+        result = self.fresh(sizes)
+        places = [x.place for x in (result, array, initial) if x is not None]
+        dtype, width = self.dtype.name, result.shape[-1]
+        self._program.add(
+            MoveRows(kind, self._schedule, reverse, places, width, chunk, self._engine.team, dtype)
+        )
+        return result
+
+
+def row_major(shape: Sequence[int]) -> Strides:
+    """The strides, in elements, of an array whose elements follow one another."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _real_strides(x: Recorded) -> Strides:
+    """A matrix's strides, with those of an axis of size 1 as if it were longer and row-major."""
+    rows, columns = x.strides
+    if x.shape[1] == 1:
+        columns = 1
+    if x.shape[0] == 1:
+        rows = max(x.shape[1], 1) if columns == 1 else 1
+    return rows, columns
+
+
+def _merged(shape: Sizes, strides: Sequence[Strides]) -> tuple[list[int | Quantity], list[list[int]]]:
+    """A shape with as few axes as the strides of all operands allow."""
+    sizes: list[int | Quantity] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        last = sizes[-1] if sizes else None
+        if (
+            isinstance(last, int)
+            and isinstance(size, int)
+            and all(own[-1] == s[axis] * size for own, s in zip(steps, strides, strict=True))
+        ):
+            sizes[-1] = last * size
+            for own, s in zip(steps, strides, strict=True):
+                own[-1] = s[axis]
+        else:
+            sizes.append(size)
+            for own, s in zip(steps, strides, strict=True):
+                own.append(s[axis])
+    return sizes, steps

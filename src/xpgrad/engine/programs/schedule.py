@@ -1,0 +1,278 @@
+"""Instructions for sequences of uneven lengths: what the lengths decide, and rows brought into order.
+
+Needs no numba itself; what it writes down is compiled from `native_timeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xpgrad.engine.programs.program import Additions, Address, Block, Location, Quantity, Work, parts_for
+
+# Quantities that every table of a Schedule begins with. FIRST is 1 where there is a step, else 0.
+ZERO, ROWS, STEPS, FIRST, LATER, FIRST_ROWS = range(6)
+# Those of each chunk: its steps from LOW up to HIGH, of which those before MIDDLE are the very first one; its
+# rows; how many steps are later ones, how many the very first; where both begin among the steps from last to
+# first.
+LOW, MIDDLE, HIGH, START, COUNT, CHUNK_LATER, CHUNK_FIRST, LATER_PLACE, FIRST_PLACE = range(9)
+CHUNK = 9  # quantities of a chunk
+
+_SPAN = 8 * 4  # bytes of a step, four integers
+
+
+class Schedule(Work):
+    """What a call's lengths decide: the order of the batch, the steps of loops, rows, and cuts for threads.
+
+    It writes tables of integers, among them the program's quantities, and completes the program by these.
+
+    Parameters
+    ----------
+    lengths : Block
+        The length of each sequence, 64-bit integers one behind the other.
+    steps, batch : int
+        T and N.
+    itemsize : int
+        Bytes of an element of the program's arrays.
+    team
+        The threads, of which this takes one.
+    """
+
+    number = 4
+
+    def __init__(self, lengths: Block, steps: int, batch: int, itemsize: int, team: Any) -> None:
+        from xpgrad.engine.programs.entry_points import compiled_schedule
+
+        super().__init__(compiled_schedule(), 1, team)
+        self._lengths, self._itemsize = lengths, itemsize
+        self.steps, self.batch, self.tables = steps, batch, Block(0)
+        self._size = 0
+        self._order, self._place, self._ordered = (self._table(batch) for _ in range(3))
+        self._starts, self._spans = self._table(steps + 2), self._table(4 * steps)
+        self._quantities = FIRST_ROWS + 1
+        self._chunks: dict[int, tuple[int, int, int, int]] = {}
+        self._cuts: list[tuple[int, int, int, int]] = []
+
+    def _table(self, count: int) -> int:
+        """The place for so many integers."""
+        place, self._size = self._size, self._size + count
+        self.tables.size = -(-8 * self._size // self._itemsize)
+        return place
+
+    @property
+    def rows(self) -> Quantity:
+        """S, the number of rows."""
+        return Quantity(ROWS, self.steps * self.batch)
+
+    def forward(self) -> tuple[Steps, Steps]:
+        """The first step, whose state before is the initial one, and the later ones."""
+        first = Steps(self, Quantity(FIRST, 1), ZERO, FIRST, self._spans, None)
+        later = Steps(self, Quantity(LATER, self.steps - 1), FIRST, STEPS, self._spans, Quantity(FIRST, 1))
+        return first, later
+
+    def chunks(self, limit: int) -> list[ScheduledChunk]:
+        """The steps from last to first, in as many chunks of about `limit` rows as there can be.
+
+        Those that come first here are empty where the sequences are short.
+        """
+        limit = max(1, min(limit, self.steps * self.batch))
+        if limit not in self._chunks:
+            most = -(-self.steps * self.batch // limit)
+            self._chunks[limit] = limit, most, self._quantities, self._table(4 * self.steps)
+            self._quantities += most * CHUNK
+        _, most, first, spans = self._chunks[limit]
+        largest = min(limit + self.batch, self.steps * self.batch)
+        return [ScheduledChunk(self, first + number * CHUNK, spans, largest) for number in range(most)]
+
+    def cuts(self, parts: int, low: int, high: int) -> Address:
+        """Where the cuts between threads stand, for the steps between two quantities."""
+        self._cuts.append((parts, low, high, self._table(parts + 1)))
+        return Address(self.tables, 8 * self._cuts[-1][-1])
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [self._lengths, self.tables]
+
+    def places(self) -> list[Any]:
+        """What `native_timeline.move_rows` takes of it."""
+        tables = Address(self.tables, 0)
+        return [self.batch, self.steps, tables, self._order, self._place, self._ordered, self._starts]
+
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
+        quantities = self._table(self._quantities)
+        batch, steps, *tables = self.places()
+        requests = [number for request in [*self._chunks.values(), *self._cuts] for number in request]
+        return [
+            Address(self._lengths, 0),
+            batch,
+            steps,
+            *tables,
+            self._spans,
+            quantities,
+            Address(None, 0),
+            Additions.WHERE,
+            Additions.COUNT,
+            len(self._chunks),
+            len(self._cuts),
+            *requests,
+        ]
+
+
+class Steps:
+    """Steps of a time loop that a Schedule finds.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Which finds them.
+    count : Quantity
+        How many.
+    low, high : int
+        The quantities between which they are, counted from the first step.
+    table : int
+        Where the table of steps stands among the schedule's.
+    first : Quantity or None
+        Which of that table's steps is the first of these.
+    """
+
+    def __init__(
+        self, schedule: Schedule, count: Quantity, low: int, high: int, table: int, first: Quantity | None
+    ) -> None:
+        self._schedule, self._count, self._low, self._high = schedule, count, low, high
+        self._table, self._first = table, first
+
+    def __len__(self) -> int:
+        """How many there can be."""
+        return self._count.most
+
+    def spans(self) -> list[list[int]]:
+        """Steps of sequences that are all as long as can be."""
+        return [[self._schedule.batch, 0, 0, 0]] * self._count.most
+
+    def head(self, parts: int) -> list[Any]:
+        """How many there are, and where they and the cuts between so many threads stand."""
+        spans = Address(self._schedule.tables, 8 * self._table, self._first, _SPAN)
+        return [self._count, spans, self._schedule.cuts(parts, self._low, self._high)]
+
+
+class ScheduledChunk:
+    """Consecutive steps, from last to first, that a Schedule finds; see `_timeline.Chunk`.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Which finds them.
+    base : int
+        The first of the chunk's quantities.
+    table : int
+        Where the steps from last to first stand among the schedule's tables.
+    most : int
+        The largest number of rows.
+    """
+
+    def __init__(self, schedule: Schedule, base: int, table: int, most: int) -> None:
+        all_rows, steps = schedule.steps * schedule.batch, schedule.steps
+        self.start, self.rows = Quantity(base + START, all_rows), Quantity(base + COUNT, most)
+        self.part = Part(self.start, self.rows)
+        self.low, self.high = Quantity(base + LOW, steps), Quantity(base + HIGH, steps)
+        self.later = Steps(
+            schedule,
+            Quantity(base + CHUNK_LATER, steps),
+            base + MIDDLE,
+            base + HIGH,
+            table,
+            Quantity(base + LATER_PLACE, steps),
+        )
+        self.first = Steps(
+            schedule,
+            Quantity(base + CHUNK_FIRST, 1),
+            base + LOW,
+            base + MIDDLE,
+            table,
+            Quantity(base + FIRST_PLACE, steps),
+        )
+
+    @property
+    def most(self) -> int:
+        """The largest number of rows."""
+        return self.rows.most
+
+
+class Part:
+    """Rows of an array, as a key: so many from a first one on.
+
+    Parameters
+    ----------
+    start : Quantity
+        The first.
+    rows : Quantity or int
+        How many.
+    """
+
+    def __init__(self, start: Quantity, rows: Quantity | int) -> None:
+        self.start, self.rows = start, rows
+
+
+class MoveRows(Work):
+    """Rows moved between the order of the batch and that of the time loop.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    schedule : Schedule
+        Which knows the rows.
+    reverse : bool
+        Whether time runs backwards.
+    places : sequence of Location
+        The target, the source, and the states before the first step where there are some; with the strides of
+        arrays over time and batch (T, N, width), else as if these were the last two axes.
+    width : int
+        Columns.
+    chunk : ScheduledChunk or None
+        The steps whose rows are wanted; all by default.
+    team, dtype
+        The threads, and the arrays' dtype.
+    """
+
+    number = 5
+    KINDS = ("pack", "unpack", "turn", "previous", "sort", "unsort", "last")
+
+    def __init__(
+        self,
+        kind: str,
+        schedule: Schedule,
+        reverse: bool,
+        places: Sequence[Location],
+        width: int,
+        chunk: ScheduledChunk | None,
+        team: Any,
+        dtype: str,
+    ) -> None:
+        from xpgrad.engine.programs.entry_points import compiled_rows
+
+        over_time = kind in ("pack", "unpack", "turn", "previous")
+        elements = width * schedule.batch * (schedule.steps if over_time else 1)
+        super().__init__(compiled_rows(dtype), parts_for(elements, team), team)
+        self._kind, self._schedule, self._reverse = kind, schedule, reverse
+        self._places, self._width = places, width
+        self._range = (
+            [Quantity(ZERO, 0), Quantity(STEPS, schedule.steps), Quantity(ZERO, 0)]
+            if chunk is None
+            else [chunk.low, chunk.high, chunk.start]
+        )
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [self._schedule.tables, *(place.block for place in self._places)]
+
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
+        operands: list[Any] = []
+        for place in self._places:
+            operands += [place.address(itemsize), *[0] * (3 - len(place.strides)), *place.strides]
+        operands += [0] * (4 * (3 - len(self._places)))
+        kind = self.KINDS.index(self._kind)
+        known = [kind, self._parts, int(self._reverse), *self._schedule.places(), *self._range]
+        return [*known, self._width, *operands]
