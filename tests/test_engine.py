@@ -267,7 +267,7 @@ def test_places_and_order_of_numbers(dtype):
     """Where cache lines begin; integers in the order of numbers, and back."""
     pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
     native = importlib.import_module("xpgrad.engine.compiled.native")
-    scalar = importlib.import_module(f"xpgrad.engine.scalar_{dtype}")
+    scalar = importlib.import_module(f"xpgrad.engine.compiled.scalar_{dtype}")
     memory = np.zeros(64, dtype)
     for start in range(40):
         array = memory[start:]

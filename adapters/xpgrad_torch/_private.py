@@ -46,20 +46,12 @@ LIBRARY: str = _needed("_C.__file__")
 # --- who watches operators
 count_dispatch_modes: Callable[[], int] = _needed("_C._len_torch_dispatch_stack")
 are_transforms_active: Callable[[], bool] = _needed("_C._are_functorch_transforms_active")
-_dispatch_modes = _needed("utils._python_dispatch._get_current_dispatch_mode_stack")
-_function_modes = _needed("overrides._get_current_function_mode_stack")
-_interpreters = _needed("_C._functorch.peek_interpreter_stack")
 _needed("autograd.forward_ad._current_level")
 
 
 def is_forward_mode() -> bool:
     """Tell whether a level of forward mode is open."""
     return forward_ad._current_level >= 0
-
-
-def are_functions_watched() -> bool:
-    """Tell whether a mode or a transformation watches PyTorch's functions."""
-    return bool(_dispatch_modes() or _function_modes() or _interpreters())
 
 
 # --- kinds of tensors

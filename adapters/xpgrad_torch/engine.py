@@ -14,15 +14,13 @@ import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.process.blas import Blas, find_blas
-from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp, forked
+from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Form, Program
-from xpgrad_torch._functions import Functions, are_plain
 from xpgrad_torch._private import LIBRARY, is_functional, is_wrapped, is_zero
 
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
-_FUNCTIONS = Functions()
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
@@ -47,10 +45,6 @@ class TorchEngine(NumpyEngine):
     def blas(self) -> Blas | None:
         """The BLAS that torch was built with; without OpenMP's threads NumPy's, which can be held to one."""
         return find_blas(LIBRARY) if isinstance(self.team, OpenMPTeam) else super().blas
-
-    def functions(self) -> Functions | None:
-        """See NumpyEngine.functions: torch's; in a forked child they would wait for lost threads."""
-        return None if forked() or not are_plain() else _FUNCTIONS
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
         """Whether the arrays are plain CPU tensors that no transformation of torch is watching."""

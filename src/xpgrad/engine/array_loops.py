@@ -6,26 +6,22 @@ elements through the buffers of NumPy's iterator, rows through copies of some ro
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from xpgrad.engine.blocks import block_functions, traced_formula
-from xpgrad.engine.blocks.host_tape import HostTape
+from xpgrad.engine.blocks.tape import Untraceable
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.formulas.tape import Tape, Untraceable
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK_ELEMENTS = 16384
 # For rows by NumPy: larger, since threads wait for one another between any two of its functions.
 _NUMPY_BLOCK = 131072
-# Elements of a block of each thread of a host's functions: in float32, as many bytes in float64.
-_HOST_BLOCK = 65536
-# For a host's functions a smaller array is not worth the threads.
-_HOST_LEAST = 1 << 17
+# Fewer elements of rows than these are no blocks, and no work for threads.
+_ROWS_AT_ONCE = 1 << 17
 _PROGRAMS = 512
 """So many are kept: with one number or another a formula is another program."""
 
@@ -38,9 +34,6 @@ class Threads(Protocol):
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """Have ``part(start, stop)`` done."""
-
-    def functions(self) -> Any:
-        """Elementary functions that share each call among threads, None where there are none."""
 
     def deal_compiled(
         self, count: int, size: int, code: Any, sizes: Sequence[int], arrays: Sequence[Array],
@@ -162,9 +155,7 @@ def _elementwise_in_order(
     )
     each = [array for array, kind in zip(given, [k for k in kinds if k], strict=True) if kind == "each"]
     plain = plain and all(array.shape == shape and _is_plain(array) for array in each)
-    if not compiling and plain and _by_host(threads, formula, inputs, kinds, numbers, out):
-        pass
-    elif compiling and plain:
+    if compiling and plain:
         code = _element_code(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
         if replaced is None:
@@ -240,68 +231,27 @@ def _by_numpy(
     return evaluate
 
 
-def _by_host(
-    threads: Threads,
-    formula: Formula,
-    inputs: Sequence[Array | None],
-    kinds: tuple[str | None, ...],
-    numbers: Sequence[float],
-    out: Array,
-) -> bool:
-    """Evaluate on plain arrays by a host's functions, block after block; whether that could be done."""
-    if "one" in kinds:  # what is made of a single number alone would be one, in a buffer for many
-        return False
-    if out.size < _HOST_LEAST or (host := _host_of(threads, [*inputs, out])) is None:
-        return False
-    program = _program(formula, inputs, out.dtype, numbers, host)
-    if program is None:
-        return False
-    size = _host_block(host, out.dtype)
-    given = [array for array in (*inputs, out) if array is not None]
-    blocks = [host.split(host.wrap(array.reshape(-1)), size) for array in given]
-    for *views, result in zip(*blocks, strict=True):
-        program(result, views)
-    return True
-
-
-def _host_of(threads: Threads, arrays: Sequence[Array | None]) -> Any:
-    """The host's functions, if they take the arrays: what is read only is no tensor."""
-    writeable = all(array is None or array.flags.writeable for array in arrays)
-    return threads.functions() if writeable else None
-
-
-def _host_block(host: Any, dtype: np.dtype) -> int:
-    return _HOST_BLOCK * host.threads() * 4 // dtype.itemsize
-
-
 def _program(
     formula: Formula | RowFormula,
     operands: Sequence[Any],
     dtype: np.dtype,
     numbers: Sequence[float],
-    host: Any = None,
 ) -> Any:
-    """The formula traced, without the operands that are None, by NumPy's functions or a host's.
-
-    None where these don't do.
-    """
+    """The formula traced, without the operands that are None; None where that can't be done."""
     absent = tuple([operand is None for operand in operands])
-    key = (id(formula), absent, dtype.char, id(host), *numbers)
+    key = (id(formula), absent, dtype.char, *numbers)
     found = _programs.get(key)
     if found is None:
         if len(_programs) >= _PROGRAMS:
             _programs.clear()
-        found = _programs[key] = formula, _traced(formula, absent, dtype, numbers, host)
+        found = _programs[key] = formula, _traced(formula, absent, dtype, numbers)
     return found[1]
 
 
-def _traced(
-    formula: Any, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float], host: Any
-) -> Any:
-    make_tape = Tape if host is None else functools.partial(HostTape, host)
+def _traced(formula: Any, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float]) -> Any:
     kind = traced_formula.TracedRows if isinstance(formula, RowFormula) else traced_formula.TracedFormula
     try:
-        return kind(formula, absent, dtype, numbers, make_tape)
+        return kind(formula, absent, dtype, numbers)
     except Untraceable:
         return None
 
@@ -370,7 +320,7 @@ def over_rows(
         results[formula.each_output] = out
     if not A * B:
         pass  # no rows
-    elif plain and not compiling and _rows_traced(threads, formula, operands, numbers, results):
+    elif plain and not compiling and _few_rows(formula, operands, numbers, results):
         pass
     elif not (plain and compiling):
         _row_blocks(threads.deal, formula, operands, numbers, results, compiling)
@@ -436,18 +386,15 @@ def _row_arguments(
     return arrays
 
 
-def _rows_traced(
-    threads: Threads,
+def _few_rows(
     formula: RowFormula,
     operands: Sequence[Array | None],
     numbers: Sequence[float],
     results: dict[str, Array],
 ) -> bool:
-    """Evaluate on plain rows, straight into the results; whether that could be done."""
+    """Evaluate on few plain rows, straight into the results; whether that could be done."""
     A, n, _ = next(array for array in operands if array is not None).shape
-    if A * n < _HOST_LEAST:
-        return _rows_at_once(formula, operands, numbers, results)
-    return _rows_by_host(threads, formula, operands, numbers, results)
+    return A * n < _ROWS_AT_ONCE and _rows_at_once(formula, operands, numbers, results)
 
 
 def _rows_at_once(
@@ -465,32 +412,6 @@ def _rows_at_once(
     outs = [array.reshape(array.shape[:2]) for array in results.values()]
     with np.errstate(all="ignore"):  # of this thread
         program(outs, views, views[0].shape)
-    return True
-
-
-def _rows_by_host(
-    threads: Threads,
-    formula: RowFormula,
-    operands: Sequence[Array | None],
-    numbers: Sequence[float],
-    results: dict[str, Array],
-) -> bool:
-    """Evaluate on rows by a host's functions, block after block."""
-    dtype = results[formula.outputs[0]].dtype
-    A, n, _ = next(array for array in operands if array is not None).shape
-    if formula.columns:
-        return False
-    host = _host_of(threads, [*operands, *results.values()])
-    at_once = 0 if host is None else _host_block(host, dtype) // n
-    if not at_once:
-        return False
-    program = _program(formula, operands, dtype, numbers, host)
-    if program is None:
-        return False
-    arrays = [array for array in operands if array is not None]
-    blocks = [host.split(host.wrap(array.reshape(A, -1)), at_once) for array in (*arrays, *results.values())]
-    for views in zip(*blocks, strict=True):
-        program(views[len(arrays) :], views[: len(arrays)], (views[0].shape[0], n))
     return True
 
 

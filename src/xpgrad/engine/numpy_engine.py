@@ -212,11 +212,6 @@ class NumpyEngine(NumpyImages, StandardEngine):
         host = self._find_host()
         return _numpy_blas() if host is None else host.blas
 
-    def functions(self) -> Any:
-        """Elementary functions that share each call among threads, the host's; None where there are none."""
-        host = self._find_host()
-        return None if host is None else host.functions()
-
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """See StandardEngine.scan. Steps may be cut into parts of their rows, which do not meet in a loop."""
         if not len(steps):

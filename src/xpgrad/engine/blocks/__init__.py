@@ -1,5 +1,5 @@
 """Formulas without numba, in blocks of NumPy arrays that stay in the cache.
 
-A formula enters; a list of calls that write into buffers leaves, with as few buffers as it takes. The NumPy
-engine calls it where numba is missing or switched off, and an adapter may lend its framework's functions.
+A formula enters; `tape` writes it down as calls of NumPy's functions, and a Python function leaves that makes
+these calls with as few buffers as it takes. The NumPy engine calls it where numba is missing or switched off.
 """

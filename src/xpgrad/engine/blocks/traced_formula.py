@@ -1,6 +1,6 @@
 """A formula without numba: traced once into calls of functions, each of which writes into a buffer.
 
-The formula is called with stand-ins for arrays, which record what is done to them (`formulas.tape`). An
+The formula is called with stand-ins for arrays, which record what is done to them (`tape`). An
 expression that occurs twice is computed once. A buffer serves again as soon as its value has been used. The
 last call writes the result. What remains of the formula is a Python function of such calls alone, for arrays
 of a few elements as for blocks that stay in the cache.
@@ -9,20 +9,19 @@ of a few elements as for blocks that stay in the cache.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from xpgrad.engine.blocks.tape import NUMPY_FUNCTIONS, Tape, Value
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.formulas.tape import Tape, Value
 
 BLOCK = 131072
 """Elements of a block: few enough for a cache, and many, since between any two calls threads wait for the
 interpreter lock and for one another."""
 
-MakeTape = Callable[[np.dtype], Tape]
 _STORES = {
     ("each", "f"): "f", ("each", "?"): "m",
     ("row", "f"): "r", ("row", "?"): "s",
@@ -55,8 +54,6 @@ class TracedFormula(_Program):
         float32 or float64.
     numbers : sequence of float
         Values of the formula's parameters.
-    make_tape : callable, optional
-        What records: NumPy's functions, or those of a framework.
 
     Attributes
     ----------
@@ -70,14 +67,9 @@ class TracedFormula(_Program):
     """
 
     def __init__(
-        self,
-        formula: Formula,
-        absent: Sequence[bool],
-        dtype: np.dtype,
-        numbers: Sequence[float],
-        make_tape: MakeTape = Tape,
+        self, formula: Formula, absent: Sequence[bool], dtype: np.dtype, numbers: Sequence[float]
     ) -> None:
-        tape = make_tape(dtype)
+        tape = Tape(dtype)
         operands = [None if missing else tape.operand() for missing in absent]
         with np.errstate(all="ignore"):
             results = formula(tape, *operands, **dict(zip(formula.parameters, numbers, strict=True)))
@@ -95,14 +87,9 @@ class TracedRows(_Program):
     """A row formula, as `TracedFormula` is a formula."""
 
     def __init__(
-        self,
-        formula: RowFormula,
-        absent: Sequence[bool],
-        dtype: np.dtype,
-        numbers: Sequence[float],
-        make_tape: MakeTape = Tape,
+        self, formula: RowFormula, absent: Sequence[bool], dtype: np.dtype, numbers: Sequence[float]
     ) -> None:
-        tape = make_tape(dtype)
+        tape = Tape(dtype)
         axes = ["each"] * len(formula.each) + ["row"] * len(formula.rows) + ["column"] * len(formula.columns)
         operands = [
             None if missing else tape.operand(kind) for missing, kind in zip(absent, axes, strict=True)
@@ -190,7 +177,6 @@ def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) 
 
     for number, value in enumerate(order):
         call: Any = value.call  # all that stand in order have one
-        tape.check(value)
         arguments = [text(*use) for use in call.uses]
         for name in {names[id(used)] for used in value.uses if last[id(used)] == number}:
             if name[0] in free:  # a buffer
@@ -203,9 +189,7 @@ def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) 
         else:
             names[id(value)] = f"{store}{memory.counts[store]}"
             memory.counts[store] += 1
-        known[call.function] = getattr(tape.functions, call.function)
-        if call.number is not None:
-            arguments.append("{}={!r}".format(*call.number))
+        known[call.function] = getattr(NUMPY_FUNCTIONS, call.function)
         arguments.append(f"out={text(value, call.kind)}")
         lines.append(f"{call.function}({', '.join(arguments)})")
     buffers = [f"{store}{n}" for store in _STORES.values() for n in range(memory.counts[store])]

@@ -36,12 +36,11 @@ class Use(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function of some values, as what its result is written, and a number that the function takes."""
+    """A function of some values, and as what its result is written."""
 
     function: str
     uses: tuple[Use, ...]
     kind: str
-    number: tuple[str, float] | None = None
 
 
 class Value:
@@ -129,6 +128,7 @@ class _NumpyFunctions:
 
 
 NUMPY_FUNCTIONS = _NumpyFunctions()
+"""The functions that calls name; all take ``out``."""
 
 
 class Tape:
@@ -138,15 +138,9 @@ class Tape:
     ----------
     dtype : dtype
         What is computed in.
-
-    Attributes
-    ----------
-    functions : object
-        The functions that calls name; all take ``out``.
     """
 
     float32, float64, inf = np.float32, np.float64, float("inf")
-    functions: Any = NUMPY_FUNCTIONS
 
     def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -180,9 +174,6 @@ class Tape:
         """A buffer, and its bytes read as integers."""
         buffer = np.empty(shape, self.dtypes[kind])
         return buffer, buffer.view(self.dtypes["i" if kind == "f" else "b"])
-
-    def check(self, value: Value) -> None:
-        """That there are words for a call that is needed, else Untraceable."""
 
     # --- what a formula calls
 
@@ -340,7 +331,7 @@ class Tape:
         return x if found and same(bound, 0.0) else None
 
     def sigmoid(self, x: Value) -> Value:
-        """1 / (1 + exp(-x)): who watches slopes needs more, and an overflow is no harm here."""
+        """1 / (1 + exp(-x)). An overflow of exp does no harm here."""
         return self._apply(
             "reciprocal", self._apply("add", self._apply("exp", self._apply("negative", x)), 1.0)
         )
@@ -349,16 +340,12 @@ class Tape:
         uses = [Use(a, "?" if isinstance(a, Value) and a.is_flag else "f") for a in arguments]
         return self._call(function, "?" if function in _FLAGS or uses[0].kind == "?" else "f", *uses)
 
-    def _call(self, function: str, kind: str, *uses: Use, number: tuple[str, float] | None = None) -> Value:
-        key = (
-            function,
-            number,
-            *((id(value) if isinstance(value, Value) else repr(value), k) for value, k in uses),
-        )
+    def _call(self, function: str, kind: str, *uses: Use) -> Value:
+        key = (function, *((id(value) if isinstance(value, Value) else repr(value), k) for value, k in uses))
         if key not in self.calls:
             axes = {use.value.axes for use in uses if isinstance(use.value, Value)}
             self.calls[key] = Value(
-                self, Call(function, uses, kind, number), axes.pop() if len(axes) == 1 else "each"
+                self, Call(function, uses, kind), axes.pop() if len(axes) == 1 else "each"
             )
         return self.calls[key]
 
