@@ -6,10 +6,8 @@ from one to the next in the image, and the grid's layer.
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
-
 from xpgrad.engine.compiled.register_tiles import Tiles
+from xpgrad.engine.compiled.source import versions
 
 
 def few_channels() -> str:
@@ -42,7 +40,6 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
         How many positions' cotangents are turned into columns at a time.
     """
     size = 4 if dtype == "float32" else 8
-    source = Path(__file__).with_name("register_tiles.py").read_bytes()
     constants = {
         "SIZE": size,
         "LANES": tiles.bytes // size,
@@ -56,7 +53,7 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
     }
     lines = [f"{name} = {value}" for name, value in constants.items()]
     lines += [
-        f"# with the tiles of {hashlib.sha256(source).hexdigest()[:20]}",
+        f"# generated, {versions()}",
         "from xpgrad.engine.compiled.register_tiles import product_tile, sum_tile, turn_tile\n",
         *(
             f"{name} = sum_tile({dtype!r}, LANES, {rows}, {count})"
