@@ -294,10 +294,14 @@ def _function(kernel: Kernel, returns: str, more: Mapping[str, Any] | None = Non
     source = inspect.signature(getattr(xpgrad, kernel.name))
     parameters = [p for p in source.parameters.values() if p.name != "out"]
     parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default).__name__
+        )
         for name, default in (more or {}).items()
     ]
-    signature = source.replace(parameters=parameters)
+    arrays = ["jax.Array"] * len(kernel.cotangents)
+    result = arrays[0] if len(arrays) == 1 else f"tuple[{', '.join(arrays)}]"
+    signature = source.replace(parameters=parameters, return_annotation=result)
 
     def function(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -8,7 +8,7 @@ What `torch.nn.functional` has too bears its name and takes its arguments; the r
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -415,6 +415,10 @@ class _Activation(nn.Module):
 
     _FUNCTION: ClassVar[Callable[..., Tensor]]
     _ARGUMENTS: ClassVar[tuple[str, ...]]
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor) -> Tensor: ...
 
     def __init_subclass__(cls) -> None:
         if "_FUNCTION" in cls.__dict__:

@@ -1,7 +1,7 @@
 """Convolution in PyTorch: functions with PyTorch's arguments, and modules that take the place of its own."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -557,6 +557,10 @@ class _Convolution(ConvNd):
 
     _FUNCTION: ClassVar[Any]
 
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor) -> Tensor: ...  # noqa: A002
+
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
         # `forward` of PyTorch's module calls this, with its parameters.
         padding: Any = self.padding
@@ -570,6 +574,10 @@ class _TransposedConvolution(ConvTransposeNd):
     """A transposed convolution module of PyTorch's, on xpgrad's kernel."""
 
     _FUNCTION: ClassVar[Any]
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor: ...  # noqa: A002
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # noqa: A002
         """Run the module.

@@ -6,7 +6,7 @@ itself has deprecated: the modules alone take these.
 
 # ruff: noqa: A002 - PyTorch's names for the arguments
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -219,6 +219,10 @@ def binary_cross_entropy_with_logits(
 class CrossEntropyLoss(nn.CrossEntropyLoss):
     """`torch.nn.CrossEntropyLoss` on `functional.cross_entropy`."""
 
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor, target: Tensor) -> Tensor: ...  # noqa: D102
+
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Return the loss of logits `input`, (N, C, ...), for `target`, classes (N, ...) or probabilities."""
         return cross_entropy(
@@ -233,6 +237,10 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
 
 class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
     """`torch.nn.BCEWithLogitsLoss` on `functional.binary_cross_entropy_with_logits`."""
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor, target: Tensor) -> Tensor: ...  # noqa: D102
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Return the loss of logits `input` for probabilities `target` of the same shape."""

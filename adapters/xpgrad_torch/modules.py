@@ -1,10 +1,11 @@
 """Modules that take the place of PyTorch's own, with xpgrad's kernels inside."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad_torch._recurrent import Cell, Layers, Recurrent, States
 from xpgrad_torch._stacked import Stacked, joined_by_name
@@ -158,6 +159,18 @@ class LSTM(_LSTMOptions, Layers):
     _KERNEL = "lstm"
     _NAME = "LSTM"
     _LOWERED = True
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        @overload  # type: ignore[no-overload-impl]
+        def __call__(
+            self, input: Tensor, hx: Any = None, lengths: Any = None
+        ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+        @overload
+        def __call__(
+            self, input: PackedSequence, hx: Any = None
+        ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]: ...
+
     _OPTIONS = (*_LSTMOptions._OPTIONS, "save")
 
     def __init__(
@@ -295,6 +308,14 @@ class GRU(_GRUOptions, Layers):
 
     _KERNEL = "gru"
     _NAME = "GRU"
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        @overload  # type: ignore[no-overload-impl]
+        def __call__(self, input: Tensor, hx: Any = None, lengths: Any = None) -> tuple[Tensor, Tensor]: ...
+        @overload
+        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
+
     _OPTIONS = (*_GRUOptions._OPTIONS, "save")
 
     def __init__(
@@ -392,6 +413,14 @@ class RNN(_RNNOptions, Layers):
 
     _KERNEL = "rnn"
     _NAME = "RNN"
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        @overload  # type: ignore[no-overload-impl]
+        def __call__(self, input: Tensor, hx: Any = None, lengths: Any = None) -> tuple[Tensor, Tensor]: ...
+        @overload
+        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
+
     _OPTIONS = (*_RNNOptions._OPTIONS, "save")
 
     def __init__(
@@ -480,6 +509,10 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
     _KERNEL = "lstm_cell"
     _NAME = "LSTMCell"
 
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]: ...  # noqa: A002, D102
+
     weight_peephole: Tensor
 
     def __init__(
@@ -559,6 +592,10 @@ class GRUCell(_GRUOptions, Cell, nn.GRUCell):
     _KERNEL = "gru_cell"
     _NAME = "GRUCell"
 
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor, hx: Any = None) -> Tensor: ...  # noqa: A002, D102
+
     def __init__(
         self,
         input_size: int,
@@ -619,6 +656,10 @@ class RNNCell(_RNNOptions, Cell, nn.RNNCell):
 
     _KERNEL = "rnn_cell"
     _NAME = "RNNCell"
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        def __call__(self, input: Tensor, hx: Any = None) -> Tensor: ...  # noqa: A002, D102
 
     def __init__(
         self,

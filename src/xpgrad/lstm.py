@@ -96,7 +96,7 @@ class LSTMGrads(NamedTuple):
     dB: Any
     dH0: Any
     dC0: Any
-    dP: Any
+    dP: Any | None
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
@@ -651,7 +651,7 @@ class LSTMCellGrads(NamedTuple):
     dW: Any
     dR: Any
     dB: Any
-    dP: Any
+    dP: Any | None
 
 
 def lstm_cell(
