@@ -20,9 +20,9 @@ import torch
 
 from page import write_between
 from xpgrad.cli.info import read_cpu
+from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process.blas import find_blas
 from xpgrad.engine.process.team import PoolTeam
-from xpgrad.engine.products import matrix as products
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 MARK = "products"

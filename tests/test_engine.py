@@ -24,10 +24,9 @@ from xpgrad.engine import (
     Span,
     StandardEngine,
     Step,
-    array_loops,
     numpy_engine,
 )
-from xpgrad.engine.blocks import block_functions, traced_formula
+from xpgrad.engine.arrays import array_loops, block_functions, traced_formula
 from xpgrad.engine.process import team
 
 ENGINES = ["standard", "blocks", "compiled"]

@@ -15,7 +15,7 @@ pytest.importorskip("numba", reason="numba is not installed: there are no produc
 
 from xpgrad import engine
 from xpgrad.engine import NumpyEngine
-from xpgrad.engine.products import choice as product_choice
+from xpgrad.engine.compiled.products import choice as product_choice
 
 
 @pytest.fixture

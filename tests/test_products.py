@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("numba", reason="numba is not installed: there are no compiled products")
 
 from xpgrad.engine.compiled import register_tiles, source
+from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import PoolTeam
-from xpgrad.engine.products import matrix as products
 
 # Sizes at which tiles, panels, vectors and blocks of a sum end, and their neighbours.
 SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 64, 95, 97, 193, 255, 256, 257, 300, 520]

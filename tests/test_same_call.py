@@ -12,7 +12,7 @@ import pytest
 import xpgrad
 from recurrent_cases import Case, Operator, option_case, run_forward, run_gradient, these_options
 from xpgrad import _plans
-from xpgrad.engine import array_loops
+from xpgrad.engine.arrays import array_loops
 
 torch = pytest.importorskip("torch", reason="torch is not installed: it draws the calls")
 nn, gradcheck = torch.nn, torch.autograd.gradcheck

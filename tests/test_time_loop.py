@@ -14,9 +14,9 @@ import pytest
 import xpgrad
 from xpgrad import engine
 from xpgrad.engine import numpy_engine
+from xpgrad.engine.compiled.products import choice as product_choice
+from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process import blas, team
-from xpgrad.engine.products import choice as product_choice
-from xpgrad.engine.products import matrix as products
 
 numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 

@@ -1,13 +1,12 @@
 """Rules for `torch.func.vmap`: what it maps over joins the kernels' own batch axis."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._kernel import Kernel
 
 Arrays = Sequence[Tensor | None]
 Dims = Sequence[int | None]
@@ -15,7 +14,7 @@ Mapped = tuple[tuple[Tensor, ...], tuple[int, ...]]
 
 
 def vmap_forward(
-    kernel: "Kernel",
+    kernel: Kernel,
     run: Callable[[Arrays, Mapping[str, Any]], Sequence[Tensor]],
     size: int,
     dims: Dims,
@@ -40,7 +39,7 @@ def vmap_forward(
 
 
 def vmap_gradient(
-    kernel: "Kernel",
+    kernel: Kernel,
     run: Callable[[Arrays, Mapping[str, Any], bool], Sequence[Tensor]],
     size: int,
     dims: Dims,
@@ -80,7 +79,7 @@ def vmap_gradient(
 
 
 def _share_nothing(
-    kernel: "Kernel", names: Sequence[str], dims: Dims, arrays: Arrays, attributes: Mapping[str, Any]
+    kernel: Kernel, names: Sequence[str], dims: Dims, arrays: Arrays, attributes: Mapping[str, Any]
 ) -> bool:
     """Tell whether the mapped calls cannot be one on a larger batch.
 
@@ -143,7 +142,7 @@ def _joined(arrays: Arrays, dims: Dims, axes: Sequence[int | None], size: int) -
 
 
 def _in_front(
-    kernel: "Kernel",
+    kernel: Kernel,
     names: Sequence[str],
     dims: Dims,
     arrays: Arrays,

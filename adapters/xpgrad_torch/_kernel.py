@@ -9,7 +9,6 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
-from xpgrad_torch._library import register
 from xpgrad_torch._programs import Programs
 from xpgrad_torch._stacked import Stacked
 
@@ -57,6 +56,11 @@ class Kernel:
         Whether X, W and Y are images or weights over them, whose channels may be last in memory.
     operator : str, optional
         The name among PyTorch's operators, where the kernel has two descriptions; its own by default.
+
+    Attributes
+    ----------
+    operator, gradient_operator : callable
+        PyTorch's operators for the kernel and its gradient, once `_library.registered` has made them.
     """
 
     def __init__(
@@ -106,7 +110,9 @@ class Kernel:
         self._images = images
         recurrent = ((name, self.operands), (self.gradient_name, self._arguments)) if ordered else ()
         self._programs = [Programs(*one) for one in recurrent]
-        self.operator, self.gradient_operator = register(self, operator or name)
+        self.operator_name = operator or name
+        self.operator: Any = None
+        self.gradient_operator: Any = None
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r})"

@@ -8,17 +8,15 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
+from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._layout import placed_as
-
-if TYPE_CHECKING:
-    from xpgrad_torch._kernel import Kernel
 
 # A list of one whole number stands for that number, which the kernels read as one for all dimensions.
 _SIZES = "int | Sequence[int]"
@@ -36,18 +34,17 @@ _TYPES = {
 }
 
 
-def register(kernel: "Kernel", name: str) -> tuple[Any, Any]:
-    """Register a kernel under this name, and its gradient; return both operators."""
-    _Forward(kernel, name)
-    _Gradient(kernel, f"{name}_grad")
-    ops = torch.ops.xpgrad
-    return getattr(ops, name).default, getattr(ops, f"{name}_grad").default
+def registered(kernel: Kernel) -> Kernel:
+    """Register a kernel and its gradient as operators, and return it."""
+    kernel.operator = _Forward(kernel, kernel.operator_name).call
+    kernel.gradient_operator = _Gradient(kernel, f"{kernel.operator_name}_grad").call
+    return kernel
 
 
 class _Operator(ABC):
     """What the operators of kernels and of gradients share."""
 
-    def __init__(self, kernel: "Kernel", name: str, schema: str) -> None:
+    def __init__(self, kernel: Kernel, name: str, schema: str) -> None:
         self.kernel = kernel
         parameters = [*kernel.attributes, *kernel.gradient_attributes]
         self.defaults = {p.name: p.default for p in parameters}
@@ -89,7 +86,7 @@ class _Operator(ABC):
 class _Forward(_Operator):
     """A kernel. Attributes of the gradient alone are its too: only the gradient reads them."""
 
-    def __init__(self, kernel: "Kernel", name: str) -> None:
+    def __init__(self, kernel: Kernel, name: str) -> None:
         # No defaults: PyTorch would leave such arguments out, and count gradients without them.
         operands = [f"Tensor{'' if x in kernel.required else '?'} {x}" for x in kernel.operands]
         attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
@@ -153,7 +150,7 @@ class _Gradient(_Operator):
     Its own derivative takes the saved arrays for functions of the operands, which they are.
     """
 
-    def __init__(self, kernel: "Kernel", name: str) -> None:
+    def __init__(self, kernel: Kernel, name: str) -> None:
         given = {*kernel.required, *kernel.saved}
         arrays = [f"Tensor{'' if x in given else '?'} {x}" for x in kernel.gradient_arrays]
         attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]

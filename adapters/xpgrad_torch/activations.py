@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, apply, autocasts
+from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
 
 __all__ = [
@@ -68,8 +69,8 @@ __all__ = [
 
 
 def _kernel(name: str, operator: str | None = None, **replaced: str) -> Kernel:
-    return Kernel(
-        name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced, operator=operator
+    return registered(
+        Kernel(name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced, operator=operator)
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, apply, autocasts
 from xpgrad_torch._kernel import check_dense
+from xpgrad_torch._library import registered
 from xpgrad_torch._private import ConvNd, ConvTransposeNd
 
 __all__ = [
@@ -28,8 +29,8 @@ __all__ = [
 Sizes = int | Sequence[int]
 
 _SHAPES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
-_CONV = Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES, images=True)
-_CONV_TRANSPOSE = Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES, images=True)
+_CONV = registered(Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES, images=True))
+_CONV_TRANSPOSE = registered(Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES, images=True))
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 

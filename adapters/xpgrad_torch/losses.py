@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autograd import Kernel, autocasts
 from xpgrad_torch._kernel import check_dense
+from xpgrad_torch._library import registered
 from xpgrad_torch._private import are_transforms_active
 from xpgrad_torch._quick import run
 
@@ -24,14 +25,18 @@ __all__ = [
 ]
 
 
-_CROSS_ENTROPY = Kernel(
-    "softmax_cross_entropy",
-    ("Y",),
-    ("dY",),
-    shapes={"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
+_CROSS_ENTROPY = registered(
+    Kernel(
+        "softmax_cross_entropy",
+        ("Y",),
+        ("dY",),
+        shapes={"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
+    )
 )
-_BINARY_CROSS_ENTROPY = Kernel(
-    "binary_cross_entropy_with_logits", ("Y",), ("dY",), shapes={"X": "...", "targets": "...", "Y": "..."}
+_BINARY_CROSS_ENTROPY = registered(
+    Kernel(
+        "binary_cross_entropy_with_logits", ("Y",), ("dY",), shapes={"X": "...", "targets": "...", "Y": "..."}
+    )
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpgrad import engine as engines
+from xpgrad.engine.protocol import Engine
 
 
 class Computation:
@@ -19,26 +20,25 @@ class Computation:
         The caller's.
     arrays : sequence of array or None
         The call's arrays of one floating-point dtype; None for those left out.
-    engine : engine, optional
-        Where it is not for the arrays to decide.
+    recorder : Recorder, optional
+        Takes the place of the engine while a program is written down.
 
     Attributes
     ----------
-    engine
+    engine : Engine
         The engine.
     xp : namespace
         The namespace in which it works.
     """
 
-    def __init__(self, operator: str, xp: Any, arrays: Sequence[Any], engine: Any = None) -> None:
+    def __init__(self, operator: str, xp: Any, arrays: Sequence[Any], recorder: Any = None) -> None:
         given = [array for array in arrays if array is not None]
         self._caller_xp, self._dtype = xp, given[0].dtype
         half = self._dtype not in (xp.float32, xp.float64)
         self._compute_dtype = xp.float32 if half else self._dtype
-        if engine is None:
-            self.engine = engines.choose(xp, given, operator)
-        else:
-            self.engine, self._dtype = engine, engine.dtype
+        if recorder is not None:
+            self._dtype = recorder.dtype
+        self.engine: Engine = recorder or engines.choose(xp, given, operator)
         self.xp = self.engine.xp
 
     def lift(self, array: Any) -> Any:

@@ -17,7 +17,6 @@ Costs are counted in multiplications of the products behind ``shifted``, with we
 from __future__ import annotations
 
 from math import log2, prod
-from typing import Any
 
 from xpgrad._arguments import check_choice
 from xpgrad._conv.fourier import Fourier, spectrum_shape
@@ -28,6 +27,7 @@ from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
 from xpgrad._conv.winograd import Winograd, points_of_windows
+from xpgrad.engine.protocol import Engine
 
 METHODS: dict[str, Method] = {
     method.name: method for method in (Pointwise(), Winograd(), Patches(), Shifted(), Taps(), Fourier())
@@ -42,7 +42,7 @@ _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
 
-def choose(operator: str, method: str, engine: Any, geometry: ConvGeometry) -> Method:
+def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -> Method:
     """The method of that name, or for ``"auto"`` the one that the cost rule prefers."""
     check_choice(operator, "method", method, ("auto", *METHODS))
     if method == "auto":
@@ -54,7 +54,7 @@ def choose(operator: str, method: str, engine: Any, geometry: ConvGeometry) -> M
     return chosen
 
 
-def preferred(engine: Any, geometry: ConvGeometry) -> str:
+def preferred(engine: Engine, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
     g = geometry
     if not all(type(size) is int for size in (*g.input_shape, *g.weight_shape)):

@@ -23,6 +23,7 @@ from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry, Sizes
 from xpgrad._conv.method import Method, with_bias
+from xpgrad.engine.protocol import Engine
 
 
 class Fourier(Method):
@@ -30,7 +31,7 @@ class Fourier(Method):
 
     name = "fft"
 
-    def why_not(self, engine: Any, geometry: ConvGeometry) -> str | None:
+    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
         """No strides and dilations, and a namespace with transforms."""
         for name, values in (("strides", geometry.strides), ("dilations", geometry.dilations)):
             if prod(values) != 1:
@@ -39,7 +40,7 @@ class Fourier(Method):
             return "the namespace has no fft extension"
         return None
 
-    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+    def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         g, spectra = geometry, Spectra(engine, geometry)
         x = spectra.of_images(spectra.padded(X))  # (F, group, N, C / group)
@@ -54,7 +55,7 @@ class Fourier(Method):
             block, spectra.parts(g.outputs, g.channels), axis=1, shape=g.output_shape, like=X
         )
 
-    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         g, spectra = geometry, Spectra(engine, geometry)
         dy = spectra.of_images(dY)
@@ -75,7 +76,7 @@ class Fourier(Method):
             block, spectra.parts(g.channels, g.outputs), axis=1, shape=g.input_shape, like=dY
         )
 
-    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+    def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
         xp, g, spectra = engine.xp, geometry, Spectra(engine, geometry)
         x = spectra.of_images(spectra.padded(X))
@@ -97,7 +98,7 @@ class Fourier(Method):
 class Spectra:
     """Transforms of the arrays of one geometry, frequencies first as batches of matrices."""
 
-    def __init__(self, engine: Any, geometry: ConvGeometry) -> None:
+    def __init__(self, engine: Engine, geometry: ConvGeometry) -> None:
         self._engine, self._geometry = engine, geometry
         self._lengths = tuple(_fast_length(e) for e in geometry.extent)
         self.shape = spectrum_shape(geometry)

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
+from xpgrad.engine.protocol import Engine
 
 
 class Method(ABC):
@@ -17,24 +18,24 @@ class Method(ABC):
 
     name: str
 
-    def why_not(self, engine: Any, geometry: ConvGeometry) -> str | None:
+    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
         """Why the method can't compute this geometry here, as the end of a sentence, or None."""
         return None
 
     @abstractmethod
-    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+    def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """Y, (N, O, *output_size); B, (O,), may be None."""
 
     @abstractmethod
-    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """dX, (N, C, *size); plus B, (C,), where given: then it is a transposed convolution."""
 
     @abstractmethod
-    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+    def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """dW, (O, C / group, *kernel)."""
 
 
-def with_bias(engine: Any, Y: Any, B: Any, target: Any = None) -> Any:
+def with_bias(engine: Engine, Y: Any, B: Any, target: Any = None) -> Any:
     """Y (n, O, ...) plus B (O,) along its channels, where B is given, perhaps in the memory of `target`."""
     if B is None:
         return Y

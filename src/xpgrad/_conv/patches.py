@@ -16,6 +16,7 @@ from array_api_compat import device
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
 from xpgrad._conv.shifted import Grid, grid_of
+from xpgrad.engine.protocol import Engine
 
 
 class Patches(Method):
@@ -23,7 +24,7 @@ class Patches(Method):
 
     name = "patches"
 
-    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+    def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         xp, g, grid = engine.xp, geometry, grid_of(geometry)
         weights = _matrices(engine, g, W)
@@ -42,7 +43,7 @@ class Patches(Method):
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
 
-    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         xp, g, grid = engine.xp, geometry, grid_of(geometry)
         weights = xp.matrix_transpose(_matrices(engine, g, W))
@@ -66,7 +67,7 @@ class Patches(Method):
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
 
-    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+    def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
         xp, g, grid = engine.xp, geometry, grid_of(geometry)
 
@@ -84,12 +85,12 @@ class Patches(Method):
         return xp.reshape(dW, g.weight_shape)
 
 
-def _matrices(engine: Any, g: ConvGeometry, W: Any) -> Any:
+def _matrices(engine: Engine, g: ConvGeometry, W: Any) -> Any:
     """W as (group, O / group, C / group * taps)."""
     return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group * len(g.taps)))
 
 
-def _patches(engine: Any, g: ConvGeometry, grid: Grid, phases: list[Any], columns: slice) -> Any:
+def _patches(engine: Engine, g: ConvGeometry, grid: Grid, phases: list[Any], columns: slice) -> Any:
     """What a band of columns meets, (n, group, C / group * taps, columns)."""
     views = [phases[phase][..., shift + columns.start : shift + columns.stop] for phase, shift in grid.taps]
     stacked = engine.xp.stack(views, axis=3)
@@ -97,5 +98,5 @@ def _patches(engine: Any, g: ConvGeometry, grid: Grid, phases: list[Any], column
     return engine.xp.reshape(stacked, (n, g.group, g.channels // g.group * len(g.taps), width))
 
 
-def _bands(engine: Any, g: ConvGeometry, images: int, length: int) -> list[slice]:
+def _bands(engine: Engine, g: ConvGeometry, images: int, length: int) -> list[slice]:
     return engine.bands(length, images * g.channels * prod(g.kernel))

@@ -7,6 +7,7 @@ from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
+from xpgrad.engine.protocol import Engine
 
 
 class Pointwise(Method):
@@ -14,7 +15,7 @@ class Pointwise(Method):
 
     name = "pointwise"
 
-    def why_not(self, engine: Any, geometry: ConvGeometry) -> str | None:
+    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
         """Input and output must be one grid."""
         if prod(geometry.kernel) != 1:
             return f"the kernel has shape {geometry.kernel}, not one element"
@@ -22,17 +23,17 @@ class Pointwise(Method):
             return f"with strides {geometry.strides} and padding outputs are not at the inputs' places"
         return None
 
-    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+    def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         weights = _matrices(engine, geometry, W)
         return _mix(engine, geometry, X, weights, B, geometry.output_shape)
 
-    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         weights = engine.xp.matrix_transpose(_matrices(engine, geometry, W))
         return _mix(engine, geometry, dY, weights, B, geometry.input_shape)
 
-    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+    def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
         xp, g = engine.xp, geometry
 
@@ -46,7 +47,7 @@ class Pointwise(Method):
         return xp.reshape(dW, g.weight_shape)
 
 
-def _matrices(engine: Any, g: ConvGeometry, W: Any) -> Any:
+def _matrices(engine: Engine, g: ConvGeometry, W: Any) -> Any:
     """W as (group, O / group, C / group)."""
     return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group))
 
@@ -57,7 +58,7 @@ def _columns(xp: Any, g: ConvGeometry, images: Any) -> Any:
     return xp.reshape(images, (n, g.group, channels // g.group, prod(g.size)))
 
 
-def _mix(engine: Any, g: ConvGeometry, images: Any, weights: Any, B: Any, shape: tuple[int, ...]) -> Any:
+def _mix(engine: Engine, g: ConvGeometry, images: Any, weights: Any, B: Any, shape: tuple[int, ...]) -> Any:
     """The product of every position's channels with the weights, plus B."""
     xp = engine.xp
 

@@ -24,6 +24,7 @@ from typing import Any
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
 from xpgrad.engine.images.shifts import Embedding
+from xpgrad.engine.protocol import Engine
 
 
 class Grid:
@@ -68,7 +69,7 @@ class Grid:
             places.append(Embedding(self.rows, tuple(before), 0, tuple(starts), g.strides))
         return places
 
-    def split(self, engine: Any, X: Any) -> list[Any]:
+    def split(self, engine: Engine, X: Any) -> list[Any]:
         """Images (n, C, *size) as phases, each (n, group, C / group, room)."""
         g = self._geometry
         parts = []
@@ -80,7 +81,7 @@ class Grid:
             parts.append(engine.xp.reshape(part, shape))
         return parts
 
-    def join(self, engine: Any, parts: list[Any], target: Any = None) -> Any:
+    def join(self, engine: Engine, parts: list[Any], target: Any = None) -> Any:
         """The way back of `split` for sums: phases, each (n, group, C / group, length), as (n, C, *size)."""
         g = self._geometry
         images = {
@@ -89,15 +90,15 @@ class Grid:
         }
         return engine.interleave(images, g.strides, g.begin, g.size, target)
 
-    def spread(self, engine: Any, dY: Any) -> Any:
+    def spread(self, engine: Engine, dY: Any) -> Any:
         """Output cotangents (n, O, *output_size) on the grid, (n, group, O / group, lead + length)."""
         return self._flat(engine, engine.spread(dY, self.size, self.lead))
 
-    def spread_rows(self, engine: Any, dY: Any) -> Any:
+    def spread_rows(self, engine: Engine, dY: Any) -> Any:
         """Output cotangents on the grid's rows of outputs, (n, group, O / group, output_length)."""
         return self._flat(engine, engine.spread(dY, (self._geometry.output_size[0], *self.size[1:]), 0))
 
-    def _flat(self, engine: Any, dY: Any) -> Any:
+    def _flat(self, engine: Engine, dY: Any) -> Any:
         g = self._geometry
         return engine.xp.reshape(dY, (dY.shape[0], g.group, g.outputs // g.group, dY.shape[2]))
 
@@ -120,7 +121,7 @@ def _kept_grid(geometry: ConvGeometry) -> Grid:
     return Grid(geometry)
 
 
-def tap_weights(engine: Any, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
+def tap_weights(engine: Engine, geometry: ConvGeometry, W: Any, *, transposed: bool = False) -> Any:
     """W as (taps, group, O / group, C / group), or with the last two axes exchanged."""
     g = geometry
     W = engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group, len(g.taps)))
@@ -132,7 +133,7 @@ class Shifted(Method):
 
     name = "shifted"
 
-    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+    def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         xp, grid = engine.xp, grid_of(geometry)
         weights = tap_weights(engine, geometry, W)
@@ -149,7 +150,7 @@ class Shifted(Method):
             block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.output_shape, like=X
         )
 
-    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         grid = grid_of(geometry)
         weights = tap_weights(engine, geometry, W, transposed=True)
@@ -167,7 +168,7 @@ class Shifted(Method):
             block, engine.blocks(geometry.batch, image_size(geometry)), shape=geometry.input_shape, like=dY
         )
 
-    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+    def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
         xp, grid, g = engine.xp, grid_of(geometry), geometry
 

@@ -14,6 +14,7 @@ from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method, image_size
 from xpgrad._conv.shifted import grid_of
 from xpgrad.engine.images.shifts import Crop, Embedding, Part
+from xpgrad.engine.protocol import Engine
 
 
 class Taps(Method):
@@ -21,7 +22,7 @@ class Taps(Method):
 
     name = "taps"
 
-    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+    def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
         g, grid = geometry, grid_of(geometry)
         (weights,) = engine.pack_taps(_weights(engine, g, W), [range(len(g.taps))])
@@ -33,7 +34,7 @@ class Taps(Method):
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
 
-    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         g, grid = geometry, grid_of(geometry)
         # a phase's sum runs over the group's outputs and those taps that meet the phase
@@ -54,7 +55,7 @@ class Taps(Method):
 
         return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
 
-    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+    def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
         g, grid = geometry, grid_of(geometry)
 
@@ -68,6 +69,6 @@ class Taps(Method):
         return engine.xp.reshape(dW, g.weight_shape)
 
 
-def _weights(engine: Any, g: ConvGeometry, W: Any) -> Any:
+def _weights(engine: Engine, g: ConvGeometry, W: Any) -> Any:
     """W as (group, O / group, C / group, taps)."""
     return engine.xp.reshape(W, (g.group, g.outputs // g.group, g.channels // g.group, len(g.taps)))

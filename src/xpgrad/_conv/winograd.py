@@ -29,6 +29,7 @@ from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.protocol import Engine
 
 _TILE = 4
 _POINTS = {"a": 0.625, "b": 1.5}
@@ -92,7 +93,7 @@ class Winograd(Method):
 
     name = "winograd"
 
-    def why_not(self, engine: Any, geometry: ConvGeometry) -> str | None:
+    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
         """3 x 3 kernels, without strides, dilations and groups."""
         if geometry.kernel != (3, 3):
             return f"the kernel has shape {geometry.kernel}, not (3, 3)"
@@ -103,7 +104,7 @@ class Winograd(Method):
             return f"group is {geometry.group}, not 1"
         return None
 
-    def forward(self, engine: Any, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
+    def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """Numbered as in the equation: G g, then for each block B^T d, the products, A^T m."""
         g, U = geometry, _kernels_at_points(engine, W)
 
@@ -120,12 +121,12 @@ class Winograd(Method):
 
         return engine.assemble(block, _blocks(engine, g), shape=g.output_shape, like=X)
 
-    def input_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """A forward of the adjoint geometry."""
         W = engine.xp.permute_dims(engine.xp.flip(W, axis=(2, 3)), (1, 0, 2, 3))
         return self.forward(engine, geometry.adjoint(), dY, W, B)
 
-    def weight_gradient(self, engine: Any, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
+    def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """Sums of products over all tiles, and one interpolation at the end."""
         xp, g = engine.xp, geometry
 
@@ -145,7 +146,7 @@ class Winograd(Method):
         return xp.permute_dims(xp.reshape(dW, (g.outputs, 3, g.channels, 3)), (0, 2, 1, 3))
 
 
-def _kernels_at_points(engine: Any, W: Any) -> Any:
+def _kernels_at_points(engine: Engine, W: Any) -> Any:
     """W (O, C, 3, 3) as (36, O, C): its kernels are the windows of O rows of them."""
     outputs, channels = W.shape[:2]
 
@@ -174,10 +175,10 @@ def _elements(g: ConvGeometry) -> int:
     return points_of_windows(g) * (g.channels + g.outputs)
 
 
-def _blocks(engine: Any, g: ConvGeometry) -> list[slice]:
+def _blocks(engine: Engine, g: ConvGeometry) -> list[slice]:
     return engine.blocks(g.batch, _elements(g))
 
 
-def _bands(engine: Any, g: ConvGeometry, images: Any) -> list[slice]:
+def _bands(engine: Engine, g: ConvGeometry, images: Any) -> list[slice]:
     """The output's rows, in bands of whole tiles."""
     return engine.bands(g.output_size[0], images.shape[0] * _elements(g) // g.output_size[0], _TILE)

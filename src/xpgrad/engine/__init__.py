@@ -15,17 +15,19 @@ from typing import Any
 
 import array_api_compat
 
+from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula, Step
 from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.engine.process.machine import jit_enabled, thread_count
 from xpgrad.engine.process.team import forked
-from xpgrad.engine.products import choice as product_choice
 from xpgrad.engine.programs.recorder import Recorder
+from xpgrad.engine.protocol import Engine, TimeLoops
 from xpgrad.engine.standard import StandardEngine
 
 __all__ = [
     "Elementwise",
+    "Engine",
     "Formula",
     "NumpyEngine",
     "Operand",
@@ -35,6 +37,7 @@ __all__ = [
     "Span",
     "StandardEngine",
     "Step",
+    "TimeLoops",
     "agreed",
     "choose",
     "describe_engines",
@@ -61,7 +64,7 @@ _numpy_engine = NumpyEngine(_host)
 _by_type: dict[type, Any] = dict.fromkeys(_numpy_engine.array_types, _numpy_engine)
 
 
-def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Any:
+def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
     """The engine for the arrays of one call, all of the namespace `xp`."""
     forced = _forced.get()
     if forced == "standard":

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine import array_loops
-from xpgrad.engine.blocks import traced_formula
+from xpgrad.engine.arrays import array_loops, traced_formula
+from xpgrad.engine.compiled.products import choice as product_choice
+from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
@@ -20,8 +21,6 @@ from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas
 from xpgrad.engine.process.machine import jit_enabled
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import PoolTeam, integers
-from xpgrad.engine.products import choice as product_choice
-from xpgrad.engine.products import matrix as products
 from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad.engine.standard import StandardEngine, first_row
 

@@ -60,7 +60,7 @@ def preamble(
 
 def _sources() -> str:
     """A hash of those modules of ours whose code generated text holds copies of."""
-    engine = Path(__file__).parent.parent
+    engine = Path(__file__).parents[1]
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "register_tiles.py", "matrix.py", "schedule.py",
     )  # fmt: skip

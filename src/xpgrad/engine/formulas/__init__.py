@@ -2,5 +2,5 @@
 
 A kernel makes a `Formula` or a `RowFormula` of a function of ``xp`` and operands, and a time loop of stages:
 `Elementwise` and `Product`. Nothing here knows an engine. On whole arrays of any namespace a formula is
-called as it is; `blocks` and `compiled` rewrite it.
+called as it is; `arrays` and `compiled` rewrite it.
 """

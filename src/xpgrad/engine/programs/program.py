@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.products.matrix import Matrix, plan
 from xpgrad.engine.process.memory import LINE, address_of, keep_arena, take_arena
-from xpgrad.engine.products.matrix import Matrix, plan
 
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 

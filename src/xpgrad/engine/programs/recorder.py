@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process.blas import PackedWeight
 from xpgrad.engine.process.memory import LINE
-from xpgrad.engine.products.matrix import compiled_products
 from xpgrad.engine.programs.program import (
     Arithmetic,
     BlasMultiply,

@@ -213,7 +213,7 @@ def _text(dtype: str, lanes: int, height: int, vectors: int) -> str:
 import numpy as np
 from numba import carray, cfunc
 
-from xpgrad.engine.products.native_products import functions
+from xpgrad.engine.compiled.products.native_products import functions
 
 pack_, by_panels_, multiply_ = functions({dtype!r}, {lanes}, {height}, {vectors})
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from xpgrad.engine.blocks import block_functions, traced_formula
-from xpgrad.engine.blocks.tape import Untraceable
+from xpgrad.engine.arrays import block_functions, traced_formula
+from xpgrad.engine.arrays.tape import Untraceable
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 

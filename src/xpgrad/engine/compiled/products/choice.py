@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process.blas import Blas
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.products import matrix as products
 
 CLASSES = ("few", "many")
 _WAYS = ("own", "blas")

@@ -10,8 +10,8 @@ import numpy as np
 from numba import carray, njit
 
 from xpgrad.engine.compiled.native import call_with_numbers, pointer
+from xpgrad.engine.compiled.products.matrix import INNER, ROWS
 from xpgrad.engine.compiled.register_tiles import turn_tile
-from xpgrad.engine.products.matrix import INNER, ROWS
 
 __all__ = ["functions"]
 

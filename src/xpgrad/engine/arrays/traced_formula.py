@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.blocks.tape import NUMPY_FUNCTIONS, Tape, Value
+from xpgrad.engine.arrays.tape import NUMPY_FUNCTIONS, Tape, Value
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 

@@ -1,0 +1,228 @@
+"""What an engine is: all that a kernel may ask of the machine beyond the array API.
+
+`TimeLoops` is what recurrent kernels ask; a recorder answers it too, and writes down instead of computing.
+`Engine` adds what all other kernels ask. `StandardEngine` says what each method means, and every other engine
+is a subclass of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from xpgrad.engine.formulas.formula import Elementwise, Formula, Product
+from xpgrad.engine.formulas.row_formula import RowFormula
+from xpgrad.engine.images.shifts import Embedding, Part
+from xpgrad.engine.images.windows import Transform, Windows
+
+Array = Any
+"""An array of the engine's namespace, or what stands for one while a program is written down."""
+Rows = Any
+"""A row buffer: kernels read it through operands of stages, and through `array`."""
+
+
+class TimeLoops(Protocol):
+    """What recurrent kernels ask: row buffers, products of whole arrays, and loops over time."""
+
+    @property
+    def xp(self) -> Any:
+        """The namespace of the engine's arrays."""
+
+    def quiet(self) -> AbstractContextManager[Any]:
+        """Context in which inf and NaN flow through without warnings."""
+
+    def lower(self, array: Array) -> Any:
+        """The caller's array for one of the engine's."""
+
+    # --- row buffers
+
+    def wrap(self, array: Array) -> Rows:
+        """The rows of an array, to read."""
+
+    def rows(self, count: int, width: int, like: Array) -> Rows:
+        """Rows that steps write once each."""
+
+    def scratch(self, count: int, width: int, like: Array) -> Rows:
+        """Rows that are no result."""
+
+    def product_rows(self, a: Array, b: Array) -> Rows:
+        """The rows of a matrix product, which steps read and replace."""
+
+    def carry(self, array: Array) -> Rows:
+        """Rows of which each step reads and replaces the first ones."""
+
+    def columns(self, rows: Rows, start: int, stop: int) -> Rows:
+        """Some columns of a row buffer, as a source of products."""
+
+    def array(self, rows: Rows) -> Array:
+        """All rows of a buffer, as one array."""
+
+    # --- what is computed
+
+    def loop_weight(self, weight: Array, times: int) -> Any:
+        """A matrix in the form in which a time loop multiplies fastest with it."""
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Matrix product."""
+
+    def write_product(self, a: Array, b: Array, target: Rows, first: Any) -> None:
+        """Matrix product into rows of a buffer."""
+
+    def add_product(self, total: Array | None, a: Array, b: Array) -> Array:
+        """Matrix product, added to a total."""
+
+    def chunk(self, width: int, like: Array) -> int | None:
+        """How many rows a backward loop finishes at a time; None for all."""
+
+    def column_sums(self, array: Array) -> Array:
+        """The sum over the rows."""
+
+    def column_dots(self, a: Array, b: Array) -> Array:
+        """The sum over the rows of a b."""
+
+    def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
+        """Run a time loop."""
+
+
+class Engine(TimeLoops, Protocol):
+    """All that kernels ask."""
+
+    name: str
+
+    def lift(self, array: Any) -> Array:
+        """The engine's array for one of the caller's."""
+
+    def target(self, out: Any, shape: tuple[int, ...]) -> Array | None:
+        """The caller's `out`, where results can go there at once."""
+
+    def pack(self, weight: Array) -> Array:
+        """An array in the form in which several products take it fastest."""
+
+    def agrees(self, arrays: Sequence[Any]) -> bool:
+        """Whether the arrays obviously are this engine's, of one shape and dtype."""
+
+    def elementwise(
+        self, formula: Formula, inputs: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
+    ) -> Array:
+        """The result of a formula."""
+
+    def over_rows(
+        self, formula: RowFormula, operands: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
+    ) -> tuple:
+        """The outputs of a row formula."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The function of each item, in threads where the engine has some."""
+
+    # --- batches of images: see `Images`
+
+    def compiles(self) -> bool:
+        """Whether loops over shifted images are compiled."""
+
+    def blocks(self, count: int, size: int) -> list[slice]:
+        """A batch's images, in blocks to compute at a time."""
+
+    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
+        """Columns or rows, in bands to compute one after the other."""
+
+    def assemble(
+        self,
+        function: Callable[[slice, Any], Any],
+        parts: Sequence[slice],
+        *,
+        axis: int = 0,
+        shape: Sequence[int] = (),
+        like: Any = None,
+        target: Any = None,
+    ) -> Array:
+        """The array of which a function computes each slice."""
+
+    def accumulate(
+        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
+    ) -> list[Any]:
+        """Sums over blocks of a batch."""
+
+    def room(self, shape: Sequence[int], like: Any) -> Any:
+        """Memory for a result, where the engine has some to reuse."""
+
+    def product(self, a: Array, b: Array, target: Any = None) -> Array:
+        """Matrix products of stacks."""
+
+    def pad(self, array: Array, before: Sequence[int], behind: Sequence[int]) -> Array:
+        """Zeros around the last dimensions; negative widths cut off."""
+
+    def spread(self, array: Array, size: Sequence[int], lead: int) -> Array:
+        """Images in a larger grid, flat in memory."""
+
+    def interleave(
+        self,
+        parts: Mapping[tuple[int, ...], Any],
+        steps: Sequence[int],
+        begin: Sequence[int],
+        size: Sequence[int],
+        target: Any = None,
+    ) -> Array:
+        """One array of its phases."""
+
+    def add(self, a: Array, b: Array, target: Any = None) -> Array:
+        """The sum."""
+
+    def add_shifted(self, total: Array, part: Array, shift: int) -> Array:
+        """The total, and the part from an element on."""
+
+    def last_axis_sums(self, array: Array) -> Array:
+        """The sum over the last axis."""
+
+    def pack_taps(self, weights: Array, taps: Sequence[Sequence[int]]) -> list[Any]:
+        """Weights in the form in which `sum_of_shifts` takes them."""
+
+    def sum_of_shifts(
+        self,
+        images: Array,
+        places: Sequence[Embedding],
+        parts: Sequence[Part],
+        size: Sequence[int],
+        B: Any = None,
+        target: Any = None,
+    ) -> Array:
+        """Weighted sums of shifted images."""
+
+    def products_of_shifts(
+        self,
+        a: Array,
+        images: Array,
+        places: Sequence[Embedding],
+        taps: Sequence[tuple[int, int]],
+        group: int,
+    ) -> Array:
+        """Products of images with shifted images, summed over the batch."""
+
+    def from_windows(self, X: Array, windows: Windows, transform: Transform, target: Any = None) -> Array:
+        """Square windows of images, transformed along both axes."""
+
+    def to_windows(
+        self,
+        M: Array,
+        windows: Windows,
+        transform: Transform,
+        B: Any,
+        shape: Sequence[int],
+        target: Any = None,
+    ) -> Array:
+        """Images of transformed windows."""
+
+    def can_transform(self) -> bool:
+        """Whether there are Fourier transforms."""
+
+    def rfft(self, array: Array, n: int, axis: int) -> Array:
+        """Of real numbers."""
+
+    def irfft(self, array: Array, n: int, axis: int) -> Array:
+        """Back to real numbers."""
+
+    def fft(self, array: Array, n: int, axis: int) -> Array:
+        """Of complex numbers."""
+
+    def ifft(self, array: Array, n: int, axis: int) -> Array:
+        """The way back."""
