@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,29 +75,80 @@ def native() -> None:
         pytest.skip(f"no programs: {reason}")
 
 
+FROM_A_CACHE = """
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import xpgrad
+import xpgrad_jax
+
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if name.endswith("/cache_hits") else 0)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+rng = np.random.default_rng(int(sys.argv[1]))
+arrays = [rng.normal(size=s) for s in [(4, 3, 2), (1, 12, 2), (1, 12, 4)]]
+for k in range(int(sys.argv[1])):  # other programs first, so that addresses are others
+    jax.block_until_ready(xpgrad_jax.gru(*(jnp.ones(s) for s in [(k + 2, 1, 2), (1, 3, 2), (1, 3, 1)])))
+del hits[:]
+run = jax.jit(jax.value_and_grad(lambda R, X, W: xpgrad_jax.gru(X, W, R)[0].sum()))
+value, slope = run(*map(jnp.asarray, (arrays[2], arrays[0], arrays[1])))
+out = xpgrad.gru(*arrays)
+given = dict(zip(("X", "W", "R"), arrays))
+exact = xpgrad.gru_grad(**given, H_all=out.H_all, zrh=out.zrh, grad_H_all=np.ones_like(out.H_all), wrt=("R",)).dR
+np.testing.assert_allclose(value, out.H_all.sum(), rtol=1e-12)
+np.testing.assert_allclose(slope, exact, rtol=1e-12)
+print(len(hits) > 0)
+"""
+
+
 @pytest.mark.usefixtures("native")
-def test_an_executable_of_another_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = _ffi._process_words()
-    monkeypatch.setattr(_ffi, "_process_words", lambda: here + 1)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="compiled by another process"):
-        jax.block_until_ready(xpgrad_jax.lstm(*(jnp.ones(s) for s in [(3, 2, 2), (1, 12, 2), (1, 12, 3)])))
+def test_executables_from_a_cache_find_the_programs_of_this_process(tmp_path: Path) -> None:
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_ENABLE_X64": "1"}
+    seen = []
+    for number in ("0", "3"):
+        command = [sys.executable, "-W", "error", "-c", FROM_A_CACHE, number]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert not done.stderr, done.stderr
+        seen.append(done.stdout)
+    assert seen == ["False\n", "True\n"]
+
+
+@pytest.mark.usefixtures("native")
+def test_an_executable_whose_program_is_not_here_is_refused() -> None:
+    run = jax.jit(lambda x: _ffi.call((1, 2), [x], [jax.ShapeDtypeStruct((2,), np.float32)]))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="this one has no such program yet"):
+        jax.block_until_ready(run(jnp.ones(2)))
+
+
+class Standing:
+    """Stands for a program that nobody runs."""
+
+    address = 1
+
+
+@pytest.mark.usefixtures("native")
+def test_programs_are_found_among_many() -> None:
+    run = jax.jit(xpgrad_jax.gru)
+    shapes = [(3, 2, 2), (1, 9, 2), (1, 9, 3)]
+    first = run(*map(jnp.ones, shapes))
+    keys = {_ffi.registry().add(f"test {k}", Standing()) for k in range(300)}
+    assert len(keys) == 300
+    again, other = run(*map(jnp.ones, shapes)), run(*map(jnp.ones, [(4, 2, 2), *shapes[1:]]))
+    np.testing.assert_array_equal(first[0], again[0])
+    np.testing.assert_array_equal(first[0], other[0][:3])
 
 
 @pytest.mark.usefixtures("native")
 def test_a_call_that_does_not_fit_its_program_is_an_error() -> None:
-    (program, *_) = [*_kept(), None]
-    if program is None:
-        jax.block_until_ready(xpgrad_jax.gru(*(jnp.ones(s) for s in [(3, 2, 2), (1, 9, 2), (1, 9, 3)])))
-        program = _kept()[0]
-    run = jax.jit(lambda x: _ffi.call(program, [x], [jax.ShapeDtypeStruct((2,), np.float32)]))
+    jax.block_until_ready(xpgrad_jax.gru(*(jnp.ones(s) for s in [(3, 2, 2), (1, 9, 2), (1, 9, 3)])))
+    key = next(iter(_ffi.registry()._known))
+    run = jax.jit(lambda x: _ffi.call(key, [x], [jax.ShapeDtypeStruct((2,), np.float32)]))
     with pytest.raises(jax.errors.JaxRuntimeError, match="are not those of its program"):
         jax.block_until_ready(run(jnp.ones(2)))
-
-
-def _kept() -> list:
-    from xpgrad_jax._primitives import _kept
-
-    return _kept
 
 
 @pytest.mark.usefixtures("native")

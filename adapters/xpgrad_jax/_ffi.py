@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import secrets
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,68 @@ from xpgrad.engine.process.machine import jit_enabled
 from xpgrad.engine.programs.foreign import ForeignProgram
 
 TARGET = "xpgrad_program"
+Key = tuple[int, int]
+
+
+class Registry:
+    """The programs of this process by what they compute, where compiled code finds them.
+
+    XLA keeps executables in files, which other processes run: so an executable names a program by its key, the
+    digest of its description, and never by where it is. Programs are kept for good.
+
+    The table has open addressing and rows of four words: the key's two, the program's address (0: nothing
+    stands here, and nothing behind it) and one that is not used. Its first row holds the mask of row numbers
+    alone. Rows never change once they are written, and a table that has become too small stays where it is
+    for whoever reads it at that moment.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[Key, ForeignProgram] = {}
+        self._tables: list[np.ndarray] = []
+        self.words = np.zeros(2, dtype=np.int64)
+        """What compiled code knows by its symbol: the table's address, and that of `schedule`."""
+        self._build(64)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, description: str, program: ForeignProgram) -> Key:
+        """Keep a program; its key, made of the text that describes what it computes."""
+        digest = np.frombuffer(hashlib.blake2b(description.encode(), digest_size=16).digest(), ">i8")
+        key = int(digest[0]), int(digest[1])
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = program
+                rows = len(self._tables[-1]) - 1
+                if 2 * len(self._known) > rows:
+                    self._build(2 * rows)
+                else:
+                    self._enter(key)
+        return key
+
+    def _build(self, rows: int) -> None:
+        table = np.zeros((1 + rows, 4), dtype=np.int64)
+        table[0, 0] = rows - 1
+        self._tables.append(table)
+        for key in self._known:
+            self._enter(key)
+        self.words[0] = table.ctypes.data
+
+    def _enter(self, key: Key) -> None:
+        table = self._tables[-1]
+        mask, place = int(table[0, 0]), key[0]
+        while table[1 + (place & mask), 2]:
+            place += 1
+        row = table[1 + (place & mask)]
+        row[:2] = key
+        row[2] = self._known[key].address  # last: with it the row counts
 
 
 @functools.cache
-def _process_words() -> np.ndarray:
-    """What compiled code looks up by its symbol: the process's word, and the address of `schedule`."""
-    return np.asarray([secrets.randbits(62), 0], dtype=np.int64)
+def registry() -> Registry:
+    """That of this process."""
+    return Registry()
 
 
 @functools.cache
@@ -44,7 +100,8 @@ def _register() -> None:
     from xpgrad_jax import native_frame
 
     own = hashlib.sha256(Path(native_frame.__file__).read_bytes()).hexdigest()[:20]
-    binding.add_symbol(native_frame.PROCESS, _process_words().ctypes.data)
+    words = registry().words
+    binding.add_symbol(native_frame.PROCESS, words.ctypes.data)
     text = f"""# XLA's calls of programs, {own}; generated, {versions()}
 from numba import cfunc
 
@@ -61,14 +118,11 @@ def run(frame):
     return handle(frame)
 """
     module = load("xla_handler", text)
-    handler, _process_words()[1] = module.run, module.run_schedule.address
+    handler, words[1] = module.run, module.run_schedule.address
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler.ctypes), platform="cpu")
 
 
-def call(
-    program: ForeignProgram, arrays: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct]
-) -> list[Any]:
-    """The program's results, as one call of XLA's."""
+def call(key: Key, arrays: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct]) -> list[Any]:
+    """The results of the program of that key, as one call of XLA's."""
     function = jax.ffi.ffi_call(TARGET, list(results), vmap_method="sequential")
-    attributes = {"process": np.int64(_process_words()[0]), "program": np.int64(program.address)}
-    return list(function(*arrays, **attributes))
+    return list(function(*arrays, key0=np.int64(key[0]), key1=np.int64(key[1])))

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import xpgrad
 from xpgrad._plans import write_program
-from xpgrad.engine.programs.foreign import ForeignEngine, ForeignProgram
+from xpgrad.engine.programs.foreign import ForeignEngine
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi
 from xpgrad_jax._batching import map_forward, map_gradient
@@ -123,10 +123,10 @@ _engine = ForeignEngine()
 @functools.lru_cache(maxsize=1024)
 def _program(
     run: Callable[..., Any], names: Names, forms: tuple, options: Attributes, text: str, threads: int
-) -> ForeignProgram | None:
-    """The program of a kernel or gradient for arrays of these shapes and dtypes, None where it has none.
+) -> _ffi.Key | None:
+    """The key of a kernel's or gradient's program for these shapes and dtypes, None where it has none.
 
-    What XLA has compiled holds its address: it is kept for good.
+    `text` is that of the options: 1, 1.0 and True are equal, and not all of them are allowed.
     """
     if any(0 in shape for shape, _ in forms):
         return None
@@ -134,11 +134,8 @@ def _program(
         program = write_program(run, _engine, dict(zip(names, forms, strict=True)), dict(options))
     except CannotRecordError:
         return None
-    _kept.append(program)
-    return program
-
-
-_kept: list[ForeignProgram] = []
+    described = [(name, shape, dtype.name) for name, (shape, dtype) in zip(names, forms, strict=True)]
+    return _ffi.registry().add(f"{xpgrad.__version__} {run.__name__} {described} {text} {threads}", program)
 
 
 def _native(
@@ -156,11 +153,11 @@ def _native(
         arrays = [x.astype(jnp.float32) if x.dtype.name in _HALF else x for x in arrays]
     forms = tuple((tuple(x.shape), _dtype_in_program(x)) for x in arrays)
     given = tuple(options.items())
-    program = _program(run, names, forms, given, repr(given), _engine.team.size())
-    if program is None:
+    key = _program(run, names, forms, given, repr(given), _engine.team.size())
+    if key is None:
         return None
     wanted = [jax.ShapeDtypeStruct(y.shape, jnp.float32 if half else y.dtype) for y in results]
-    made = _ffi.call(program, [_as_program_takes(x) for x in arrays], wanted)
+    made = _ffi.call(key, [_as_program_takes(x) for x in arrays], wanted)
     return [y.astype(given.dtype) for y, given in zip(made, results, strict=True)] if half else made
 
 

@@ -16,10 +16,10 @@ from xpgrad.engine.programs.native_foreign import run, words
 MAJOR, MINOR = 0, 3
 MOST = 40  # arrays and results of a call
 PROCESS = "xpgrad_jax_process"
-"""The symbol of two words: one that is another one in every process, and the address of `schedule`."""
+"""The symbol of two words: the addresses of the table of programs (`_ffi.Registry`) and of `schedule`."""
 
 _METADATA, _EXECUTE, _SCALAR, _INT64_TYPE = 1, 3, 3, 5
-_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED = 3, 8
+_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED = 3, 8  # codes of XLA
 
 _INT64 = ir.IntType(64)
 
@@ -28,9 +28,9 @@ def _text(message):
     return np.frombuffer(message.encode() + b"\0", dtype=np.uint8)
 
 
-_OTHER_PROCESS = _text(
-    "xpgrad: this executable was compiled by another process, whose programs are not in this one; "
-    "compile it anew"
+_NO_PROGRAM = _text(
+    "xpgrad: this executable was compiled by another process, and this one has no such program yet: "
+    "trace (jit, lower) the same call here before the executable runs"
 )
 _WRONG_CALL = _text("xpgrad: the call's arrays, results or attributes are not those of its program")
 _NO_MEMORY = _text("xpgrad: out of memory")
@@ -122,10 +122,22 @@ def _integer(types_of, values, number):
 
 
 @njit
+def _find(table, first, second):
+    """The address of the program of a key, 0 where there is none."""
+    mask = words(table, 1)[0]
+    place = first
+    while True:
+        row = words(table + 32 * (1 + (place & mask)), 3)
+        if row[2] == 0 or (row[0] == first and row[1] == second):
+            return row[2]
+        place += 1
+
+
+@njit
 def handle(frame):
     """Run the program that the attributes name on the call's buffers; 0, or an error of XLA's.
 
-    The attributes come in alphabetical order: the process, the program.
+    The attributes come in alphabetical order: the two words of its key.
     """
     call = words(frame, 21)
     if call[1] != 0 and _halves(call[1] + 8, 1)[0] == _METADATA:
@@ -136,12 +148,15 @@ def handle(frame):
     given, made = call[7], call[12]
     if call[17] != 2 or given + made > MOST:
         return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
-    this_process, schedule_address = words(_process_words(), 2)
-    known, process = _integer(call[18], call[20], 0)
-    if not known or process != this_process:
-        return _error(api, _OTHER_PROCESS, _INVALID_ARGUMENT)
-    known, program = _integer(call[18], call[20], 1)
-    if not known or words(program, 11)[10] != given + made:
+    table, schedule_address = words(_process_words(), 2)
+    known, first = _integer(call[18], call[20], 0)
+    also_known, second = _integer(call[18], call[20], 1)
+    if not (known and also_known):
+        return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
+    program = _find(table, first, second)
+    if program == 0:
+        return _error(api, _NO_PROGRAM, _INVALID_ARGUMENT)
+    if words(program, 11)[10] != given + made:
         return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
     addresses = words(_stack(MOST), MOST)
     arguments, results = words(call[9], given), words(call[14], made)
