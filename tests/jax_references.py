@@ -1,4 +1,4 @@
-"""ONNX's LSTM and GRU as a ``lax.scan`` for JAX's own autodiff, written from the operators' definition."""
+"""ONNX's LSTM, GRU and RNN as a ``lax.scan`` for JAX's own autodiff, written from their definition."""
 
 from __future__ import annotations
 
@@ -97,6 +97,30 @@ def gru(
             through = r * (y @ R_n.T + b_n) if linear_before_reset else (r * y) @ R_n.T + b_n
             n = g(bound(x_n + through))
             return ((1 - z) * n + z * y,)
+
+        states = (jnp.zeros((N, H), X.dtype) if h0 is None else h0[d],)
+        results.append(_over_time(step, X, states, lengths, reverse))
+    H_all = jnp.stack([outputs for outputs, _ in results], axis=1)
+    last = jnp.stack([states[0] for _, states in results])
+    if layout:
+        return H_all.transpose(2, 0, 1, 3), last.transpose(1, 0, 2)
+    return H_all, last
+
+
+def rnn(
+    X: Any, W: Any, R: Any, B: Any = None, lengths: Any = None, h0: Any = None,
+    *, direction: str = "forward", activations: Any = None, clip: Any = None, layout: int = 0,
+) -> tuple:  # fmt: skip
+    X, h0 = _time_major(layout, X, h0)
+    H, N, results = R.shape[2], X.shape[1], []
+    names = activations or ["Tanh"] * len(_directions(direction))
+    bound = (lambda z: z) if clip is None else (lambda z: jnp.clip(z, -clip, clip))
+    for d, reverse in enumerate(_directions(direction)):
+        f = FUNCTIONS[names[d].lower()]
+        b = jnp.zeros(H, X.dtype) if B is None else B[d, :H] + B[d, H:]
+
+        def step(carry: tuple, x: Any, d=d, b=b, f=f) -> tuple:
+            return (f(bound(x @ W[d].T + carry[0] @ R[d].T + b)),)
 
         states = (jnp.zeros((N, H), X.dtype) if h0 is None else h0[d],)
         results.append(_over_time(step, X, states, lengths, reverse))

@@ -64,13 +64,7 @@ def assert_same(name: str, arrays: list[Any], **options: Any) -> None:
 
 def test_every_operator_with_a_gradient_is_there() -> None:
     gradients = {name.removesuffix("_grad") for name in xpgrad.__all__ if name.endswith("_grad")}
-    assert gradients - set(xpgrad_jax.__all__) <= {
-        "gate_inputs",
-        "rnn",
-        "rnn_cell",
-        "layer_norm_lstm",
-        "layer_norm_gru",
-    }
+    assert gradients - set(xpgrad_jax.__all__) <= {"gate_inputs", "layer_norm_lstm", "layer_norm_gru"}
     assert len(ACTIVATIONS) >= 20
 
 
@@ -118,9 +112,9 @@ def test_per_sample_gradients_of_a_convolution(rng: np.random.Generator) -> None
     np.testing.assert_allclose(gradient(W, X), expected(W, X), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["lstm_cell", "gru_cell"])
+@pytest.mark.parametrize("name", ["lstm_cell", "gru_cell", "rnn_cell"])
 def test_cells_step_by_step_are_the_sequence(name: str, rng: np.random.Generator) -> None:
-    gates, H = (4, 2) if name == "lstm_cell" else (3, 2)
+    gates, H = {"lstm_cell": 4, "gru_cell": 3, "rnn_cell": 1}[name], 2
     sizes = [(3, 5), (3, H), (gates * H, 5), (gates * H, H), (2 * gates * H,)]
     X, state, W, R, B = (jnp.asarray(rng.normal(size=s)) for s in sizes)
     states = (state, -state) if gates == 4 else (state,)

@@ -22,8 +22,8 @@ Key = tuple[int, int]
 class Registry:
     """The programs of this process by what they compute, where compiled code finds them.
 
-    XLA keeps executables in files, which other processes run: so an executable names a program by its key, the
-    digest of its description, and never by where it is. Programs are kept for good.
+    XLA keeps executables in files, which other processes run: so an executable names a program by its key,
+    the digest of its description, and never by where it is. Programs are kept for good.
 
     The table has open addressing and rows of four words: the key's two, the program's address (0: nothing
     stands here, and nothing behind it) and one that is not used. Its first row holds the mask of row numbers

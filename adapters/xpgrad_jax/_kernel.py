@@ -30,10 +30,9 @@ class Kernel:
     cotangents : tuple of str
         The gradient's names for the cotangents of the first outputs.
     shapes : mapping of str to str
-        The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch. What stands last may
-        be ``"..."``, any number of axes. Arrays without N are parameters, of whose gradient the kernel has a
-        ``per_sample`` form. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every
-        axis could be a batch.
+        The axes of operands and outputs by name, such as ``"T D N 4H"``, as `xpgrad._axes` writes them; N is
+        the batch. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every axis
+        could be a batch.
     replaced : mapping of str to str, optional
         Operands that the gradient takes although an output in their place does as well: that output.
     """

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import xpgrad
+from xpgrad._axes import AXES, ELEMENTWISE
 from xpgrad._recurrent import check_lengths
 from xpgrad_jax._kernel import Kernel, as_array, frozen
 from xpgrad_jax._primitives import forward
@@ -40,6 +41,8 @@ __all__ = [
     "prelu",
     "quick_gelu",
     "relu",
+    "rnn",
+    "rnn_cell",
     "scaled_tanh",
     "selu",
     "sigmoid",
@@ -52,36 +55,16 @@ __all__ = [
     "thresholded_relu",
 ]
 
-# The axes of each array: T time, N batch, I input, H hidden, D directions.
-_SEQUENCE = {"X": "T N I", "sequence_lens": "N", "initial_h": "D N H", "H_all": "T D N H", "H_t": "D N H"}
 _LSTM = Kernel(
-    "lstm",
-    xpgrad.LSTMForward._fields,
-    ("grad_H_all", "grad_H_t", "grad_C_t"),
-    shapes=_SEQUENCE
-    | {"W": "D 4H I", "R": "D 4H H", "B": "D 8H", "P": "D 3H"}
-    | {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
+    "lstm", xpgrad.LSTMForward._fields, ("grad_H_all", "grad_H_t", "grad_C_t"), shapes=AXES["lstm"]
 )
-_GRU = Kernel(
-    "gru",
-    xpgrad.GRUForward._fields,
-    ("grad_H_all", "grad_H_t"),
-    shapes=_SEQUENCE | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H", "zrh": "T D N 3H"},
-)
-_CELL = {"X": "N I", "H": "N H", "H_next": "N H"}
+_GRU = Kernel("gru", xpgrad.GRUForward._fields, ("grad_H_all", "grad_H_t"), shapes=AXES["gru"])
+_RNN = Kernel("rnn", xpgrad.RNNForward._fields, ("grad_H_all", "grad_H_t"), shapes=AXES["rnn"])
 _LSTM_CELL = Kernel(
-    "lstm_cell",
-    xpgrad.LSTMCellForward._fields,
-    ("grad_H", "grad_C"),
-    shapes=_CELL
-    | {"W": "4H I", "R": "4H H", "B": "8H", "P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"},
+    "lstm_cell", xpgrad.LSTMCellForward._fields, ("grad_H", "grad_C"), shapes=AXES["lstm_cell"]
 )
-_GRU_CELL = Kernel(
-    "gru_cell",
-    xpgrad.GRUCellForward._fields,
-    ("grad_H",),
-    shapes=_CELL | {"W": "3H I", "R": "3H H", "B": "6H", "zrh": "N 3H"},
-)
+_GRU_CELL = Kernel("gru_cell", xpgrad.GRUCellForward._fields, ("grad_H",), shapes=AXES["gru_cell"])
+_RNN_CELL = Kernel("rnn_cell", xpgrad.RNNCellForward._fields, ("grad_H",), shapes=AXES["rnn_cell"])
 
 
 def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -286,6 +269,80 @@ def gru(
     return H_all, H_t
 
 
+def rnn(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> tuple[jax.Array, jax.Array]:
+    """The ONNX RNN as a differentiable function of JAX arrays.
+
+    What it computes, and what each attribute does, is described in `xpgrad.rnn`; the gradient is
+    `xpgrad.rnn_grad`, of those operands alone that JAX asks for.
+
+    Parameters
+    ----------
+    X : array
+        Input, (T, N, I); float16, bfloat16, float32, or float64.
+    W, R : array
+        Input weights (D, H, I) and recurrence weights (D, H, H).
+    B : array, optional
+        Biases, (D, 2H): the input's, then the recurrence's.
+    sequence_lens : sequence or array of int, optional
+        As in `lstm`.
+    initial_h : array, optional
+        Initial state, (D, N, H); zero where left out.
+    direction, activations, activation_alpha, activation_beta, clip, layout
+        The attributes of `xpgrad.rnn`.
+
+    Returns
+    -------
+    H_all, H_t : jax.Array
+        The hidden states (T, D, N, H), and the one at each sequence's end (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+    ValueError
+        Where a shape, a length or an attribute breaks ONNX's rules.
+
+    Notes
+    -----
+    Source: the operator RNN of the ONNX specification, version 14.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import xpgrad_jax
+    >>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, 5, 3)), jnp.ones((1, 5, 5))
+    >>> loss = lambda R: xpgrad_jax.rnn(X, W, R, activations=["Relu"])[1].sum()
+    >>> jax.jit(jax.grad(loss))(R).shape
+    (1, 5, 5)
+    """
+    attributes = {
+        "direction": direction,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "layout": layout,
+    }
+    lengths = _lengths("rnn", sequence_lens, X, layout)
+    H_all, H_t = apply(_RNN, (X, W, R, B, lengths, initial_h), attributes)
+    return H_all, H_t
+
+
 # --- functions whose arguments are those of xpgrad's, without `out`
 
 
@@ -345,10 +402,11 @@ lstm_cell = _function(
     _LSTM_CELL, "H_next, C_next : jax.Array\n        The states after the step.", {"peephole": "full"}
 )
 gru_cell = _function(_GRU_CELL, "H_next : jax.Array\n        The state after the step.")
+rnn_cell = _function(_RNN_CELL, "H_next : jax.Array\n        The state after the step.")
 
 
 def _elementwise(name: str, **replaced: str) -> Callable[..., Any]:
-    kernel = Kernel(name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced)
+    kernel = Kernel(name, ("Y",), ("dY",), shapes=ELEMENTWISE, replaced=replaced)
     return _function(kernel, "jax.Array\n        Y, of X's shape and dtype.")
 
 
@@ -377,25 +435,18 @@ thresholded_relu = _elementwise("thresholded_relu")
 
 _LOSS = 'jax.Array\n        Y: a number, or one for each sample with ``reduction="none"``.'
 softmax_cross_entropy = _function(
-    Kernel(
-        "softmax_cross_entropy",
-        ("Y",),
-        ("dY",),
-        shapes={"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
-    ),
-    _LOSS,
+    Kernel("softmax_cross_entropy", ("Y",), ("dY",), shapes=AXES["softmax_cross_entropy"]), _LOSS
 )
 binary_cross_entropy_with_logits = _function(
     Kernel(
         "binary_cross_entropy_with_logits",
         ("Y",),
         ("dY",),
-        shapes={"X": "...", "targets": "...", "Y": "..."},
+        shapes=AXES["binary_cross_entropy_with_logits"],
     ),
     _LOSS,
 )
 
-_IMAGES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
 _IMAGE = "jax.Array\n        Y, (N, O, *size)."
-conv = _function(Kernel("conv", ("Y",), ("dY",), shapes=_IMAGES), _IMAGE)
-conv_transpose = _function(Kernel("conv_transpose", ("Y",), ("dY",), shapes=_IMAGES), _IMAGE)
+conv = _function(Kernel("conv", ("Y",), ("dY",), shapes=AXES["conv"]), _IMAGE)
+conv_transpose = _function(Kernel("conv_transpose", ("Y",), ("dY",), shapes=AXES["conv_transpose"]), _IMAGE)

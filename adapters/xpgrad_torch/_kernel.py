@@ -40,11 +40,9 @@ class Kernel:
     cotangents : tuple of str
         The gradient's names for the cotangents of the first outputs.
     shapes : mapping of str to str
-        The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch. What stands last
-        may be ``"..."``, any number of axes that are the same in all arrays that have them, or ``"?"``, axes
-        whose sizes take a computation. Arrays without N are parameters, of whose gradient the kernel has a
-        ``per_sample`` form. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every
-        axis could be a batch, and operands without an entry are broadcast.
+        The axes of operands and outputs by name, such as ``"T D N 4H"``, as `xpgrad._axes` writes them; N is
+        the batch. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every axis
+        could be a batch.
     replaced : mapping of str to str, optional
         Operands that the gradient takes although an output in their place does as well: that output. It is
         saved then, and autograd need not keep both.

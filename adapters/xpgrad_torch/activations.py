@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
+from xpgrad._axes import ELEMENTWISE
 from xpgrad_torch._autograd import Kernel, apply, autocasts
 from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
@@ -69,9 +70,7 @@ __all__ = [
 
 
 def _kernel(name: str, operator: str | None = None, **replaced: str) -> Kernel:
-    return registered(
-        Kernel(name, ("Y",), ("dY",), shapes={"X": "...", "Y": "..."}, replaced=replaced, operator=operator)
-    )
+    return registered(Kernel(name, ("Y",), ("dY",), shapes=ELEMENTWISE, replaced=replaced, operator=operator))
 
 
 # ------------------------------------------------------------------------------- functions, PyTorch's names

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from xpgrad._axes import AXES
 from xpgrad_torch._autograd import Kernel, apply, autocasts
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -28,9 +29,10 @@ __all__ = [
 
 Sizes = int | Sequence[int]
 
-_SHAPES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
-_CONV = registered(Kernel("conv", ("Y",), ("dY",), shapes=_SHAPES, images=True))
-_CONV_TRANSPOSE = registered(Kernel("conv_transpose", ("Y",), ("dY",), shapes=_SHAPES, images=True))
+_CONV = registered(Kernel("conv", ("Y",), ("dY",), shapes=AXES["conv"], images=True))
+_CONV_TRANSPOSE = registered(
+    Kernel("conv_transpose", ("Y",), ("dY",), shapes=AXES["conv_transpose"], images=True)
+)
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 

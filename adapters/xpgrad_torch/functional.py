@@ -12,6 +12,7 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad._arguments import check_integers
+from xpgrad._axes import AXES
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
@@ -94,16 +95,12 @@ __all__ = [
     "thresholded_relu",
 ]
 
-# The axes of each array: T time, N batch, I input, H hidden, D directions.
-_SEQUENCE = {"X": "T N I", "sequence_lens": "N", "initial_h": "D N H", "H_all": "T D N H", "H_t": "D N H"}
 _LSTM = registered(
     Kernel(
         "lstm",
         xpgrad.LSTMForward._fields,
         ("grad_H_all", "grad_H_t", "grad_C_t"),
-        shapes=_SEQUENCE
-        | {"W": "D 4H I", "R": "D 4H H", "B": "D 8H", "P": "D 3H"}
-        | {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
+        shapes=AXES["lstm"],
         ordered=True,
     )
 )
@@ -112,21 +109,17 @@ _GRU = registered(
         "gru",
         xpgrad.GRUForward._fields,
         ("grad_H_all", "grad_H_t"),
-        shapes=_SEQUENCE
-        | {"W": "D 3H I", "R": "D 3H H", "B": "D 6H"}
-        | {"zrh": "T D N 3H", "products": "T D N H"},
+        shapes={**AXES["gru"], "products": "T D N H"},
         ordered=True,
         products=True,
     )
 )
-_CELL = {"X": "N I", "H": "N H", "H_next": "N H"}
 _LSTM_CELL = registered(
     Kernel(
         "lstm_cell",
         xpgrad.LSTMCellForward._fields,
         ("grad_H", "grad_C"),
-        shapes=_CELL
-        | {"W": "4H I", "R": "4H H", "B": "8H", "P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"},
+        shapes=AXES["lstm_cell"],
         ordered=True,
     )
 )
@@ -135,7 +128,7 @@ _GRU_CELL = registered(
         "gru_cell",
         xpgrad.GRUCellForward._fields,
         ("grad_H",),
-        shapes=_CELL | {"W": "3H I", "R": "3H H", "B": "6H", "zrh": "N 3H"},
+        shapes=AXES["gru_cell"],
         ordered=True,
     )
 )
@@ -144,7 +137,7 @@ _RNN = registered(
         "rnn",
         xpgrad.RNNForward._fields,
         ("grad_H_all", "grad_H_t"),
-        shapes=_SEQUENCE | {"W": "D H I", "R": "D H H", "B": "D 2H"},
+        shapes=AXES["rnn"],
         ordered=True,
     )
 )
@@ -153,7 +146,7 @@ _RNN_CELL = registered(
         "rnn_cell",
         xpgrad.RNNCellForward._fields,
         ("grad_H",),
-        shapes=_CELL | {"W": "H I", "R": "H H", "B": "2H"},
+        shapes=AXES["rnn_cell"],
         ordered=True,
     )
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from xpgrad._axes import AXES
 from xpgrad_torch._autograd import Kernel, autocasts
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -30,12 +31,12 @@ _CROSS_ENTROPY = registered(
         "softmax_cross_entropy",
         ("Y",),
         ("dY",),
-        shapes={"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
+        shapes=AXES["softmax_cross_entropy"],
     )
 )
 _BINARY_CROSS_ENTROPY = registered(
     Kernel(
-        "binary_cross_entropy_with_logits", ("Y",), ("dY",), shapes={"X": "...", "targets": "...", "Y": "..."}
+        "binary_cross_entropy_with_logits", ("Y",), ("dY",), shapes=AXES["binary_cross_entropy_with_logits"]
     )
 )
 

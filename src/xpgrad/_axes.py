@@ -1,0 +1,56 @@
+"""The axes of every kernel's operands and outputs, for adapters.
+
+T time, N batch, I input, H hidden, D directions, C and O channels; ``4H`` is four times as many. What stands
+last may be ``"..."``, any number of axes that are the same in all arrays that have them, or ``"?"``, axes
+whose sizes take a computation. Arrays without N are parameters, of whose gradient the kernel has a
+``per_sample`` form. An operand without an entry is broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["AXES", "ELEMENTWISE"]
+
+
+def _sequence(gates: int, more: Mapping[str, str]) -> dict[str, str]:
+    rows, biases = f"{gates}H" if gates > 1 else "H", f"{2 * gates}H"
+    return {
+        "X": "T N I",
+        "W": f"D {rows} I",
+        "R": f"D {rows} H",
+        "B": f"D {biases}",
+        "sequence_lens": "N",
+        "initial_h": "D N H",
+        "H_all": "T D N H",
+        "H_t": "D N H",
+        **more,
+    }
+
+
+def _cell(gates: int, more: Mapping[str, str]) -> dict[str, str]:
+    rows, biases = f"{gates}H" if gates > 1 else "H", f"{2 * gates}H"
+    step = {"X": "N I", "H": "N H", "W": f"{rows} I", "R": f"{rows} H", "B": biases, "H_next": "N H"}
+    return step | dict(more)
+
+
+_IMAGES = {"X": "N ?", "W": "?", "B": "O", "Y": "N O ?"}
+
+ELEMENTWISE: Mapping[str, str] = {"X": "...", "Y": "..."}
+"""Of activations, and of what works along one axis: every axis could be a batch."""
+
+AXES: Mapping[str, Mapping[str, str]] = {
+    "lstm": _sequence(
+        4,
+        {"P": "D 3H", "initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
+    ),
+    "gru": _sequence(3, {"zrh": "T D N 3H"}),
+    "rnn": _sequence(1, {}),
+    "lstm_cell": _cell(4, {"P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"}),
+    "gru_cell": _cell(3, {"zrh": "N 3H"}),
+    "rnn_cell": _cell(1, {}),
+    "conv": _IMAGES,
+    "conv_transpose": _IMAGES,
+    "softmax_cross_entropy": {"X": "N C ...", "labels": "N ...", "weights": "C", "Y": "N ..."},
+    "binary_cross_entropy_with_logits": {**ELEMENTWISE, "targets": "..."},
+}
