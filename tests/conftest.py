@@ -9,6 +9,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+# XLA compiles in two thirds of the time; tests/test_jax_devices.py compiles as users do
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -149,7 +149,7 @@ def test_gradients_of_one_bias():
     ("arguments", "options", "error", "message"),
     [
         (("mgu", {}, "onnx", "torch"), {}, ValueError, "operator is 'mgu', expected one of 'lstm'"),
-        (("rnn", {}, "flax", "torch"), {}, ValueError, "source is 'flax', expected one of 'onnx'"),
+        (("rnn", {}, "equinox", "torch"), {}, ValueError, "source is 'equinox', expected one of 'onnx'"),
         (("rnn", {}, "onnx", "equinox"), {}, ValueError, "target is 'equinox', expected one of 'onnx'"),
         (("lstm", {}, "caffe", "torch"), {}, ValueError, "source is 'caffe', expected one of"),
         (("lstm", {}, "onnx", "caffe"), {}, ValueError, "target is 'caffe', expected one of 'onnx', 'torch'"),

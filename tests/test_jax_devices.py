@@ -63,6 +63,7 @@ def test_several_devices_and_donation() -> None:
     environment = os.environ | {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "JAX_ENABLE_X64": "1",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
     }
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SEVERAL_DEVICES)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""`xpgrad_jax.lstm` and `gru` beside JAX's own autodiff of a ``lax.scan``, in every transformation."""
+"""`xpgrad_jax.lstm`, `gru` and `rnn` beside JAX's own autodiff of a ``lax.scan``, in every transformation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import xpgrad_jax
 
 T, N, I, H = 5, 4, 3, 2
 LENGTHS = [5, 3, 0, 1]
-GATES = {"lstm": 4, "gru": 3}
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -58,27 +58,46 @@ def test_programs_run_wherever_numba_is() -> None:
     assert (xpgrad_jax.why_plain() is None) == NATIVE
 
 
-OURS = {"lstm": xpgrad_jax.lstm, "gru": xpgrad_jax.gru}
-THEIRS = {"lstm": jax_references.lstm, "gru": jax_references.gru}
 NAMES = {"sequence_lens": "lengths", "initial_h": "h0", "initial_c": "c0"}
 
 
 def pair(operator: str, lengths: Any = None, **options: Any) -> tuple[Any, Any]:
     """A number of all outputs, by our functions and by the reference, of operands by name."""
 
-    def weigh(outputs: tuple) -> Any:
-        rng = np.random.default_rng(7)
-        return sum((y * rng.normal(size=y.shape)).sum() for y in outputs)
-
     def ours(arrays: dict[str, Any]) -> Any:
-        return weigh(OURS[operator](**arrays, sequence_lens=lengths, **options))
+        return weigh(getattr(xpgrad_jax, operator)(**arrays, sequence_lens=lengths, **options))
 
     def theirs(arrays: dict[str, Any]) -> Any:
         given = {NAMES.get(name, name): x for name, x in arrays.items()}
         exact = None if lengths is None else jnp.asarray(lengths)
-        return weigh(THEIRS[operator](**given, lengths=exact, **options))
+        return weigh(getattr(jax_references, operator)(**given, lengths=exact, **options))
 
     return ours, theirs
+
+
+def weigh(outputs: tuple) -> Any:
+    return sum((y * weight).sum() for y, weight in zip(outputs, weights(outputs), strict=True))
+
+
+def weights(outputs: tuple) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.normal(size=y.shape) for y in outputs]
+
+
+def by_the_core(operator: str, arrays: dict[str, Any], lengths: Any = None, **options: Any) -> Any:
+    """The same number and its gradients by the core's kernels on NumPy arrays, which other tests check."""
+    given = {name: np.asarray(x) for name, x in arrays.items()}
+    out = getattr(xpgrad, operator)(**given, sequence_lens=lengths, **options)
+    seen = [out.H_all, out.H_t, *([out.C_t] if operator == "lstm" else [])]
+    saved = {name: getattr(out, name) for name in ("H_all", "C_all", "iofc", "zrh") if hasattr(out, name)}
+    names = ("grad_H_all", "grad_H_t", "grad_C_t")
+    cotangents = {
+        name: weight.astype(given["X"].dtype) for name, weight in zip(names, weights(seen), strict=False)
+    }
+    gradient = getattr(xpgrad, f"{operator}_grad")
+    grads = gradient(**given, **saved, **cotangents, sequence_lens=lengths, **options)
+    fields = {"initial_h": "dH0", "initial_c": "dC0"}
+    return weigh(seen), {name: getattr(grads, fields.get(name, f"d{name}")) for name in given}
 
 
 def assert_close(ours: Any, theirs: Any, tolerance: float = 1e-10) -> None:
@@ -90,85 +109,134 @@ def assert_close(ours: Any, theirs: Any, tolerance: float = 1e-10) -> None:
 
 
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "lstm": ("lstm", {}),
     "lstm reverse": ("lstm", {"direction": "reverse"}),
-    "lstm bidirectional, batch first": ("lstm", {"direction": "bidirectional", "layout": 1}),
     "lstm clip": ("lstm", {"clip": 0.5}),
     "lstm input_forget": ("lstm", {"input_forget": True}),
     "lstm activations": ("lstm", {"activations": ["HardSigmoid", "Softsign", "Relu"]}),
     "gru": ("gru", {}),
     "gru reset after": ("gru", {"linear_before_reset": 1}),
-    "gru reset after, reverse": ("gru", {"linear_before_reset": 1, "direction": "reverse"}),
-    "gru bidirectional, batch first": ("gru", {"direction": "bidirectional", "layout": 1}),
     "gru clip": ("gru", {"clip": 0.5}),
     "gru activations": ("gru", {"activations": ["HardSigmoid", "LeakyRelu"], "linear_before_reset": 1}),
+    "rnn": ("rnn", {}),
+    "rnn reverse, relu": ("rnn", {"activations": ["Relu"], "direction": "reverse"}),
 }
 
 
-DENSE = ["lstm", "lstm bidirectional, batch first", "gru", "gru reset after, reverse"]
-
-
-@pytest.mark.parametrize(
-    ("case", "lengths"), [*((case, LENGTHS) for case in OPTIONS), *((case, None) for case in DENSE)]
-)
-def test_values_and_gradients_are_those_of_autodiff(
-    case: str, lengths: Any, rng: np.random.Generator
-) -> None:
+@pytest.mark.parametrize("case", OPTIONS)
+def test_values_and_gradients_are_those_of_autodiff(case: str, rng: np.random.Generator) -> None:
     operator, options = OPTIONS[case]
-    arrays = operands(operator, rng, 2 if "bidirectional" in case else 1, options.get("layout", 0))
-    ours, theirs = pair(operator, lengths, **options)
+    arrays = operands(operator, rng)
+    ours, theirs = pair(operator, LENGTHS, **options)
     assert_close(jax.jit(jax.value_and_grad(ours))(arrays), jax.jit(jax.value_and_grad(theirs))(arrays))
 
 
-@pytest.mark.parametrize(("operator", "lengths"), [("lstm", None), ("gru", LENGTHS)])
-def test_in_every_transformation(operator: str, lengths: Any, rng: np.random.Generator) -> None:
-    arrays = operands(operator, rng)
-    ours, theirs = pair(operator, lengths)
+TOGETHER: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "lstm": ("lstm", None, {}),
+    "lstm, batch first": (
+        "lstm",
+        LENGTHS,
+        {
+            "direction": "reverse",
+            "layout": 1,
+            "clip": 0.7,
+            "input_forget": True,
+            "activations": ["HardSigmoid", "Softsign", "Tanh"],
+        },
+    ),
+    "lstm both ways": ("lstm", LENGTHS, {"direction": "bidirectional"}),
+    "gru": ("gru", None, {"direction": "reverse", "activations": ["HardSigmoid", "LeakyRelu"]}),
+    "gru both ways, batch first": (
+        "gru",
+        LENGTHS,
+        {"direction": "bidirectional", "layout": 1, "clip": 0.7, "linear_before_reset": 1},
+    ),
+    "rnn": ("rnn", LENGTHS, {"direction": "bidirectional", "layout": 1, "clip": 0.7}),
+}
+"""Every option that ONNX has is in one of them."""
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_in_every_transformation(case: str, rng: np.random.Generator) -> None:
+    operator, lengths, options = TOGETHER[case]
+    layout = options.get("layout", 0)
+    arrays = operands(operator, rng, 2 if options.get("direction") == "bidirectional" else 1, layout)
+    ours, theirs = pair(operator, lengths, **options)
     tangents = {name: jnp.asarray(rng.normal(size=x.shape)) for name, x in arrays.items()}
+    only, direction = {"W": arrays["W"]}, {"W": tangents["W"]}
+    inputs = jnp.stack([arrays["X"], 3 * arrays["X"]])
+    recurrences = jnp.stack([arrays["R"], -arrays["R"]])
 
-    def results(f: Any) -> Any:
-        only = {"W": arrays["W"]}
+    def of_W(part: dict[str, Any]) -> Any:
+        return ours({**arrays, **part})
 
-        def of_W(part: dict[str, Any]) -> Any:
-            return f({**arrays, **part})
+    def squares(part: dict[str, Any]) -> Any:
+        return sum((g**2).sum() for g in jax.tree.leaves(jax.grad(ours)({**arrays, **part})))
 
-        def rows(name: str, axis: int) -> Any:
-            stacked = jnp.stack([arrays[name], 2 * arrays[name], -arrays[name]], axis=axis)
-            return jax.vmap(jax.grad(lambda x: f({**arrays, name: x})), in_axes=axis)(stacked)
-
-        direction = {"W": tangents["W"]}
+    def made() -> Any:
         return {
-            "jvp": jax.jvp(f, (arrays,), (tangents,)),
+            "value and gradients": jax.value_and_grad(ours)(arrays),
+            "jvp": jax.jvp(ours, (arrays,), (tangents,))[1],
             "one argument": jax.grad(of_W)(only),
             "checkpoint": jax.grad(jax.checkpoint(of_W))(only),
             "grad of vmap": jax.grad(
-                lambda part: jax.vmap(lambda X: f({**arrays, **part, "X": X}))(
-                    jnp.stack([arrays["X"], 3 * arrays["X"]])
-                ).sum()
+                lambda part: jax.vmap(lambda X: ours({**arrays, **part, "X": X}))(inputs).sum()
             )(only),
-            "vmap over X": rows("X", 1),
-            "vmap over R": rows("R", 0),
-            "per sample": jax.vmap(lambda X: jax.grad(lambda part: f({**arrays, **part, "X": X}))(only))(
-                jnp.stack([arrays["X"], 3 * arrays["X"]])
+            "vmap over X": jax.vmap(jax.grad(lambda X: ours({**arrays, "X": X})), in_axes=1)(
+                jnp.moveaxis(inputs, 0, 1)
+            ),
+            "vmap over R": jax.vmap(jax.grad(lambda R: ours({**arrays, "R": R})))(recurrences),
+            "per sample": jax.vmap(lambda X: jax.grad(lambda part: ours({**arrays, **part, "X": X}))(only))(
+                inputs
             ),
             "forward over reverse": jax.jvp(jax.grad(of_W), (only,), (direction,))[1],
-            "reverse over reverse": jax.grad(
-                lambda part: sum((g**2).sum() for g in jax.tree.leaves(jax.grad(f)({**arrays, **part})))
-            )(only),
+            **(other_second_derivatives() if case in ("lstm", "gru", "rnn") else {}),
+        }
+
+    def other_second_derivatives() -> Any:
+        """The same rules of JAX for the same graphs, which take long to compile."""
+        return {
+            "reverse over reverse": jax.grad(squares)(only),
             "forward over forward": jax.jvp(
                 lambda part: jax.jvp(of_W, (part,), (direction,))[1], (only,), (direction,)
             )[1],
         }
 
-    assert_close(jax.jit(lambda: results(ours))(), jax.jit(lambda: results(theirs))())
+    def expected() -> Any:
+        """As little as gives all of it: each second derivative is a product with the Hessian."""
+        gradient = jax.grad(theirs)
+
+        def curvature(along: dict[str, Any]) -> Any:
+            given = {name: along.get(name, jnp.zeros_like(x)) for name, x in arrays.items()}
+            return jax.jvp(gradient, (arrays,), (given,))[1]["W"]
+
+        value, grads = jax.value_and_grad(theirs)(arrays)
+        each = jax.lax.map(lambda X: gradient({**arrays, "X": X}), inputs)
+        padded = {name: jnp.zeros_like(x) for name, x in arrays.items()} | direction
+        bent = jax.lax.map(curvature, jax.tree.map(lambda *x: jnp.stack(x), padded, grads))
+        return {
+            "value and gradients": (value, grads),
+            "jvp": sum((grads[name] * t).sum() for name, t in tangents.items()),
+            "one argument": {"W": grads["W"]},
+            "checkpoint": {"W": grads["W"]},
+            "grad of vmap": {"W": each["W"].sum(axis=0)},
+            "vmap over X": each["X"],
+            "vmap over R": jax.lax.map(lambda R: gradient({**arrays, "R": R})["R"], recurrences),
+            "per sample": {"W": each["W"]},
+            "forward over reverse": {"W": bent[0]},
+            "reverse over reverse": {"W": 2 * bent[1]},
+            "forward over forward": (bent[0] * direction["W"]).sum(),
+        }
+
+    values = jax.jit(made)()
+    assert_close(values, {name: x for name, x in jax.jit(expected)().items() if name in values})
 
 
 @pytest.mark.parametrize("operator", GATES)
 def test_eager_calls_are_those_under_jit(operator: str, rng: np.random.Generator) -> None:
     arrays = operands(operator, rng)
-    ours, theirs = pair(operator, LENGTHS)
+    ours, _ = pair(operator, LENGTHS)
     for _ in range(3):
-        assert_close(jax.value_and_grad(ours)(arrays), jax.jit(jax.value_and_grad(theirs))(arrays))
+        assert_close(jax.value_and_grad(ours)(arrays), by_the_core(operator, arrays, LENGTHS))
 
 
 @pytest.mark.parametrize("operator", GATES)
@@ -186,8 +254,7 @@ def test_lengths_may_be_traced_and_padding_has_no_effect(operator: str, rng: np.
         for n, length in enumerate(lengths):
             X[length:, n] = np.nan
         value, grads = run({**arrays, "X": jnp.asarray(X)}, jnp.asarray(lengths))
-        expected = jax.value_and_grad(pair(operator, lengths)[1])(arrays)
-        assert_close((value, grads), expected)
+        assert_close((value, grads), by_the_core(operator, arrays, lengths))
     assert len(traces) == 1
     beyond = run(arrays, jnp.asarray([9, 3, -2, 1]))
     assert_close(beyond, run(arrays, jnp.asarray([5, 3, 0, 1])), 0)
@@ -207,7 +274,7 @@ def test_graph_is_one_call_forth_and_one_back_whatever_the_number_of_steps(opera
     for steps in (6, 600):
         shapes = [(steps, N, I), (1, gates * H, I), (1, gates * H, H)]
         X, W, R = (jnp.zeros(shape) for shape in shapes)
-        gradient = jax.grad(lambda W, X=X, R=R: OURS[operator](X, W, R)[0].sum())
+        gradient = jax.grad(lambda W, X=X, R=R: getattr(xpgrad_jax, operator)(X, W, R)[0].sum())
         text = str(jax.make_jaxpr(gradient)(W))
         assert text.count("ffi_call[") == 2
         assert "callback" not in text
@@ -237,10 +304,10 @@ def test_plain_way_where_programs_do_not_fit(
 
     monkeypatch.setattr(_ffi, "why_not", lambda: "told so")
     arrays = operands(operator, rng)
-    ours, theirs = pair(operator, LENGTHS, direction="reverse")
-    run = jax.jit(jax.value_and_grad(ours))
-    assert "xpgrad_program" not in run.lower(arrays).as_text()
-    assert_close(run(arrays), jax.jit(jax.value_and_grad(theirs))(arrays))
+    ours, _ = pair(operator, LENGTHS, direction="reverse")
+    run = jax.jit(jax.value_and_grad(ours)).lower(arrays)
+    assert "xpgrad_program" not in run.as_text()
+    assert_close(run.compile()(arrays), by_the_core(operator, arrays, LENGTHS, direction="reverse"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -248,24 +315,23 @@ def test_plain_way_where_programs_do_not_fit(
 def test_other_dtypes(dtype: str, x64: bool, rng: np.random.Generator) -> None:
     with jax.enable_x64(x64):
         arrays = {name: x.astype(dtype) for name, x in operands("lstm", rng).items()}
-        value, grads = jax.jit(jax.value_and_grad(lambda a: sum(y.sum() for y in xpgrad_jax.lstm(
-            **a, sequence_lens=LENGTHS))))(arrays)  # fmt: skip
-        wide = {name: x.astype("float32") for name, x in arrays.items()}
-        expected = jax.grad(
-            lambda a: sum(
-                y.sum()
-                for y in jax_references.lstm(
-                    **{NAMES.get(k, k): v for k, v in a.items()}, lengths=jnp.asarray(LENGTHS)
-                )
-            )
-        )(wide)
+        run = jax.jit(jax.value_and_grad(lambda a: sum(y.sum() for y in xpgrad_jax.lstm(
+            **a, sequence_lens=LENGTHS))))  # fmt: skip
+        value, grads = run(arrays)
+    wide = {name: np.asarray(x.astype("float32")) for name, x in arrays.items()}
+    out = xpgrad.lstm(**wide, sequence_lens=LENGTHS)
+    cotangents = {"grad_H_all": out.H_all, "grad_H_t": out.H_t, "grad_C_t": out.C_t}
+    exact = xpgrad.lstm_grad(
+        **wide, sequence_lens=LENGTHS, H_all=out.H_all, C_all=out.C_all, iofc=out.iofc,
+        **{name: np.ones_like(x) for name, x in cotangents.items()},
+    )  # fmt: skip
+    fields = {"initial_h": "dH0", "initial_c": "dC0"}
     assert value.dtype == dtype
     tolerance = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 2e-1}[dtype]
     for name, grad in grads.items():
         assert grad.dtype == dtype
-        np.testing.assert_allclose(
-            np.asarray(grad, np.float64), np.asarray(expected[name]), rtol=tolerance, atol=tolerance
-        )
+        expected = getattr(exact, fields.get(name, f"d{name}"))
+        np.testing.assert_allclose(np.asarray(grad, np.float64), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_truncated_peepholes_are_a_gradient_and_no_tangent(rng: np.random.Generator) -> None:
@@ -303,9 +369,8 @@ def test_bad_input_is_named(rng: np.random.Generator) -> None:
 def test_empty_and_smallest_sizes(sizes: tuple[int, int], rng: np.random.Generator) -> None:
     steps, batch = sizes
     X, W, R = (jnp.asarray(rng.normal(size=s)) for s in [(steps, batch, I), (1, 4 * H, I), (1, 4 * H, H)])
-    ours = jax.grad(lambda W: sum(y.sum() for y in xpgrad_jax.lstm(X, W, R)))(W)
-    theirs = jax.grad(lambda W: sum(y.sum() for y in jax_references.lstm(X, W, R)))(W)
-    assert_close(ours, theirs)
+    arrays = {"X": X, "W": W, "R": R}
+    assert_close(jax.value_and_grad(pair("lstm")[0])(arrays), by_the_core("lstm", arrays))
 
 
 def test_ten_threads_at_once_in_turns_with_numpy(rng: np.random.Generator) -> None:

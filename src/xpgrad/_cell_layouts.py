@@ -1,20 +1,23 @@
 """The parameters of Flax' and Equinox' cells as those of PyTorch's layout, and back; see `convert`.
 
 Both have one bias where two would be added: the LSTM's at its recurrent products (Flax) or on its own
-(Equinox), the GRU's of the gates r and z. The GRU's candidate has two, since its reset gate multiplies the
-recurrent one.
+(Equinox), the GRU's of the gates r and z, the RNN's at its input's product (Flax; Equinox has no RNN). The
+GRU's candidate has two, since its reset gate multiplies the recurrent one.
 
 References
 ----------
-``flax.linen.OptimizedLSTMCell``, ``flax.linen.GRUCell``, ``equinox.nn.LSTMCell`` and ``equinox.nn.GRUCell``.
+``flax.linen.OptimizedLSTMCell``, ``flax.linen.GRUCell``, ``flax.linen.SimpleCell``,
+``equinox.nn.LSTMCell`` and ``equinox.nn.GRUCell``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-_GATES = {"lstm": "ifgo", "gru": "rzn"}
+_GATES: Mapping[str, Sequence[str]] = {"lstm": "ifgo", "gru": "rzn", "rnn": ("",)}
+_BIASED = {"lstm": "h", "gru": "i", "rnn": "i"}
+"""Flax' products that bear the one bias where two would be added."""
 
 Parameters = Mapping[str, Any]
 
@@ -51,10 +54,10 @@ def read_flax(xp: Any, operator: str, parameters: Parameters, gradients: bool) -
     for side, weight in (("i", "weight_ih"), ("h", "weight_hh")):
         kernels = [parameters[side + gate]["kernel"] for gate in gates]
         result[weight] = xp.concat([xp.matrix_transpose(kernel) for kernel in kernels], axis=-2)
-    single = "h" if operator == "lstm" else "i"
+    single = _BIASED[operator]
     if "bias" in parameters[single + gates[0]]:
         single_bias = xp.concat([parameters[single + gate]["bias"] for gate in gates], axis=-1)
-        candidate = None if operator == "lstm" else parameters["hn"]["bias"]
+        candidate = parameters["hn"]["bias"] if operator == "gru" else None
         result |= _two_biases(xp, single_bias, candidate, gradients)
     return result
 
@@ -68,7 +71,7 @@ def write_flax(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> d
                 result[side + gate] = {"kernel": xp.matrix_transpose(block)}
     if "bias_ih" in arrays:
         single, candidate = _one_bias(xp, operator, arrays, gradients)
-        side = "h" if operator == "lstm" else "i"
+        side = _BIASED[operator]
         for gate, block in zip(gates, _blocks(single, len(gates), -1), strict=True):
             result.setdefault(side + gate, {})["bias"] = block
         if candidate is not None:
@@ -105,7 +108,7 @@ def _two_biases(xp: Any, single: Any, candidate: Any, gradients: bool) -> dict[s
 def _one_bias(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> tuple[Any, Any]:
     """What acts as both did, and the GRU's recurrence bias of its candidate."""
     first, second = arrays["bias_ih"], arrays["bias_hh"]
-    shared = first.shape[-1] if operator == "lstm" else first.shape[-1] // 3 * 2
+    shared = first.shape[-1] // 3 * 2 if operator == "gru" else first.shape[-1]
     ours, theirs = first[..., :shared], second[..., :shared]
     if not gradients:
         ours = ours + theirs
@@ -114,7 +117,7 @@ def _one_bias(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> tu
             "convert: the gradients of input and recurrence biases differ, expected equal ones for a "
             "single bias"
         )
-    if operator == "lstm":
+    if operator != "gru":
         return ours, None
     return xp.concat([ours, first[..., shared:]], axis=-1), second[..., shared:]
 
@@ -125,5 +128,7 @@ def _blocks(array: Any, count: int, axis: int) -> list[Any]:
     return [array[..., part] if axis == -1 else array[..., part, :] for part in parts]
 
 
+CELLS = {"lstm": ("flax", "equinox"), "gru": ("flax", "equinox"), "rnn": ("flax",)}
+"""The frameworks that have such a cell."""
 READERS = {"flax": read_flax, "equinox": read_equinox}
 WRITERS = {"flax": write_flax, "equinox": write_equinox}

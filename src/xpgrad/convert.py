@@ -96,7 +96,7 @@ def convert(
     cudnn    ifgo, rzn   W (GH, I), R (GH, H), bW (GH,), bR (GH,): matrices 0 to G - 1, then G to 2G - 1
     flax     ifgo, rzn   linen's: for each gate, such as i, "ii": {"kernel": (I, H)} and
                          "hi": {"kernel": (H, H), "bias": (H,)}; the GRU's biases are in "ir", "iz", "in",
-                         "hn"
+                         "hn"; the RNN has {"i": {"kernel", "bias"}, "h": {"kernel"}}
     equinox  ifgo, rzn   weight_ih (GH, I), weight_hh (GH, H), bias (GH,), the GRU's bias_n (H,)
     =======  ==========  =================================================================================
 
@@ -107,8 +107,8 @@ def convert(
     parameters : mapping of str to array
         Arrays by the source layout's names. Any may be missing. Further axes in front, such as D, stay.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
-        Layouts. Those of Flax and Equinox are for the LSTM and the GRU, have a reset after the product alone,
-        ``linear_before_reset=1``, and one bias where two would be added.
+        Layouts. Those of Flax and Equinox have a reset after the product alone, ``linear_before_reset=1``,
+        and one bias where two would be added. Equinox has no RNN.
     linear_before_reset : {0, 1}
         The GRU's reset convention, which no conversion changes: 1 is PyTorch's, cuDNN's and Keras'
         ``reset_after=True``. With 1 the candidate's recurrence bias is multiplied by the reset gate, so it
@@ -148,7 +148,7 @@ def convert(
     """
     check_choice(_CONVERT, "operator", operator, tuple(_LAYOUTS))
     layouts = _LAYOUTS[operator]
-    cells = () if operator == "rnn" else tuple(_cell_layouts.READERS)
+    cells = _cell_layouts.CELLS[operator]
     check_choice(_CONVERT, "source", source, (*layouts, *cells))
     check_choice(_CONVERT, "target", target, (*layouts, *cells))
     check_choice(_CONVERT, "linear_before_reset", linear_before_reset, (0, 1, False, True))
