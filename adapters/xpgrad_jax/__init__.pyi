@@ -28,6 +28,8 @@ __all__ = [
     "prelu",
     "quick_gelu",
     "relu",
+    "rnn",
+    "rnn_cell",
     "scaled_tanh",
     "selu",
     "sigmoid",
@@ -161,6 +163,33 @@ def mish(X: ArrayLike) -> jax.Array: ...
 def prelu(X: ArrayLike, slope: ArrayLike) -> jax.Array: ...
 def quick_gelu(X: ArrayLike, *, alpha: float = 1.702) -> jax.Array: ...
 def relu(X: ArrayLike) -> jax.Array: ...
+def rnn(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> tuple[jax.Array, jax.Array]: ...
+def rnn_cell(
+    X: ArrayLike,
+    H: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+) -> jax.Array: ...
 def scaled_tanh(X: ArrayLike, *, alpha: float = 1.0, beta: float = 1.0) -> jax.Array: ...
 def selu(
     X: ArrayLike, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
