@@ -23,7 +23,7 @@ OUTPUTS = {
 }
 """What the names of the results' types begin with."""
 NO_KERNELS = {"convert", "vjp"}
-GRADIENT_ONLY = ["peephole", "per_sample", "wrt"]
+GRADIENT_ONLY = ["peephole", "per_sample", "sample_weight", "wrt"]
 
 
 def parameters(name: str) -> dict[str, inspect.Parameter]:
@@ -136,7 +136,7 @@ def test_convolutions_follow_the_grammar(name: str) -> None:
     """The cotangent first, what the forward needs, then its options in its order, then the gradient's own."""
     forward, gradient = parameters(name), parameters(f"{name}_grad")
     assert list(gradient)[:3] == ["dY", "X", "W"]
-    assert keyword_only(f"{name}_grad") == [*keyword_only(name), "per_sample", "wrt"]
+    assert keyword_only(f"{name}_grad") == [*keyword_only(name), "per_sample", "sample_weight", "wrt"]
     for option in keyword_only(name):
         assert gradient[option].default == forward[option].default, option
     grads = {"conv": xpgrad.ConvGrads, "conv_transpose": xpgrad.ConvTransposeGrads}[name]

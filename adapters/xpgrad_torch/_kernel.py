@@ -95,7 +95,14 @@ class Kernel:
         self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
         given = {output: operand for operand, output in replaced.items()}
         self._arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
-        known = {*self._arguments, *(p.name for p in self.attributes), "per_sample", "wrt", "out"}
+        known = {
+            *self._arguments,
+            *(p.name for p in self.attributes),
+            "per_sample",
+            "sample_weight",
+            "wrt",
+            "out",
+        }
         self.gradient_attributes = [p for p in taken.values() if p.name not in known]
         # Gradients return those of all operands that have one in their order, or that of the first alone.
         self._selects = "wrt" in taken

@@ -308,7 +308,8 @@ def conv_grad(
     group: int = 1,
     auto_pad: str = "NOTSET",
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> ConvGrads[NDArray[_S]]: ...
 @overload
@@ -323,7 +324,8 @@ def conv_grad(
     group: int = 1,
     auto_pad: str = "NOTSET",
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> ConvGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -338,7 +340,8 @@ def conv_grad(
     group: int = 1,
     auto_pad: str = "NOTSET",
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> ConvGrads[_A]: ...
 @overload
@@ -353,7 +356,8 @@ def conv_grad(
     group: int = 1,
     auto_pad: str = "NOTSET",
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> ConvGrads[_A | _MaybeNone]: ...
 @overload
@@ -400,7 +404,8 @@ def conv_transpose_grad(
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> ConvTransposeGrads[NDArray[_S]]: ...
 @overload
@@ -417,7 +422,8 @@ def conv_transpose_grad(
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> ConvTransposeGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -434,7 +440,8 @@ def conv_transpose_grad(
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> ConvTransposeGrads[_A]: ...
 @overload
@@ -451,7 +458,8 @@ def conv_transpose_grad(
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> ConvTransposeGrads[_A | _MaybeNone]: ...
 @overload
@@ -583,7 +591,8 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> GRUCellGrads[NDArray[_S]]: ...
 @overload
@@ -601,7 +610,8 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> GRUCellGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -619,7 +629,8 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> GRUCellGrads[_A]: ...
 @overload
@@ -637,7 +648,8 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> GRUCellGrads[_A | _MaybeNone]: ...
 @overload
@@ -660,7 +672,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> GRUGrads[NDArray[_S]]: ...
 @overload
@@ -683,7 +696,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> GRUGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -706,7 +720,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> GRUGrads[_A]: ...
 @overload
@@ -729,7 +744,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> GRUGrads[_A | _MaybeNone]: ...
 @overload
@@ -895,7 +911,8 @@ def lstm_cell_grad(
     clip: float | None = None,
     input_forget: bool = False,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> LSTMCellGrads[NDArray[_S]]: ...
 @overload
@@ -918,7 +935,8 @@ def lstm_cell_grad(
     clip: float | None = None,
     input_forget: bool = False,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> LSTMCellGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -941,7 +959,8 @@ def lstm_cell_grad(
     clip: float | None = None,
     input_forget: bool = False,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> LSTMCellGrads[_A]: ...
 @overload
@@ -964,7 +983,8 @@ def lstm_cell_grad(
     clip: float | None = None,
     input_forget: bool = False,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> LSTMCellGrads[_A | _MaybeNone]: ...
 @overload
@@ -992,7 +1012,8 @@ def lstm_grad(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> LSTMGrads[NDArray[_S]]: ...
 @overload
@@ -1020,7 +1041,8 @@ def lstm_grad(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> LSTMGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -1048,7 +1070,8 @@ def lstm_grad(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> LSTMGrads[_A]: ...
 @overload
@@ -1076,7 +1099,8 @@ def lstm_grad(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> LSTMGrads[_A | _MaybeNone]: ...
 @overload
@@ -1195,7 +1219,8 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> RNNCellGrads[NDArray[_S]]: ...
 @overload
@@ -1212,7 +1237,8 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> RNNCellGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -1229,7 +1255,8 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> RNNCellGrads[_A]: ...
 @overload
@@ -1246,7 +1273,8 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> RNNCellGrads[_A | _MaybeNone]: ...
 @overload
@@ -1267,7 +1295,8 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> RNNGrads[NDArray[_S]]: ...
 @overload
@@ -1288,7 +1317,8 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> RNNGrads[NDArray[_S] | _MaybeNone]: ...
 @overload
@@ -1309,7 +1339,8 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: None = None,
 ) -> RNNGrads[_A]: ...
 @overload
@@ -1330,7 +1361,8 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> RNNGrads[_A | _MaybeNone]: ...
 @overload

@@ -7,8 +7,10 @@ is wired to what around the loop belong to the operator.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from copy import copy
 from typing import Any, NamedTuple
 
 from xpgrad import engine as engines
@@ -25,11 +27,16 @@ from xpgrad._arguments import (
     is_list,
 )
 from xpgrad._computation import Computation
+from xpgrad._per_sample import square_norms, square_norms_of_products
 from xpgrad._plans import Lengths, Plan, planned
 from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
-from xpgrad.engine.programs.recorder import Recorder
+from xpgrad.engine.programs.recorder import CannotRecordError, Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
+_PARAMETERS = frozenset(("W", "R", "B", "P"))
+# Samples whose norms are computed together, at least: the loop's products need rows. And at most in a
+# program, which has products for each.
+_LEAST_SAMPLES, _MOST_SAMPLES = 16, 1024
 
 
 def units(count: int) -> str:
@@ -158,7 +165,7 @@ class RecurrentCall:
         How many gates: 4 for the LSTM, 3 for the GRU, 1 for the RNN.
     arrays : mapping of str to array or None
         All arrays by name. X, W, R, B, sequence_lens and P are as the operators have them, grad_H_all is the
-        cotangent of the output.
+        cotangent of the output, sample_weight (N,) what each sample's gradients are multiplied with.
     states, cotangents : sequence of str
         Which of them are initial states, and cotangents of final ones.
     saved : mapping of str to int
@@ -219,22 +226,24 @@ class RecurrentCall:
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = self._check_clip(clip)
         self._check_shapes(direction, floats, {**(saved or {}), "grad_H_all": 1}, (*states, *cotangents))
-        lengths = self._check_lengths(sequence_lens)
+        self._lengths = self._check_lengths(sequence_lens)
         choices = _choose_activations(
             operator, self.D, activations, activation_alpha, activation_beta, defaults
         )
 
         self._computation = Computation(operator, caller_xp, list(floats.values()), recorder)
         self.engine, self.xp = self._computation.engine, self._computation.xp
+        self._lower = self._computation.lower
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}
         reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
         self.directions = [
-            Direction(index, self._timeline(lengths, backwards), tuple(choices[index]))
+            Direction(index, self._timeline(backwards), tuple(choices[index]))
             for index, backwards in enumerate(reverse)
         ]
 
-    def _timeline(self, lengths: Any, reverse: bool) -> Timeline | RecordedTimeline | MaskedTimeline:
+    def _timeline(self, reverse: bool) -> Timeline | RecordedTimeline | MaskedTimeline:
         """The rows of one direction; for all lengths where a program or a trace awaits these."""
+        lengths = self._lengths
         if self._recorder is not None and lengths is not None:
             recorded = self._recorder.input("sequence_lens")
             return RecordedTimeline(self._recorder, self.T, self.N, recorded, reverse)
@@ -267,6 +276,7 @@ class RecurrentCall:
         check_shape(operator, "R", R, f"D, {units(gates)}, H", (D, gates * H, H))
         check_shape(operator, "B", floats["B"], f"D, {2 * gates}H", (D, 2 * gates * H))
         check_shape(operator, "P", floats.get("P"), "D, 3H", (D, 3 * H))
+        check_shape(operator, "sample_weight", floats.get("sample_weight"), "N,", (N,))
         for name in states:
             if self.layout:
                 check_shape(operator, name, floats[name], "N, D, H", (N, D, H))
@@ -298,7 +308,7 @@ class RecurrentCall:
             while recorded.ndim < array.ndim:  # a single step's
                 recorded = self.xp.expand_dims(recorded, axis=0)
             array = recorded
-        if self.layout and name not in ("W", "R", "B", "P"):
+        if self.layout and name not in (*_PARAMETERS, "sample_weight"):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)
         return array
@@ -360,7 +370,7 @@ class RecurrentCall:
             array = self.xp.stack(arrays, axis=1)
         if self.layout:
             array = self.xp.permute_dims(array, (2, 0, 1, 3))
-        return self._computation.lower(array)
+        return self._lower(array)
 
     def input_gradient(self, parts: list[Any]) -> Any:
         """dX: the sum of the directions' rows."""
@@ -368,14 +378,77 @@ class RecurrentCall:
         array = arrays[0] if self.D == 1 else arrays[0] + arrays[1]
         if self.layout:
             array = self.xp.permute_dims(array, (1, 0, 2))
-        return self._computation.lower(array)
+        return self._lower(array)
 
     def states(self, parts: list[Any]) -> Any:
         """Each direction's (N, H), in the order of the batch, as one result (D, N, H)."""
-        return self._computation.lower(self.xp.stack(parts, axis=1 if self.layout else 0))
+        return self._lower(self.xp.stack(parts, axis=1 if self.layout else 0))
 
-    def gradients(self, parts: list[dict[str, Any]], names: Sequence[str], *, per_sample: bool) -> list[Any]:
-        """Each direction's gradients by name as results, in the order of `names`; None where missing."""
+    def gradients(
+        self,
+        compute: Callable[[RecurrentCall, Direction], dict[str, Any]],
+        names: Sequence[str],
+        *,
+        per_sample: bool | str,
+    ) -> list[Any]:
+        """The gradients that `compute` gives of a direction by name, as results in the order of `names`.
+
+        None stands for those that it does not give. For norms the batch is taken in parts: what lies between
+        the loop and the norms, whole sequences of cotangents, then takes little memory.
+        """
+        blocks = self._blocks() if per_sample == "norm" else []
+        if len(blocks) < 2:
+            return self._gradients(compute, names, per_sample)
+        parts = [self._of_samples(block)._gradients(compute, names, per_sample) for block in blocks]
+
+        def joined(name: str, arrays: Sequence[Any]) -> Any:
+            if arrays[0] is None:
+                return None
+            axis = 0 if self.layout or name in _PARAMETERS else 1
+            return self._lower(self.xp.concat(arrays, axis=axis))
+
+        return [joined(name, arrays) for name, *arrays in zip(names, *parts, strict=True)]
+
+    def _blocks(self) -> list[slice]:
+        """Parts of the batch, whose cotangents a near cache nearly holds; none where one is enough."""
+        rows = self.engine.chunk(self.gates * self.H, self.arrays["X"])
+        if rows is None or not self.N:
+            return []
+        if self._recorder is not None and self.N > _MOST_SAMPLES:
+            raise CannotRecordError("norms of many samples")
+        count = -(-self.N // max(_LEAST_SAMPLES, rows // max(self.T, 1)))
+        cuts = [self.N * k // count for k in range(count + 1)]
+        return [slice(low, high) for low, high in itertools.pairwise(cuts)]
+
+    def _of_samples(self, samples: slice) -> RecurrentCall:
+        """The call for some of the samples; its results are not lowered."""
+        call = copy(self)
+        call.N, call._lower = samples.stop - samples.start, lambda array: array
+        if self._lengths is not None:
+            if self._recorder is not None:
+                raise CannotRecordError("some samples of lengths that are not known")
+            call._lengths = self._lengths[samples]
+
+        def part(name: str, array: Any) -> Any:
+            if name in _PARAMETERS:
+                return array
+            axis = {1: 0, 3: 1, 4: 2}[array.ndim]
+            return array[(*[slice(None)] * axis, samples, ...)]
+
+        call.arrays = {name: part(name, array) for name, array in self.arrays.items()}
+        call.directions = [
+            direction._replace(timeline=call._timeline(direction.timeline.reverse))
+            for direction in self.directions
+        ]
+        return call
+
+    def _gradients(
+        self,
+        compute: Callable[[RecurrentCall, Direction], dict[str, Any]],
+        names: Sequence[str],
+        per_sample: bool | str,
+    ) -> list[Any]:
+        parts = [compute(self, direction) for direction in self.directions]
 
         def collect(name: str) -> Any:
             values = [part[name] for part in parts if name in part]
@@ -385,16 +458,19 @@ class RecurrentCall:
                 return self.input_gradient(values)
             if name.startswith("initial_"):
                 return self.states(values)
-            return self.parameters(values, per_sample=per_sample)
+            return self._parameters(values, per_sample)
 
         return [collect(name) for name in names]
 
-    def parameters(self, parts: list[Any], *, per_sample: bool = False) -> Any:
-        """Each direction's parameter gradient as one result (D, ...), per sample (N, D, ...)."""
+    def _parameters(self, parts: list[Any], per_sample: bool | str) -> Any:
+        """A parameter gradient of all directions: (D, ...), per sample (N, D, ...), or norms (N, D)."""
         axis = 1 if per_sample else 0
+        if per_sample == "norm":  # of weights they come as squares, of vectors not yet
+            squares = [square_norms(self.engine, part) if part.ndim == 2 else part for part in parts]
+            parts = [self.engine.roots(part) for part in squares]
         if len(parts) == 1:  # no copy: it is a fresh array, and large
-            return self._computation.lower(self.xp.expand_dims(parts[0], axis=axis))
-        return self._computation.lower(self.xp.stack(parts, axis=axis))
+            return self._lower(self.xp.expand_dims(parts[0], axis=axis))
+        return self._lower(self.xp.stack(parts, axis=axis))
 
 
 def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int]:
@@ -516,17 +592,18 @@ def one_step(
     sequence: dict[str, Any] = {}
     for name in names:
         array: Any = arrays.get(cell_names.get(name, name))
-        for _ in range(0 if array is None else 2 if name in saved else 1):
+        more = 2 if name in saved else 0 if name == "sample_weight" else 1
+        for _ in range(0 if array is None else more):
             array = array[None, ...]
         sequence[name] = array
     return sequence
 
 
-def of_one_step(name: str, grad: Any, per_sample: bool) -> Any:
+def of_one_step(name: str, grad: Any, per_sample: bool | str) -> Any:
     """A gradient without the axis of length 1 that `one_step` put in front of its argument; None for None."""
     if grad is None:
         return None
-    behind_batch = per_sample and name in ("W", "R", "B", "P")
+    behind_batch = per_sample and name in _PARAMETERS
     return grad[:, 0, ...] if behind_batch else grad[0, ...]
 
 
@@ -547,15 +624,18 @@ class GradientSums:
         Which direction of it.
     wanted : frozenset of str
         Names of the arguments whose gradients are wanted.
-    per_sample : bool
-        Whether parameters' gradients keep the batch axis.
+    per_sample : bool or "norm"
+        Whether parameters' gradients keep the batch axis. For norms those of vectors do, while of weights the
+        squares of the norms are found.
     """
 
     def __init__(
-        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
     ) -> None:
         self._call, self._direction, self._per_sample = call, direction, per_sample
         self.wanted = wanted
+        weight = call.arrays.get("sample_weight") if wanted & _PARAMETERS else None
+        self._factors = None if weight is None else self._factor_rows(weight)
         self._sums: dict[str, Any] = {}
         self._dX: Any = None
 
@@ -577,6 +657,21 @@ class GradientSums:
         if chunk.rows:
             engine.write_product(d, W, self._dX, chunk.start)
 
+    def _factor_rows(self, weight: Any) -> Any:
+        """The samples' weights (N,) as rows (S, 1)."""
+        call, timeline = self._call, self._direction.timeline
+        alone = call.xp.reshape(weight, (1, call.N, 1))
+        return timeline.pack(call.engine.broadcast(alone, (call.T, call.N, 1)))
+
+    def weighted(self, chunk: Chunk, d: Any) -> Any:
+        """The chunk's cotangents for the parameters' gradients, times the samples' weights.
+
+        dX takes them as they were: its rows are set before.
+        """
+        if self._factors is None:
+            return d
+        return self._call.engine.scale(d, self._factors[chunk.part, :])
+
     def add_weight(self, name: str, d: Any, x: Any) -> None:
         """The gradient (out, in) of a weight: its product's cotangent rows by its input rows.
 
@@ -585,6 +680,9 @@ class GradientSums:
         engine, xp = self._call.engine, self._call.xp
         if self._per_sample:
             d, x = self._direction.timeline.unpack(d), self._direction.timeline.unpack(x)
+        if self._per_sample == "norm":
+            self._sums[name] = square_norms_of_products(engine, d, x)
+        elif self._per_sample:
             self._sums[name] = engine.matmul(xp.permute_dims(d, (1, 2, 0)), xp.permute_dims(x, (1, 0, 2)))
         else:
             self._sums[name] = engine.add_product(self._sums.get(name), d.T, x)
@@ -624,6 +722,15 @@ class GradientSums:
     def __getitem__(self, name: str) -> Any:
         """A sum, once all chunks are through."""
         return self._sums[name]
+
+    def weight(self, *names: str, shift: int = 0) -> Any:
+        """A weight's gradient, whose blocks of rows are these sums; its rows moved on by `shift`."""
+        xp, parts = self._call.xp, [self._sums[name] for name in names]
+        if self._per_sample == "norm":
+            return sum(parts[1:], start=parts[0])
+        axis = 1 if self._per_sample else 0
+        whole = parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
+        return xp.roll(whole, shift, axis=axis) if shift else whole
 
     def input_rows(self) -> Any:
         """Rows of dX, once all chunks are through."""

@@ -28,6 +28,7 @@ Which pairs meet stands in one `ConvGeometry`; how the sums are computed, in the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ from xpgrad._computation import Computation
 from xpgrad._conv.choice import choose
 from xpgrad._conv.geometry import ConvGeometry, conv_geometry, conv_transpose_geometry
 from xpgrad._conv.method import Method, with_bias
+from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
+from xpgrad._per_sample import PER_SAMPLE, samples_at_a_time, square_norms
 
 _NAMES = ("X", "W", "B")
 
@@ -50,9 +53,9 @@ class ConvGrads(NamedTuple):
     dX : array, shape (N, C, *size)
         Of the input.
     dW : array, shape (O, C/G, *kernel)
-        Of the weights; with ``per_sample`` (N, O, C/G, *kernel).
+        Of the weights; with ``per_sample=True`` (N, O, C/G, *kernel); with ``"norm"`` (N,).
     dB : array, shape (O,)
-        Of the biases; with ``per_sample`` (N, O).
+        Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
     dX: Any
@@ -68,9 +71,9 @@ class ConvTransposeGrads(NamedTuple):
     dX : array, shape (N, C, *size)
         Of the input.
     dW : array, shape (C, O/G, *kernel)
-        Of the weights; with ``per_sample`` (N, C, O/G, *kernel).
+        Of the weights; with ``per_sample=True`` (N, C, O/G, *kernel); with ``"norm"`` (N,).
     dB : array, shape (O,)
-        Of the biases; with ``per_sample`` (N, O).
+        Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
     dX: Any
@@ -170,7 +173,8 @@ def conv_grad(
     group: int = 1,
     auto_pad: str = "NOTSET",
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> ConvGrads:
     r"""Gradient of `conv`.
@@ -189,8 +193,12 @@ def conv_grad(
         As `conv` was given them.
     strides, pads, dilations, group, auto_pad, method
         As in `conv`.
-    per_sample : bool
-        Give dW and dB a leading axis of samples instead of the sum over them.
+    per_sample : bool or "norm"
+        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives the
+        Euclidean norms of each sample's alone, (N,), in memory that does not grow with N times the weights.
+    sample_weight : array, shape (N,), optional
+        What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
+        It has no effect on dX.
     wrt : iterable of str, optional
         What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
 
@@ -223,19 +231,20 @@ def conv_grad(
     """
     operator = "conv_grad"
     check_given(operator, {"dY": dY, "X": X, "W": W})
-    xp = check_arrays(operator, {"dY": dY, "X": X, "W": W})
+    xp = check_arrays(operator, {"dY": dY, "X": X, "W": W, "sample_weight": sample_weight})
     geometry = conv_geometry(
         operator, X.shape, W.shape, strides=strides, pads=pads, dilations=dilations, group=group,
         auto_pad=auto_pad,
     )  # fmt: skip
     check_shape(operator, "dY", dY, "N, O, *output_size", geometry.output_shape)
+    check_shape(operator, "sample_weight", sample_weight, "N,", (X.shape[0],))
     wanted = check_wrt(operator, wrt, _NAMES)
-    check_choice(operator, "per_sample", per_sample, (False, True))
+    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
     here = _Sums(operator, xp, [dY, X, W], geometry, method)
     return ConvGrads(
         here.input_gradient(dY, W) if "X" in wanted else None,
-        here.weight_gradient(dY, X, per_sample) if "W" in wanted else None,
-        here.bias_gradient(dY, per_sample) if "B" in wanted else None,
+        here.weight_gradient(dY, X, per_sample, sample_weight) if "W" in wanted else None,
+        here.bias_gradient(dY, per_sample, sample_weight) if "B" in wanted else None,
     )
 
 
@@ -340,7 +349,8 @@ def conv_transpose_grad(
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> ConvTransposeGrads:
     r"""Gradient of `conv_transpose`.
@@ -359,8 +369,12 @@ def conv_transpose_grad(
         As `conv_transpose` was given them.
     strides, pads, dilations, group, auto_pad, output_padding, output_shape, method
         As in `conv_transpose`.
-    per_sample : bool
-        Give dW and dB a leading axis of samples instead of the sum over them.
+    per_sample : bool or "norm"
+        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives the
+        Euclidean norms of each sample's alone, (N,), in memory that does not grow with N times the weights.
+    sample_weight : array, shape (N,), optional
+        What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
+        It has no effect on dX.
     wrt : iterable of str, optional
         What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
 
@@ -393,19 +407,20 @@ def conv_transpose_grad(
     """
     operator = "conv_transpose_grad"
     check_given(operator, {"dY": dY, "X": X, "W": W})
-    xp = check_arrays(operator, {"dY": dY, "X": X, "W": W})
+    xp = check_arrays(operator, {"dY": dY, "X": X, "W": W, "sample_weight": sample_weight})
     geometry = conv_transpose_geometry(
         operator, X.shape, W.shape, strides=strides, pads=pads, dilations=dilations, group=group,
         auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape,
     )  # fmt: skip
     check_shape(operator, "dY", dY, "N, O, *output_size", geometry.input_shape)
+    check_shape(operator, "sample_weight", sample_weight, "N,", (X.shape[0],))
     wanted = check_wrt(operator, wrt, _NAMES)
-    check_choice(operator, "per_sample", per_sample, (False, True))
+    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
     here = _Sums(operator, xp, [dY, X, W], geometry, method)
     return ConvTransposeGrads(
         here.forward(dY, W) if "X" in wanted else None,
-        here.weight_gradient(X, dY, per_sample) if "W" in wanted else None,
-        here.bias_gradient(dY, per_sample) if "B" in wanted else None,
+        here.weight_gradient(X, dY, per_sample, sample_weight) if "W" in wanted else None,
+        here.bias_gradient(dY, per_sample, sample_weight) if "B" in wanted else None,
     )
 
 
@@ -442,24 +457,50 @@ class _Sums:
             compute = getattr(self._method(geometry), sums)
             return here.lower(compute(here.engine, geometry, a, W, B))
 
-    def weight_gradient(self, dY: Any, X: Any, per_sample: bool) -> Any:
-        """dW, (O, C / group, *kernel); each sample's own as the gradient of groups that hold one each."""
+    def weight_gradient(self, dY: Any, X: Any, per_sample: bool | str, sample_weight: Any) -> Any:
+        """dW, (O, C / group, *kernel); each sample's own, or the norms of these."""
         here, geometry = self._here, self._geometry
-        shape: tuple[int, ...] = geometry.weight_shape
         with here.engine.quiet():
             dY, X = here.lift(dY), here.lift(X)
-            if per_sample:
-                shape, geometry = (geometry.batch, *shape), geometry.per_sample()
+            if sample_weight is not None:
+                dY, X = _weighted(here.xp, dY, X, here.lift(sample_weight))
+            if per_sample == "norm":
+                return here.lower(self._weight_norms(dY, X))
+            shape = (geometry.batch, *geometry.weight_shape) if per_sample else geometry.weight_shape
             if geometry.empty or 0 in shape:
                 return here.lower(_zeros(here.xp, shape, X))
             if per_sample:
-                dY = here.xp.reshape(dY, geometry.output_shape)
-                X = here.xp.reshape(X, geometry.input_shape)
-            dW = self._method(geometry).weight_gradient(here.engine, geometry, dY, X)
-            return here.lower(here.xp.reshape(dW, shape))
+                return here.lower(here.xp.reshape(self._own_weight_gradients(dY, X), shape))
+            return here.lower(self._method(geometry).weight_gradient(here.engine, geometry, dY, X))
 
-    def bias_gradient(self, dY: Any, per_sample: bool) -> Any:
-        """dB, the sum of dY over positions, and over samples."""
+    def _own_weight_gradients(self, dY: Any, X: Any) -> Any:
+        """Each sample's dW, (n * O, C / group, *kernel): the gradient of groups that hold one sample each."""
+        geometry = replace(self._geometry, batch=X.shape[0]).per_sample()
+        dY = self._here.xp.reshape(dY, geometry.output_shape)
+        X = self._here.xp.reshape(X, geometry.input_shape)
+        return self._method(geometry).weight_gradient(self._here.engine, geometry, dY, X)
+
+    def _weight_norms(self, dY: Any, X: Any) -> Any:
+        """The norms of each sample's dW, (N,), for so many samples at a time as a cache holds."""
+        engine, geometry = self._here.engine, self._geometry
+        size = prod(geometry.weight_shape)
+        if geometry.empty or not size:
+            return _zeros(engine.xp, (geometry.batch,), X)
+        pairs = takes_pairs_of_patches(geometry)
+        size = elements_of_patches(geometry) if pairs else size
+
+        def squares(samples: slice) -> Any:
+            d, x = dY[samples, ...], X[samples, ...]
+            if pairs:
+                return square_norms_by_patches(engine, geometry, d, x)
+            count = samples.stop - samples.start
+            return square_norms(engine, engine.xp.reshape(self._own_weight_gradients(d, x), (count, size)))
+
+        parts = [squares(samples) for samples in samples_at_a_time(geometry.batch, size)]
+        return engine.roots(engine.xp.concat(parts, axis=0))
+
+    def bias_gradient(self, dY: Any, per_sample: bool | str, sample_weight: Any) -> Any:
+        """dB, the sum of dY over positions, and over samples; or each sample's, or the norms of these."""
         here = self._here
         with here.engine.quiet():
             rows = here.lift(dY)
@@ -470,7 +511,22 @@ class _Sums:
                 shape=dY.shape[:2],
                 like=rows,
             )
+            if sample_weight is not None:
+                sums = sums * here.xp.reshape(here.lift(sample_weight), (dY.shape[0], 1))
+            if per_sample == "norm":
+                return here.lower(here.engine.roots(square_norms(here.engine, sums)))
             return here.lower(sums if per_sample else here.xp.sum(sums, axis=0))
+
+
+def _weighted(xp: Any, dY: Any, X: Any, weight: Any) -> tuple[Any, Any]:
+    """The two factors of dW with every sample's product times its weight: the smaller one is changed."""
+
+    def scaled(array: Any) -> Any:
+        return array * xp.reshape(weight, (array.shape[0],) + (1,) * (array.ndim - 1))
+
+    if prod(dY.shape) <= prod(X.shape):
+        return scaled(dY), X
+    return dY, scaled(X)
 
 
 def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
     GradientSums,
@@ -51,7 +52,7 @@ _STATES = ("initial_h",)
 _OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
 _SAVED = {"H_all": 1, "zrh": 3}  # with their widths in units of H
 _COTANGENTS = ("grad_H_t",)
-_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_weight")
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
@@ -90,7 +91,7 @@ class GRUGrads(NamedTuple):
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...).
+        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
     dH0 : array, shape (D, N, H)
         Of the initial state.
     """
@@ -444,7 +445,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> GRUGrads:
     r"""Gradient of `gru`: cotangents of its outputs to gradients of its arguments.
@@ -470,8 +472,13 @@ def gru_grad(
         Cotangent of the final state.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
         As `gru` was given them.
-    per_sample : bool
-        Give each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The
         work for the others is left out.
@@ -511,9 +518,10 @@ def gru_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 15, 5), True)
     """
-    check_choice("gru_grad", "per_sample", per_sample, (False, True))
+    check_choice("gru_grad", "per_sample", per_sample, PER_SAMPLE)
     return _backward(
-        "gru_grad", (X, W, R, B, sequence_lens, initial_h), (H_all, zrh), (grad_H_all, grad_H_t),
+        "gru_grad", (X, W, R, B, sequence_lens, initial_h), (H_all, zrh),
+        (grad_H_all, grad_H_t, sample_weight),
         linear_before_reset=linear_before_reset, per_sample=per_sample,
         wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction, layout=layout, clip=clip,
         activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
@@ -531,7 +539,7 @@ def _backward(
 
 def _compute_backward(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, linear_before_reset: int,
-    per_sample: bool, wanted: frozenset[str], **attributes: Any,
+    per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
 ) -> GRUGrads:  # fmt: skip
     """Check and compute, or write down."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
@@ -542,8 +550,10 @@ def _compute_backward(
     )  # fmt: skip
     one_direction = _backward_after if linear_before_reset else _backward_before
     with call.engine.quiet():
-        parts = [one_direction(call, d, wanted, per_sample) if wanted else {} for d in call.directions]
-        return GRUGrads(*call.gradients(parts, _ARGUMENTS, per_sample=per_sample))
+        return GRUGrads(*call.gradients(
+            lambda call, d: one_direction(call, d, wanted, per_sample) if wanted else {},
+            _ARGUMENTS, per_sample=per_sample,
+        ))  # fmt: skip
 
 
 class _Backward:
@@ -562,7 +572,7 @@ class _Backward:
         call: RecurrentCall,
         direction: Direction,
         wanted: frozenset[str],
-        per_sample: bool,
+        per_sample: bool | str,
         after: bool,
     ) -> None:
         engine, timeline = call.engine, direction.timeline
@@ -633,7 +643,7 @@ class _Backward:
 
 
 def _backward_after(
-    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, with the reset after the product."""
     engine, xp, H = call.engine, call.xp, call.H
@@ -656,26 +666,27 @@ def _backward_after(
         rows = engine.array(d)[: chunk.rows, :]
         if "X" in wanted:
             sums.add_input(chunk, rows[:, : 3 * H], W)
+        rows = sums.weighted(chunk, rows)
         if "W" in wanted:
             sums.add_weight("W", rows[:, : 3 * H], back.x[chunk.part, :])
         if "R" in wanted:
             back.add_recurrent_weight("R", rows[:, H:], chunk)
         if "B" in wanted:
             sums.add_rows("B", rows)
-    axis = 1 if per_sample else 0  # of the gates
     grads: dict[str, Any] = {}
     if "W" in wanted:
-        grads["W"] = xp.roll(sums["W"], -H, axis=axis)
+        grads["W"] = sums.weight("W", shift=-H)
     if "R" in wanted:
         grads["R"] = sums["R"]
     if "B" in wanted:
         b = sums["B"]
+        axis = b.ndim - 1
         grads["B"] = xp.concat([xp.roll(b[..., : 3 * H], -H, axis=axis), b[..., H:]], axis=axis)
     return back.gradients(grads)
 
 
 def _backward_before(
-    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, with the reset before the product."""
     engine, timeline, xp, H = call.engine, direction.timeline, call.xp, call.H
@@ -716,6 +727,7 @@ def _backward_before(
         rows = engine.array(d)[: chunk.rows, :]
         if "X" in wanted:
             sums.add_input(chunk, rows, call.part("W", direction))
+        rows = sums.weighted(chunk, rows)
         if "W" in wanted:
             sums.add_weight("W", rows, back.x[chunk.part, :])
         if "R" in wanted:
@@ -727,9 +739,9 @@ def _backward_before(
     if "W" in wanted:
         grads["W"] = sums["W"]
     if "R" in wanted:
-        grads["R"] = xp.concat([sums["R of gates"], sums["R of candidate"]], axis=1 if per_sample else 0)
+        grads["R"] = sums.weight("R of gates", "R of candidate")
     if "B" in wanted:
-        grads["B"] = xp.concat([sums["B"], sums["B"]], axis=1 if per_sample else 0)
+        grads["B"] = xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
     return back.gradients(grads)
 
 
@@ -827,7 +839,7 @@ def gru_cell(
 
 
 _CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
-_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "zrh", "grad_H")
+_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "zrh", "grad_H", "sample_weight")
 # What the sequence's arrays are in a step. One step has no use for the output that was saved: any array of
 # its shape stands for it.
 _CELL_NAMES = {"initial_h": "H", "H_all": "H", "grad_H_t": "grad_H"}
@@ -867,7 +879,8 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> GRUCellGrads:
     """Gradient of `gru_cell`.
@@ -882,8 +895,13 @@ def gru_cell_grad(
         Cotangent of H_next; zero where left out.
     activations, activation_alpha, activation_beta, clip, linear_before_reset
         As `gru_cell` was given them.
-    per_sample : bool
-        Give each parameter's gradient for every sample of the batch on its own, behind a batch axis.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sample of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N,), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sample's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for
         the others is left out.
@@ -910,9 +928,10 @@ def gru_cell_grad(
     >>> gru_cell_grad(X, H, W, R, zrh=step.zrh, grad_H=rng.normal(size=(2, 5))).dW.shape
     (15, 3)
     """
-    check_choice("gru_cell_grad", "per_sample", per_sample, (False, True))
+    check_choice("gru_cell_grad", "per_sample", per_sample, PER_SAMPLE)
     return planned_call(
-        _compute_cell_gradient, "gru_cell_grad", _CELL_GRADIENT_OPERANDS, (X, H, W, R, B, zrh, grad_H),
+        _compute_cell_gradient, "gru_cell_grad", _CELL_GRADIENT_OPERANDS,
+        (X, H, W, R, B, zrh, grad_H, sample_weight),
         {"wanted": check_wrt("gru_cell_grad", wrt, _CELL_ARGUMENTS), "per_sample": per_sample,
          "linear_before_reset": linear_before_reset, "clip": clip, "activations": activations,
          "activation_alpha": activation_alpha, "activation_beta": activation_beta},
@@ -921,7 +940,7 @@ def gru_cell_grad(
 
 def _compute_cell_gradient(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
-    per_sample: bool, **options: Any,
+    per_sample: bool | str, **options: Any,
 ) -> GRUCellGrads:  # fmt: skip
     """Check and compute, or write down."""
     _check_cell(operator, arrays, {"zrh": 3})

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
     GradientSums,
@@ -51,7 +52,7 @@ _STATES = ("initial_h", "initial_c")
 _OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "P")
 _SAVED = {"H_all": 1, "C_all": 1, "iofc": 4}  # with their widths in units of H
 _COTANGENTS = ("grad_H_t", "grad_C_t")
-_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_weight")
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
 
 
@@ -85,7 +86,7 @@ class LSTMGrads(NamedTuple):
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB, dP : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H), (D, 3H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...).
+        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
     dH0, dC0 : array, shape (D, N, H)
         Of the initial states.
     """
@@ -379,7 +380,8 @@ def lstm_grad(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> LSTMGrads:
     r"""Gradient of `lstm`: cotangents of its outputs to gradients of its arguments.
@@ -411,8 +413,13 @@ def lstm_grad(
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` drops the path from the peepholes into the cell
         state, as ONNX Runtime's LSTMGrad does.
-    per_sample : bool
-        Give each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h", "initial_c", "P"; all
         by default, "P" where P is given. The work for the others is left out.
@@ -452,11 +459,12 @@ def lstm_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 20, 5), True)
     """
-    check_choice("lstm_grad", "per_sample", per_sample, (False, True))
+    check_choice("lstm_grad", "per_sample", per_sample, PER_SAMPLE)
     wanted = check_wrt("lstm_grad", wrt, _ARGUMENTS, given={"P": P})
     return _backward(
         "lstm_grad", (X, W, R, B, sequence_lens, initial_h, initial_c, P),
-        (H_all, C_all, iofc), (grad_H_all, grad_H_t, grad_C_t), input_forget=input_forget, peephole=peephole,
+        (H_all, C_all, iofc), (grad_H_all, grad_H_t, grad_C_t, sample_weight), input_forget=input_forget,
+        peephole=peephole,
         per_sample=per_sample, wanted=wanted, direction=direction, layout=layout, clip=clip,
         activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
@@ -473,7 +481,7 @@ def _backward(
 
 def _compute_backward(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, input_forget: bool,
-    peephole: str, per_sample: bool, wanted: frozenset[str], **attributes: Any,
+    peephole: str, per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
 ) -> LSTMGrads:  # fmt: skip
     """Check and compute, or write down."""
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
@@ -484,11 +492,10 @@ def _compute_backward(
     )  # fmt: skip
     full = peephole == "full" and arrays["P"] is not None
     with call.engine.quiet():
-        parts = [
-            _backward_direction(call, d, wanted, bool(input_forget), full, per_sample)
-            for d in call.directions
-        ]
-        return LSTMGrads(*call.gradients(parts, _ARGUMENTS, per_sample=per_sample))
+        return LSTMGrads(*call.gradients(
+            lambda call, d: _backward_direction(call, d, wanted, bool(input_forget), full, per_sample),
+            _ARGUMENTS, per_sample=per_sample,
+        ))  # fmt: skip
 
 
 def _backward_direction(
@@ -497,7 +504,7 @@ def _backward_direction(
     wanted: frozenset[str],
     input_forget: bool,
     full: bool,
-    per_sample: bool,
+    per_sample: bool | str,
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, by argument name."""
     if not wanted:
@@ -582,6 +589,7 @@ class _Backward:
         wanted, H = self.wanted, self.call.H
         if "X" in wanted:
             sums.add_input(chunk, d, self.call.part("W", self.direction))
+        d = sums.weighted(chunk, d)
         if "W" in wanted:
             sums.add_weight("W", d, self.x[chunk.part, :])
         if "R" in wanted:
@@ -716,7 +724,7 @@ def lstm_cell(
 
 
 _CELL_ARGUMENTS = ("X", "H", "C", "W", "R", "B", "P")
-_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "C_next", "iofc", "grad_H", "grad_C")
+_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "C_next", "iofc", "grad_H", "grad_C", "sample_weight")
 # What the sequence's arrays are in a step. One step has no use for the output that was saved: any array of
 # its shape stands for it.
 _CELL_NAMES = {
@@ -763,7 +771,8 @@ def lstm_cell_grad(
     clip: float | None = None,
     input_forget: bool = False,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> LSTMCellGrads:
     """Gradient of `lstm_cell`.
@@ -780,8 +789,13 @@ def lstm_cell_grad(
         As `lstm_cell` was given them.
     peephole : {"full", "truncated"}
         See `lstm_grad`, whose equations these are.
-    per_sample : bool
-        Give each parameter's gradient for every sample of the batch on its own, behind a batch axis.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sample of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N,), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sample's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "C", "W", "R", "B", "P"; all by default, "P"
         where P is given. The work for the others is left out.
@@ -810,10 +824,10 @@ def lstm_cell_grad(
     >>> grads.dH.shape, grads.dX is None
     ((2, 5), True)
     """
-    check_choice("lstm_cell_grad", "per_sample", per_sample, (False, True))
+    check_choice("lstm_cell_grad", "per_sample", per_sample, PER_SAMPLE)
     return planned_call(
         _compute_cell_gradient, "lstm_cell_grad", _CELL_GRADIENT_OPERANDS,
-        (X, H, C, W, R, B, P, C_next, iofc, grad_H, grad_C),
+        (X, H, C, W, R, B, P, C_next, iofc, grad_H, grad_C, sample_weight),
         {"wanted": check_wrt("lstm_cell_grad", wrt, _CELL_ARGUMENTS, given={"P": P}),
          "per_sample": per_sample, "input_forget": input_forget, "peephole": peephole,
          "clip": clip, "activations": activations, "activation_alpha": activation_alpha,
@@ -823,7 +837,7 @@ def lstm_cell_grad(
 
 def _compute_cell_gradient(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
-    per_sample: bool, **options: Any,
+    per_sample: bool | str, **options: Any,
 ) -> LSTMCellGrads:  # fmt: skip
     """Check and compute, or write down."""
     _check_cell(operator, arrays, {"C_next": 1, "iofc": 4})

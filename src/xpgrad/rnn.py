@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
     GradientSums,
@@ -40,7 +41,7 @@ _STATES = ("initial_h",)
 _OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
 _SAVED = {"H_all": 1}  # with its width in units of H
 _COTANGENTS = ("grad_H_t",)
-_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS)
+_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_weight")
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
@@ -67,7 +68,7 @@ class RNNGrads(NamedTuple):
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB : array, shapes (D, H, I), (D, H, H), (D, 2H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...).
+        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
     dH0 : array, shape (D, N, H)
         Of the initial state.
     """
@@ -260,7 +261,8 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> RNNGrads:
     r"""Gradient of `rnn`: cotangents of its outputs to gradients of its arguments.
@@ -284,8 +286,13 @@ def rnn_grad(
         Cotangent of the final state.
     direction, activations, activation_alpha, activation_beta, clip, layout
         As `rnn` was given them.
-    per_sample : bool
-        Give each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The work
         for the others is left out.
@@ -323,9 +330,9 @@ def rnn_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 5, 5), True)
     """
-    check_choice("rnn_grad", "per_sample", per_sample, (False, True))
+    check_choice("rnn_grad", "per_sample", per_sample, PER_SAMPLE)
     return _backward(
-        "rnn_grad", (X, W, R, B, sequence_lens, initial_h), (H_all,), (grad_H_all, grad_H_t),
+        "rnn_grad", (X, W, R, B, sequence_lens, initial_h), (H_all,), (grad_H_all, grad_H_t, sample_weight),
         per_sample=per_sample, wanted=check_wrt("rnn_grad", wrt, _ARGUMENTS), direction=direction,
         layout=layout, clip=clip, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta,
@@ -342,7 +349,7 @@ def _backward(
 
 
 def _compute_backward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool,
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool | str,
     wanted: frozenset[str], **attributes: Any,
 ) -> RNNGrads:  # fmt: skip
     """Check and compute, or write down."""
@@ -351,12 +358,14 @@ def _compute_backward(
         recorder=recorder, **attributes,
     )  # fmt: skip
     with call.engine.quiet():
-        parts = [_backward_direction(call, d, wanted, per_sample) if wanted else {} for d in call.directions]
-        return RNNGrads(*call.gradients(parts, _ARGUMENTS, per_sample=per_sample))
+        return RNNGrads(*call.gradients(
+            lambda call, d: _backward_direction(call, d, wanted, per_sample) if wanted else {},
+            _ARGUMENTS, per_sample=per_sample,
+        ))  # fmt: skip
 
 
 def _backward_direction(
-    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool
+    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, by argument name."""
     engine, timeline = call.engine, direction.timeline
@@ -382,6 +391,7 @@ def _backward_direction(
         d = engine.array(dz)[: chunk.rows, :]
         if "X" in wanted:
             sums.add_input(chunk, d, call.part("W", direction))
+        d = sums.weighted(chunk, d)
         if "W" in wanted:
             sums.add_weight("W", d, x[chunk.part, :])
         if "R" in wanted:
@@ -487,7 +497,7 @@ def rnn_cell(
 
 
 _CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
-_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "H_next", "grad_H")
+_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "H_next", "grad_H", "sample_weight")
 # What the sequence's arrays are in a step.
 _CELL_NAMES = {"initial_h": "H", "H_all": "H_next", "grad_H_t": "grad_H"}
 
@@ -525,7 +535,8 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> RNNCellGrads:
     """Gradient of `rnn_cell`.
@@ -540,8 +551,13 @@ def rnn_cell_grad(
         Cotangent of H_next; zero where left out.
     activations, activation_alpha, activation_beta, clip
         As `rnn_cell` was given them.
-    per_sample : bool
-        Give each parameter's gradient for every sample of the batch on its own, behind a batch axis.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sample of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N,), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sample's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for the
         others is left out.
@@ -568,9 +584,10 @@ def rnn_cell_grad(
     >>> rnn_cell_grad(X, H, W, R, H_next=H_next, grad_H=rng.normal(size=(2, 5))).dW.shape
     (5, 3)
     """
-    check_choice("rnn_cell_grad", "per_sample", per_sample, (False, True))
+    check_choice("rnn_cell_grad", "per_sample", per_sample, PER_SAMPLE)
     return planned_call(
-        _compute_cell_gradient, "rnn_cell_grad", _CELL_GRADIENT_OPERANDS, (X, H, W, R, B, H_next, grad_H),
+        _compute_cell_gradient, "rnn_cell_grad", _CELL_GRADIENT_OPERANDS,
+        (X, H, W, R, B, H_next, grad_H, sample_weight),
         {"wanted": check_wrt("rnn_cell_grad", wrt, _CELL_ARGUMENTS), "per_sample": per_sample, "clip": clip,
          "activations": activations, "activation_alpha": activation_alpha,
          "activation_beta": activation_beta},
@@ -579,7 +596,7 @@ def rnn_cell_grad(
 
 def _compute_cell_gradient(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
-    per_sample: bool, **options: Any,
+    per_sample: bool | str, **options: Any,
 ) -> RNNCellGrads:  # fmt: skip
     """Check and compute, or write down."""
     _check_cell(operator, arrays, {"H_next": 1})

@@ -768,7 +768,8 @@ def _walk_back(
     parameters: Mapping[str, int],
     direction: str,
     layout: int,
-    per_sample: bool,
+    per_sample: bool | str,
+    sample_weight: Array | None,
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Gradients of X and the parameters by name, and of the initial states, in the layout and dtype of X.
 
@@ -815,8 +816,22 @@ def _walk_back(
 
     if layout == 1:
         dX, *d_initial = (np.transpose(a, _BATCH_FIRST[3]) for a in (dX, *d_initial))
-    grads = {"X": dX} | {name: a if per_sample else np.sum(a, axis=0) for name, a in sums.items()}
+    grads = {"X": dX} | {
+        name: _of_samples(a, per_sample, sample_weight, leading=2) for name, a in sums.items()
+    }
     return {name: a.astype(X.dtype) for name, a in grads.items()}, [a.astype(X.dtype) for a in d_initial]
+
+
+def _of_samples(
+    grads: np.ndarray, per_sample: bool | str, sample_weight: Array | None, leading: int
+) -> np.ndarray:
+    """What a gradient gives, of a parameter's by samples, whose `leading` first axes are no part of it."""
+    if sample_weight is not None:
+        weight = np.asarray(to_numpy(sample_weight), dtype=np.float64)
+        grads = grads * np.reshape(weight, (-1,) + (1,) * (grads.ndim - 1))
+    if per_sample == "norm":
+        return np.sqrt(np.sum(grads**2, axis=tuple(range(leading, grads.ndim))))
+    return grads if per_sample else np.sum(grads, axis=0)
 
 
 def _bounded(xp: Any, x: Array, clip: float | None) -> Array:
@@ -985,7 +1000,8 @@ def lstm_grad_reference(
     input_forget: bool = False,
     layout: int = 0,
     peephole: str = "full",
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: np.ndarray | None = None,
 ) -> LSTMGrads:
     r"""Naive LSTM backward in NumPy: `xpgrad.lstm_grad`, one sample and one step at a time.
 
@@ -1014,7 +1030,7 @@ def lstm_grad_reference(
         NumPy arrays, as for `xpgrad.lstm_grad`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
         As for `xpgrad.lstm_grad`.
-    peephole, per_sample
+    peephole, per_sample, sample_weight
         As for `xpgrad.lstm_grad`.
 
     Returns
@@ -1090,8 +1106,9 @@ def lstm_grad_reference(
     tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h), _Track(C_all, None, grad_C_t, initial_c))
     vectors = {"B": 8 * H, "P": 3 * H}
     grads, (dH0, dC0) = _walk_back(
-        step, X, W, R, B, sequence_lens, tracks, iofc, vectors, direction, layout, per_sample
-    )
+        step, X, W, R, B, sequence_lens, tracks, iofc, vectors, direction, layout, per_sample,
+        sample_weight,
+    )  # fmt: skip
     dX, dW, dR, dB, dP = (grads[name] for name in ("X", "W", "R", "B", "P"))
     return LSTMGrads(dX, dW, dR, dB, dH0, dC0, None if P is None else dP)
 
@@ -1228,7 +1245,8 @@ def gru_grad_reference(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: np.ndarray | None = None,
 ) -> GRUGrads:
     r"""Naive GRU backward in NumPy: `xpgrad.gru_grad`, one sample and one step at a time.
 
@@ -1263,7 +1281,7 @@ def gru_grad_reference(
         NumPy arrays, as for `xpgrad.gru_grad`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
         As for `xpgrad.gru_grad`.
-    per_sample
+    per_sample, sample_weight
         As for `xpgrad.gru_grad`.
 
     Returns
@@ -1338,8 +1356,9 @@ def gru_grad_reference(
 
     tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h),)
     grads, [dH0] = _walk_back(
-        step, X, W, R, B, sequence_lens, tracks, zrh, {"B": 6 * H}, direction, layout, per_sample
-    )
+        step, X, W, R, B, sequence_lens, tracks, zrh, {"B": 6 * H}, direction, layout, per_sample,
+        sample_weight,
+    )  # fmt: skip
     return GRUGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)
 
 
@@ -1440,7 +1459,8 @@ def rnn_grad_reference(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool = False,
+    per_sample: bool | str = False,
+    sample_weight: np.ndarray | None = None,
 ) -> RNNGrads:
     r"""Naive RNN backward in NumPy: `xpgrad.rnn_grad`, one sample and one step at a time.
 
@@ -1458,7 +1478,7 @@ def rnn_grad_reference(
         NumPy arrays, as for `xpgrad.rnn_grad`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, layout
         As for `xpgrad.rnn_grad`.
-    per_sample
+    per_sample, sample_weight
         As for `xpgrad.rnn_grad`.
 
     Returns
@@ -1510,8 +1530,9 @@ def rnn_grad_reference(
 
     tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h),)
     grads, [dH0] = _walk_back(
-        step, X, W, R, B, sequence_lens, tracks, H_all, {"B": 2 * H}, direction, layout, per_sample
-    )
+        step, X, W, R, B, sequence_lens, tracks, H_all, {"B": 2 * H}, direction, layout, per_sample,
+        sample_weight,
+    )  # fmt: skip
     return RNNGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)
 
 
@@ -1616,12 +1637,14 @@ def conv_grad_reference(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
+    per_sample: bool | str = False,
+    sample_weight: Array | None = None,
 ) -> ConvGrads:
     """`xpgrad.conv_grad`, as the direct sums in float64.
 
     Parameters
     ----------
-    dY, X, W, strides, pads, dilations, group
+    dY, X, W, strides, pads, dilations, group, per_sample, sample_weight
         As in `xpgrad.conv_grad`.
 
     Returns
@@ -1638,10 +1661,12 @@ def conv_grad_reference(
     """
     dy, x, w = to_numpy(dY), to_numpy(X), to_numpy(W)
     at = _spelled_out(x.ndim - 2, strides, pads, dilations)
-    dx, dw = np.zeros(x.shape), np.zeros(w.shape)
+    dx, dw = np.zeros(x.shape), np.zeros((x.shape[0], *w.shape))
     for i, k, j in _meetings(x.shape[2:], w.shape[2:], dy.shape[2:], at):
         for sees, makes in _group_channels(x.shape[1], w.shape[0], group):
             cotangent = _at(dy, j)[:, makes]
             _at(dx, i)[:, sees] += cotangent @ _at(w, k)[makes]
-            _at(dw, k)[makes] += cotangent.T @ _at(x, i)[:, sees]
-    return ConvGrads(dx, dw, dy.sum(axis=(0, *range(2, dy.ndim))))
+            for own, d, seen in zip(dw, cotangent, _at(x, i)[:, sees], strict=True):
+                own[(..., *k)][makes] += np.outer(d, seen)
+    db = dy.sum(axis=tuple(range(2, dy.ndim)))
+    return ConvGrads(dx, *(_of_samples(a, per_sample, sample_weight, leading=1) for a in (dw, db)))

@@ -236,6 +236,7 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
         "activation_alpha": [-0.5, -0.2],
     },
     "per_sample": {**_PEEPHOLES, "gradient": {"per_sample": True}},
+    "per_sample, norm": {**_PEEPHOLES, "lengths": True, "gradient": {"per_sample": "norm"}},
     "everything": {
         **_PEEPHOLES,
         "lengths": True,
@@ -262,6 +263,7 @@ _GRU_CHOICES: dict[str, dict[str, Any]] = {
         "activation_alpha": [-0.2],
     },
     "per_sample": {"gradient": {"per_sample": True}},
+    "per_sample, norm": {"lengths": True, "gradient": {"per_sample": "norm"}},
     "everything": {
         "lengths": True,
         "direction": "bidirectional",
@@ -294,6 +296,7 @@ _RNN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "activations, alpha < 0": {"activations": ["LeakyRelu"], "activation_alpha": [-0.2]},
     "per_sample": {"gradient": {"per_sample": True}},
+    "per_sample, norm": {"lengths": True, "gradient": {"per_sample": "norm"}},
     "everything": {
         "lengths": True,
         "direction": "bidirectional",

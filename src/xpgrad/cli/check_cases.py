@@ -93,7 +93,7 @@ def from_differences(kernel: str, case: Case) -> Arrays | None:
 
 
 def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, np.ndarray]:
-    """Gradients of the batch or, for per_sample, those of the parameters one sample at a time."""
+    """Gradients of the batch; for per_sample the parameters' one sample at a time, or their norms."""
     cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # NaN stands in padding only
     grads = dict(pullback(cotangents))
     if case.gradient_attributes.get("per_sample"):
@@ -108,4 +108,11 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
             samples.append(pullback(alone))
         for name in {"W", "R", "B", "P"} & set(grads):
             grads[name] = np.stack([sample[name] for sample in samples])
+            if case.gradient_attributes["per_sample"] == "norm":
+                grads[name] = _norms(grads[name], 2 if "R" in grads else 1)
     return {f"gradient of {name}": gradient for name, gradient in grads.items()}
+
+
+def _norms(grads: np.ndarray, leading: int) -> np.ndarray:
+    """Euclidean norms of parameters' gradients, whose first axes are those of samples and of directions."""
+    return np.linalg.norm(grads.reshape(*grads.shape[:leading], -1), axis=-1)

@@ -49,6 +49,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "depthwise": {"size": (4, 3), "kernel": (3, 2), "channels": 3, "outputs": 3, "group": 3, "pads": 1},
     "large kernel": {"size": (9,), "kernel": (15,), "pads": 7},
     "per_sample": {"size": (4, 3), "kernel": (2, 3), "pads": 1, "gradient": {"per_sample": True}},
+    "per_sample, norm": {"size": (4, 3), "kernel": (2, 3), "pads": 1, "gradient": {"per_sample": "norm"}},
     "everything": {
         "size": (7, 6),
         "kernel": (2, 3),

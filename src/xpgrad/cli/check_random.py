@@ -134,7 +134,7 @@ def _recurrent(rng: np.random.Generator) -> _Drawn:
     options = _recurrent_options(rng, operator, D) | {"direction": direction, "layout": layout}
     gradient = _wanted(rng, names)
     if rng.random() < 0.2:
-        gradient["per_sample"] = True
+        gradient["per_sample"] = (True, "norm")[int(rng.integers(2))]
     if operator == "lstm" and rng.random() < 0.1:
         gradient["peephole"] = "truncated"
     return operator, shapes, options, lengths, gradient
@@ -176,7 +176,7 @@ def _convolution(rng: np.random.Generator) -> _Drawn:
     _maybe(rng, shapes, B=(O,))
     gradient = _wanted(rng, ["X", "W", "B"])
     if rng.random() < 0.2:
-        gradient["per_sample"] = True
+        gradient["per_sample"] = (True, "norm")[int(rng.integers(2))]
     return "conv_transpose" if transposed else "conv", shapes, options, None, gradient
 
 

@@ -186,6 +186,15 @@ class NumpyEngine(NumpyImages, StandardEngine):
         """The sum over the rows of a b, without their product in memory."""
         return np.einsum("ij,ij->j", a, b)
 
+    def scale(self, array: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """In place, in threads."""
+
+        def part(start: int, stop: int) -> None:
+            np.multiply(array[start:stop], factors[start:stop], out=array[start:stop])
+
+        self.deal(len(array), array.size, part)
+        return array
+
     # --- the time loop
 
     def is_traced(self, array: Any) -> bool:

@@ -81,6 +81,15 @@ class TimeLoops(Protocol):
     def column_dots(self, a: Array, b: Array) -> Array:
         """The sum over the rows of a b."""
 
+    def scale(self, array: Array, factors: Array) -> Array:
+        """The rows of an array that serves no more, each times its factor; the factors are (rows, 1)."""
+
+    def broadcast(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """The array in a larger shape, to be read."""
+
+    def roots(self, squares: Array) -> Array:
+        """Square roots of sums of squares; those that rounding has put below 0 are 0."""
+
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
         """Run a time loop."""
 

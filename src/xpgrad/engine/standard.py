@@ -109,6 +109,18 @@ class StandardEngine(Images):
         """The sum over the rows of a b."""
         return self.xp.sum(a * b, axis=0)
 
+    def scale(self, array: Any, factors: Any) -> Any:
+        """The rows of an array that serves no more, each times its factor; the factors are (rows, 1)."""
+        return array * factors
+
+    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """The array in a larger shape, to be read."""
+        return self.xp.broadcast_to(array, shape)
+
+    def roots(self, squares: Any) -> Any:
+        """Square roots of sums of squares; those that rounding has put below 0 are 0."""
+        return self.xp.sqrt(self.xp.where(squares < 0, squares - squares, squares))
+
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """Run a time loop: at each step, a Span as a row of integers, the stages in turn on its rows."""
         for span in map(Span._make, steps.tolist()):

@@ -29,7 +29,7 @@ def _vector(address, one):
 
 @njit(forceinline=True)
 def _row(kind, target, first, second, steps, count):
-    """Zero, a copy, a sum or a product on one row."""
+    """Zero, a copy, a sum, a product or a root on one row."""
     y, x, z = steps
     if kind == 0:
         for j in range(count):
@@ -40,6 +40,10 @@ def _row(kind, target, first, second, steps, count):
     elif kind == 2:
         for j in range(count):
             target[j * y] = first[j * x] + second[j * z]
+    elif kind == 4:
+        for j in range(count):
+            square = first[j * x]
+            target[j * y] = np.sqrt(square if not square < 0 else square - square)  # NaN stays what it is
     else:
         for j in range(count):
             target[j * y] = first[j * x] * second[j * z]
@@ -73,10 +77,10 @@ def arithmetic(data, part, real):
     y, x, z = data[5:9], data[9:13], data[13:17]
     low = columns * part // parts
     count = columns * (part + 1) // parts - low
-    if kind >= 4:
+    if kind >= 5:
         target, first = _vector(y[0], real)[low:], _vector(x[0], real)[low:]
         second = _vector(z[0], real)[low:]
-        _column_sums(kind == 5, target, first, x[2], second, z[2], rows, count)
+        _column_sums(kind == 6, target, first, x[2], second, z[2], rows, count)
         return
     for plane in range(planes):
         for row in range(rows):
@@ -85,6 +89,8 @@ def arithmetic(data, part, real):
             second = _vector(z[0], real)[z[1] * plane + z[2] * row + z[3] * low :]
             if y[3] == 1 and x[3] == 1 and z[3] == 1:  # known to be, it takes vector instructions
                 _row(kind, target, first, second, (1, 1, 1), count)
+            elif y[3] == 1 and x[3] == 1 and z[3] == 0:
+                _row(kind, target, first, second, (1, 1, 0), count)
             else:
                 _row(kind, target, first, second, (y[3], x[3], z[3]), count)
 

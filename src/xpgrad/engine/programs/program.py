@@ -273,14 +273,14 @@ class Pack(Instruction):
 
 
 class Arithmetic(Work):
-    """Zero, a copy, a sum, a product, or sums over rows: of arrays of one shape, in parts of their columns.
+    """Zero, a copy, sum, product, root, or sums over rows: of arrays of one shape, in parts of columns.
 
     The result of sums over rows has no strides but along the columns.
     """
 
     number = 2
     AXES = 3
-    KINDS = ("zero", "copy", "add", "multiply", "column sums", "column sums of products")
+    KINDS = ("zero", "copy", "add", "multiply", "root", "column sums", "column sums of products")
 
     def __init__(
         self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Any, dtype: str

@@ -401,6 +401,22 @@ class Recorder:
         self._multiply(total, a, b, add=True)
         return total
 
+    def scale(self, array: Recorded, factors: Recorded) -> Recorded:
+        """Each row times its factor, in place."""
+        strides = (factors.strides[0], 0)
+        self._emit_arithmetic("multiply", array, [array, factors.view(factors.offset, array.sizes, strides)])
+        return array
+
+    def broadcast(self, array: Recorded, shape: tuple[int, ...]) -> Recorded:
+        """A view."""
+        pairs = zip(array.shape, array.strides, shape, strict=True)
+        strides = tuple(stride if own == size else 0 for own, stride, size in pairs)
+        return array.view(array.offset, shape, strides)
+
+    def roots(self, squares: Recorded) -> Recorded:
+        """In new memory."""
+        return self.arithmetic("root", squares)
+
     def column_sums(self, array: Recorded) -> Recorded:
         """The sum over the rows, in one pass."""
         return self._sum_over_rows("column sums", array)

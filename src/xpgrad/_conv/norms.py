@@ -1,0 +1,44 @@
+"""Norms of each sample's weight gradient from pairs of positions, where these are few: see `_per_sample`.
+
+A convolution's weight gradient is a sum of outer products over positions: the cotangents of all channels at
+a position, times the patch of the input that it has seen.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from xpgrad._conv.geometry import ConvGeometry
+from xpgrad._per_sample import square_norms_of_products, takes_pairs
+
+
+def takes_pairs_of_patches(g: ConvGeometry) -> bool:
+    """Whether pairs of positions take fewer multiplications than the gradient itself."""
+    return takes_pairs(prod(g.output_size), g.outputs // g.group, prod(g.weight_shape[1:]))
+
+
+def elements_of_patches(g: ConvGeometry) -> int:
+    """How many numbers a sample's patches have."""
+    return prod(g.output_size) * g.channels * len(g.taps)
+
+
+def square_norms_by_patches(engine: Any, g: ConvGeometry, dY: Any, X: Any) -> Any:
+    """The squares of the norms of each sample's dW, (n,), for dY (n, O, *output_size) and X (n, C, *size)."""
+    xp, n, positions = engine.xp, X.shape[0], prod(g.output_size)
+    d = xp.reshape(dY, (n * g.group, g.outputs // g.group, positions))
+    x = xp.reshape(_patches(engine, g, X), (n * g.group, prod(g.weight_shape[1:]), positions))
+    squares = square_norms_of_products(engine, *(xp.permute_dims(a, (2, 0, 1)) for a in (d, x)))
+    return xp.sum(xp.reshape(squares, (n, g.group)), axis=1)
+
+
+def _patches(engine: Any, g: ConvGeometry, X: Any) -> Any:
+    """What the outputs see, (n, C, taps, *output_size)."""
+    X = engine.pad(X, g.begin, g.end)
+
+    def seen(tap: tuple[int, ...]) -> Any:
+        places = zip(tap, g.dilations, g.output_size, g.strides, strict=True)
+        cuts = [slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in places]
+        return X[(slice(None), slice(None), *cuts)]
+
+    return engine.xp.stack([seen(tap) for tap in g.taps], axis=2)

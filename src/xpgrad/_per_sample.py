@@ -1,0 +1,82 @@
+r"""Norms of per-sample gradients, without these gradients.
+
+A weight's gradient of one sample is a sum of outer products, :math:`G = \sum_t d_t x_t^T`. The square of its
+Euclidean norm is also a sum over pairs of the vectors' products,
+
+.. math:: \|G\|^2 = \sum_{t,s} (d_t \cdot d_s)\,(x_t \cdot x_s),
+
+which takes T·T·(out + in) multiplications instead of T·out·in, and T·T numbers instead of out·in. Whichever
+is cheaper is computed, for so many samples at a time as a cache holds.
+
+References
+----------
+Goodfellow, "Efficient per-example gradient computations" (2015), for T = 1. Rochette, Manoel, Tramel,
+"Efficient per-example gradient computations in convolutional neural networks" (2019), Li et al., "Large
+language models can be strong differentially private learners" (2022), for the sum over pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Numbers that the products of some samples have, altogether; and how many samples, at most.
+_ELEMENTS, _SAMPLES = 1 << 20, 256
+
+PER_SAMPLE = (False, True, "norm")
+"""What the argument `per_sample` may be."""
+
+
+def square_norms(engine: Any, vectors: Any) -> Any:
+    """The squares of each sample's norm, (N,), of vectors (N, width)."""
+    return engine.column_dots(vectors.T, vectors.T)
+
+
+def square_norms_of_products(engine: Any, d: Any, x: Any) -> Any:
+    """The squares of the norms, (N,), of each sample's sum over time of outer products.
+
+    Parameters
+    ----------
+    engine
+        The engine.
+    d, x : array, shapes (T, N, out), (T, N, in)
+        The factors; 0 in padding.
+    """
+    xp = engine.xp
+    T, N, out = d.shape
+    inner = x.shape[2]
+    pairs = takes_pairs(T, out, inner)
+    squares: list[Any] = []
+    for samples in samples_at_a_time(N, T * T if pairs else out * inner):
+        own = [a[:, samples, :] for a in (d, x)]
+        by_time = [xp.permute_dims(a, (1, 0, 2)) for a in own]
+        by_width = [xp.permute_dims(a, (1, 2, 0)) for a in own]
+        if pairs:
+            products = [engine.matmul(a, b) for a, b in zip(by_time, by_width, strict=True)]
+        else:
+            products = [engine.matmul(by_width[0], by_time[1])] * 2
+        squares.append(_dots(engine, *products))
+    if not squares:
+        return xp.sum(d, axis=(0, 2))
+    return squares[0] if len(squares) == 1 else xp.concat(squares, axis=0)
+
+
+def takes_pairs(T: int, out: int, inner: int) -> bool:
+    """Whether the sum over pairs of T vectors takes fewer multiplications than the gradient (out, inner)."""
+    return T * (out + inner) < out * inner
+
+
+def samples_at_a_time(count: int, size: int) -> list[slice]:
+    """Parts of a batch, by how many numbers a sample has."""
+    step = min(_SAMPLES, max(1, _ELEMENTS // max(1, size)))
+    return [slice(first, min(first + step, count)) for first in range(0, count, step)]
+
+
+def _dots(engine: Any, a: Any, b: Any) -> Any:
+    """Sums of products of elements, (n,), of each pair of matrices in stacks (n, rows, columns)."""
+    xp = engine.xp
+    n, rows, columns = a.shape
+    if n == 1:  # in the order of memory
+        whole = engine.column_dots(a[0, ...], b[0, ...])
+        return engine.column_sums(xp.reshape(whole, (columns, 1)))
+    flat = [xp.reshape(each, (n, rows * columns)).T for each in (a, b)]
+    return engine.column_dots(*flat)
