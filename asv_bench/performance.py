@@ -11,6 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
+import gains
 from page import write_between
 from xpgrad.cli import bench_plot
 from xpgrad.cli.bench import group_lines, machine_rows, notes, summary_rows
@@ -89,6 +90,7 @@ def main():
     ):
         write_between(PAGE, name, text)
     write_between(README, "performance", short(report))
+    gains.write()
 
 
 if __name__ == "__main__":

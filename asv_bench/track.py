@@ -1,7 +1,7 @@
 """Draws the track record: what asv measured at commits of the history, one line for each benchmark.
 
     bash asv_bench/history.sh COMMIT ...    # measure
-    python asv_bench/track.py               # draw docs/track.png and write the table in docs/performance.md
+    python asv_bench/track.py               # draw docs/track.png and write the table in docs/history.md
 
 Times are on the left, ratios to the peer, which was timed in turns in the same process, on the right.
 """
@@ -19,7 +19,7 @@ from asv.results import iter_results
 from page import write_between
 
 ROOT = Path(__file__).parents[1]
-PICTURE, PAGE = ROOT / "docs" / "track.png", ROOT / "docs" / "performance.md"
+PICTURE, PAGE = ROOT / "docs" / "track.png", ROOT / "docs" / "history.md"
 IMPLEMENTATION = "xpgrad-torch"
 WIDTH = 60  # of a commit's subject
 
@@ -45,6 +45,14 @@ def read(folder):
                     key = (name, tuple(word for word in words if word != IMPLEMENTATION))
                     found.setdefault(key, []).append(Point(result.date, result.commit_hash, value))
     return {key: sorted(points) for key, points in sorted(found.items())}
+
+
+def machines(folder):
+    """The machines of the results, by their CPUs."""
+    found = [result.params for result in iter_results(str(folder))]
+    return sorted(
+        {f"{params.get('cpu', 'an unknown CPU')}, {params.get('num_cpu')} cores" for params in found}
+    )
 
 
 def label(name, params):
@@ -125,9 +133,10 @@ def main():
     parser.add_argument(
         "--results", type=Path, default=Path(__file__).parent / "results", help="asv's (default: here)"
     )
-    tracks = read(parser.parse_args().results)
+    folder = parser.parse_args().results
+    tracks = read(folder)
     draw(tracks, PICTURE)
-    write_between(PAGE, "track", table(tracks))
+    write_between(PAGE, "track", f"{table(tracks)}\n\nMeasured on {', '.join(machines(folder))}.")
 
 
 if __name__ == "__main__":

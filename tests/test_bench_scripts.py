@@ -144,7 +144,9 @@ def results(tmp_path):
         return {"name": name, "version": "1", "params": params, "type": "track", "param_names": ["x", "impl"]}
 
     def kept(commit, date, values):
-        result = asv_results.Results({"machine": "m"}, {}, commit, date, "3.11", "env", {})
+        result = asv_results.Results(
+            {"machine": "m", "cpu": "Some CPU", "num_cpu": "2"}, {}, commit, date, "3.11", "env", {}
+        )
         for name, found in values.items():
             given = runner.BenchmarkResult(found, [None] * 4, [None] * 4, 0, "", {})
             result.add_result(benchmark(name), given, datetime.datetime.now(datetime.UTC))
@@ -184,6 +186,8 @@ def test_the_track_record_is_drawn_and_written(script, results, tmp_path, monkey
         "| --- | ---: | ---: |",
         "| aaaaaaa subject | 0.50 | - |",
         "| bbbbbbb subject | 2.00 | 4.00 |",
+        "",
+        "Measured on Some CPU, 2 cores.",
     ]
     assert track.PICTURE.stat().st_size > 10_000
 

@@ -25,7 +25,11 @@ def test_page(capsys):
         said = re.findall(r"^(?:print\(.*\)  )?# (.*)$", block, re.M)
         printed = capsys.readouterr().out.splitlines()
         assert len(printed) == len(said)
-        assert printed == [words.split(": ")[0] for words in said]
+        for line, words in zip(printed, said, strict=True):
+            if "..." in words:  # measured numbers
+                assert re.fullmatch(re.escape(words).replace(re.escape("..."), ".+"), line)
+            else:
+                assert line == words.split(": ")[0]
 
 
 def script_of_transformations():

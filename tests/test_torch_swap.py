@@ -1,7 +1,9 @@
 """xpgrad_torch.swap: our modules in the place of PyTorch's."""
 
 import copy
+import importlib.util
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 import xpgrad
 import xpgrad_torch
 from torch_activation_cases import LOSSES, MODULES, module
+from xpgrad_torch._gains import GAINS
 
 
 class Tagger(nn.Module):
@@ -224,7 +227,10 @@ def test_report_is_a_table_of_everything_with_parameters(capsys):
     with pytest.warns(UserWarning, match="stays") as caught:
         xpgrad_torch.swap(model, verbose=True)
     assert len(caught) == 2
-    assert capsys.readouterr().out.strip() == str(found)
+    assert capsys.readouterr().out.splitlines() == [*lines, *found.gains()]
+    assert {gain.split(":")[0] for gain in found.gains()} == set(GAINS) & {
+        row.type for row in found.rows if row.now != "unchanged"
+    }
     for row in found.rows:
         module = model.get_submodule(row.names[0])
         assert type(module).__module__.startswith("xpgrad_torch") == (
@@ -422,3 +428,15 @@ def test_verify_finds_a_loss_that_differs(monkeypatch):
 def test_public_names():
     assert xpgrad_torch.__all__ == sorted(xpgrad_torch.__all__)
     assert all(hasattr(xpgrad_torch, name) for name in xpgrad_torch.__all__)
+
+
+def test_gains_are_those_of_the_page():
+    """`asv_bench/gains.py` makes the table from docs/performance.md."""
+    root = Path(__file__).parent.parent
+    spec = importlib.util.spec_from_file_location("asv_gains", root / "asv_bench" / "gains.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    made = {}
+    exec(script.table(script.PAGE.read_text(encoding="utf-8")), made)
+    assert made["GAINS"] == GAINS
+    assert {"LSTM", "GRU", "Conv2d"} <= set(GAINS)

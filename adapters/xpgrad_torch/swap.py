@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch import activations as _activations
 from xpgrad_torch import convolution, losses, modules
+from xpgrad_torch._gains import GAINS, MACHINE
 from xpgrad_torch._private import tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
 
@@ -143,7 +144,8 @@ def swap(
         Whether to replace also LSTMCell, GRUCell and RNNCell. A single step of PyTorch's can be the
         faster one.
     verbose : bool
-        Print what was replaced and what was not, and why, as `swap_report` tells it.
+        Print what was replaced and what was not, and why, as `swap_report` tells it, and how much faster the
+        replacements were on the machine of docs/performance.md.
     verify : tensor, tuple or dict, optional
         An example input: the model's only argument, all of its arguments by position, or all by name. The
         model then runs on it forward and backward before and after, and what differs raises.
@@ -176,11 +178,12 @@ def swap(
     >>> import torch
     >>> import xpgrad_torch
     >>> model = torch.nn.Sequential(torch.nn.Conv1d(3, 4, 3), torch.nn.ReLU(), torch.nn.Linear(6, 2))
-    >>> model = xpgrad_torch.swap(model, verbose=True, verify=torch.randn(2, 3, 8))
+    >>> model = xpgrad_torch.swap(model, verbose=True, verify=torch.randn(2, 3, 8))  # doctest: +ELLIPSIS
     module  type    now                  why
     0       Conv1d  xpgrad_torch.Conv1d
     2       Linear  unchanged            xpgrad has no Linear
     1 of 2 modules with parameters replaced
+    Conv1d: ... times as fast as PyTorch's (... to ...) on ...: see docs/performance.md
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
@@ -199,7 +202,7 @@ def swap(
             unswap(swapped)
             raise
     if verbose:
-        print(found)
+        print("\n".join([str(found), *found.gains()]))
     return swapped
 
 
@@ -298,6 +301,24 @@ class SwapReport(NamedTuple):
         ]
         count = sum(row.now != "unchanged" for row in self.rows)
         return "\n".join([*lines, f"{count} of {len(self.rows)} modules with parameters replaced"])
+
+    def gains(self) -> list[str]:
+        """Say for each type that is replaced how much faster a training step was where it was measured.
+
+        Returns
+        -------
+        list of str
+            A sentence each: the mean over the shapes of the benchmarks, and the lowest and the highest.
+        """
+        types = dict.fromkeys(row.type for row in self.rows if row.now != "unchanged")
+        return [_gain(name, *GAINS[name]) for name in types if name in GAINS]
+
+
+def _gain(name: str, mean: float, lowest: float, highest: float) -> str:
+    return (
+        f"{name}: {mean:.2g} times as fast as PyTorch's ({lowest:.2g} to {highest:.2g}) on {MACHINE}: "
+        "see docs/performance.md"
+    )
 
 
 def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = False) -> SwapReport:
