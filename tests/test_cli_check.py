@@ -87,6 +87,56 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "WRONG" not in out
 
 
+def some_kernels(monkeypatch: pytest.MonkeyPatch) -> list[check.Kernel]:
+    some = [k for k in check.KERNELS if k.name in ("rnn_cell", "softmax")]
+    monkeypatch.setattr(check, "KERNELS", some)
+    return some
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_the_summary_has_a_line_for_each_operator(
+    jit: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled code is left out in float64, and nothing else is."""
+    some = some_kernels(monkeypatch)
+    monkeypatch.setattr(check, "jit_enabled", lambda: jit)
+    assert main(["check"]) == 0
+    captured = capsys.readouterr()
+    lines = [line for line in captured.out.splitlines() if line.startswith(("rnn_cell", "softmax"))]
+    assert {line.split()[0] for line in lines} == {kernel.name for kernel in some}
+    assert all(line.endswith("ok") and "%" in line for line in lines)
+    count = 0
+    for backend in check.BACKENDS:
+        if importlib.util.find_spec(backend.module):
+            compiled = jit and backend.engine is None and backend.namespace != "array-api-strict"
+            count += (len(backend.dtypes) - compiled) * sum(len(kernel.options) for kernel in some)
+    assert f"{count} of {count} within their tolerances." in captured.out
+    assert ("--all takes float64" in captured.out) == jit
+    assert "rnn_cell" in captured.err or "softmax" in captured.err
+
+
+def test_all_prints_every_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    some = some_kernels(monkeypatch)
+    assert main(["check", "--all"]) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if line.startswith(("rnn_cell", "softmax"))]
+    dtypes = sum(len(b.dtypes) for b in check.BACKENDS if importlib.util.find_spec(b.module))
+    assert len(lines) == dtypes * sum(len(kernel.options) for kernel in some)
+
+
+def test_a_wrong_operator_is_counted_in_the_summary(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some_kernels(monkeypatch)
+    monkeypatch.setitem(check.TOLERANCE, "float16", 1e-9)
+    assert main(["check"]) == 1
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if line.startswith("softmax")]
+    assert line.endswith("WRONG")
+    assert "WRONG: softmax, " in out
+    assert "float16: " in out
+
+
 BREAKS = {
     "dW by 1 %": lambda grads: grads._replace(dW=grads.dW * 1.01),
     "dX at its first index": lambda grads: grads._replace(

@@ -1,24 +1,26 @@
 """Detection and hints of ``python -m xpgrad info``, on made-up readings, and the command itself."""
 
 import ctypes
+import importlib.util
 import json
 from types import SimpleNamespace
 
 import pytest
 
 from xpgrad.__main__ import main
-from xpgrad.cli import info
+from xpgrad.cli import info, options
 from xpgrad.cli.info import CPU, Hint, Pool, Report
 
 FLAGS = "avx avx2 fma avx512f avx512dq avx512bw avx512vl"
 CPUINFO = f"processor\t: 0\nmodel name\t: Some CPU @ 2 GHz \nflags\t\t: fpu {FLAGS}\n\nprocessor\t: 1\n"
+EVERYTHING = {"numpy": "2", "torch": "2", "jax": "0.10", "onnx": "1", "numba": "0.61"}
 OPENBLAS = Pool("blas", "openblas", "/lib/libopenblas.so", 2, "SkylakeX")
 OPENMP = Pool("openmp", "libgomp", "/lib/libgomp.so.1", 2, None)
 
 
 def report(**changes):
     good = Report(
-        versions={"numpy": "2", "torch": "2", "numba": "0.61"},
+        versions=EVERYTHING,
         engines={},
         products={},
         cpu=CPU("Some CPU", "x86_64", 2, avx512=True),
@@ -27,6 +29,10 @@ def report(**changes):
         variables={},
     )
     return good._replace(**changes)
+
+
+def without(package):
+    return {name: version for name, version in EVERYTHING.items() if name != package}
 
 
 def only_hint(given: Report) -> Hint:
@@ -56,13 +62,16 @@ def test_haswell_kernels_are_right_without_avx512():
 
 
 def test_numba_missing_or_switched_off():
-    assert "xpgrad[fast]" in only_hint(report(versions={"torch": "2"})).how
+    assert "xpgrad[fast]" in only_hint(report(versions=without("numba"))).how
     assert only_hint(report(variables={"XPGRAD_JIT": "0"})).how == "unset XPGRAD_JIT"
     assert info.hints(report(variables={"XPGRAD_JIT": "1"})) == []
 
 
-def test_torch_missing():
-    assert "xpgrad[torch]" in only_hint(report(versions={"numba": "0.61"})).how
+@pytest.mark.parametrize("package", ["torch", "jax", "onnx"])
+def test_missing_packages_are_said_in_a_sentence(package):
+    hint = only_hint(report(versions=without(package)))
+    assert f"xpgrad[{package}]" in hint.how
+    assert hint.what.startswith(f"{package} is not installed: xpgrad_{package} (")
 
 
 def test_numpy_without_a_fast_blas():
@@ -207,3 +216,33 @@ def test_a_torch_that_does_not_import_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(info.importlib, "import_module", broken)
     monkeypatch.setattr(info, "_pools_by_threadpoolctl", list)
     assert "does not import: libtorch is gone" in info.read_machine().versions["torch"]
+
+
+def test_options_are_measured_here_and_kept(capsys, monkeypatch, tmp_path):
+    assert list(options.stated().rows) == [option.name for option in options.OPTIONS]
+    monkeypatch.setattr(options, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(options, "OPTIONS", [option for option in options.OPTIONS if "numba" in option.name])
+    here = [option.name for option in options.OPTIONS if available(option)]
+    monkeypatch.setattr(info, "read_machine", lambda: report(cpu=CPU("Some CPU", "x86_64", 2, avx512=True)))
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert f"What options are worth, measured on {options.stated().machine}" in out
+    assert all(option.name in out for option in options.OPTIONS)
+    assert "info --measure measures it here" in out
+    assert main(["info", "--measure", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["options"]
+    assert measured["machine"] == "Some CPU, 2 cores"
+    assert list(measured["rows"]) == here
+    assert all(ms > 0 for times in measured["rows"].values() for ms in times.values())
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "What options are worth, measured on Some CPU, 2 cores" in out
+    assert all(name in out for name in here)
+    assert "measures it here" not in out
+    assert options.kept("Another CPU, 2 cores") is None
+    (tmp_path / "options.json").write_text("{")
+    assert options.kept("Some CPU, 2 cores") is None
+
+
+def available(option):
+    return all(importlib.util.find_spec(name) for name in option.needs)

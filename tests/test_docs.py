@@ -4,6 +4,8 @@ import doctest
 import importlib
 import importlib.util
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,8 @@ def test_page(page):
     blocks = _blocks(page)
     if any("torch" in block for block in blocks):
         pytest.importorskip("torch", reason="torch is not installed: the page shows tensors or modules")
+    if any("jax" in block for block in blocks):
+        pytest.importorskip("jax", reason="jax is not installed: the page shows its functions")
     names: dict = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)
@@ -48,6 +52,10 @@ def test_jax_page():
     names: dict = {}
     for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
         exec(compile(block, "docs/jax.md", "exec"), names)
+
+
+def test_docstrings_of_jax():
+    pytest.importorskip("jax", reason="jax is not installed: the functions are its")
     result = doctest.testmod(importlib.import_module("xpgrad_jax.functional"))
     assert result.attempted > 0
     assert result.failed == 0
@@ -73,6 +81,23 @@ def test_docstrings(module):
     result = doctest.testmod(importlib.import_module(f"xpgrad.{module}"))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_cpp_page(tmp_path):
+    """The C++ program of the page compiles, finds its kernel right, and a wrong one wrong."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not installed: the page shows a test in C++")
+    page = ROOT / "docs" / "vectors.md"
+    names: dict = {}
+    for block in _blocks(page.relative_to(ROOT)):
+        exec(compile(block, page.name, "exec"), names)
+    (tmp_path / "case.h").write_text(names["text"])
+    (program,) = re.findall(r"^```cpp\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    for source, right in ((program, True), (program.replace("- sum", "+ sum"), False)):
+        (tmp_path / "test.cpp").write_text(source)
+        subprocess.run([compiler, "-o", "test", "test.cpp"], cwd=tmp_path, check=True)
+        assert (subprocess.run([tmp_path / "test"], check=False).returncode == 0) == right
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +174,16 @@ def _listed(page, module):
         ("xpgrad.testing", ["testing"]),
         ("xpgrad_torch", ["pytorch"]),
         ("xpgrad_onnx", ["onnx"]),
+        ("xpgrad_jax", ["jax"]),
         ("xpgrad_torch.functional", ["pytorch_functional"]),
     ],
 )
 def test_every_public_name_has_a_page(module, pages):
     if module.startswith("xpgrad_torch"):
         pytest.importorskip("torch", reason="torch is not installed")
-    if module == "xpgrad_onnx":
-        pytest.importorskip("onnx", reason="onnx is not installed")
+    for package in ("jax", "onnx"):
+        if module == f"xpgrad_{package}":
+            pytest.importorskip(package, reason=f"{package} is not installed")
     listed = [name for page in pages for name in _listed(page, module)]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(importlib.import_module(module).__all__) - {"__version__", "functional"}

@@ -5,7 +5,8 @@ Every message names the operator, the argument, the rule and both values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from operator import index as operator_index
 from typing import Any
 
@@ -14,6 +15,30 @@ import numpy as np
 from array_api_compat import device
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def explain(error: Exception, page: str) -> None:
+    """Add to an error, once, a note with the page of the documentation that explains what is expected."""
+    note = f"docs/{page}.md explains what is expected."
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+def explained(page: str) -> Callable[[Callable], Callable]:
+    """Make a function's ValueError and TypeError name a page."""
+
+    def with_page(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except (TypeError, ValueError) as error:
+                explain(error, page)
+                raise
+
+        return call
+
+    return with_page
 
 
 def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any] | None = None) -> Any:

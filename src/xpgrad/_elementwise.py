@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpgrad import engine as engines
-from xpgrad._arguments import check_arrays, check_broadcast, check_given, check_out, check_shape
+from xpgrad._arguments import check_arrays, check_broadcast, check_given, check_out, check_shape, explained
 from xpgrad._computation import Computation
 from xpgrad.engine import Formula
 
@@ -53,6 +53,7 @@ class ElementwiseKernel:
             out,
         )
 
+    @explained("activations")
     def check(self, arrays: Sequence[Any], out: Any = None) -> Computation:
         """The computation of a call, whose arrays are checked."""
         operator, named = self._operator, dict(zip(self._names, arrays, strict=True))

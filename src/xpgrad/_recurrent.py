@@ -24,6 +24,7 @@ from xpgrad._arguments import (
     check_number,
     check_rank,
     check_shape,
+    explain,
     is_list,
 )
 from xpgrad._computation import Computation
@@ -122,8 +123,12 @@ def planned_call(
     """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
     foreign = _foreign.get()
     named = dict(zip(names, arrays, strict=True)) | foreign.arrays
-    options = _as_numbers(operator, {**options, **foreign.options})
-    return planned(compute, operator, named, options, _lengths_of, foreign.seen)
+    try:
+        options = _as_numbers(operator, {**options, **foreign.options})
+        return planned(compute, operator, named, options, _lengths_of, foreign.seen)
+    except (TypeError, ValueError) as error:
+        explain(error, "recurrent")
+        raise
 
 
 def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:

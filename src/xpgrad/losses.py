@@ -18,6 +18,7 @@ from xpgrad._arguments import (
     check_number,
     check_out,
     check_shape,
+    explained,
 )
 from xpgrad._computation import Computation
 from xpgrad._elementwise import ElementwiseKernel
@@ -170,6 +171,7 @@ def softmax_cross_entropy_grad(
 class _CrossEntropy:
     """A checked call: everything lifted, in shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
 
+    @explained("activations")
     def __init__(
         self,
         operator: str,

@@ -8,7 +8,15 @@ from typing import Any
 
 from xpgrad import _row_formulas as formulas
 from xpgrad import engine as engines
-from xpgrad._arguments import check_arrays, check_axis, check_choice, check_given, check_out, check_shape
+from xpgrad._arguments import (
+    check_arrays,
+    check_axis,
+    check_choice,
+    check_given,
+    check_out,
+    check_shape,
+    explained,
+)
 from xpgrad._computation import Computation
 from xpgrad.engine import RowFormula
 
@@ -221,6 +229,20 @@ def _along(
         engine = engines.agreed(arrays)
         if engine is not None and (result := engine.quick_rows(formula, arrays)) is not None:
             return result
+    return _checked(operator, formula, names, arrays, axis, flatten, out)
+
+
+@explained("activations")
+def _checked(
+    operator: str,
+    formula: RowFormula,
+    names: Sequence[str],
+    arrays: Sequence[Any],
+    axis: int,
+    flatten: bool,
+    out: Any,
+) -> Any:
+    """The formula along an axis, for arguments that may be wrong."""
     named = dict(zip(names, arrays, strict=True))
     check_given(operator, named)
     check_choice(operator, "flatten", flatten, (False, True))

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from xpgrad._arguments import as_integer, check_choice, is_list
+from xpgrad._arguments import as_integer, check_choice, explained, is_list
 
 _MOST = 2**31 - 1  # of a stride, a pad and so on: all that is computed of a few fits into 64 bits
 _MOST_ELEMENTS = 2**48  # of an array with its padding: a thousand times what machines hold
@@ -138,6 +138,7 @@ class _Attributes:
         return self.auto_pad in ("SAME_UPPER", "SAME_LOWER")
 
 
+@explained("convolution")
 def conv_geometry(
     operator: str,
     X: Sequence[int],
@@ -184,6 +185,7 @@ def conv_geometry(
     )
 
 
+@explained("convolution")
 def conv_transpose_geometry(
     operator: str,
     X: Sequence[int],

@@ -1,7 +1,7 @@
 """Show what xpgrad runs on here, and what would make it faster.
 
 Versions, engines, CPU, BLAS libraries with their threads and kernel sets, the environment variables that
-set threads, and hints. Nothing leaves this machine, and nothing is changed.
+set threads, what each option is worth, and hints. Nothing leaves this machine, and nothing is changed.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import numpy as np
 
 from xpgrad.engine.process.machine import wants_jit
 
+from . import options
 from .console import table
 
 __all__ = ["add_arguments", "hints", "read_cpu", "run"]
@@ -30,6 +31,8 @@ PACKAGES = (
     "numpy",
     "array-api-compat",
     "torch",
+    "jax",
+    "onnx",
     "numba",
     "array-api-strict",
     "threadpoolctl",
@@ -163,6 +166,8 @@ def hints(report: Report) -> list[Hint]:
         _too_few_threads,
         _openmp_copies,
         _torch,
+        _jax,
+        _onnx,
         _pools,
     )
     return [hint for rule in rules if (hint := rule(report)) is not None]
@@ -251,6 +256,24 @@ def _torch(report: Report) -> Hint | None:
     return Hint(
         "torch is not installed: xpgrad_torch (modules and autograd functions for PyTorch) cannot be used",
         "pip install 'xpgrad[torch]'",
+    )
+
+
+def _jax(report: Report) -> Hint | None:
+    if "jax" in report.versions:
+        return None
+    return Hint(
+        "jax is not installed: xpgrad_jax (functions for JAX's jit, grad and vmap) cannot be used",
+        "pip install 'xpgrad[jax]'",
+    )
+
+
+def _onnx(report: Report) -> Hint | None:
+    if "onnx" in report.versions:
+        return None
+    return Hint(
+        "onnx is not installed: xpgrad_onnx (operators for its evaluator, training graphs) cannot be used",
+        "pip install 'xpgrad[onnx]'",
     )
 
 
@@ -392,25 +415,34 @@ def openblas_function(library: Any, name: str, result: Any) -> Any:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="time what numba, threads and the BLAS are worth here, for some seconds; shown ever after",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the machine and print the report; always 0."""
     report = read_machine()
     found = hints(report)
+    machine = f"{report.cpu.name}, {report.cpu.cores} cores"
+    times = options.measure(machine) if args.measure else options.kept(machine) or options.stated()
     if args.json:
-        print(json.dumps(as_json(report, found), indent=2))
+        print(json.dumps(as_json(report, found, times), indent=2))
     else:
         _print(report, found)
+        _print_options(times, machine)
     return 0
 
 
-def as_json(report: Report, found: Sequence[Hint]) -> dict[str, Any]:
+def as_json(report: Report, found: Sequence[Hint], times: options.Times) -> dict[str, Any]:
     """The report as what JSON can hold."""
     return {
         **report._asdict(),
         "cpu": report.cpu._asdict(),
         "pools": [pool._asdict() for pool in report.pools],
+        "options": times._asdict(),
         "hints": [hint._asdict() for hint in found],
     }
 
@@ -438,3 +470,11 @@ def _print(report: Report, found: Sequence[Hint]) -> None:
     print("What would be faster" if found else "Nothing that xpgrad knows of would make this machine faster.")
     for hint in found:
         print(f"- {hint.what}.\n    {hint.how}")
+
+
+def _print_options(times: options.Times, machine: str) -> None:
+    print()
+    works = next(iter(times.rows.values()))
+    table(f"What options are worth, measured on {times.machine}", ["option", *works], times.lines())
+    if times.machine != machine:
+        print("python -m xpgrad info --measure measures it here.")

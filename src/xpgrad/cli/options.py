@@ -1,0 +1,136 @@
+"""What the options of a machine are worth: two small works, timed with one option after the other.
+
+Each option is tried in a process of its own, since libraries read their settings when they start.
+``python -m xpgrad info --measure`` does it, and keeps the result in the folder of compiled code, from which
+`info` shows it later. Where nothing was measured it shows the times of another machine, options.json beside
+this file, which is such a result.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xpgrad.engine.compiled.cache import cache_folder
+
+from .console import progress
+
+__all__ = ["Times", "kept", "measure", "stated"]
+
+STATED = Path(__file__).with_name("options.json")
+_ROUNDS = 12
+
+
+class Option(NamedTuple):
+    """A setting, the environment variables that make it, and the packages without which it is none."""
+
+    name: str
+    variables: Mapping[str, str] = {}
+    needs: tuple[str, ...] = ()
+    arrays: str = "numpy"
+
+
+_ONE = dict.fromkeys(("XPGRAD_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+OPTIONS = (
+    Option("as it is"),
+    Option("without numba", {"XPGRAD_JIT": "0"}, ("numba",)),
+    Option("in one thread", _ONE),
+    Option("matrix products of our own", {"XPGRAD_PRODUCTS": "own"}, ("numba",)),
+    Option("matrix products of the BLAS", {"XPGRAD_PRODUCTS": "blas"}, ("numba",)),
+    Option("PyTorch's tensors, in its threads", {}, ("torch",), "torch"),
+)
+
+
+class Times(NamedTuple):
+    """Milliseconds of each work by option, and what they were measured on."""
+
+    machine: str
+    rows: dict[str, dict[str, float]]
+
+    def lines(self) -> list[list[str]]:
+        """A line for each option: times, and how many times as long as with the first one."""
+        base = next(iter(self.rows.values()))
+        return [
+            [option, *(f"{ms:.3g} ms, {ms / base[work]:.2f} times" for work, ms in times.items())]
+            for option, times in self.rows.items()
+        ]
+
+
+def _file() -> Path:
+    return cache_folder() / "options.json"
+
+
+def stated() -> Times:
+    """What was measured on another machine."""
+    return Times(**json.loads(STATED.read_text(encoding="utf-8")))
+
+
+def kept(machine: str) -> Times | None:
+    """What was measured on this machine before; None where nothing was."""
+    try:
+        times = Times(**json.loads(_file().read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # none, or one that is damaged
+        return None
+    return times if times.machine == machine else None
+
+
+def measure(machine: str) -> Times:
+    """Time every option that there is here, in some seconds, and keep the times."""
+    rows = {}
+    here = [option for option in OPTIONS if all(find_spec(name) is not None for name in option.needs)]
+    bar = progress(here, "measuring")
+    for option in bar:
+        bar.note(option.name)
+        command = [sys.executable, "-m", "xpgrad.cli.options", option.arrays]
+        done = subprocess.run(
+            command, env=os.environ | option.variables, capture_output=True, text=True, check=True
+        )
+        rows[option.name] = json.loads(done.stdout)
+    times = Times(machine, rows)
+    with contextlib.suppress(OSError):  # a folder that cannot be written
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        _file().write_text(json.dumps(times._asdict(), indent=1), encoding="utf-8")
+    return times
+
+
+def _works(arrays: str) -> dict[str, Callable[[], Any]]:
+    """What is timed, by name."""
+    import xpgrad
+
+    rng = np.random.default_rng(0)
+    shapes = {"X": (50, 32, 64), "W": (1, 256, 64), "R": (1, 256, 64), "dH": (50, 1, 32, 64), "x": (1 << 20,)}
+    given: dict[str, Any] = {
+        name: rng.normal(size=shape).astype(np.float32) / 8 for name, shape in shapes.items()
+    }
+    if arrays == "torch":
+        import torch
+
+        given = {name: torch.from_numpy(values) for name, values in given.items()}
+    X, W, R, dH, x = given.values()
+    return {
+        "LSTM step, 50x32x64x64": lambda: xpgrad.vjp(xpgrad.lstm, X, W, R)[1](dH),
+        "gelu and gradient of 1M": lambda: xpgrad.gelu_grad(xpgrad.gelu(x), x),
+    }
+
+
+def _milliseconds(work: Callable[[], Any]) -> float:
+    """The fastest of some rounds: what else runs on the machine only adds."""
+    work()
+    times = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return round(1e3 * min(times), 4)
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: _milliseconds(work) for name, work in _works(sys.argv[1]).items()}))
