@@ -36,22 +36,12 @@ def test_pages_have_examples():
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page):
     blocks = _blocks(page)
-    if any("torch" in block for block in blocks):
-        pytest.importorskip("torch", reason="torch is not installed: the page shows tensors or modules")
-    if any("jax" in block for block in blocks):
-        pytest.importorskip("jax", reason="jax is not installed: the page shows its functions")
+    for package in ("torch", "jax", "equinox", "flax"):
+        if any(re.search(rf"^ *(import|from) {package}", block, re.M) for block in blocks):
+            pytest.importorskip(package, reason=f"{package} is not installed: the page shows its functions")
     names: dict = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)
-
-
-def test_jax_page():
-    pytest.importorskip("jax", reason="jax is not installed: the page shows its functions")
-    page = (ROOT / "docs/jax.md").read_text(encoding="utf-8")
-    pytest.importorskip("equinox", reason="equinox is not installed: the page shows a layer for it")
-    names: dict = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
-        exec(compile(block, "docs/jax.md", "exec"), names)
 
 
 def test_docstrings_of_jax():
