@@ -82,3 +82,12 @@ def test_command(name):
     )
     assert done.returncode == 0, done.stderr
     assert "before" in done.stdout
+
+
+@pytest.mark.parametrize(("example", "module"), [("flax_lstm", "flax"), ("equinox_gru", "equinox")])
+def test_layers_for_jax_learn_as_the_frameworks_own(example, module):
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    example = load(example)
+    ours, theirs = (example.train(model, 100)[0] for model in example.models())
+    assert sum(ours[-10:]) < 0.7 * sum(ours[:10])
+    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-3
