@@ -116,6 +116,7 @@ def test_results_are_named_tuples_of_the_same_grammar(name: str) -> None:
     states = {"initial_h": "dH0", "initial_c": "dC0"}
     floats = [n for n in parameters(name) if n not in keyword_only(name) and n != "sequence_lens"]
     expected = {states.get(n, f"d{n}") for n in floats}
+    expected |= {"dS"} & {f"d{n}" for n in keyword_only(name)}  # masks have no gradient
     assert set(gradients._fields) == expected
 
 

@@ -49,7 +49,7 @@ def test_is_the_forward_and_the_gradient(
     expected_outputs, expected = run(here)
     for field in outputs._fields:
         assert_close(getattr(outputs, field), getattr(expected_outputs, field), rtol=0, label=field)
-    for field in grads._fields:
+    for field in operator.fields.values():
         assert_close(getattr(grads, field), getattr(expected, field), rtol=0, label=field)
 
 
@@ -83,7 +83,7 @@ def test_cotangents_by_name_and_by_position(
     _, pullback = vjp_of(case)
     by_position = pullback(*(case.cotangents[name] if name in given else None for name in operator.outputs))
     by_name = pullback(**{f"grad_{name}": case.cotangents[name] for name in given})
-    for field in by_name._fields:
+    for field in operator.fields.values():
         assert np.array_equal(getattr(by_name, field), getattr(by_position, field))
         assert bool(np.any(getattr(by_name, field))) == bool(given)
 
@@ -108,13 +108,12 @@ def test_passes_on_what_only_the_gradient_takes(case: Case) -> None:
     assert alone.dW.shape == (3, *full.dW.shape)
 
 
-@pytest.mark.parametrize("position", [3, 4])
-def test_saved_outputs_have_no_cotangent(position: int, case: Case) -> None:
+def test_saved_outputs_have_no_cotangent(case: Case) -> None:
     outputs, pullback = vjp_of(case)
-    cotangents = [None] * position + [np.ones(outputs[position].shape)]
+    cotangents = [None] * 4 + [np.ones(outputs.iofc.shape)]
     message = (
         "^vjp: pullback of lstm got a cotangent for a saved output, "
-        "expected cotangents of H_all, H_t, C_t only$"
+        "expected cotangents of H_all, H_t, C_t, C_all only$"
     )
     with pytest.raises(ValueError, match=message):
         pullback(*cotangents)
@@ -128,7 +127,10 @@ def test_all_five_cotangents_may_be_passed_where_the_saved_ones_are_none(case: C
 
 def test_too_many_cotangents(case: Case) -> None:
     _, pullback = vjp_of(case)
-    message = "^vjp: pullback of lstm got 6 cotangents, expected at most 3: grad_H_all, grad_H_t, grad_C_t$"
+    message = (
+        "^vjp: pullback of lstm got 6 cotangents, "
+        "expected at most 4: grad_H_all, grad_H_t, grad_C_t, grad_C_all$"
+    )
     with pytest.raises(TypeError, match=message):
         pullback(*[None] * 6)
 
@@ -137,7 +139,7 @@ def test_the_same_cotangent_twice(case: Case) -> None:
     _, pullback = vjp_of(case)
     message = (
         "^vjp: pullback of lstm got 'grad_H_all', "
-        "expected each of grad_H_all, grad_H_t, grad_C_t at most once$"
+        "expected each of grad_H_all, grad_H_t, grad_C_t, grad_C_all at most once$"
     )
     with pytest.raises(TypeError, match=message):
         pullback(case.cotangents["H_all"], grad_H_all=case.cotangents["H_all"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,8 @@ class Kernel:
         could be a batch.
     replaced : mapping of str to str, optional
         Operands that the gradient takes although an output in their place does as well: that output.
+    left_out : collection of str
+        Arrays of the kernel, behind all others, that its function in JAX does not take.
     """
 
     def __init__(
@@ -45,9 +47,10 @@ class Kernel:
         *,
         shapes: Mapping[str, str],
         replaced: Mapping[str, str] | None = None,
+        left_out: Collection[str] = (),
     ) -> None:
         parameters = inspect.signature(getattr(xpgrad, name)).parameters.values()
-        arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
+        arrays = [p for p in parameters if p.annotation == "Any" and p.name not in ("out", *left_out)]
         replaced = dict(replaced or {})
         self.name, self.gradient_name = name, f"{name}_grad"
         self.operands = tuple(p.name for p in arrays)
@@ -104,7 +107,8 @@ class Kernel:
         """What was asked for, of all that the gradient returns."""
         if not self._selects:
             return (results,)
-        return tuple(dict(zip(self.graded, results, strict=True))[name] for name in wrt)
+        # behind them stand those of arrays that are left out
+        return tuple(dict(zip(self.graded, results, strict=False))[name] for name in wrt)
 
     # --- the plain way: JAX's own operations
 

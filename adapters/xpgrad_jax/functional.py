@@ -55,10 +55,22 @@ __all__ = [
     "thresholded_relu",
 ]
 
+# Options of the core's recurrent functions that those here do not have. Without S the states have H columns.
+LEFT_OUT = ("S", "recurrent_mask", "zoneout_h", "zoneout_c")
 _LSTM = Kernel(
-    "lstm", xpgrad.LSTMForward._fields, ("grad_H_all", "grad_H_t", "grad_C_t"), shapes=AXES["lstm"]
+    "lstm",
+    xpgrad.LSTMForward._fields,
+    ("grad_H_all", "grad_H_t", "grad_C_t"),
+    shapes={name: axes.replace("J", "H") for name, axes in AXES["lstm"].items()},
+    left_out=LEFT_OUT,
 )
-_GRU = Kernel("gru", xpgrad.GRUForward._fields, ("grad_H_all", "grad_H_t"), shapes=AXES["gru"])
+_GRU = Kernel(
+    "gru",
+    xpgrad.GRUForward._fields,
+    ("grad_H_all", "grad_H_t"),
+    shapes=AXES["gru"],
+    left_out=LEFT_OUT,
+)
 _RNN = Kernel("rnn", xpgrad.RNNForward._fields, ("grad_H_all", "grad_H_t"), shapes=AXES["rnn"])
 _LSTM_CELL = Kernel(
     "lstm_cell", xpgrad.LSTMCellForward._fields, ("grad_H", "grad_C"), shapes=AXES["lstm_cell"]

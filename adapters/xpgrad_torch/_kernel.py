@@ -1,7 +1,7 @@
 """What PyTorch has to know of a kernel of xpgrad and of its gradient: one description for all of its uses."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,8 @@ class Kernel:
     replaced : mapping of str to str, optional
         Operands that the gradient takes although an output in their place does as well: that output. It is
         saved then, and autograd need not keep both.
+    constants : collection of str
+        Operands without a gradient.
     ordered : bool
         Whether the gates of weights may stand in another order than ONNX's, by one more attribute.
     products : bool
@@ -69,6 +71,7 @@ class Kernel:
         *,
         shapes: Mapping[str, str],
         replaced: Mapping[str, str] | None = None,
+        constants: Collection[str] = ("sequence_lens",),
         ordered: bool = False,
         products: bool = False,
         images: bool = False,
@@ -82,7 +85,7 @@ class Kernel:
         self.operands = tuple(p.name for p in arrays)
         self.required = {p.name for p in arrays if p.default is p.empty}
         self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
-        self.differentiable = tuple(name for name in self.operands if name != "sequence_lens")
+        self.differentiable = tuple(name for name in self.operands if name not in constants)
         # What the gradient depends on: not a bias that was only added.
         replaced = dict(replaced or {})
         taken = inspect.signature(getattr(xpgrad, self.gradient_name)).parameters
@@ -292,6 +295,7 @@ class Kernel:
     ) -> dict[str, tuple[int, ...]]:
         """Return the sizes of axes in shapes by name: one each, all of "...", none of an N that lacks."""
         sizes: dict[str, tuple[int, ...]] = {}
+        multiples: dict[str, int] = {}
         for name in [name for name in shapes if name in self.shapes]:
             axes, shape = self.axes(name, attributes), tuple(shapes[name])
             if len(shape) < len([axis for axis in axes if axis not in _OPEN]):
@@ -300,6 +304,12 @@ class Kernel:
             for k, axis in enumerate(axes):
                 if axis.isalpha() or axis in _OPEN:
                     sizes.setdefault(axis, shape[k:] if axis in _OPEN else shape[k : k + 1])
+                elif axis not in multiples:
+                    multiples[axis] = shape[k]
+        for axis, size in multiples.items():  # where no array has the axis itself
+            symbol = axis.lstrip("0123456789")
+            if symbol and symbol not in sizes:
+                sizes[symbol] = (size // int(axis.removesuffix(symbol)),)
         return sizes
 
     def shape(

@@ -94,18 +94,24 @@ def _run_segments(
     starts = list(range(0, max(total, 1), steps))
     if attributes["direction"] == "reverse":
         starts.reverse()
-    pieces = {}
+    timed = [name for name in operands if "T" in kernel.axes(name, attributes)]
+    pieces: dict[int, dict[str, Tensor]] = {}
     for start in starts:
         count = min(steps, total - start)
-        segment = operands | {"X": _narrow(kernel, "X", X, attributes, "T", start, count)}
+        segment = operands | {
+            name: _narrow(kernel, name, operands[name], attributes, "T", start, count) for name in timed
+        }
         if lengths is not None:
             segment["sequence_lens"] = (lengths - start).clamp(0, count)
         outputs = apply(kernel, list(segment.values()), attributes, again=True, **asked)
         by_name = dict(zip(kernel.outputs, outputs, strict=False))
-        pieces[start] = by_name["H_all"]
+        pieces[start] = by_name
         operands = operands | {name: by_name[end] for name, end in _ENDS.items() if name in operands}
-    time = kernel.axes("H_all", attributes).index("T")
-    return torch.cat([pieces[start] for start in sorted(pieces)], time), *outputs[1:]
+    for name in by_name:  # of the outputs over time all pieces, of the others those of the last segment
+        axes = kernel.axes(name, attributes)
+        if "T" in axes:
+            by_name[name] = torch.cat([pieces[start][name] for start in sorted(pieces)], axes.index("T"))
+    return tuple(by_name.values())
 
 
 def _narrow(

@@ -139,10 +139,16 @@ class Layers(Recurrent, nn.RNNBase):
     """
 
     save: str | int = "all"
+    recurrent_dropout: float = 0.0
     weight_ih_l0: Tensor
 
     def _set_options(self, **options: Any) -> None:
         check_save(self._NAME, options["save"])
+        dropped = options.get("recurrent_dropout", 0.0)
+        if not _is_share(dropped) or dropped == 1:
+            raise ValueError(
+                f"{self._NAME}: recurrent_dropout is {dropped!r}, expected a number of at least 0 and below 1"
+            )
         super()._set_options(**options)
 
     def _gradient_attributes(self) -> dict[str, Any]:
@@ -153,7 +159,7 @@ class Layers(Recurrent, nn.RNNBase):
         input: Tensor | PackedSequence,  # noqa: A002, PyTorch's name for it
         hx: Any = None,
         lengths: Any = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, ...]:
         """Run the layers over a batch of sequences.
 
         Parameters
@@ -171,6 +177,8 @@ class Layers(Recurrent, nn.RNNBase):
         -------
         output, h_n or (h_n, c_n)
             As PyTorch's module returns them; a packed `output` where `input` is packed.
+        cells
+            With ``return_cell_states=True``: the cell states of the last layer, laid out as `output`.
         """
         if isinstance(input, PackedSequence):
             if lengths is not None:
@@ -194,10 +202,13 @@ class Layers(Recurrent, nn.RNNBase):
         states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
         if single and states is not None:
             states = tuple(state.unsqueeze(1) for state in states)
-        output, finals = self._run_layers(X, self._lengths_tensor(lengths, X), states)
+        sequences, finals = self._run_layers(X, self._lengths_tensor(lengths, X), states)
         if single:
-            return output.squeeze(1), self._join(tuple(state.squeeze(1) for state in finals))
-        return output.transpose(0, 1) if self.batch_first else output, self._join(finals)
+            sequences, finals = (tuple(x.squeeze(1) for x in part) for part in (sequences, finals))
+        elif self.batch_first:
+            sequences = tuple(x.transpose(0, 1) for x in sequences)
+        output, *more = sequences
+        return output, self._join(finals), *more
 
     def flatten_parameters(self) -> None:
         """Do nothing: only cuDNN needs its weights in one block of memory, xpgrad's kernels do not."""
@@ -237,7 +248,7 @@ class Layers(Recurrent, nn.RNNBase):
             )
         return lengths
 
-    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[Any, ...]:
         """Run the layers over the padded form of a packed sequence, its sequences from long to short."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         if data.dim() != 2:
@@ -247,45 +258,59 @@ class Layers(Recurrent, nn.RNNBase):
         if states is not None and sorted_indices is not None:
             states = tuple(state.index_select(1, sorted_indices) for state in states)
         X, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
-        output, finals = self._run_layers(X, lengths.to(X.device), states, lengths)
+        sequences, finals = self._run_layers(X, lengths.to(X.device), states, lengths)
         if unsorted_indices is not None:
             finals = tuple(state.index_select(1, unsorted_indices) for state in finals)
-        data = pack_padded_sequence(output, lengths).data
-        return PackedSequence(data, batch_sizes, sorted_indices, unsorted_indices), self._join(finals)
+        output, *more = (
+            PackedSequence(
+                pack_padded_sequence(x, lengths).data, batch_sizes, sorted_indices, unsorted_indices
+            )
+            for x in sequences
+        )
+        return output, self._join(finals), *more
 
     def _run_layers(
         self, X: Tensor, lengths: Tensor | None, states: States | None, packed_lengths: Tensor | None = None
-    ) -> tuple[Tensor, States]:
-        """Run the layers one after the other on a (T, N, I) input; `packed_lengths` as given to a packing."""
+    ) -> tuple[States, States]:
+        """Run the layers one after the other on a (T, N, I) input; `packed_lengths` as given to a packing.
+
+        Return the last layer's sequences, its output first, and the final states of all.
+        """
         finals = []
+        sequences: States = (X,)
         for layer in range(self.num_layers):
+            X = sequences[0]
             if layer and self.dropout and self.training:
                 X = _dropout(X, self.dropout, packed_lengths)
             rows = slice(layer * self._directions(), (layer + 1) * self._directions())
-            X, final = self._run_layer(layer, X, lengths, [state[rows] for state in states or ()])
+            sequences, final = self._run_layer(layer, X, lengths, [state[rows] for state in states or ()])
             finals.append(final)
         if len(finals) == 1:
-            return X, finals[0]
-        return X, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
+            return sequences, finals[0]
+        return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
 
     def _run_layer(
         self, layer: int, X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
-    ) -> tuple[Tensor, States]:
-        """Run both directions of one layer."""
-        parameters = self._parameters_of(layer)
+    ) -> tuple[States, States]:
+        """Run both directions of one layer: its sequences and its final states."""
+        parameters, masks = self._parameters_of(layer), self._masks(X)
         if not has_expanded(parameters.values()):
-            return self._run_layer_on(parameters, layer, X, lengths, states)
-        arrays, count = [X, lengths, *states, *parameters.values()], len(states)
+            return self._run_layer_on(parameters, layer, X, lengths, states, masks)
+        count = len(states)
+        own = count + len(masks)
+        arrays = [X, lengths, *states, *masks.values(), *parameters.values()]
 
         def run(X: Tensor, lengths: Tensor | None, *rest: Tensor) -> States:
-            given = dict(zip(parameters, rest[count:], strict=True))
-            output, finals = self._run_layer_on(given, layer, X, lengths, rest[:count])
-            return output, *finals
+            drawn = dict(zip(masks, rest[count:own], strict=True))
+            given = dict(zip(parameters, rest[own:], strict=True))
+            sequences, finals = self._run_layer_on(given, layer, X, lengths, rest[:count], drawn)
+            return *sequences, *finals
 
-        axes = [1, 0, *(1 for _ in states), *(None for _ in parameters)]
-        output_axes = (1,) * (1 + len(self._STATES))
-        output, *finals = run_expanded(self._NAME, run, arrays, axes, output_axes)
-        return output, tuple(finals)
+        axes: list[int | None] = [1, 0, *(1 for _ in states), *(x.dim() - 2 for x in masks.values())]
+        axes += [None] * len(parameters)
+        kept = self._sequences()
+        results = run_expanded(self._NAME, run, arrays, axes, (1,) * (kept + len(self._STATES)))
+        return results[:kept], results[kept:]
 
     def _run_layer_on(
         self,
@@ -294,15 +319,45 @@ class Layers(Recurrent, nn.RNNBase):
         X: Tensor,
         lengths: Tensor | None,
         states: Sequence[Tensor],
-    ) -> tuple[Tensor, States]:
-        """Run both directions of one layer with parameters by their names."""
+        masks: Mapping[str, Tensor],
+    ) -> tuple[States, States]:
+        """Run both directions of one layer with parameters and masks by their names."""
         initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
-        operands = {"X": X, **self._onnx_weights(layer, parameters), **initial}
+        operands = {"X": X, **self._onnx_weights(layer, parameters), **initial, **masks}
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
-        H_all, *finals = self._run_kernel(**operands, sequence_lens=lengths)
-        output = H_all.transpose(1, 2).flatten(2) if self.bidirectional else H_all.squeeze(1)
-        return output, tuple(finals)
+        H_all, *rest = self._run_kernel(**operands, sequence_lens=lengths)
+        count = len(self._STATES)
+        sequences = (H_all, *rest[count:])[: self._sequences()]
+        if self.bidirectional:
+            return tuple(x.transpose(1, 2).flatten(2) for x in sequences), tuple(rest[:count])
+        return tuple(x.squeeze(1) for x in sequences), tuple(rest[:count])
+
+    def _sequences(self) -> int:
+        """Return how many sequences the module returns: its output, and more where asked for."""
+        return 1
+
+    def _masks(self, X: Tensor) -> dict[str, Tensor]:
+        """Return the masks of a layer by the names of the kernel's operands, for X (T, N, I).
+
+        In training they are drawn, from PyTorch's generator; else a share to keep is its expectation, and
+        nothing is dropped.
+        """
+        T, N, D = X.shape[0], X.shape[1], self._directions()
+        hidden, *cell = self._state_sizes()
+        masks = {}
+        if self.training and self.recurrent_dropout:
+            kept = 1 - self.recurrent_dropout
+            masks["recurrent_mask"] = _drawn(X, kept, (D, N, hidden)) / kept
+        for name, p, size in zip(_ZONEOUTS, reversed(self._shares()), (hidden, *cell), strict=False):
+            if p:
+                shape = (T, D, N, size)
+                masks[name] = _drawn(X, p, shape) if self.training else X.new_full(shape, p)
+        return masks
+
+    def _shares(self) -> tuple[float, ...]:
+        """Return zoneout's probabilities: of the cell state where there is one, and of the hidden state."""
+        return (0.0,)
 
     def _operand_parts(self) -> dict[str, list[str]]:
         """Return what the parameters that ONNX's operands are stacked of are called, without a suffix."""
@@ -408,6 +463,25 @@ class Cell(Recurrent, nn.RNNCellBase):
     def _smallest_operands(self) -> list[np.ndarray]:
         weights = np.zeros((len(self._GATE_ORDER), 1))
         return [np.zeros((1, 1))] * (1 + len(self._STATES)) + [weights, weights]
+
+
+_ZONEOUTS = ("zoneout_h", "zoneout_c")
+
+
+def _is_share(p: Any) -> bool:
+    """Tell whether p is a probability."""
+    return isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1
+
+
+def check_zoneout(operator: str, zoneout: Any, p: Any) -> None:
+    """Raise ValueError for an option `zoneout` with a part p that is no probability."""
+    if not _is_share(p):
+        raise ValueError(f"{operator}: zoneout is {zoneout!r}, expected a number from 0 to 1 for each state")
+
+
+def _drawn(X: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
+    """Draw ones with the probability p, else zeros, in the dtype of X."""
+    return (torch.rand(shape, device=X.device) < p).to(X.dtype)
 
 
 def _holder(option: str) -> str:

@@ -95,12 +95,14 @@ __all__ = [
     "thresholded_relu",
 ]
 
+_MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")  # which have no gradient
 _LSTM = registered(
     Kernel(
         "lstm",
         xpgrad.LSTMForward._fields,
-        ("grad_H_all", "grad_H_t", "grad_C_t"),
+        ("grad_H_all", "grad_H_t", "grad_C_t", "grad_C_all"),
         shapes=AXES["lstm"],
+        constants=("sequence_lens", *_MASKS),
         ordered=True,
     )
 )
@@ -110,6 +112,7 @@ _GRU = registered(
         xpgrad.GRUForward._fields,
         ("grad_H_all", "grad_H_t"),
         shapes={**AXES["gru"], "products": "T D N H"},
+        constants=("sequence_lens", *_MASKS),
         ordered=True,
         products=True,
     )
@@ -178,6 +181,13 @@ def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
+def check_masks(operator: str, masks: Sequence[Tensor | None]) -> None:
+    """Raise ValueError for a mask whose gradient is asked for."""
+    for name, mask in zip(_MASKS, masks, strict=False):
+        if isinstance(mask, Tensor) and mask.requires_grad:
+            raise ValueError(f"{operator}: {name} requires a gradient, expected a mask, which has none")
+
+
 def lstm(
     X: Tensor,
     W: Tensor,
@@ -195,6 +205,10 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: Tensor | None = None,
+    recurrent_mask: Tensor | None = None,
+    zoneout_h: Tensor | None = None,
+    zoneout_c: Tensor | None = None,
     peephole: str = "full",
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -220,6 +234,13 @@ def lstm(
         Peephole weights, (D, 3H), in order i o f.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
         The attributes of `xpgrad.lstm`.
+    S : Tensor, optional
+        Projection of the output, (D, proj, H); H_all, H_t, initial_h and the last axis of R have the width
+        proj then.
+    recurrent_mask : Tensor, optional
+        Multiplies the state on its way into R, (D, N, H or proj). No gradient, as of the next two.
+    zoneout_h, zoneout_c : Tensor, optional
+        Share of the old states that stays at each step, (T, D, N, H or proj) and (T, D, N, H).
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` leaves out the path from the peepholes into the cell
         state, as ONNX Runtime's LSTMGrad does.
@@ -265,8 +286,10 @@ def lstm(
         "layout": layout,
     }
     lengths = lengths_tensor("lstm", "sequence_lens", sequence_lens)
-    operands = (X, W, R, B, lengths, initial_h, initial_c, P)
-    H_all, H_t, C_t = apply_sequence(_LSTM, operands, attributes, save, peephole=peephole)
+    masks = (recurrent_mask, zoneout_h, zoneout_c)
+    check_masks("lstm", masks)
+    operands = (X, W, R, B, lengths, initial_h, initial_c, P, S, *masks)
+    H_all, H_t, C_t, _ = apply_sequence(_LSTM, operands, attributes, save, peephole=peephole)
     return H_all, H_t, C_t
 
 
@@ -285,6 +308,8 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: Tensor | None = None,
+    zoneout_h: Tensor | None = None,
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX GRU as a differentiable function of PyTorch tensors.
@@ -310,6 +335,10 @@ def gru(
     linear_before_reset : {0, 1}
         Where the reset gate multiplies: 1 behind the recurrent product, as in `torch.nn.GRU`; 0 in front of
         it, ONNX's default.
+    recurrent_mask : Tensor, optional
+        Multiplies the state on its way into R, (D, N, H). No gradient, as of the next.
+    zoneout_h : Tensor, optional
+        Share of the old state that stays at each step, (T, D, N, H).
     save : "all", "states" or int
         As in `lstm`; ``"all"`` is 5H numbers a step and sequence.
 
@@ -349,7 +378,9 @@ def gru(
         "layout": layout,
     }
     lengths = lengths_tensor("gru", "sequence_lens", sequence_lens)
-    H_all, H_t = apply_sequence(_GRU, (X, W, R, B, lengths, initial_h), attributes, save)
+    masks = (recurrent_mask, zoneout_h)
+    check_masks("gru", masks)
+    H_all, H_t = apply_sequence(_GRU, (X, W, R, B, lengths, initial_h, *masks), attributes, save)
     return H_all, H_t
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from xpgrad_torch._recurrent import Cell, Layers, Recurrent, States
-from xpgrad_torch._stacked import Stacked, joined_by_name
+from xpgrad_torch._recurrent import Cell, Layers, Recurrent, check_zoneout
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
 
@@ -117,8 +116,7 @@ class LSTM(_LSTMOptions, Layers):
     Parameters
     ----------
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
-        As in `torch.nn.LSTM`. With `proj_size` the projection is multiplied into the recurrence weights:
-        the same function, but the product in the time loop has the full hidden size.
+        As in `torch.nn.LSTM`.
     peephole : bool
         Add peepholes: parameters ``weight_peephole_l{k}{_reverse}``, (3H,), for the gates i o f.
     peephole_gradient : {"full", "truncated"}
@@ -134,6 +132,16 @@ class LSTM(_LSTMOptions, Layers):
     save : "all", "states" or int
         What is kept for the gradient: all gates, only what they are rebuilt from, or the states of every
         k-th step. See `xpgrad_torch.functional.lstm`.
+    zoneout : tuple of float
+        Probabilities (p_c, p_h) with which an element of the cell and of the hidden state keeps its old value
+        at a step: c = z ⊙ c' + (1 - z) ⊙ c_new, and so h; h_new is made of c_new. In training z is drawn
+        from PyTorch's generator, in evaluation it is the probability itself.
+    recurrent_dropout : float
+        Probability with which an element of h' is zero where it meets the recurrence weights, the same
+        elements at every step; the others are divided by its complement. In training alone.
+    return_cell_states : bool
+        Return a third result: the cell states of the last layer at all steps, laid out as the output, with
+        hidden_size columns for each direction.
 
     Raises
     ------
@@ -144,7 +152,9 @@ class LSTM(_LSTMOptions, Layers):
     Notes
     -----
     Source: Hochreiter and Schmidhuber, Long Short-Term Memory (1997); Gers and Schmidhuber, Recurrent Nets
-    that Time and Count (2000) for the peepholes; the operator LSTM of the ONNX specification.
+    that Time and Count (2000) for the peepholes; Krueger et al., Zoneout (2017); Gal and Ghahramani, A
+    Theoretically Grounded Application of Dropout in Recurrent Neural Networks (2016), for recurrent dropout;
+    the operator LSTM of the ONNX specification.
 
     Examples
     --------
@@ -171,7 +181,10 @@ class LSTM(_LSTMOptions, Layers):
             self, input: PackedSequence, hx: Any = None
         ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]: ...
 
-    _OPTIONS = (*_LSTMOptions._OPTIONS, "save")
+    _OPTIONS = (*_LSTMOptions._OPTIONS, "save", "zoneout", "recurrent_dropout", "return_cell_states")
+
+    zoneout: tuple[float, float] = (0.0, 0.0)
+    return_cell_states: bool = False
 
     def __init__(
         self,
@@ -194,6 +207,9 @@ class LSTM(_LSTMOptions, Layers):
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
         save: str | int = "all",
+        zoneout: tuple[float, float] = (0.0, 0.0),
+        recurrent_dropout: float = 0.0,
+        return_cell_states: bool = False,
     ) -> None:
         factory = {"device": device, "dtype": dtype}
         nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.LSTM can be made
@@ -218,38 +234,43 @@ class LSTM(_LSTMOptions, Layers):
             activation_alpha=activation_alpha,
             activation_beta=activation_beta,
             save=save,
+            zoneout=zoneout,
+            recurrent_dropout=recurrent_dropout,
+            return_cell_states=return_cell_states,
         )
         if peephole:
             suffixes = [suffix for layer in range(num_layers) for suffix in self._suffixes(layer)]
             self._add_peepholes([f"weight_peephole_{suffix}" for suffix in suffixes], factory)
 
+    def _set_options(self, **options: Any) -> None:
+        zoneout = options["zoneout"]
+        if not isinstance(zoneout, tuple | list) or len(zoneout) != 2:
+            raise TypeError(f"LSTM: zoneout is {zoneout!r}, expected two numbers (p_c, p_h)")
+        for p in zoneout:
+            check_zoneout("LSTM", zoneout, p)
+        if not isinstance(options["return_cell_states"], bool):
+            raise TypeError(
+                f"LSTM: return_cell_states is {options['return_cell_states']!r}, expected True or False"
+            )
+        super()._set_options(**options | {"zoneout": tuple(zoneout)})
+
+    def _shares(self) -> tuple[float, ...]:
+        return self.zoneout
+
+    def _sequences(self) -> int:
+        return 1 + self.return_cell_states
+
     def _state_sizes(self) -> tuple[int, ...]:
         return self.proj_size or self.hidden_size, self.hidden_size
 
     def _operand_parts(self) -> dict[str, list[str]]:
-        """Return also those of the peepholes P and of the projection S, which ONNX does not have."""
+        """Return also those of the peepholes P and of the projection S."""
         parts = super()._operand_parts()
         if self.peephole:
             parts["P"] = ["weight_peephole"]
         if self.proj_size:
             parts["S"] = ["weight_hr"]
         return parts
-
-    def _run_kernel(self, **operands: Any) -> States:
-        S = operands.pop("S", None)
-        if S is None:
-            return super()._run_kernel(**operands)
-        S, operands = S.joined() if isinstance(S, Stacked) else S, joined_by_name(operands)
-        X, W, R, lengths = (operands[name] for name in ("X", "W", "R", "sequence_lens"))
-        h_0 = operands.pop("initial_h", None)
-        operands["R"] = R @ S
-        if h_0 is not None:
-            operands["X"], operands["W"] = _with_first_state(X, W, R, h_0, lengths)
-        H_all, H_t, C_t = super()._run_kernel(**operands)
-        H_all, H_t = H_all @ S.mT, H_t @ S.mT
-        if h_0 is not None and lengths is not None:
-            H_t = torch.where((lengths == 0)[:, None], h_0, H_t)
-        return H_all, H_t, C_t
 
 
 class GRU(_GRUOptions, Layers):
@@ -282,6 +303,11 @@ class GRU(_GRUOptions, Layers):
     save : "all", "states" or int
         What is kept for the gradient: all gates, only what they are rebuilt from, or the states of every
         k-th step. See `xpgrad_torch.functional.gru`.
+    zoneout : float
+        Probability with which an element of the state keeps its old value at a step: z ⊙ h' + (1 - z) ⊙ h. In
+        training z is drawn from PyTorch's generator, in evaluation it is the probability itself.
+    recurrent_dropout : float
+        As in `LSTM`.
     proj_size : None
         A GRU has no projection: any number is an error, as in `torch.nn.GRU`.
 
@@ -316,7 +342,9 @@ class GRU(_GRUOptions, Layers):
         @overload
         def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
 
-    _OPTIONS = (*_GRUOptions._OPTIONS, "save")
+    _OPTIONS = (*_GRUOptions._OPTIONS, "save", "zoneout", "recurrent_dropout")
+
+    zoneout: float = 0.0
 
     def __init__(
         self,
@@ -336,6 +364,8 @@ class GRU(_GRUOptions, Layers):
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
         save: str | int = "all",
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
         proj_size: int | None = None,
     ) -> None:
         if proj_size is not None:
@@ -360,7 +390,16 @@ class GRU(_GRUOptions, Layers):
             activation_alpha=activation_alpha,
             activation_beta=activation_beta,
             save=save,
+            zoneout=zoneout,
+            recurrent_dropout=recurrent_dropout,
         )
+
+    def _set_options(self, **options: Any) -> None:
+        check_zoneout("GRU", options["zoneout"], options["zoneout"])
+        super()._set_options(**options)
+
+    def _shares(self) -> tuple[float, ...]:
+        return (self.zoneout,)
 
 
 class RNN(_RNNOptions, Layers):
@@ -682,22 +721,3 @@ class RNNCell(_RNNOptions, Cell, nn.RNNCell):
             activation_alpha=activation_alpha,
             activation_beta=activation_beta,
         )
-
-
-def _with_first_state(
-    X: Tensor, W: Tensor, R: Tensor, h_0: Tensor, lengths: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Make a projected h_0, which no hidden state need project to, an input of each direction's first step.
-
-    X (T, N, I) gets one group of columns per direction, h_0 at that direction's first step and zero
-    elsewhere, and W the matching columns from R: W x + R h_0 is one product then.
-    """
-    steps = torch.arange(X.shape[0], device=X.device)[:, None]
-    last = X.shape[0] - 1 if lengths is None else lengths - 1
-    columns = [X]
-    rows = []
-    for d, h in enumerate(h_0):
-        first = steps == (last if d else 0)
-        columns.append(torch.where(first[..., None], h, torch.zeros_like(h)))
-        rows.append(torch.cat([R[d] if e == d else torch.zeros_like(R[d]) for e in range(len(R))], dim=-1))
-    return torch.cat(columns, dim=-1), torch.cat((W, torch.stack(rows)), dim=-1)

@@ -24,15 +24,6 @@ class _Replacement(NamedTuple):
     why_not: Callable[[nn.Module], str | None] = lambda module: None
 
 
-def _projected(module: nn.Module) -> str | None:
-    if module.proj_size:
-        return (
-            f"an LSTM with proj_size = {module.proj_size} stays torch.nn.LSTM, expected proj_size = 0: "
-            "xpgrad_torch.LSTM computes the same, but slower"
-        )
-    return None
-
-
 def _not_real(module: nn.Module) -> str | None:
     weight: Any = module.weight
     if not weight.dtype.is_floating_point:
@@ -53,7 +44,7 @@ _REPLACEMENTS: _Table = {
     nn.ConvTranspose2d: _Replacement(convolution.ConvTranspose2d, _not_real),
     nn.ConvTranspose3d: _Replacement(convolution.ConvTranspose3d, _not_real),
     nn.GRU: _Replacement(modules.GRU),
-    nn.LSTM: _Replacement(modules.LSTM, _projected),
+    nn.LSTM: _Replacement(modules.LSTM),
     nn.RNN: _Replacement(modules.RNN),
 }
 # What is replaced where it is asked for.
@@ -128,10 +119,10 @@ def swap(
     """Replace the modules in a model that xpgrad has a drop-in for.
 
     Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
-    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a
-    warning, an LSTM with a `proj_size`, which PyTorch does faster, and convolutions of complex numbers. A
-    replacement has the very parameters of the module that it replaces, so optimizers keep working, and its
-    training flag and hooks. A module that stands in several places has one replacement in all of them.
+    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a warning,
+    convolutions of complex numbers. A replacement has the very parameters of the module that it replaces, so
+    optimizers keep working, and its training flag and hooks. A module that stands in several places has one
+    replacement in all of them.
 
     Parameters
     ----------

@@ -192,6 +192,7 @@ class LSTMGrads(NamedTuple, Generic[_T]):
     dH0: _T
     dC0: _T
     dP: _T | _MaybeNone
+    dS: _T | _MaybeNone
 
 class PReLUGrads(NamedTuple, Generic[_T]):
     dX: _T
@@ -530,6 +531,8 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: NDArray[_S] | None = None,
+    zoneout_h: NDArray[_S] | None = None,
 ) -> GRUForward[NDArray[_S]]: ...
 @overload
 def gru(
@@ -547,6 +550,8 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: _A | None = None,
+    zoneout_h: _A | None = None,
 ) -> GRUForward[_A]: ...
 @overload
 def gru_cell(
@@ -672,6 +677,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: NDArray[_S] | None = None,
+    zoneout_h: NDArray[_S] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
@@ -696,6 +703,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: NDArray[_S] | None = None,
+    zoneout_h: NDArray[_S] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
@@ -720,6 +729,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: _A | None = None,
+    zoneout_h: _A | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: None = None,
@@ -744,6 +755,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: _A | None = None,
+    zoneout_h: _A | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
@@ -839,6 +852,10 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: NDArray[_S] | None = None,
+    recurrent_mask: NDArray[_S] | None = None,
+    zoneout_h: NDArray[_S] | None = None,
+    zoneout_c: NDArray[_S] | None = None,
 ) -> LSTMForward[NDArray[_S]]: ...
 @overload
 def lstm(
@@ -858,6 +875,10 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: _A | None = None,
+    recurrent_mask: _A | None = None,
+    zoneout_h: _A | None = None,
+    zoneout_c: _A | None = None,
 ) -> LSTMForward[_A]: ...
 @overload
 def lstm_cell(
@@ -999,6 +1020,7 @@ def lstm_grad(
     grad_H_all: NDArray[_S] | None = None,
     grad_H_t: NDArray[_S] | None = None,
     grad_C_t: NDArray[_S] | None = None,
+    grad_C_all: NDArray[_S] | None = None,
     B: NDArray[_S] | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
@@ -1011,6 +1033,10 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: NDArray[_S] | None = None,
+    recurrent_mask: NDArray[_S] | None = None,
+    zoneout_h: NDArray[_S] | None = None,
+    zoneout_c: NDArray[_S] | None = None,
     peephole: str = "full",
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
@@ -1028,6 +1054,7 @@ def lstm_grad(
     grad_H_all: NDArray[_S] | None = None,
     grad_H_t: NDArray[_S] | None = None,
     grad_C_t: NDArray[_S] | None = None,
+    grad_C_all: NDArray[_S] | None = None,
     B: NDArray[_S] | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
@@ -1040,6 +1067,10 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: NDArray[_S] | None = None,
+    recurrent_mask: NDArray[_S] | None = None,
+    zoneout_h: NDArray[_S] | None = None,
+    zoneout_c: NDArray[_S] | None = None,
     peephole: str = "full",
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
@@ -1057,6 +1088,7 @@ def lstm_grad(
     grad_H_all: _A | None = None,
     grad_H_t: _A | None = None,
     grad_C_t: _A | None = None,
+    grad_C_all: _A | None = None,
     B: _A | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
@@ -1069,6 +1101,10 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: _A | None = None,
+    recurrent_mask: _A | None = None,
+    zoneout_h: _A | None = None,
+    zoneout_c: _A | None = None,
     peephole: str = "full",
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
@@ -1086,6 +1122,7 @@ def lstm_grad(
     grad_H_all: _A | None = None,
     grad_H_t: _A | None = None,
     grad_C_t: _A | None = None,
+    grad_C_all: _A | None = None,
     B: _A | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
@@ -1098,6 +1135,10 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: _A | None = None,
+    recurrent_mask: _A | None = None,
+    zoneout_h: _A | None = None,
+    zoneout_c: _A | None = None,
     peephole: str = "full",
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
@@ -1572,6 +1613,10 @@ class _Lstm(Protocol):
         clip: float | None = None,
         input_forget: bool = False,
         layout: int = 0,
+        S: NDArray[np.float64] | None = None,
+        recurrent_mask: NDArray[np.float64] | None = None,
+        zoneout_h: NDArray[np.float64] | None = None,
+        zoneout_c: NDArray[np.float64] | None = None,
     ) -> LSTMForward[NDArray[np.float64]]: ...
 
 class _Gru(Protocol):
@@ -1591,6 +1636,8 @@ class _Gru(Protocol):
         clip: float | None = None,
         linear_before_reset: int = 0,
         layout: int = 0,
+        recurrent_mask: NDArray[np.float64] | None = None,
+        zoneout_h: NDArray[np.float64] | None = None,
     ) -> GRUForward[NDArray[np.float64]]: ...
 
 class _LstmCell(Protocol):

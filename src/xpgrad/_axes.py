@@ -1,9 +1,9 @@
 """The axes of every kernel's operands and outputs, for adapters.
 
-T time, N batch, I input, H hidden, D directions, C and O channels; ``4H`` is four times as many. What stands
-last may be ``"..."``, any number of axes that are the same in all arrays that have them, or ``"?"``, axes
-whose sizes take a computation. Arrays without N are parameters, of whose gradient the kernel has a
-``per_sample`` form. An operand without an entry is broadcast.
+T time, N batch, I input, H hidden, J what an LSTM's state is projected to (H where it is not), D directions,
+C and O channels; ``4H`` is four times as many. What stands last may be ``"..."``, any number of axes that are
+the same in all arrays that have them, or ``"?"``, axes whose sizes take a computation. Arrays without N are
+parameters, of whose gradient the kernel has a ``per_sample`` form. An operand without an entry is broadcast.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Mapping
 __all__ = ["AXES", "ELEMENTWISE"]
 
 
-def _sequence(gates: int, more: Mapping[str, str]) -> dict[str, str]:
+def _sequence(gates: int, more: Mapping[str, str], state: str = "H") -> dict[str, str]:
     rows, biases = f"{gates}H" if gates > 1 else "H", f"{2 * gates}H"
     return {
         "X": "T N I",
         "W": f"D {rows} I",
-        "R": f"D {rows} H",
+        "R": f"D {rows} {state}",
         "B": f"D {biases}",
         "sequence_lens": "N",
-        "initial_h": "D N H",
-        "H_all": "T D N H",
-        "H_t": "D N H",
+        "initial_h": f"D N {state}",
+        "H_all": f"T D N {state}",
+        "H_t": f"D N {state}",
         **more,
     }
 
@@ -42,9 +42,11 @@ ELEMENTWISE: Mapping[str, str] = {"X": "...", "Y": "..."}
 AXES: Mapping[str, Mapping[str, str]] = {
     "lstm": _sequence(
         4,
-        {"P": "D 3H", "initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"},
+        {"P": "D 3H", "initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "iofc": "T D N 4H"}
+        | {"S": "D J H", "recurrent_mask": "D N J", "zoneout_h": "T D N J", "zoneout_c": "T D N H"},
+        "J",
     ),
-    "gru": _sequence(3, {"zrh": "T D N 3H"}),
+    "gru": _sequence(3, {"zrh": "T D N 3H", "recurrent_mask": "D N H", "zoneout_h": "T D N H"}),
     "rnn": _sequence(1, {}),
     "lstm_cell": _cell(4, {"P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"}),
     "gru_cell": _cell(3, {"zrh": "N 3H"}),

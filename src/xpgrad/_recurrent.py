@@ -34,10 +34,17 @@ from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 from xpgrad.engine.programs.recorder import CannotRecordError, Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
-_PARAMETERS = frozenset(("W", "R", "B", "P"))
+_PARAMETERS = frozenset(("W", "R", "B", "P", "S"))
 # Samples whose norms are computed together, at least: the loop's products need rows. And at most in a
 # program, which has products for each.
 _LEAST_SAMPLES, _MOST_SAMPLES = 16, 1024
+
+
+# Arrays over time and states that some calls have, with their widths in units of H; and those of all arrays
+# that are as wide as the hidden state, which a projection makes another width.
+_OPTIONAL_OVER_TIME = {"grad_H_all": 1, "grad_C_all": 1, "zoneout_h": 1, "zoneout_c": 1}
+_OPTIONAL_STATES = ("recurrent_mask",)
+_HIDDEN = {"initial_h", "H_all", "grad_H_all", "grad_H_t", "zoneout_h", *_OPTIONAL_STATES}
 
 
 def units(count: int) -> str:
@@ -169,8 +176,9 @@ class RecurrentCall:
     gates : int
         How many gates: 4 for the LSTM, 3 for the GRU, 1 for the RNN.
     arrays : mapping of str to array or None
-        All arrays by name. X, W, R, B, sequence_lens and P are as the operators have them, grad_H_all is the
-        cotangent of the output, sample_weight (N,) what each sample's gradients are multiplied with.
+        All arrays by name. X, W, R, B, sequence_lens, P, S, recurrent_mask, zoneout_h and zoneout_c are as
+        the operators have them, grad_H_all and grad_C_all are cotangents over time, sample_weight (N,) is
+        what each sample's gradients are multiplied with.
     states, cotangents : sequence of str
         Which of them are initial states, and cotangents of final ones.
     saved : mapping of str to int
@@ -193,6 +201,8 @@ class RecurrentCall:
         The namespace and the engine that the kernel computes with.
     T, N, I, H, D : int
         Sizes.
+    state_width : int
+        Width of the hidden state: H, or what S projects to.
     order : tuple of int
         Which block each gate is.
     directions : list of Direction
@@ -230,7 +240,8 @@ class RecurrentCall:
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = self._check_clip(clip)
-        self._check_shapes(direction, floats, {**(saved or {}), "grad_H_all": 1}, (*states, *cotangents))
+        over_time = {**(saved or {}), **_OPTIONAL_OVER_TIME}
+        self._check_shapes(direction, floats, over_time, (*states, *cotangents, *_OPTIONAL_STATES))
         self._lengths = self._check_lengths(sequence_lens)
         choices = _choose_activations(
             operator, self.D, activations, activation_alpha, activation_beta, defaults
@@ -273,26 +284,36 @@ class RecurrentCall:
         X, W, R = floats["X"], floats["W"], floats["R"]
         check_rank(operator, "X", X, "N, T, I" if self.layout else "T, N, I")
         check_rank(operator, "W", W, f"D, {units(gates)}, I")
-        check_rank(operator, "R", R, f"D, {units(gates)}, H")
+        S = floats.get("S")
+        state = "H" if S is None else "proj"
+        check_rank(operator, "R", R, f"D, {units(gates)}, {state}")
+        if S is not None:
+            check_rank(operator, "S", S, "D, proj, H")
         self.T, self.N = (X.shape[1], X.shape[0]) if self.layout else X.shape[:2]
-        self.I, self.H, self.D = X.shape[2], R.shape[2], 2 if direction == "bidirectional" else 1
+        self.I, self.D = X.shape[2], 2 if direction == "bidirectional" else 1
+        self.state_width = R.shape[2]
+        self.H = R.shape[2] if S is None else S.shape[2]
         T, N, I, H, D = self.T, self.N, self.I, self.H, self.D
         check_shape(operator, "W", W, f"D, {units(gates)}, I", (D, gates * H, I))
-        check_shape(operator, "R", R, f"D, {units(gates)}, H", (D, gates * H, H))
+        check_shape(operator, "R", R, f"D, {units(gates)}, {state}", (D, gates * H, self.state_width))
+        check_shape(operator, "S", S, "D, proj, H", (D, self.state_width, H))
         check_shape(operator, "B", floats["B"], f"D, {2 * gates}H", (D, 2 * gates * H))
         check_shape(operator, "P", floats.get("P"), "D, 3H", (D, 3 * H))
         check_shape(operator, "sample_weight", floats.get("sample_weight"), "N,", (N,))
         for name in states:
+            array = floats.get(name)
+            text, size = (state, self.state_width) if name in _HIDDEN else ("H", H)
             if self.layout:
-                check_shape(operator, name, floats[name], "N, D, H", (N, D, H))
+                check_shape(operator, name, array, f"N, D, {text}", (N, D, size))
             else:
-                check_shape(operator, name, floats[name], "D, N, H", (D, N, H))
+                check_shape(operator, name, array, f"D, N, {text}", (D, N, size))
         for name, width in widths.items():
             array = floats.get(name)
+            text, size = (state, self.state_width) if name in _HIDDEN else (units(width), width * H)
             if self.layout:
-                check_shape(operator, name, array, f"N, T, D, {units(width)}", (N, T, D, width * H))
+                check_shape(operator, name, array, f"N, T, D, {text}", (N, T, D, size))
             else:
-                check_shape(operator, name, array, f"T, D, N, {units(width)}", (T, D, N, width * H))
+                check_shape(operator, name, array, f"T, D, N, {text}", (T, D, N, size))
 
     def _check_lengths(self, sequence_lens: Any) -> Any:
         """The lengths as a list; the array itself where a trace does not know what is in it."""
@@ -339,7 +360,8 @@ class RecurrentCall:
         """The sorted state (N, H) that a direction's carry starts from, zeros where it was left out."""
         state = self.part(name, direction)
         timeline = direction.timeline
-        return timeline.zeros(self.H) if state is None else timeline.sort(state)
+        width = self.state_width if name in _HIDDEN else self.H
+        return timeline.zeros(width) if state is None else timeline.sort(state)
 
     def bias(self, direction: Direction) -> Any:
         """The sum of input and recurrence biases as one row (1, gates * H), or None."""
@@ -357,10 +379,9 @@ class RecurrentCall:
         """Whether the gates' saved outputs do not tell their slopes, so that their inputs must be rebuilt."""
         return self.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
 
-    def gate_products(self, direction: Direction, chunk: Chunk, x: Any, h_rows: Any, h0: Any) -> Any:
+    def gate_products(self, direction: Direction, chunk: Chunk, x: Any, h_prev: Any) -> Any:
         """Rows of W x + R h' for all steps of a chunk at once: what pre-activations are rebuilt from."""
         matmul = self.engine.matmul
-        h_prev = direction.timeline.previous(h_rows, h0, chunk)
         inputs = matmul(x[chunk.part, :], self.part("W", direction).T)
         return inputs + matmul(h_prev, self.part("R", direction).T)
 
@@ -642,6 +663,8 @@ class GradientSums:
         weight = call.arrays.get("sample_weight") if wanted & _PARAMETERS else None
         self._factors = None if weight is None else self._factor_rows(weight)
         self._sums: dict[str, Any] = {}
+        self._scratch: dict[str, Any] = {}
+        self._most, self._like = 0, None
         self._dX: Any = None
 
     def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
@@ -649,10 +672,17 @@ class GradientSums:
         engine, timeline = self._call.engine, self._direction.timeline
         limit = None if self._per_sample else engine.chunk(width, like)
         chunks = list(timeline.chunks(limit))
-        most = max(chunk.most for chunk in chunks)  # a step alone may have more than the limit
-        rows = engine.scratch(most, width, like)
+        self._most = max(chunk.most for chunk in chunks)  # a step alone may have more than the limit
+        self._like = like
+        rows = self.scratch("cotangents", width)
         for chunk in chunks:
             yield chunk, rows
+
+    def scratch(self, name: str, width: int) -> Any:
+        """The rows of that name, which serve one chunk after the other."""
+        if name not in self._scratch:
+            self._scratch[name] = self._call.engine.scratch(self._most, width, self._like)
+        return self._scratch[name]
 
     def add_input(self, chunk: Chunk, d: Any, W: Any) -> None:
         """Set the chunk's rows of dX: the cotangents' rows times W."""
@@ -696,7 +726,7 @@ class GradientSums:
         """As `add_weight`, by the rows of the step before, and by the initial state before the first step."""
         timeline = self._direction.timeline
         zero = initial is None
-        initial = timeline.zeros(self._call.H) if zero else timeline.sort(initial)
+        initial = timeline.zeros(self._call.state_width) if zero else timeline.sort(initial)
         if self._per_sample or not timeline.dense:
             self.add_weight(name, d, timeline.previous(rows, initial, chunk))
             return

@@ -48,7 +48,7 @@ _RULES: dict[Callable, _Rule] = {
     lstm: _Rule(
         lstm_grad,
         ("H_all", "C_all", "iofc"),
-        {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t"},
+        {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
     ),
     rnn: _Rule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     rnn_cell: _Rule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._hidden_state import StateForward, state_backward
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
@@ -49,7 +50,7 @@ from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
 
 _DEFAULTS = ("Sigmoid", "Tanh")
 _STATES = ("initial_h",)
-_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES)
+_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "recurrent_mask", "zoneout_h")
 _SAVED = {"H_all": 1, "zrh": 3}  # with their widths in units of H
 _COTANGENTS = ("grad_H_t",)
 _GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_weight")
@@ -132,13 +133,13 @@ def _gru_step_after(
 
 
 def _gru_gates_before(
-    xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, bz: Any, br: Any, bw: Any, bv: Any, h_prev: Any,
+    xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, bz: Any, br: Any, bw: Any, bv: Any, taken: Any,
     *, f_value: Any, f_alpha: Any, f_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Gates z and r, the candidate's input product as it was, and r h'."""
+    """Gates z and r, the candidate's input product as it was, and r h', for the h' that R takes."""
     z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
     r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
-    return z, r, xn, r * h_prev
+    return z, r, xn, r * taken
 
 
 def _gru_output_before(
@@ -170,9 +171,11 @@ def _gru_pullback_after(
     """Cotangents c, a, b, c r (see above) with the reset after the product, and dh z.
 
     dy is the output's own cotangent; dh and dp are what the step after passed back directly and through its
-    product. rn is R_h h'; xz, xr (with the recurrent products) and xn are rebuilt where they are needed.
+    product, or dh is all of it. rn is R_h h'; xz, xr (with the recurrent products) and xn are rebuilt where
+    they are needed.
     """
-    dh = dh + dp
+    if dp is not None:
+        dh = dh + dp
     if dy is not None:
         dh = dh + dy
     tz, tr = _known(xp, xz, bz, z), _known(xp, xr, br, r)
@@ -189,7 +192,8 @@ def _gru_candidate_pullback_before(
     *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
     """Cotangents a, a place for b, c, with the reset before the product, and dh z; rn is R_h (r h')."""
-    dh = dh + dp
+    if dp is not None:
+        dh = dh + dp
     if dy is not None:
         dh = dh + dy
     tz = _known(xp, xz, bz, z)
@@ -200,12 +204,14 @@ def _gru_candidate_pullback_before(
 
 
 def _gru_reset_pullback_before(
-    xp: Any, a: Any, b: Any, c: Any, s: Any, dh: Any, z: Any, r: Any, n: Any, h_prev: Any,
+    xp: Any, a: Any, b: Any, c: Any, s: Any, mask: Any, dh: Any, z: Any, r: Any, n: Any, h_prev: Any,
     xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
     *, f_pullback: Any, f_alpha: Any, f_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
     """The rest of it: a and c as they were, b, and what passes to h' without a product; s is R_h^T c."""
     tr = _known(xp, xr, br, r)
+    if mask is not None:
+        s = s * mask
     b = clip_pullback(xp, f_pullback(xp, s * h_prev, tr, r, f_alpha, f_beta), tr, clip)
     return a, b, c, dh + s * r
 
@@ -228,6 +234,8 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: Any = None,
+    zoneout_h: Any = None,
 ) -> GRUForward:
     r"""Gated recurrent unit over sequences, with everything that its gradient needs.
 
@@ -238,6 +246,9 @@ def gru(
         n &= g(W_h x_t + w_h + r \odot (R_h h_{t-1} + v_h))
             \quad\text{or}\quad g(W_h x_t + w_h + R_h (r \odot h_{t-1}) + v_h) \\
         h_t &= (1 - z) \odot n + z \odot h_{t-1}
+
+    With zoneout a share k of the old state stays behind each step, k ⊙ h_{t-1} + (1 - k) ⊙ h_t. With a mask m
+    R takes m ⊙ h_{t-1}, with the reset before the product r ⊙ m ⊙ h_{t-1}.
 
     Parameters
     ----------
@@ -268,6 +279,12 @@ def gru(
         goes into that product (ONNX's default, Keras with ``reset_after=False``).
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+    recurrent_mask : array, shape (D, N, H), optional
+        Multiplies the state on its way into R, the same at every step: recurrent dropout. Whoever draws it
+        scales it. It has no gradient, nor has the next.
+    zoneout_h : array, shape (T, D, N, H), optional
+        Share of the old state that stays, 0 to 1: a drawn mask of 0 and 1 in training, its expectation
+        otherwise.
 
     Returns
     -------
@@ -302,7 +319,8 @@ def gru(
     ((7, 1, 2, 5), (1, 2, 5), (7, 1, 2, 15))
     """
     return _forward(
-        "gru", (X, W, R, B, sequence_lens, initial_h), linear_before_reset=linear_before_reset,
+        "gru", (X, W, R, B, sequence_lens, initial_h, recurrent_mask, zoneout_h),
+        linear_before_reset=linear_before_reset,
         direction=direction, layout=layout, clip=clip, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
@@ -345,14 +363,18 @@ def _forward_after(call: RecurrentCall, direction: Direction, keep_products: boo
     h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
     R_T = engine.loop_weight(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(3 * H))
+    state = StateForward(call, direction, h_rows)
 
     def stages(source: Any) -> list:
         h_prev = Operand(source, 1, "before")
+        masked, taken = state.into_product(h_prev)
         all_gates = Operand(gates, 3, "now", call.order)
         inputs = [all_gates, Operand(recurrent, 3, "first", call.order), bias, h_prev]
         return [
-            Product(h_prev, R_T, recurrent),
-            Elementwise(formula, inputs, [all_gates, Operand(h_rows), Operand(products)]),
+            *masked,
+            Product(taken, R_T, recurrent),
+            Elementwise(formula, inputs, [all_gates, state.output, Operand(products)]),
+            *state.hand_on(h_prev),
         ]
 
     first, later = timeline.forward()
@@ -374,23 +396,27 @@ def _forward_before(call: RecurrentCall, direction: Direction, keep_products: bo
         engine.loop_weight(part, call.T) for part in (R_T[:, : 2 * H], R_T[:, 2 * H :])
     )
     recurrent, product, reset = (engine.carry(timeline.zeros(k * H)) for k in (2, 1, 1))
+    state = StateForward(call, direction, h_rows)
 
     def stages(source: Any) -> list:
         h_prev, all_gates = Operand(source, 1, "before"), Operand(gates, 3, "now", call.order)
+        masked, taken = state.into_product(h_prev)
         through_reset = Operand(reset, 1, "first")
         return [
-            Product(h_prev, R_gates_T, recurrent),
+            *masked,
+            Product(taken, R_gates_T, recurrent),
             Elementwise(
                 gates_formula,
-                [all_gates, Operand(recurrent, 2, "first", call.order[:2]), bias, h_prev],
+                [all_gates, Operand(recurrent, 2, "first", call.order[:2]), bias, taken],
                 [all_gates, through_reset],
             ),
             Product(through_reset, R_candidate_T, product),
             Elementwise(
                 output_formula,
                 [all_gates, Operand(product, 1, "first"), bias, h_prev],
-                [all_gates, Operand(h_rows), Operand(products)],
+                [all_gates, state.output, Operand(products)],
             ),
+            *state.hand_on(h_prev),
         ]
 
     first, later = timeline.forward()
@@ -445,6 +471,8 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: Any = None,
+    zoneout_h: Any = None,
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
@@ -459,9 +487,12 @@ def gru_grad(
         dh_{t-1} &= dh_t \odot z + R_z^T a + R_r^T b + R_h^T (c \odot r)
             \quad\text{or}\quad \dots + r \odot R_h^T c
 
+    Zoneout passes k ⊙ dh to the state before, and the rest to the step. A mask multiplies what comes out of R
+    for the state before, and that state where it is a factor of dR.
+
     Parameters
     ----------
-    X, W, R, B, sequence_lens, initial_h
+    X, W, R, B, sequence_lens, initial_h, recurrent_mask, zoneout_h
         As `gru` was given them. B matters for the gradient with ``linear_before_reset=1`` and with `clip`.
     H_all, zrh : array, shapes (T, D, N, H), (T, D, N, 3H)
         As `gru`, or any other forward with ONNX's meaning, returned them: the gradient is a function of
@@ -520,7 +551,7 @@ def gru_grad(
     """
     check_choice("gru_grad", "per_sample", per_sample, PER_SAMPLE)
     return _backward(
-        "gru_grad", (X, W, R, B, sequence_lens, initial_h), (H_all, zrh),
+        "gru_grad", (X, W, R, B, sequence_lens, initial_h, recurrent_mask, zoneout_h), (H_all, zrh),
         (grad_H_all, grad_H_t, sample_weight),
         linear_before_reset=linear_before_reset, per_sample=per_sample,
         wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction, layout=layout, clip=clip,
@@ -586,25 +617,40 @@ class _Backward:
         self.h0, self.zrh = call.initial("initial_h", direction), call.rows("zrh", direction)
         self.h_wrapped, self.h_start = engine.wrap(self.h_rows), engine.wrap(self.h0)
         self.kept = call.rows("products", direction)
-        dy = call.rows("grad_H_all", direction)
-        self.direct = engine.carry(call.initial("grad_H_t", direction))
-        self.product = engine.carry(timeline.zeros(call.H))
-        self.dy = Operand(None if dy is None else engine.wrap(dy))
+        self.state = state_backward(call, direction, self.sums)
+        self.taken: Any = None  # of a chunk the rows that R took, where a mask makes them others than h'
+        if self.state is None:
+            dy = call.rows("grad_H_all", direction)
+            self.direct = engine.carry(call.initial("grad_H_t", direction))
+            self.product = engine.carry(timeline.zeros(call.H))
+            whole = [Operand(None if dy is None else engine.wrap(dy)), Operand(self.direct, 1, "first")]
+            self.cotangents = [*whole, Operand(self.product, 1, "first")]
+        else:
+            self.direct, self.product = engine.carry(timeline.zeros(call.H)), self.state.product
+            self.cotangents = [Operand(None), self.state.output, Operand(None)]
         self.gates = Operand(engine.wrap(self.zrh), 3, "now", call.order)
         self.bias = _bias(call, direction)
 
     def candidate_input(self, chunk: Chunk) -> Any:
         """What the candidate's recurrent product takes: rows of h', or of r h'."""
-        h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
+        h_prev = self.taken_before(chunk)
         if self.after:
             return h_prev
         reset = self.call.order[1] * self.call.H
         return self.zrh[chunk.part, reset : reset + self.call.H] * h_prev
 
+    def taken_before(self, chunk: Chunk) -> Any:
+        """For each row of the chunk what R took of the state before."""
+        if self.taken is not None:
+            return self.taken
+        return self.direction.timeline.previous(self.h_rows, self.h0, chunk)
+
     def operands(self, chunk: Chunk) -> Callable[[Any], list[Operand]]:
         """The operands z r n h' rn, x's products and biases for a chunk, by where h' stands."""
         call, engine, H = self.call, self.call.engine, self.call.H
         recurrent, products = Operand(None), None
+        if self.state is not None:
+            self.taken = self.state.masked_before(chunk, self.h_wrapped, self.h_start)
         R_T = call.part("R", self.direction).T
         if self.kept is not None:
             recurrent = Operand(engine.wrap(self.kept))
@@ -612,7 +658,7 @@ class _Backward:
             rows = engine.matmul(self.candidate_input(chunk), R_T[:, 2 * H :])
             recurrent = Operand(engine.wrap(rows), 1, "local")
         if self.rebuild:
-            h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
+            h_prev = self.taken_before(chunk)
             inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
             gates = inputs[:, : 2 * H] + engine.matmul(h_prev, R_T[:, : 2 * H])
             products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
@@ -621,13 +667,19 @@ class _Backward:
 
     def loop(self, chunk: Chunk, stages: Callable[[list[Operand]], list], to_state: Product) -> None:
         """Run the chunk's steps; the product that ends a step is needed at the first one for dH0 alone."""
-        engine, operands = self.call.engine, self.operands(chunk)
-        engine.scan([*stages(operands(self.h_wrapped)), to_state], chunk.later)
-        last = [to_state] if "initial_h" in self.sums.wanted else []
-        engine.scan([*stages(operands(self.h_start)), *last], chunk.first)
+        engine, operands, direct = self.call.engine, self.operands(chunk), Operand(self.direct, 1, "first")
+        before = [] if self.state is None else self.state.stages(direct)
+        engine.scan([*before, *stages(operands(self.h_wrapped)), to_state], chunk.later)
+        last: list = [to_state] if "initial_h" in self.sums.wanted else []
+        if last and self.state is not None:
+            last = [to_state, self.state.to_initial(direct)]
+        engine.scan([*before, *stages(operands(self.h_start)), *last], chunk.first)
 
     def add_recurrent_weight(self, name: str, d: Any, chunk: Chunk) -> None:
         """Add the chunk's part to the gradient of a weight that multiplies h'."""
+        if self.taken is not None:
+            self.sums.add_weight(name, d, self.taken)
+            return
         initial = self.call.part("initial_h", self.direction)
         self.sums.add_weight_before(name, d, chunk, self.h_rows, initial)
 
@@ -637,7 +689,10 @@ class _Backward:
         if "X" in wanted:
             grads["X"] = self.sums.input_rows()
         if "initial_h" in wanted:
-            total = self.call.engine.array(self.direct) + self.call.engine.array(self.product)
+            if self.state is None:
+                total = self.call.engine.array(self.direct) + self.call.engine.array(self.product)
+            else:
+                total = self.state.initial_gradient()
             grads["initial_h"] = self.direction.timeline.unsort(total)
         return grads
 
@@ -654,12 +709,12 @@ def _backward_after(
     # input side's, the last three the recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
     columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
     W = xp.roll(call.part("W", direction), H, axis=0) if "X" in wanted else None
-    carried = [Operand(back.direct, 1, "first"), Operand(back.product, 1, "first")]
+    direct = Operand(back.direct, 1, "first")
     for chunk, d in sums.chunks(4 * H, like=back.h0):
-        outputs = [Operand(d, 4, "local", columns), carried[0]]
+        outputs = [Operand(d, 4, "local", columns), direct]
 
         def stages(saved: list[Operand], outputs: list[Operand] = outputs) -> list:
-            return [Elementwise(formula, [back.dy, *carried, *saved], outputs)]
+            return [Elementwise(formula, [*back.cotangents, *saved], outputs)]
 
         recurrent_side = Operand(engine.columns(d, H, 4 * H), 1, "local")
         back.loop(chunk, stages, Product(recurrent_side, R, back.product))
@@ -707,10 +762,11 @@ def _backward_before(
 
         def stages(saved: list[Operand], columns: Operand = columns, through_R: Product = through_R) -> list:
             gates, h_prev, _, products, bias = saved
-            product = Operand(back.product, 1, "first")
+            mask = Operand(None) if back.state is None else back.state.mask
             reset_inputs = [
                 columns,
                 Operand(through_reset, 1, "first"),
+                mask,
                 direct,
                 gates,
                 h_prev,
@@ -718,7 +774,7 @@ def _backward_before(
                 bias,
             ]
             return [
-                Elementwise(candidate_formula, [back.dy, direct, product, *saved], [columns, direct]),
+                Elementwise(candidate_formula, [*back.cotangents, *saved], [columns, direct]),
                 through_R,
                 Elementwise(reset_formula, reset_inputs, [columns, direct]),
             ]

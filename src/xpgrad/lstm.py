@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._hidden_state import OPTIONS, StateForward, state_backward
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
@@ -49,11 +50,13 @@ from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 _STATES = ("initial_h", "initial_c")
-_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "P")
+_OPERANDS = ("X", "W", "R", "B", "sequence_lens", *_STATES, "P", *OPTIONS, "zoneout_c")
 _SAVED = {"H_all": 1, "C_all": 1, "iofc": 4}  # with their widths in units of H
 _COTANGENTS = ("grad_H_t", "grad_C_t")
-_GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_weight")
-_ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P")
+_GRADIENT_OPERANDS = (
+    *_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "grad_C_all", "sample_weight"
+)  # fmt: skip
+_ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P", "S")
 
 
 class LSTMForward(NamedTuple):
@@ -85,7 +88,7 @@ class LSTMGrads(NamedTuple):
     ----------
     dX : array, shape (T, N, I)
         0 past a sequence's end.
-    dW, dR, dB, dP : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H), (D, 3H)
+    dW, dR, dB, dP, dS : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H), (D, 3H), (D, proj, H)
         With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
     dH0, dC0 : array, shape (D, N, H)
         Of the initial states.
@@ -98,6 +101,7 @@ class LSTMGrads(NamedTuple):
     dH0: Any
     dC0: Any
     dP: Any | None
+    dS: Any | None
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
@@ -124,11 +128,14 @@ def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
 
 def _lstm_step(
     xp: Any, zi: Any, zo: Any, zf: Any, zc: Any, ri: Any, ro: Any, rf: Any, rc: Any,
-    bi: Any, bo: Any, bf: Any, bc: Any, pi: Any, po: Any, pf: Any, c_prev: Any,
+    bi: Any, bo: Any, bf: Any, bc: Any, pi: Any, po: Any, pf: Any, c_prev: Any, kept: Any,
     *, f_value: Any, f_alpha: Any, f_beta: Any, g_value: Any, g_alpha: Any, g_beta: Any,
     h_value: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any,
 ) -> tuple:  # fmt: skip
-    """Gates i o f c, cell state, output; z are the input products, r the recurrent ones."""
+    """Gates i o f c, cell state, output; z are the input products, r the recurrent ones.
+
+    `kept` is the share of the old cell state that zoneout keeps, behind the step.
+    """
     i = f_value(xp, clip_value(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), f_alpha, f_beta)
     if input_forget:
         f = 1 - i
@@ -137,23 +144,43 @@ def _lstm_step(
     g = g_value(xp, clip_value(xp, _pre_activation(xp, zc + rc, bc, None, c_prev), clip), g_alpha, g_beta)
     c = f * c_prev + i * g
     o = f_value(xp, clip_value(xp, _pre_activation(xp, zo + ro, bo, po, c), clip), f_alpha, f_beta)
-    return i, o, f, g, c, o * h_value(xp, c, h_alpha, h_beta)
+    h = o * h_value(xp, c, h_alpha, h_beta)
+    if kept is not None:
+        c = kept * c_prev + (1 - kept) * c
+    return i, o, f, g, c, h
+
+
+def _lstm_made(
+    xp: Any, i: Any, o: Any, f: Any, g: Any, c: Any, c_prev: Any, kept: Any,
+    *, h_value: Any, h_alpha: Any, h_beta: Any,
+) -> tuple:  # fmt: skip
+    """Cell state and output as the step's gates made them, in front of zoneout and projection."""
+    if kept is not None:
+        c = f * c_prev + i * g
+    return c, o * h_value(xp, c, h_alpha, h_beta)
 
 
 def _lstm_step_pullback(
-    xp: Any, dy: Any, dh: Any, dc: Any, i: Any, o: Any, f: Any, g: Any, c: Any, c_prev: Any,
-    zi: Any, zo: Any, zf: Any, zc: Any, bi: Any, bo: Any, bf: Any, bc: Any, pi: Any, po: Any, pf: Any,
+    xp: Any, dy: Any, dh: Any, dc_all: Any, dc: Any, i: Any, o: Any, f: Any, g: Any, c: Any, kept: Any,
+    c_prev: Any, zi: Any, zo: Any, zf: Any, zc: Any, bi: Any, bo: Any, bf: Any, bc: Any,
+    pi: Any, po: Any, pf: Any,
     *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any,
     h_value: Any, h_pullback: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any, full: Any,
 ) -> tuple:  # fmt: skip
     """Cotangents of the pre-activations i o f c, and of the cell state before.
 
-    dy is the output's own cotangent, dh and dc what the step after passed back; the z, where clip or an
-    activation asks for them, are the gates' products. `full` tells whether the peepholes pass a cotangent
-    to the cell state.
+    dy and dc_all are the outputs' own cotangents, dh and dc what the step after passed back; the z, where
+    clip or an activation asks for them, are the gates' products. `full` tells whether the peepholes pass a
+    cotangent to the cell state. `kept` is the share of it that zoneout keeps.
     """
     if dy is not None:
         dh = dh + dy
+    if dc_all is not None:
+        dc = dc + dc_all
+    if kept is not None:
+        c = f * c_prev + i * g  # what the step made
+        passed = kept * dc
+        dc = (1 - kept) * dc
     y = h_value(xp, c, h_alpha, h_beta)
     xo = _gate_input(xp, zo, bo, po, c, o)
     do = clip_pullback(xp, f_pullback(xp, dh * y, xo, o, f_alpha, f_beta), xo, clip)
@@ -176,6 +203,8 @@ def _lstm_step_pullback(
             dc_prev = dc_prev + df * pf
     if full:
         dc_prev = dc_prev + di * pi
+    if kept is not None:
+        dc_prev = dc_prev + passed
     return di, do, df, dg, dc_prev
 
 
@@ -199,6 +228,10 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: Any = None,
+    recurrent_mask: Any = None,
+    zoneout_h: Any = None,
+    zoneout_c: Any = None,
 ) -> LSTMForward:
     r"""Long short-term memory over sequences, with everything that its gradient needs.
 
@@ -210,6 +243,11 @@ def lstm(
         c_t &= f \odot c_{t-1} + i \odot g \\
         o &= f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
         h_t &= o \odot h(c_t)
+
+    With a projection h_t is S (o ⊙ h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`: H_all, H_t, initial_h
+    and the last axis of R have the width proj then, the cell state keeps H. With zoneout a share z of the old
+    states stays behind each step, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and so for h; h_t is made of c_t before that.
+    With a mask R takes m ⊙ h_{t-1}.
 
     Parameters
     ----------
@@ -241,6 +279,14 @@ def lstm(
         Couple the forget gate to the input gate: f = 1 - i.
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+    S : array, shape (D, proj, H), optional
+        Projection of the output.
+    recurrent_mask : array, shape (D, N, H or proj), optional
+        Multiplies the state on its way into R, the same at every step: recurrent dropout. Whoever draws it
+        scales it. It has no gradient, nor have the next two.
+    zoneout_h, zoneout_c : array, shapes (T, D, N, H or proj), (T, D, N, H), optional
+        Share of the old state that stays, 0 to 1: drawn masks of 0 and 1 in training, their expectation
+        otherwise.
 
     Returns
     -------
@@ -277,7 +323,9 @@ def lstm(
     True
     """
     return _forward(
-        "lstm", (X, W, R, B, sequence_lens, initial_h, initial_c, P), input_forget=input_forget,
+        "lstm",
+        (X, W, R, B, sequence_lens, initial_h, initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c),
+        input_forget=input_forget,
         direction=direction, layout=layout, clip=clip, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
@@ -326,19 +374,24 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     gates = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     R_T = engine.loop_weight(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(4 * H))
-    h_rows, c_rows = (engine.rows(timeline.rows, H, like=h0) for _ in range(2))
+    h_rows, c_rows = (engine.rows(timeline.rows, width, like=h0) for width in (call.state_width, H))
+    state, kept = StateForward(call, direction, h_rows), _kept(call, direction)
     fixed = [
         Operand(gates, 4, "now", call.order),
         Operand(recurrent, 4, "first", call.order),
         Operand(call.wrap_row(call.bias(direction)), 4, "every", call.order),
         Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every"),
     ]
-    outputs = [Operand(gates, 4, "now", call.order), Operand(c_rows), Operand(h_rows)]
+    outputs = [Operand(gates, 4, "now", call.order), Operand(c_rows), state.output]
 
-    def stages(h_prev: Any, c_prev: Any) -> list:
+    def stages(h_rows: Any, c_rows: Any) -> list:
+        h_prev, c_prev = Operand(h_rows, 1, "before"), Operand(c_rows, 1, "before")
+        masked, source = state.into_product(h_prev)
         return [
-            Product(Operand(h_prev, 1, "before"), R_T, recurrent),
-            Elementwise(formula, [*fixed, Operand(c_prev, 1, "before")], outputs),
+            *masked,
+            Product(source, R_T, recurrent),
+            Elementwise(formula, [*fixed, c_prev, kept], outputs),
+            *state.hand_on(h_prev),
         ]
 
     first, later = timeline.forward()
@@ -346,6 +399,12 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     engine.scan(stages(h_rows, c_rows), later)
     H_rows, C_rows = engine.array(h_rows), engine.array(c_rows)
     return H_rows, timeline.last(H_rows, h0), timeline.last(C_rows, c0), C_rows, engine.array(gates)
+
+
+def _kept(call: RecurrentCall, direction: Direction) -> Operand:
+    """The share of the old cell state that stays."""
+    kept = call.rows("zoneout_c", direction)
+    return Operand(None if kept is None else call.engine.wrap(kept))
 
 
 def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
@@ -367,6 +426,7 @@ def lstm_grad(
     grad_H_all: Any = None,
     grad_H_t: Any = None,
     grad_C_t: Any = None,
+    grad_C_all: Any = None,
     B: Any = None,
     sequence_lens: Any = None,
     initial_h: Any = None,
@@ -379,6 +439,10 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: Any = None,
+    recurrent_mask: Any = None,
+    zoneout_h: Any = None,
+    zoneout_c: Any = None,
     peephole: str = "full",
     per_sample: bool | str = False,
     sample_weight: Any = None,
@@ -396,9 +460,13 @@ def lstm_grad(
         dc_{t-1} &= dc_t \odot f + P_i \odot dz_i + P_f \odot dz_f, \quad dh_{t-1} = R^T dz \\
         dX &= dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad db = \textstyle\sum dZ
 
+    With a projection the step's output has the cotangent S^T dh, and dS is the sum of dh y^T over steps and
+    samples, y = o ⊙ h(c). Zoneout passes z ⊙ dc and z ⊙ dh to the states before, and the rest to the step. A
+    mask multiplies R^T dz, and H_{-1} in dR.
+
     Parameters
     ----------
-    X, W, R, B, sequence_lens, initial_h, initial_c, P
+    X, W, R, B, sequence_lens, initial_h, initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c
         As `lstm` was given them.
     H_all, C_all, iofc : array, shapes (T, D, N, H), (T, D, N, H), (T, D, N, 4H)
         As `lstm`, or any other forward with ONNX's meaning, returned them: the gradient is a function of
@@ -408,6 +476,8 @@ def lstm_grad(
         Cotangent of H_all; zero where left out, as the next two. Ignored past a sequence's end.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
         Cotangents of the final states.
+    grad_C_all : array, shape (T, D, N, H), optional
+        Cotangent of C_all. Ignored past a sequence's end.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
         As `lstm` was given them.
     peephole : {"full", "truncated"}
@@ -421,13 +491,13 @@ def lstm_grad(
         What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
         apart or measured. It has no effect on the other gradients.
     wrt : iterable of str, optional
-        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h", "initial_c", "P"; all
-        by default, "P" where P is given. The work for the others is left out.
+        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h", "initial_c", "P",
+        "S"; all by default, "P" where P is given and "S" where S is. The work for the others is left out.
 
     Returns
     -------
     LSTMGrads
-        ``(dX, dW, dR, dB, dH0, dC0, dP)``, None where not asked for. Arguments that were left out have a
+        ``(dX, dW, dR, dB, dH0, dC0, dP, dS)``, None where not asked for. Arguments that were left out have a
         gradient too: dB is the gradient at a zero bias.
 
     Raises
@@ -460,13 +530,14 @@ def lstm_grad(
     ((7, 2, 3), (1, 20, 5), True)
     """
     check_choice("lstm_grad", "per_sample", per_sample, PER_SAMPLE)
-    wanted = check_wrt("lstm_grad", wrt, _ARGUMENTS, given={"P": P})
+    wanted = check_wrt("lstm_grad", wrt, _ARGUMENTS, given={"P": P, "S": S})
     return _backward(
-        "lstm_grad", (X, W, R, B, sequence_lens, initial_h, initial_c, P),
-        (H_all, C_all, iofc), (grad_H_all, grad_H_t, grad_C_t, sample_weight), input_forget=input_forget,
-        peephole=peephole,
-        per_sample=per_sample, wanted=wanted, direction=direction, layout=layout, clip=clip,
-        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
+        "lstm_grad",
+        (X, W, R, B, sequence_lens, initial_h, initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c),
+        (H_all, C_all, iofc), (grad_H_all, grad_H_t, grad_C_t, grad_C_all, sample_weight),
+        input_forget=input_forget, peephole=peephole, per_sample=per_sample, wanted=wanted,
+        direction=direction, layout=layout, clip=clip, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta,
     )  # fmt: skip
 
 
@@ -510,12 +581,12 @@ def _backward_direction(
     if not wanted:
         return {}
     formula = _pullback_formula(call, direction, input_forget, full)
-    back = _Backward(call, direction, wanted, formula, full)
     sums = GradientSums(call, direction, wanted, per_sample)
+    back = _Backward(call, direction, sums, formula, full)
     for chunk, dz in sums.chunks(4 * call.H, like=back.c0):
         back.loop(chunk, dz)
-        back.add(sums, chunk, call.engine.array(dz)[: chunk.rows, :])
-    grads: dict[str, Any] = {name: sums[name] for name in ("W", "R", "P") if name in wanted}
+        back.add(chunk, call.engine.array(dz)[: chunk.rows, :])
+    grads: dict[str, Any] = {name: sums[name] for name in ("W", "R", "P", "S") if name in wanted}
     if "X" in wanted:
         grads["X"] = sums.input_rows()
     if "B" in wanted:  # of input and recurrence biases, which are added: the same for both
@@ -528,8 +599,10 @@ class _Backward:
 
     Parameters
     ----------
-    call, direction, wanted
-        The call, which direction of it, and what is wanted.
+    call, direction
+        The call, and which direction of it.
+    sums : GradientSums
+        Takes the gradients of input and parameters.
     formula : Formula
         The pullback of a step.
     full : bool
@@ -537,27 +610,42 @@ class _Backward:
     """
 
     def __init__(
-        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], formula: Formula, full: bool
+        self, call: RecurrentCall, direction: Direction, sums: GradientSums, formula: Formula, full: bool
     ) -> None:
-        engine = call.engine
-        self.call, self.direction, self.wanted, self.formula = call, direction, wanted, formula
+        engine, wanted = call.engine, sums.wanted
+        self.call, self.direction, self.sums, self.wanted, self.formula = (
+            call,
+            direction,
+            sums,
+            wanted,
+            formula,
+        )
+        self.state, self.kept = state_backward(call, direction, sums), _kept(call, direction)
         self.rebuild = call.needs_pre_activations(direction.activations[:2])  # f and g; h has its input, C
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
         self.h_rows: Any = call.rows("H_all", direction) if self.rebuild or "R" in wanted else None
         self.h0, self.c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
         self.c_rows, self.c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(self.c0)
-        self.dh = engine.carry(call.initial("grad_H_t", direction))
+        self.h_before: Any = None  # of a chunk, where a mask makes it another than the states
         self.dc = engine.carry(call.initial("grad_C_t", direction))
         self.R = engine.loop_weight(call.part("R", direction), call.T)
-        dy = call.rows("grad_H_all", direction)
+        dc_all = call.rows("grad_C_all", direction)
+        if self.state is None:
+            self.dh = engine.carry(call.initial("grad_H_t", direction))
+            dy = call.rows("grad_H_all", direction)
+            cotangents = [Operand(None if dy is None else engine.wrap(dy)), Operand(self.dh, 1, "first")]
+        else:
+            self.dh = self.state.product
+            cotangents = [Operand(None), self.state.output]
         bias = call.bias(direction) if self.rebuild else None
         peepholes = _peephole_row(call, direction) if self.rebuild or full else None
         self.steps_rows = [
-            Operand(None if dy is None else engine.wrap(dy)),
-            Operand(self.dh, 1, "first"),
+            *cotangents,
+            Operand(None if dc_all is None else engine.wrap(dc_all)),
             Operand(self.dc, 1, "first"),
             Operand(engine.wrap(call.rows("iofc", direction)), 4, "now", call.order),
             Operand(self.c_rows),
+            self.kept,
         ]
         self.parameter_rows = [
             Operand(call.wrap_row(bias), 4, "every", call.order),
@@ -566,48 +654,84 @@ class _Backward:
 
     def loop(self, chunk: Chunk, dz: Any) -> None:
         """Write the cotangents of the chunk's pre-activations to dz, and carry those of the states on."""
-        engine, order = self.call.engine, self.call.order
+        engine, order, state = self.call.engine, self.call.order, self.state
+        if state is not None and self.h_rows is not None:
+            h_start = engine.wrap(self.h0)
+            self.h_before = state.masked_before(chunk, engine.wrap(self.h_rows), h_start)
         rebuilt = None
         if self.rebuild:
-            rebuilt = engine.wrap(
-                self.call.gate_products(self.direction, chunk, self.x, self.h_rows, self.h0)
-            )
+            h_prev = self.h_before
+            if h_prev is None:
+                h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
+            rebuilt = engine.wrap(self.call.gate_products(self.direction, chunk, self.x, h_prev))
         products = Operand(rebuilt, 4, "local", order)
 
-        def pullback(c_prev: Any) -> Elementwise:
-            inputs = [*self.steps_rows, Operand(c_prev, 1, "before"), products, *self.parameter_rows]
+        def pullback(rows: Any) -> list:
+            c_prev = Operand(rows, 1, "before")
+            inputs = [*self.steps_rows, c_prev, products, *self.parameter_rows]
             outputs = [Operand(dz, 4, "local", order), Operand(self.dc, 1, "first")]
-            return Elementwise(self.formula, inputs, outputs)
+            before = [] if state is None else state.stages(Operand(None))
+            return [*before, *self.made_again(c_prev), Elementwise(self.formula, inputs, outputs)]
 
         through_R = [Product(Operand(dz, 4, "local"), self.R, self.dh)]
-        engine.scan([pullback(self.c_rows), *through_R], chunk.later)
-        to_initial = through_R if "initial_h" in self.wanted else []
-        engine.scan([pullback(self.c_start), *to_initial], chunk.first)
+        engine.scan([*pullback(self.c_rows), *through_R], chunk.later)
+        to_initial: list = through_R if "initial_h" in self.wanted else []
+        if to_initial and state is not None:
+            to_initial = [*through_R, state.to_initial(Operand(None))]
+        engine.scan([*pullback(self.c_start), *to_initial], chunk.first)
 
-    def add(self, sums: GradientSums, chunk: Chunk, d: Any) -> None:
+    def made_again(self, c_prev: Operand) -> list:
+        """The stage that makes anew what zoneout and projection have hidden, for the gradients of P and S."""
+        hidden = {"P": self.kept.rows is not None, "S": True}  # the cell state, the output
+        if not any(name in self.wanted and hidden[name] for name in hidden):
+            return []
+        outputs = [
+            Operand(self.sums.scratch(f"made {name}", self.call.H), 1, "local")
+            if name in self.wanted and hidden[name]
+            else Operand(None)
+            for name in hidden
+        ]
+        h = self.direction.activations[2]
+        *_, gates, cell, kept = self.steps_rows
+        return [
+            Elementwise(Formula(_lstm_made, h.constants("h", "value")), [gates, cell, c_prev, kept], outputs)
+        ]
+
+    def add(self, chunk: Chunk, d: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
-        wanted, H = self.wanted, self.call.H
+        wanted, H, sums = self.wanted, self.call.H, self.sums
         if "X" in wanted:
             sums.add_input(chunk, d, self.call.part("W", self.direction))
         d = sums.weighted(chunk, d)
         if "W" in wanted:
             sums.add_weight("W", d, self.x[chunk.part, :])
-        if "R" in wanted:
+        if "R" in wanted and self.h_before is not None:
+            sums.add_weight("R", d, self.h_before)
+        elif "R" in wanted:
             sums.add_weight_before("R", d, chunk, self.h_rows, self.call.part("initial_h", self.direction))
+        if "S" in wanted and self.state is not None:
+            self.state.add_projection(chunk, self.made("S", chunk))
         if "B" in wanted:
             sums.add_rows("B", d)
         if "P" in wanted:
             C = self.call.engine.array(self.c_rows)
             c_prev = self.direction.timeline.previous(C, self.c0, chunk)
-            seen = [c_prev, C[chunk.part, :], c_prev]  # by the gates i o f
+            c = C[chunk.part, :] if self.kept.rows is None else self.made("P", chunk)
+            seen = [c_prev, c, c_prev]  # by the gates i o f
             own = [d[:, k * H : (k + 1) * H] for k in self.call.order[:3]]
             sums.add_dots("P", [*zip(own, seen, strict=True)])
 
+    def made(self, name: str, chunk: Chunk) -> Any:
+        """The chunk's rows of what `made_again` put down for that gradient."""
+        return self.call.engine.array(self.sums.scratch(f"made {name}", self.call.H))[: chunk.rows, :]
+
     def initial_gradients(self) -> dict[str, Any]:
         """The wanted gradients of the initial states, once all chunks are through."""
-        carried = {"initial_h": self.dh, "initial_c": self.dc}
+        engine, state = self.call.engine, self.state
+        dh = engine.array(self.dh) if state is None else state.initial_gradient()
+        carried = {"initial_h": dh, "initial_c": engine.array(self.dc)}
         return {
-            name: self.direction.timeline.unsort(self.call.engine.array(rows))
+            name: self.direction.timeline.unsort(rows)
             for name, rows in carried.items()
             if name in self.wanted
         }

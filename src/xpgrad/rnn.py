@@ -382,7 +382,10 @@ def _backward_direction(
     bias = Operand(call.wrap_row(call.bias(direction) if rebuild else None), 1, "every")
     sums = GradientSums(call, direction, wanted, per_sample)
     for chunk, dz in sums.chunks(call.H, like=h0):
-        products = engine.wrap(call.gate_products(direction, chunk, x, h_rows, h0)) if rebuild else None
+        products = None
+        if rebuild:
+            h_prev = timeline.previous(h_rows, h0, chunk)
+            products = engine.wrap(call.gate_products(direction, chunk, x, h_prev))
         here = Operand(dz, 1, "local")
         pullback = Elementwise(formula, [*seen, Operand(products, 1, "local"), bias], [here])
         through_R = [Product(here, R, dh)]

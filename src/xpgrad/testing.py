@@ -705,18 +705,31 @@ def _walk(
     initial: Sequence[Array | None],
     direction: str,
     layout: int,
+    S: Array | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout: Sequence[Array | None] = (None, None),
 ) -> tuple[list[Array], list[Array], Array]:
     """States over time, states at the sequences' ends, gates over time, in the layout and dtype of X.
 
     ``step(d, x, states, W, R, b)`` takes one sample's input and states, and the parameters of direction d, to
-    the next states and the gates. Half precision is computed in float32.
+    the next states and the gates. S projects the first of these states, a share `zoneout` of the states
+    before takes the place of theirs, and the mask is in the columns of R. Half precision is computed in
+    float32.
     """
     xp, dtype = array_namespace(X), X.dtype
     work = dtype if dtype in (xp.float32, xp.float64) else xp.float32
-    X, W, R, B, *initial = (None if a is None else xp.astype(a, work) for a in (X, W, R, B, *initial))
-    if layout == 1:
-        X, *initial = (None if a is None else xp.permute_dims(a, _TIME_FIRST[3]) for a in (X, *initial))
-    T, N, D, H = X.shape[0], X.shape[1], W.shape[0], R.shape[2]
+
+    def prepare(array: Array | None, over_batch: bool = True) -> Array | None:
+        if array is None:
+            return None
+        turned = layout == 1 and over_batch
+        return xp.astype(xp.permute_dims(array, _TIME_FIRST[array.ndim]) if turned else array, work)
+
+    W, R, B, S = (prepare(a, False) for a in (W, R, B, S))
+    X, recurrent_mask, *initial = (prepare(a) for a in (X, recurrent_mask, *initial))
+    kept = [prepare(a) for a in zoneout]
+    T, N, D, H = X.shape[0], X.shape[1], W.shape[0], R.shape[1] // gates
+    widths = [R.shape[2], H][: len(initial)]
     lengths = _lengths(sequence_lens, T, N)
 
     def zeros(*shape: int) -> Array:
@@ -725,10 +738,20 @@ def _walk(
     steps = {}  # (t, d, n) -> states, gates
     ends = {}  # (d, n) -> states
     for d, n in itertools.product(range(D), range(N)):
-        states = tuple(zeros(H) if state is None else state[d, n, :] for state in initial)
+        states = tuple(
+            zeros(width) if state is None else state[d, n, :]
+            for state, width in zip(initial, widths, strict=True)
+        )
         b = None if B is None else B[d, :]
+        r = R[d, :, :] if recurrent_mask is None else R[d, :, :] * recurrent_mask[d, n, :]
         for t in _time_order(direction, d, lengths[n]):
-            states, values = step(d, X[t, n, :], states, W[d, :, :], R[d, :, :], b)
+            made, values = step(d, X[t, n, :], states, W[d, :, :], r, b)
+            if S is not None:
+                made = xp.matmul(S[d, :, :], made[0]), *made[1:]
+            states = tuple(
+                new if share is None else share[t, d, n, :] * old + (1 - share[t, d, n, :]) * new
+                for new, old, share in zip(made, states, kept, strict=False)
+            )
             steps[t, d, n] = *states, values
         ends[d, n] = states
 
@@ -736,13 +759,12 @@ def _walk(
         whole = xp.reshape(xp.stack(rows), shape) if rows and 0 not in shape else zeros(*shape)
         return xp.astype(xp.permute_dims(whole, _BATCH_FIRST[whole.ndim]) if layout == 1 else whole, dtype)
 
-    padding = *(zeros(H) for _ in initial), zeros(gates * H)
+    padding = *map(zeros, widths), zeros(gates * H)
     cells = [steps.get(key, padding) for key in itertools.product(range(T), range(D), range(N))]
     last = [ends[key] for key in itertools.product(range(D), range(N))]
-    every = range(len(initial))
     return (
-        [stack([cell[k] for cell in cells], T, D, N, H) for k in every],
-        [stack([end[k] for end in last], D, N, H) for k in every],
+        [stack([cell[k] for cell in cells], T, D, N, width) for k, width in enumerate(widths)],
+        [stack([end[k] for end in last], D, N, width) for k, width in enumerate(widths)],
         stack([cell[-1] for cell in cells], T, D, N, gates * H),
     )
 
@@ -770,15 +792,20 @@ def _walk_back(
     layout: int,
     per_sample: bool | str,
     sample_weight: Array | None,
+    S: Array | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout: Sequence[Array | None] = (None, None),
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Gradients of X and the parameters by name, and of the initial states, in the layout and dtype of X.
 
     ``step(d, x, before, after, gates, cotangents, W, R, b)`` takes one sample's step, with its states before
     and after it and the cotangents of the latter, to what it adds to the gradients, by name, and to the
     cotangents of the states before it. `parameters` holds the length of each vector of parameters; B is given
-    to the step as zeros where it is None.
+    to the step as zeros where it is None. S, the mask and zoneout are as for `_walk`; with S, "made" is what
+    a step projects.
     """
-    D, H = R.shape[0], R.shape[2]
+    D = R.shape[0]
+    widths = [track.over_time.shape[-1] for track in tracks]
 
     def prepare(array: Array | None, shape: tuple[int, ...] | None = None) -> np.ndarray:
         if array is None:
@@ -791,14 +818,20 @@ def _walk_back(
     x, values = prepare(X), prepare(gates)
     T, N = x.shape[:2]
     over_time = [prepare(track.over_time) for track in tracks]
-    grads_over_time = [prepare(track.grad_over_time, (T, D, N, H)) for track in tracks]
-    grads_end = [prepare(track.grad_end, (D, N, H)) for track in tracks]
-    initial = [prepare(track.initial, (D, N, H)) for track in tracks]
+    pairs = list(zip(tracks, widths, strict=True))
+    grads_over_time = [prepare(track.grad_over_time, (T, D, N, width)) for track, width in pairs]
+    grads_end = [prepare(track.grad_end, (D, N, width)) for track, width in pairs]
+    initial = [prepare(track.initial, (D, N, width)) for track, width in pairs]
     lengths = _lengths(sequence_lens, T, N)
+    projection = None if S is None else np.asarray(S, dtype=np.float64)
+    mask = np.ones((D, N, r.shape[2])) if recurrent_mask is None else prepare(recurrent_mask)
+    kept = [prepare(a, (T, D, N, width)) for a, width in zip(zoneout, widths, strict=False)]
 
-    dX, d_initial = np.zeros(x.shape), [np.zeros((D, N, H)) for _ in tracks]
+    dX, d_initial = np.zeros(x.shape), [np.zeros((D, N, width)) for width in widths]
     sums = {"W": np.zeros((N, *w.shape)), "R": np.zeros((N, *r.shape))}
     sums |= {name: np.zeros((N, D, length)) for name, length in parameters.items()}
+    if projection is not None:
+        sums["S"] = np.zeros((N, *projection.shape))
     for d, n in itertools.product(range(D), range(N)):
         cotangents = [end[d, n] for end in grads_end]
         order = list(_time_order(direction, d, lengths[n]))
@@ -807,7 +840,17 @@ def _walk_back(
             sources = [a[order[k - 1]] for a in over_time] if k else initial
             before, after = [a[d, n] for a in sources], [a[t, d, n] for a in over_time]
             cotangents = [c + g[t, d, n] for c, g in zip(cotangents, grads_over_time, strict=True)]
-            found, cotangents = step(d, x[t, n], before, after, values[t, d, n], cotangents, w[d], r[d], b[d])
+            passed = [a[t, d, n] * c for a, c in zip(kept, cotangents, strict=True)]
+            made = [(1 - a[t, d, n]) * c for a, c in zip(kept, cotangents, strict=True)]
+            projected = made[0]
+            if projection is not None:
+                made[0] = projection[d].T @ projected
+            masked = r[d] * mask[d, n]
+            found, back = step(d, x[t, n], before, after, values[t, d, n], made, w[d], masked, b[d])
+            found["R"] = found["R"] * mask[d, n]
+            if projection is not None:
+                found["S"] = np.outer(projected, found["made"])
+            cotangents = [c + p for c, p in zip(back, passed, strict=True)]
             dX[t, n] += found["X"]
             for name, total in sums.items():
                 total[n, d] += found[name]
@@ -869,6 +912,10 @@ def lstm_reference(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: Array | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout_h: Array | None = None,
+    zoneout_c: Array | None = None,
     detach: Callable[[Array], Array] | None = None,
 ) -> LSTMForward:
     r"""Naive LSTM: `xpgrad.lstm` by the definition, one sample and one step at a time.
@@ -883,7 +930,9 @@ def lstm_reference(
         h_t &= o_t \odot h(c_t)
 
     The biases are sums of B's two halves; with `input_forget` :math:`f_t = 1 - i_t`; with `clip` every
-    argument of f and g is bounded to [-clip, clip].
+    argument of f and g is bounded to [-clip, clip]. With S the next step and the output have
+    :math:`S h_t`, with zoneout :math:`z \odot s_{t-1} + (1 - z) \odot s_t` of each state s, and
+    `recurrent_mask` multiplies :math:`h_{t-1}` where it meets R.
 
     Only plain operations of the array namespace, nothing written in place: with torch tensors that require
     gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
@@ -893,6 +942,8 @@ def lstm_reference(
     X, W, R, B, sequence_lens, initial_h, initial_c, P : array
         As for `xpgrad.lstm`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
+        As for `xpgrad.lstm`.
+    S, recurrent_mask, zoneout_h, zoneout_c
         As for `xpgrad.lstm`.
     detach : callable, optional
         Applied to the cell state where it meets a peephole. ``torch.Tensor.detach`` makes autograd's result
@@ -934,7 +985,10 @@ def lstm_reference(
         return (h, c), gates
 
     initial = (initial_h, initial_c)
-    (H_all, C_all), (H_t, C_t), iofc = _walk(step, 4, X, W, R, B, sequence_lens, initial, direction, layout)
+    (H_all, C_all), (H_t, C_t), iofc = _walk(
+        step, 4, X, W, R, B, sequence_lens, initial, direction, layout, S, recurrent_mask,
+        (zoneout_h, zoneout_c),
+    )  # fmt: skip
     return LSTMForward(H_all=H_all, H_t=H_t, C_t=C_t, C_all=C_all, iofc=iofc)
 
 
@@ -955,8 +1009,8 @@ def _lstm_step(
     input_forget: bool,
     detach: Callable[[Array], Array] | None,
 ) -> tuple[Array, Array, Array]:
-    """One step of one sample: x (I,), h and c (H,), W (4H, I), R (4H, H), b (8H,), p (3H,)."""
-    H = h.shape[0]
+    """One step of one sample: x (I,), h (H,) or (proj,), c (H,), W (4H, I), R (4H, ...), b (8H,), p (3H,)."""
+    H = c.shape[0]
     f_act, g_act, h_act = activations
     z = xp.matmul(W, x) + xp.matmul(R, h)
     if b is not None:
@@ -987,6 +1041,7 @@ def lstm_grad_reference(
     grad_H_all: np.ndarray | None = None,
     grad_H_t: np.ndarray | None = None,
     grad_C_t: np.ndarray | None = None,
+    grad_C_all: np.ndarray | None = None,
     B: np.ndarray | None = None,
     sequence_lens: np.ndarray | None = None,
     initial_h: np.ndarray | None = None,
@@ -999,6 +1054,10 @@ def lstm_grad_reference(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: np.ndarray | None = None,
+    recurrent_mask: np.ndarray | None = None,
+    zoneout_h: np.ndarray | None = None,
+    zoneout_c: np.ndarray | None = None,
     peephole: str = "full",
     per_sample: bool | str = False,
     sample_weight: np.ndarray | None = None,
@@ -1020,14 +1079,20 @@ def lstm_grad_reference(
     (g_t - c_{t-1}) \odot f'(z_i)` and :math:`\bar z_f = 0`. With ``peephole="truncated"`` the terms with
     :math:`p` in both :math:`\bar c` are left out.
 
+    Zoneout passes its share of both cotangents to the states before, and the rest to the step. S takes
+    :math:`\bar h_t` to :math:`S^T \bar h_t` in front of the step, and `recurrent_mask` stands in the columns
+    of R.
+
     The slopes of the gates are read off the saved values. What these do not tell, which arguments of f and g
     were clipped and, for LeakyRelu, Elu and ThresholdedRelu with a negative alpha, their branch, comes from
     the arguments themselves, rebuilt from X, the saved states and the parameters.
 
     Parameters
     ----------
-    X, W, R, H_all, C_all, iofc, grad_H_all, grad_H_t, grad_C_t, B, sequence_lens, initial_h, initial_c, P
+    X, W, R, H_all, C_all, iofc, grad_H_all, grad_H_t, grad_C_t, grad_C_all, B, sequence_lens, initial_h
         NumPy arrays, as for `xpgrad.lstm_grad`. They are taken to be valid.
+    initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c
+        The same.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
         As for `xpgrad.lstm_grad`.
     peephole, per_sample, sample_weight
@@ -1036,7 +1101,8 @@ def lstm_grad_reference(
     Returns
     -------
     LSTMGrads
-        dX, dW, dR, dB, dH0, dC0, dP, in the dtype of X; computed in float64. dP is None without P.
+        dX, dW, dR, dB, dH0, dC0, dP, dS, in the dtype of X; computed in float64. dP is None without P, dS
+        without S.
 
     See Also
     --------
@@ -1053,7 +1119,7 @@ def lstm_grad_reference(
     >>> lstm_grad_reference(X, W, R, **saved, grad_H_t=rng.normal(size=(1, 2, 4))).dR.shape
     (1, 16, 4)
     """
-    D, H = W.shape[0], R.shape[2]
+    D, H = W.shape[0], R.shape[1] // 4
     peepholes = np.zeros((D, 3 * H)) if P is None else np.asarray(P, dtype=np.float64)
     into_state = 1.0 if peephole == "full" else 0.0
     acts = _read_activations(
@@ -1074,6 +1140,8 @@ def lstm_grad_reference(
         (h_prev, c_prev), (_, c), (dh, dc) = before, after, cotangents
         i, o, f, g = np.split(gates, 4)
         f_act, g_act, h_act = acts[d]
+        if zoneout_c is not None:
+            c = f * c_prev + i * g  # what the step made
         p_i, p_o, p_f = np.split(peepholes[d], 3)
 
         # slopes of the four gates with respect to their arguments z
@@ -1100,17 +1168,18 @@ def lstm_grad_reference(
             "R": np.outer(dz, h_prev),
             "B": np.concatenate([dz, dz]),
             "P": np.concatenate([dz_i * c_prev, dz_o * c, dz_f * c_prev]),
+            "made": o * _activate(np, h_act, c),
         }
         return found, [r.T @ dz, dc * f + into_state * (p_i * dz_i + p_f * dz_f)]
 
-    tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h), _Track(C_all, None, grad_C_t, initial_c))
+    tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h), _Track(C_all, grad_C_all, grad_C_t, initial_c))
     vectors = {"B": 8 * H, "P": 3 * H}
     grads, (dH0, dC0) = _walk_back(
         step, X, W, R, B, sequence_lens, tracks, iofc, vectors, direction, layout, per_sample,
-        sample_weight,
+        sample_weight, S, recurrent_mask, (zoneout_h, zoneout_c),
     )  # fmt: skip
     dX, dW, dR, dB, dP = (grads[name] for name in ("X", "W", "R", "B", "P"))
-    return LSTMGrads(dX, dW, dR, dB, dH0, dC0, None if P is None else dP)
+    return LSTMGrads(dX, dW, dR, dB, dH0, dC0, None if P is None else dP, grads.get("S"))
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -1135,6 +1204,8 @@ def gru_reference(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: Array | None = None,
+    zoneout_h: Array | None = None,
 ) -> GRUForward:
     r"""Naive GRU: `xpgrad.gru` by the definition, one sample and one step at a time.
 
@@ -1149,7 +1220,8 @@ def gru_reference(
         h_t &= (1 - z_t) \odot n_t + z_t \odot h_{t-1}
 
     w and v are B's halves, the input and the recurrence biases; with `clip` every argument of f and g is
-    bounded to [-clip, clip].
+    bounded to [-clip, clip]. With zoneout the state is :math:`k \odot h_{t-1} + (1 - k) \odot h_t`, and
+    `recurrent_mask` multiplies :math:`h_{t-1}` where it meets R.
 
     Only plain operations of the array namespace, nothing written in place: with torch tensors that require
     gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
@@ -1159,6 +1231,8 @@ def gru_reference(
     X, W, R, B, sequence_lens, initial_h : array
         As for `xpgrad.gru`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+        As for `xpgrad.gru`.
+    recurrent_mask, zoneout_h
         As for `xpgrad.gru`.
 
     Returns
@@ -1194,7 +1268,9 @@ def gru_reference(
         h, gates = _gru_step(xp, x, states[0], W, R, b, acts[d], clip, linear_before_reset)
         return (h,), gates
 
-    [H_all], [H_t], zrh = _walk(step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout)
+    [H_all], [H_t], zrh = _walk(
+        step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout, None, recurrent_mask, (zoneout_h,)
+    )
     return GRUForward(H_all=H_all, H_t=H_t, zrh=zrh)
 
 
@@ -1245,6 +1321,8 @@ def gru_grad_reference(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: np.ndarray | None = None,
+    zoneout_h: np.ndarray | None = None,
     per_sample: bool | str = False,
     sample_weight: np.ndarray | None = None,
 ) -> GRUGrads:
@@ -1277,7 +1355,7 @@ def gru_grad_reference(
 
     Parameters
     ----------
-    X, W, R, H_all, zrh, grad_H_all, grad_H_t, B, sequence_lens, initial_h
+    X, W, R, H_all, zrh, grad_H_all, grad_H_t, B, sequence_lens, initial_h, recurrent_mask, zoneout_h
         NumPy arrays, as for `xpgrad.gru_grad`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
         As for `xpgrad.gru_grad`.
@@ -1357,7 +1435,7 @@ def gru_grad_reference(
     tracks = (_Track(H_all, grad_H_all, grad_H_t, initial_h),)
     grads, [dH0] = _walk_back(
         step, X, W, R, B, sequence_lens, tracks, zrh, {"B": 6 * H}, direction, layout, per_sample,
-        sample_weight,
+        sample_weight, None, recurrent_mask, (zoneout_h,),
     )  # fmt: skip
     return GRUGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)
 

@@ -131,6 +131,7 @@ _LSTM = Recurrence(
         "initial_h": "dH0",
         "initial_c": "dC0",
         "P": "dP",
+        "S": "dS",
     },
     reference=lstm_reference,
     gradient_reference=lstm_grad_reference,
@@ -181,6 +182,8 @@ def _sequence_case(
     bias: bool = True,
     states: bool = True,
     lengths: bool = False,
+    masks: Sequence[str] = (),
+    projection: int | None = None,
     gradient: Mapping[str, Any] | None = None,
     **attributes: Any,
 ) -> Case:
@@ -188,19 +191,31 @@ def _sequence_case(
     T, N, I, H, G = steps, 3, 2, 4, op.gates
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     rng = np.random.default_rng(seed)
+    width = projection or H
     arguments: dict[str, Any] = {
         "X": draw(rng, T, N, I),
         "W": draw(rng, D, G * H, I),
-        "R": draw(rng, D, G * H, H) / 2,
+        "R": draw(rng, D, G * H, width) / 2,
     }
     if bias:
         arguments["B"] = draw(rng, D, 2 * G * H)
     if states:
-        arguments |= {name: draw(rng, D, N, H) for name in op.states}
+        arguments |= {name: draw(rng, D, N, width if name == "initial_h" else H) for name in op.states}
     if peepholes:
         arguments["P"] = draw(rng, D, 3 * H)
-    cotangents = {name: draw(rng, *((T, D) if name == "H_all" else (D,)), N, H) for name in op.outputs}
-    integers = {}
+    if projection is not None:
+        arguments["S"] = draw(rng, D, projection, H)
+    cotangents = {
+        name: draw(rng, *((T, D) if name == "H_all" else (D,)), N, H if name == "C_t" else width)
+        for name in op.outputs
+    }
+    integers: dict[str, Any] = {
+        name: np.abs(
+            draw(rng, *((D,) if name == "recurrent_mask" else (T, D)), N, H if name == "zoneout_c" else width)
+        )
+        / 4
+        for name in masks
+    }
     if lengths:
         integers["sequence_lens"] = np.asarray([3, 0, 5], dtype=np.int64)
         for n, length in enumerate(integers["sequence_lens"]):
@@ -229,6 +244,15 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
     "peepholes, full": {**_PEEPHOLES, "gradient": {"peephole": "full"}},
     "peepholes, truncated": {**_PEEPHOLES, "gradient": {"peephole": "truncated"}},
     "clip": {**_PEEPHOLES, "clip": 0.7013},
+    "projection": {"lengths": True, "projection": 3},
+    "projection, masks": {
+        **_PEEPHOLES,
+        "lengths": True,
+        "direction": "bidirectional",
+        "projection": 3,
+        "masks": ("recurrent_mask", "zoneout_h", "zoneout_c"),
+        "gradient": {"per_sample": True},
+    },
     "input_forget": {**_PEEPHOLES, "input_forget": True},
     "activations": {
         "direction": "bidirectional",
@@ -257,6 +281,7 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
 }
 _GRU_CHOICES: dict[str, dict[str, Any]] = {
     "clip": {"clip": 0.8013},
+    "masks": {"lengths": True, "masks": ("recurrent_mask", "zoneout_h")},
     "activations": {
         "direction": "bidirectional",
         "activations": ["HardSigmoid", "LeakyRelu", "Softsign", "ScaledTanh"],
@@ -349,7 +374,8 @@ def _from_autograd(op: Recurrence, case: Case) -> Arrays:
     }
     truncated = case.gradient_attributes.get("peephole") == "truncated"
     detach = {"detach": torch.Tensor.detach} if truncated else {}
-    forward = op.reference(**arguments, **case.integers, **case.attributes, **detach)
+    fixed = {name: torch.tensor(a) if a.dtype.kind == "f" else a for name, a in case.integers.items()}
+    forward = op.reference(**arguments, **fixed, **case.attributes, **detach)
 
     def pullback(cotangents: Arrays) -> dict[str, np.ndarray]:
         found = torch.autograd.grad(

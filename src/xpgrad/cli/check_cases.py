@@ -24,6 +24,7 @@ class Case(NamedTuple):
     arguments: Arrays
     """Floating-point arguments: those that have a gradient."""
     integers: Arrays
+    """Arrays without a gradient: lengths, and masks, which are floating-point."""
     attributes: Mapping[str, Any]
     cotangents: Arrays
     """One for each differentiable output, by the output's name."""
@@ -106,7 +107,7 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
                 alone[name] = cotangent.copy()
                 np.moveaxis(alone[name], axis, 0)[others] = 0
             samples.append(pullback(alone))
-        for name in {"W", "R", "B", "P"} & set(grads):
+        for name in {"W", "R", "B", "P", "S"} & set(grads):
             grads[name] = np.stack([sample[name] for sample in samples])
             if case.gradient_attributes["per_sample"] == "norm":
                 grads[name] = _norms(grads[name], 2 if "R" in grads else 1)

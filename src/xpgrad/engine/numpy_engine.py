@@ -441,13 +441,18 @@ def _cut(count: int, parts: int) -> ctypes.Array:
 
 def _dtype(stages: Sequence[Elementwise | Product]) -> str:
     stage = stages[0]
-    rows = stage.target if isinstance(stage, Product) else stage.outputs[0].rows
+    rows = stage.target if isinstance(stage, Product) else _written(stage).rows
     return _NAMES.get(rows.dtype, "")
+
+
+def _written(stage: Elementwise) -> Operand:
+    """The first operand that a stage writes."""
+    return next(output for output in stage.outputs if output.rows is not None)
 
 
 def _width(stages: Sequence[Elementwise | Product]) -> int:
     """Columns of a formula's operand, the largest."""
-    outputs = [stage.outputs[0] for stage in stages if isinstance(stage, Elementwise)]
+    outputs = [_written(stage) for stage in stages if isinstance(stage, Elementwise)]
     return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
@@ -477,7 +482,7 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
 
 def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
     """Evaluate a formula by NumPy on as many rows at a time as the cache holds."""
-    output = stage.outputs[0]
+    output = _written(stage)
     width = output.rows.shape[1] // output.blocks
     rows_at_once = max(1, _BLOCK_ELEMENTS // max(1, width))
     for start in range(0, span.rows, rows_at_once):
