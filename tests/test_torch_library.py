@@ -60,14 +60,19 @@ def operands_without(operator, absent):
     return operator.operands() | dict.fromkeys(absent)
 
 
+def registered(operator, operands):
+    """The operands that the registered operator takes, None for those that no test has."""
+    return tuple(operands.get(name) for name in operator.kernel.operands)
+
+
 def gradient_inputs(operator, absent=()):
     """The arrays that the registered gradient takes, with random cotangents, and its attributes."""
     operands, kernel = operands_without(operator, absent), operator.kernel
     attributes = operator.kernel_attributes
-    results = kernel.operator(*operands.values(), **attributes)
+    results = kernel.operator(*registered(operator, operands), **attributes)
     outputs = dict(zip(kernel.outputs, as_tuple(results), strict=True))
     cotangents = [torch.randn_like(outputs[name]) for name in kernel.outputs[: len(kernel.cotangents)]]
-    arrays = [operands[name] for name in kernel.taken] + [outputs[name] for name in kernel.saved]
+    arrays = [operands.get(name) for name in kernel.taken] + [outputs[name] for name in kernel.saved]
     return [*arrays, *cotangents], attributes
 
 
@@ -78,7 +83,7 @@ def test_opcheck(operator, grad):
     for name in operator.differentiable:
         operands[name].requires_grad_(grad)
     attributes = operator.kernel_attributes
-    torch.library.opcheck(operator.kernel.operator, tuple(operands.values()), attributes)
+    torch.library.opcheck(operator.kernel.operator, registered(operator, operands), attributes)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,7 @@ def test_opcheck_without_optional_operands(operator, absent):
             operands[name].requires_grad_()
     tests = ("test_autograd_registration", "test_aot_dispatch_dynamic")
     attributes = operator.kernel_attributes
-    torch.library.opcheck(operator.kernel.operator, tuple(operands.values()), attributes, test_utils=tests)
+    torch.library.opcheck(operator.kernel.operator, registered(operator, operands), attributes, test_utils=tests)
 
 
 @pytest.mark.parametrize(("operator", "absent"), FEW_WITHOUT)
@@ -169,7 +174,7 @@ def test_registered_and_eager_are_the_same(operator):
     operands = operator.operands()
     attributes = operator.kernel_attributes
     leaves = [operands[name].requires_grad_() for name in names]
-    registered = as_tuple(operator.kernel.operator(*operands.values(), **attributes))
+    registered = as_tuple(operator.kernel.operator(*registered(operator, operands), **attributes))
     eager = operator.run(operands)
     registered = registered[: len(eager)]
     cotangents = [torch.randn_like(y, requires_grad=True) for y in eager]
@@ -194,7 +199,7 @@ def test_gradients_of_targets_and_weights(name):
     with xpgrad.use_engine("standard"):
         expected = getattr(xpgrad, kernel.name)(**operands, **operator.kernel_attributes)
     eager = operator.run(operands)[0]
-    registered = kernel.operator(*operands.values(), **operator.kernel_attributes)
+    registered = kernel.operator(*registered(operator, operands), **operator.kernel_attributes)
     cotangent = torch.randn_like(expected)
     compiled = torch.compile(operator.of(operands, names), fullgraph=True, backend="aot_eager")(*leaves)[0]
     expected_grads = torch.autograd.grad(expected, leaves, cotangent)
