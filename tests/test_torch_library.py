@@ -60,7 +60,7 @@ def operands_without(operator, absent):
     return operator.operands() | dict.fromkeys(absent)
 
 
-def registered(operator, operands):
+def all_operands(operator, operands):
     """The operands that the registered operator takes, None for those that no test has."""
     return tuple(operands.get(name) for name in operator.kernel.operands)
 
@@ -69,7 +69,7 @@ def gradient_inputs(operator, absent=()):
     """The arrays that the registered gradient takes, with random cotangents, and its attributes."""
     operands, kernel = operands_without(operator, absent), operator.kernel
     attributes = operator.kernel_attributes
-    results = kernel.operator(*registered(operator, operands), **attributes)
+    results = kernel.operator(*all_operands(operator, operands), **attributes)
     outputs = dict(zip(kernel.outputs, as_tuple(results), strict=True))
     cotangents = [torch.randn_like(outputs[name]) for name in kernel.outputs[: len(kernel.cotangents)]]
     arrays = [operands.get(name) for name in kernel.taken] + [outputs[name] for name in kernel.saved]
@@ -83,7 +83,7 @@ def test_opcheck(operator, grad):
     for name in operator.differentiable:
         operands[name].requires_grad_(grad)
     attributes = operator.kernel_attributes
-    torch.library.opcheck(operator.kernel.operator, registered(operator, operands), attributes)
+    torch.library.opcheck(operator.kernel.operator, all_operands(operator, operands), attributes)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ FEW_WITHOUT = [
 def test_fake_tensors_agree_without_optional_operands(operator, absent):
     """Shapes, dtypes and strides of the results of an operator and its gradient, for every subset."""
     tests = ("test_schema", "test_faketensor")
-    operands = tuple(operands_without(operator, absent).values())
+    operands = all_operands(operator, operands_without(operator, absent))
     torch.library.opcheck(operator.kernel.operator, operands, operator.kernel_attributes, test_utils=tests)
     arrays, attributes = gradient_inputs(operator, absent)
     options = {**attributes, "wrt": [name for name in operator.differentiable if name not in absent]}
@@ -135,7 +135,9 @@ def test_opcheck_without_optional_operands(operator, absent):
             operands[name].requires_grad_()
     tests = ("test_autograd_registration", "test_aot_dispatch_dynamic")
     attributes = operator.kernel_attributes
-    torch.library.opcheck(operator.kernel.operator, registered(operator, operands), attributes, test_utils=tests)
+    torch.library.opcheck(
+        operator.kernel.operator, all_operands(operator, operands), attributes, test_utils=tests
+    )
 
 
 @pytest.mark.parametrize(("operator", "absent"), FEW_WITHOUT)
@@ -174,7 +176,7 @@ def test_registered_and_eager_are_the_same(operator):
     operands = operator.operands()
     attributes = operator.kernel_attributes
     leaves = [operands[name].requires_grad_() for name in names]
-    registered = as_tuple(operator.kernel.operator(*registered(operator, operands), **attributes))
+    registered = as_tuple(operator.kernel.operator(*all_operands(operator, operands), **attributes))
     eager = operator.run(operands)
     registered = registered[: len(eager)]
     cotangents = [torch.randn_like(y, requires_grad=True) for y in eager]
@@ -199,7 +201,7 @@ def test_gradients_of_targets_and_weights(name):
     with xpgrad.use_engine("standard"):
         expected = getattr(xpgrad, kernel.name)(**operands, **operator.kernel_attributes)
     eager = operator.run(operands)[0]
-    registered = kernel.operator(*registered(operator, operands), **operator.kernel_attributes)
+    registered = kernel.operator(*all_operands(operator, operands), **operator.kernel_attributes)
     cotangent = torch.randn_like(expected)
     compiled = torch.compile(operator.of(operands, names), fullgraph=True, backend="aot_eager")(*leaves)[0]
     expected_grads = torch.autograd.grad(expected, leaves, cotangent)
