@@ -58,6 +58,7 @@ def test_docstrings_of_jax():
         "gru",
         "conv",
         "loops",
+        "cells",
         "convert",
         "operations",
         "activations",
@@ -162,6 +163,7 @@ def _listed(page, module):
     [
         ("xpgrad", ["recurrent", "convolution", "activations", "losses", "tools"]),
         ("xpgrad.testing", ["testing"]),
+        ("xpgrad.cells", ["cells"]),
         ("xpgrad_torch", ["pytorch"]),
         ("xpgrad_onnx", ["onnx"]),
         ("xpgrad_jax", ["jax"]),

@@ -91,3 +91,14 @@ def test_layers_for_jax_learn_as_the_frameworks_own(example, module):
     ours, theirs = (example.train(model, 100)[0] for model in example.models())
     assert sum(ours[-10:]) < 0.7 * sum(ours[:10])
     assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "name", ["minimal_gated_unit", "simple_recurrent_unit", "peephole_gru", "layer_norm_lstm"]
+)
+def test_own_cells_have_the_gradients_of_a_loop(name, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER / "cells")
+    example = load(f"cells/{name}")
+    compare = sys.modules["beside_a_loop"].compare
+    error, _, _ = compare(example.cell, example.loop, shape=(7, 5, 6, 9), repeats=1, dtype=torch.float64)
+    assert error < 1e-11

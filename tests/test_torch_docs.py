@@ -58,6 +58,7 @@ def test_tables_of_transformations_are_complete():
 
 def test_every_module_is_in_the_tables():
     ours = {name for name in xpgrad_torch.__all__ if name[0].isupper()}
+    ours -= {"CellLayer"}  # there is none without a user's cell: see test_torch_own_cells.py
     assert set(transforms.CASES) == ours
 
 

@@ -55,7 +55,6 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from xpgrad._version import __version__ as __version__
-from xpgrad.engine import use_engine as use_engine
 {{imports}}
 
 class _Array(Protocol):
@@ -173,7 +172,10 @@ def _vjp() -> Iterator[str]:
     """
     example = "NDArray[np.float64]"
     protocols: list[str] = []
-    overloads: list[str] = []
+    # a cell's results are known when it is made, not to checkers
+    overloads = [
+        "@overload\ndef vjp(fn: Cell, *args: Any, **kwargs: Any) -> tuple[Any, Callable[..., Any]]: ..."
+    ]
     # those with more parameters first: they would serve in the place of those with fewer
     for forward in sorted(_RULES, key=lambda forward: -len(inspect.signature(forward).parameters)):
         if _is_plain(forward):
@@ -214,7 +216,7 @@ def _vjp_overload(fn: str, array: str, wrt: str, outputs: str, gradients: str) -
 def core() -> str:
     """Text of src/xpgrad/__init__.pyi."""
     lines: list[str] = []
-    imported: dict[str, list[str]] = {}
+    imported: dict[str, list[str]] = {"xpgrad.engine": ["use_engine"]}
     functions: list[str] = []
     for name in xpgrad.__all__:
         value = getattr(xpgrad, name)
@@ -227,7 +229,9 @@ def core() -> str:
         else:
             functions += _overloads(name, value)
     imports = "\n".join(
-        f"from {module} import {name} as {name}" for module, names in imported.items() for name in names
+        f"from {module} import {name} as {name}"
+        for module, names in sorted(imported.items())
+        for name in names
     )
     convert = CONVERT.format(
         numpy=_parameters(xpgrad.convert, _NUMPY), other=_parameters(xpgrad.convert, _OTHER)

@@ -25,6 +25,7 @@ from xpgrad_torch.activations import (
     Tanh,
     Threshold,
 )
+from xpgrad_torch.cells import CellLayer, run_cell
 from xpgrad_torch.convolution import (
     Conv1d,
     Conv2d,
@@ -40,6 +41,7 @@ from xpgrad_torch.swap import swap, swap_report, unswap
 __all__ = [
     "BCEWithLogitsLoss",
     "CELU",
+    "CellLayer",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -75,6 +77,7 @@ __all__ = [
     "Tanh",
     "Threshold",
     "functional",
+    "run_cell",
     "swap",
     "swap_report",
     "unswap",

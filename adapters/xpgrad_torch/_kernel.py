@@ -1,7 +1,8 @@
 """What PyTorch has to know of a kernel of xpgrad and of its gradient: one description for all of its uses."""
 
+import functools
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,6 +57,8 @@ class Kernel:
         Whether X, W and Y are images or weights over them, whose channels may be last in memory.
     operator : str, optional
         The name among PyTorch's operators, where the kernel has two descriptions; its own by default.
+    functions : tuple of callable, optional
+        The kernel and its gradient, where they are none of xpgrad's own of that name.
 
     Attributes
     ----------
@@ -76,19 +79,21 @@ class Kernel:
         products: bool = False,
         images: bool = False,
         operator: str | None = None,
+        functions: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> None:
-        parameters = [*inspect.signature(getattr(xpgrad, name)).parameters.values()]
-        parameters += [_GATE_ORDER] if ordered else []
+        self._functions = functions
+        self.name, self.gradient_name = name, f"{name}_grad"
+        parameters = [*inspect.signature(self._called(0)).parameters.values()]
+        parameters += [_GATE_ORDER] if ordered and functions is None else []
         # Memory for the result is autograd's to choose.
         arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
-        self.name, self.gradient_name = name, f"{name}_grad"
         self.operands = tuple(p.name for p in arrays)
         self.required = {p.name for p in arrays if p.default is p.empty}
         self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
         self.differentiable = tuple(name for name in self.operands if name not in constants)
         # What the gradient depends on: not a bias that was only added.
         replaced = dict(replaced or {})
-        taken = inspect.signature(getattr(xpgrad, self.gradient_name)).parameters
+        taken = inspect.signature(self._called(1)).parameters
         self.taken = tuple(name for name in self.operands if name in taken and name not in replaced)
         self._keeps_products = products
         more = ("products",) if products else ()
@@ -116,8 +121,10 @@ class Kernel:
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
         self._images = images
-        recurrent = ((name, self.operands), (self.gradient_name, self._arguments)) if ordered else ()
-        self._programs = [Programs(*one) for one in recurrent]
+        recurrent = (self.operands, self._arguments) if ordered else ()
+        self._programs = [
+            Programs(functools.partial(self._called, k), names) for k, names in enumerate(recurrent)
+        ]
         self.operator_name = operator or name
         self.operator: Any = None
         self.gradient_operator: Any = None
@@ -127,6 +134,12 @@ class Kernel:
 
     # --- running
 
+    def _called(self, which: int) -> Callable[..., Any]:
+        """Return the kernel (0) or its gradient (1): xpgrad's is looked up each time, it may be replaced."""
+        if self._functions is not None:
+            return self._functions[which]
+        return getattr(xpgrad, (self.name, self.gradient_name)[which])
+
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
         if self._keeps_products:
@@ -134,7 +147,7 @@ class Kernel:
         if self._programs:
             return tuple(self._programs[0].run(operands, attributes))
         named = dict(zip(self.operands, operands, strict=True))
-        outputs = getattr(xpgrad, self.name)(**named, **attributes)
+        outputs = self._called(0)(**named, **attributes)
         if self._has_channels_last(named):
             return (to_channels_last(outputs),)
         return outputs if isinstance(outputs, tuple) else (outputs,)
@@ -163,7 +176,7 @@ class Kernel:
                 results = self._programs[1].run(arrays, options)
             else:
                 named = dict(zip(self._arguments, arrays, strict=True))
-                results = getattr(xpgrad, self.gradient_name)(**named, **options)
+                results = self._called(1)(**named, **options)
             grads |= zip(self._graded, results if self._selects else (results,), strict=True)
             if self._images and not per_sample and self._has_channels_last(named):
                 grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}

@@ -45,6 +45,7 @@ from xpgrad.activations import (
     thresholded_relu,
     thresholded_relu_grad,
 )
+from xpgrad.cells import Cell
 from xpgrad.conv import (
     ConvGrads,
     ConvTransposeGrads,
@@ -101,6 +102,7 @@ from xpgrad.softmax import (
 )
 
 __all__ = [
+    "Cell",
     "ConvGrads",
     "ConvTransposeGrads",
     "GRUCellForward",

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from xpgrad._version import __version__ as __version__
+from xpgrad.cells import Cell as Cell
 from xpgrad.engine import use_engine as use_engine
 from xpgrad.operations import GradGRUCellInputOp as GradGRUCellInputOp
 from xpgrad.operations import GradLSTMCellInputOp as GradLSTMCellInputOp
@@ -32,6 +33,7 @@ _Lengths: TypeAlias = Sequence[int] | _IntegerArray
 _MaybeNone: TypeAlias = Any
 
 __all__ = [
+    "Cell",
     "ConvGrads",
     "ConvTransposeGrads",
     "GRUCellForward",
@@ -1769,6 +1771,8 @@ class _Prelu(Protocol):
         self, X: NDArray[np.float64], slope: NDArray[np.float64], *, out: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]: ...
 
+@overload
+def vjp(fn: Cell, *args: Any, **kwargs: Any) -> tuple[Any, Callable[..., Any]]: ...
 @overload
 def vjp(
     fn: _Lstm, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any

@@ -34,7 +34,7 @@ from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 from xpgrad.engine.programs.recorder import CannotRecordError, Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
-_PARAMETERS = frozenset(("W", "R", "B", "P", "S"))
+_PARAMETERS = frozenset(("W", "R", "B", "P", "S", "v"))  # v of a user's cell
 # Samples whose norms are computed together, at least: the loop's products need rows. And at most in a
 # program, which has products for each.
 _LEAST_SAMPLES, _MOST_SAMPLES = 16, 1024
@@ -234,7 +234,7 @@ class RecurrentCall:
         self.operator, self.gates, self.layout, self._recorder = operator, gates, layout, recorder
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]
-        check_given(operator, {name: floats[name] for name in ("X", "W", "R", *(saved or {}))})
+        check_given(operator, {name: floats[name] for name in (*self._needed(), *(saved or {}))})
         traced = sequence_lens is not None and engines.is_traced(sequence_lens)
         caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens} if traced else None)
         check_choice(operator, "direction", direction, DIRECTIONS)
@@ -268,6 +268,10 @@ class RecurrentCall:
         return kind(self.xp, self.T, self.N, lengths, reverse, self.arrays["X"])
 
     # --- checks
+
+    def _needed(self) -> Sequence[str]:
+        """The names of the operands that may not be left out."""
+        return ("X", "W", "R")
 
     def _check_clip(self, clip: Any) -> float | None:
         if clip is None:
@@ -539,7 +543,8 @@ def _choose_activations(
     alpha = _deal(operator, "activation_alpha", alphas, [function.alpha for function in functions])
     beta = _deal(operator, "activation_beta", betas, [function.beta for function in functions])
     choices = [ActivationChoice(*choice) for choice in zip(functions, alpha, beta, strict=True)]
-    return [choices[start : start + len(defaults)] for start in range(0, len(choices), len(defaults))]
+    count = len(defaults)
+    return [choices[d * count : (d + 1) * count] for d in range(D)]
 
 
 def _deal(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from array_api_compat import array_namespace
 
 from xpgrad import activations, losses, softmax
+from xpgrad.cells import Cell
 from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
@@ -70,7 +71,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package: any function of its that has a partner with ``_grad``.
+        A forward kernel of this package: any function of its that has a partner with ``_grad``, or a `Cell`.
     *args, **kwargs
         Its arguments; also those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
 
@@ -101,10 +102,10 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     >>> grads.dW.shape
     (1, 20, 3)
     """
-    rule = _RULES.get(fn)
+    rule = _Rule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
     if rule is None:
         known = ", ".join(sorted(known.__name__ for known in _RULES))
-        raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected one of {known}")
+        raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected a Cell or one of {known}")
     signature, taken = inspect.signature(fn), inspect.signature(rule.gradient).parameters
     gradient_only = {
         name

@@ -456,6 +456,12 @@ def _width(stages: Sequence[Elementwise | Product]) -> int:
     return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
+def _row_width(stage: Elementwise) -> int:
+    """Columns of an operand of the formula, of numbers of rows where it has no others."""
+    given = [operand for operand in (*stage.inputs, *stage.outputs) if operand.rows is not None]
+    return max(operand.rows.shape[1] // operand.blocks for operand in given)
+
+
 def _sizes(matrix: np.ndarray) -> list[int]:
     """Rows, columns, and the length of a whole row."""
     count, columns = matrix.shape
@@ -482,16 +488,15 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
 
 def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
     """Evaluate a formula by NumPy on as many rows at a time as the cache holds."""
-    output = _written(stage)
-    width = output.rows.shape[1] // output.blocks
-    rows_at_once = max(1, _BLOCK_ELEMENTS // max(1, width))
+    rows_at_once = max(1, _BLOCK_ELEMENTS // max(1, _row_width(stage)))
+    of_row = [operand.of_row for operand in stage.outputs for _ in range(operand.blocks)]
     for start in range(0, span.rows, rows_at_once):
         count = min(rows_at_once, span.rows - start)
         arguments = _views(stage.inputs, span, start, count)
         targets = _views(stage.outputs, span, start, count)
-        for target, result in zip(targets, stage.formula(np, *arguments), strict=True):
+        for target, result, mean in zip(targets, stage.formula(np, *arguments), of_row, strict=True):
             if target is not None:
-                target[...] = result
+                target[...] = np.mean(result, axis=1, keepdims=True) if mean else result
 
 
 def _views(operands: Sequence[Operand], span: Span, start: int, count: int) -> list[np.ndarray | None]:

@@ -141,6 +141,8 @@ class StandardEngine(Images):
         results = list(stage.formula(self.xp, *arguments))
         for operand in stage.outputs:
             blocks, results = results[: operand.blocks], results[operand.blocks :]
+            if operand.of_row:
+                blocks = [self.xp.mean(blocks[0], axis=1, keepdims=True)]
             if operand.rows is not None:
                 in_place = [blocks[operand.places.index(k)] for k in range(operand.blocks)]
                 whole = in_place[0] if operand.blocks == 1 else self.xp.concat(in_place, axis=1)

@@ -141,6 +141,7 @@ class Tape:
     """
 
     float32, float64, inf = np.float32, np.float64, float("inf")
+    value = Value
 
     def __init__(self, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -344,7 +345,7 @@ class Tape:
         key = (function, *((id(value) if isinstance(value, Value) else repr(value), k) for value, k in uses))
         if key not in self.calls:
             axes = {use.value.axes for use in uses if isinstance(use.value, Value)}
-            self.calls[key] = Value(
+            self.calls[key] = self.value(
                 self, Call(function, uses, kind), axes.pop() if len(axes) == 1 else "each"
             )
         return self.calls[key]

@@ -33,6 +33,12 @@ def where(condition, x, y):
     return x if condition else y
 
 
+@inline
+def sqrt(x):
+    """Square root, NaN below 0: an instruction."""
+    return np.sqrt(x)
+
+
 @njit(forceinline=True, fastmath={"reassoc", "nsz"})
 def add_up(total, x):
     """One more summand, in any order: only then are sums made by vector instructions."""

@@ -21,6 +21,7 @@ class OperandText(NamedTuple):
     absent: bool
     same_as: int | None  # number of the input whose very rows an output replaces
     order: tuple[int, ...]
+    of_row: bool
 
 
 class FormulaText(NamedTuple):
@@ -70,7 +71,9 @@ def _stage_text(stage: Elementwise | Product) -> FormulaText | ProductText:
 
 
 def _place(operand: Operand, same_as: int | None) -> OperandText:
-    return OperandText(operand.blocks, operand.at, operand.rows is None, same_as, tuple(operand.places))
+    return OperandText(
+        operand.blocks, operand.at, operand.rows is None, same_as, tuple(operand.places), operand.of_row
+    )
 
 
 def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
@@ -168,15 +171,17 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
 def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tuple[list[str], list[str]]:
     """Its matrices by name; and the loop over rows and columns that calls a formula's scalar function.
 
-    Every operand gets a view of its row first: the inner loop then runs over plain vectors.
+    Every operand gets a view of its row first: the inner loop then runs over plain vectors. Numbers of rows
+    are variables there, and written when a row is done.
     """
     made: list[str] = []
     views: list[str] = []
     arguments: list[str] = []
     targets: list[str] = []
+    means: list[str] = []
     width = f"{prefix}_width"
     for kind, places, elements in (("x", stage.inputs, arguments), ("y", stage.outputs, targets)):
-        for number, (blocks, at, absent, same_as, order) in enumerate(places):
+        for number, (blocks, at, absent, same_as, order, of_row) in enumerate(places):
             if absent:
                 elements += ["None"] * blocks
                 continue
@@ -185,6 +190,13 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
                 continue
             array, m = f"{prefix}{kind}{number}", next(matrices)
             made.append(f"{array} = carray(pointer(head[{m}]), (head[{m + 1}], head[{m + 3}]), real)")
+            if of_row:
+                here = f"{array}[{'0' if at == 'every' else f'{at} + k'}, 0]"
+                views.append(f"{array}_0 = {here if kind == 'x' else 'real(0)'}")
+                elements.append(f"{array}_0")
+                if kind == "y":
+                    means.append(f"{here} = {array}_0 / real({width})")
+                continue
             if not any(line.startswith(width) for line in made):
                 made.append(f"{width} = head[{m + 2}] // {blocks}")
             row = "0" if at == "every" else f"{at} + k"
@@ -200,9 +212,10 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
         f"    for j in range({width}):",
         f"        {call}",
         *(
-            f"        {target} = {result}"
+            f"        {target} = {result if target.endswith(']') else f'xp.add_up({target}, {result})'}"
             for target, result in zip(targets, results, strict=True)
             if target != "None"
         ),
+        *(f"    {mean}" for mean in means),
     ]
     return made, loops

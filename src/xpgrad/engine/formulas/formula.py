@@ -78,12 +78,16 @@ class Operand(NamedTuple):
         that name; ``"first"``, from row 0; ``"every"``, the only row, for all rows of the step.
     order : tuple of int, optional
         Which block of columns each of the formula's operands is; one after the other by default.
+    of_row : bool
+        Whether the buffer has one column, a number for each row. As an input the number stands for every
+        column; as an output it is the mean, over the row, of the formula's result.
     """
 
     rows: Any
     blocks: int = 1
     at: str = "now"
     order: tuple[int, ...] | None = None
+    of_row: bool = False
 
     @property
     def places(self) -> Sequence[int]:

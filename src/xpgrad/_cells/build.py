@@ -1,0 +1,302 @@
+"""A step and its gradient as stages: which values are saved, and where everything stands in a time loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xpgrad._cells.reverse import pull_back
+from xpgrad._cells.stages import Buffer, Place, Planner, Stage, Sum, is_expensive
+from xpgrad._cells.trace import Step, trace
+from xpgrad.engine.arrays.tape import Value
+
+
+class Group(NamedTuple):
+    """The products of R with one value.
+
+    Parameters
+    ----------
+    number : int
+        Which group.
+    blocks : tuple of int
+        Which blocks of R.
+    state : int or None
+        Which state before the step is multiplied; None where it is another value.
+    level : int
+        How many stages of the forward step come before.
+    """
+
+    number: int
+    blocks: tuple[int, ...]
+    state: int | None
+    level: int
+
+    @property
+    def source(self) -> Buffer:
+        """Where the forward step has what is multiplied, where it is no state."""
+        return Buffer(f"source{self.number}", 1, "first")
+
+    @property
+    def product(self) -> Buffer:
+        """Where the forward step finds the products."""
+        return Buffer(f"product{self.number}", len(self.blocks), "first")
+
+    @property
+    def back(self) -> Buffer:
+        """Where the backward step finds what R's transpose takes back."""
+        return Buffer(f"back{self.number}", 1, "first")
+
+
+class ForwardPlan(NamedTuple):
+    """The step: its stages, products' groups, and buffers.
+
+    Parameters
+    ----------
+    stages : list of Stage
+        By level.
+    groups : list of Group
+        The products.
+    saved : Buffer or None
+        Values that the gradient takes.
+    means : tuple of Buffer
+        Row means that it takes.
+    scratch : list of Buffer
+        What a step needs for itself.
+    read : tuple of int
+        Which states the step reads.
+    """
+
+    stages: list[Stage]
+    groups: list[Group]
+    saved: Buffer | None
+    means: tuple[Buffer, ...]
+    scratch: list[Buffer]
+    read: tuple[int, ...]
+
+
+class BackwardPlan(NamedTuple):
+    """The step's pullback.
+
+    Parameters
+    ----------
+    stages : list of Stage
+        By level.
+    columns : Buffer
+        All cotangents that products and sums take.
+    inputs : range
+        Which of its columns are those of W x.
+    products : list of (range, int)
+        Of each group the columns of its products' cotangents, and behind which stage they are all there.
+    sources : list of int or None
+        Of each group the column of what R multiplied, where it is no state.
+    vectors : list of int
+        Of each block of v its column.
+    direct : list of bool
+        Of each state whether its cotangent is carried, not only what products take back.
+    scratch : list of Buffer
+        What a step needs for itself.
+    """
+
+    stages: list[Stage]
+    columns: Buffer
+    inputs: range
+    products: list[tuple[range, int]]
+    sources: list[int | None]
+    vectors: list[int]
+    direct: list[bool]
+    scratch: list[Buffer]
+
+
+def before(k: int) -> Buffer:
+    """A state before the step."""
+    return Buffer(f"before{k}", 1, "before")
+
+
+def after(k: int) -> Buffer:
+    """A state after it."""
+    return Buffer(f"after{k}", 1, "now")
+
+
+def carry(k: int) -> Buffer:
+    """What the step after passed back to a state, without a product."""
+    return Buffer(f"carry{k}", 1, "first")
+
+
+def given(k: int) -> Buffer:
+    """The cotangent of a state over time."""
+    return Buffer(f"given{k}", 1, "now")
+
+
+def build(
+    operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]
+) -> tuple[ForwardPlan, BackwardPlan]:
+    """The stages of a step and of its pullback; for the parameters see `trace`."""
+    return _Builder(operator, trace(operator, function, blocks)).plans()
+
+
+class _Builder:
+    def __init__(self, name: str, step: Step) -> None:
+        self._name, self._step = name, step
+        self._states = range(len(step.before))
+        sources: dict[Value, list[int]] = {}
+        for k, product in enumerate(step.products):
+            sources.setdefault(product.arguments[0], []).append(k)
+        self._sources = list(sources)
+        self._blocks = [tuple(own) for own in sources.values()]
+
+    def plans(self) -> tuple[ForwardPlan, BackwardPlan]:
+        """Both."""
+        step = self._step
+        last = step.tape.count()
+        seeds = [step.tape.leaf("seed", k) for k in self._states]
+        found = pull_back(step, self._blocks, seeds)
+        saved, means = self._saved(list(found.values()), last)
+        forward = self._forward(saved, means)
+        return forward, self._backward(forward, saved, means, seeds, found)
+
+    def _own_leaves(self) -> dict[Value, Place]:
+        """What the forward and the backward step find."""
+        step = self._step
+        leaves = {value: Place(after(k)) for k, value in enumerate(step.after)}
+        leaves |= {value: Place(before(k)) for k, value in enumerate(step.before)}
+        vectors = Buffer("v", len(step.vectors), "every")
+        return leaves | {value: Place(vectors, k) for k, value in enumerate(step.vectors)}
+
+    def _saved(self, values: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
+        """Which values of the step the gradient is to find, and which row means."""
+        leaves, saved, means, seen = self._own_leaves(), set[Any](), set[Any](), set[Any]()
+        todo = list(values)
+        todo += [source for source in self._sources if source not in leaves]
+        while todo:
+            value = todo.pop()
+            if value in seen or value in leaves or value.called("seed"):
+                continue
+            seen.add(value)
+            if value.number > last or value.is_flag or value.axes == "column":
+                todo += value.uses
+            elif value.called("mean"):
+                means.add(value)
+            elif value.axes == "each" and (is_expensive(value) or _is_raw(value)):
+                saved.add(value)
+            else:
+                todo += value.uses
+        return sorted(saved, key=_number), sorted(means, key=_number)
+
+    def _forward(self, saved: Sequence[Any], means: Sequence[Any]) -> ForwardPlan:
+        step = self._step
+        inputs = Buffer("x", len(step.inputs), "now")
+        leaves: dict[Value, Place | Sum] = {
+            value: place for value, place in self._own_leaves().items() if place.buffer.at != "now"
+        }
+        leaves |= {value: Place(inputs, k) for k, value in enumerate(step.inputs)}
+        groups = [self._group(number) for number in range(len(self._sources))]
+        later: dict[Value, Place] = {}
+        for group in groups:
+            places = {step.products[k]: Place(group.product, n) for n, k in enumerate(group.blocks)}
+            if group.state is None:
+                later |= places
+            else:
+                leaves |= places
+        kept = tuple(Buffer(f"saved_mean{k}", 1, "now", True) for k in range(len(means)))
+        later |= {value: Place(buffer) for value, buffer in zip(means, kept, strict=True)}
+        buffer = Buffer("saved", len(saved), "now") if saved else None
+        outputs: list[tuple[Place, Any]] = [(Place(after(k)), v) for k, v in enumerate(step.after)]
+        if buffer is not None:
+            outputs += [(Place(buffer, k), value) for k, value in enumerate(saved)]
+        outputs += [
+            (Place(group.source), self._sources[group.number]) for group in groups if group.state is None
+        ]
+        planner = Planner(f"{self._name}_step", leaves, later, Place(inputs), outputs)
+        stages = planner.stages()
+        groups = [group._replace(level=planner.level(self._sources[group.number])) for group in groups]
+        return ForwardPlan(stages, groups, buffer, kept, planner.scratch, step.read)
+
+    def _group(self, number: int) -> Group:
+        source = self._sources[number]
+        state = next((k for k, value in enumerate(self._step.before) if value is source), None)
+        return Group(number, self._blocks[number], state, 0)
+
+    def _backward(
+        self,
+        forward: ForwardPlan,
+        saved: Sequence[Any],
+        means: Sequence[Any],
+        seeds: Sequence[Any],
+        found: Mapping[Value, Any],
+    ) -> BackwardPlan:
+        step, groups = self._step, forward.groups
+        own = self._own_leaves()
+        leaves: dict[Value, Place | Sum] = dict(own)
+        if forward.saved is not None:
+            leaves |= {value: Place(forward.saved, k) for k, value in enumerate(saved)}
+        leaves |= {value: Place(buffer) for value, buffer in zip(means, forward.means, strict=True)}
+        multiplied = {group.state for group in groups}
+        direct = [found.get(v) is not None or k not in multiplied for k, v in enumerate(step.before)]
+        for k, seed in enumerate(seeds):
+            through = [Place(group.back) for group in groups if group.state == k]
+            passed = [Place(carry(k))] if direct[k] else []
+            leaves[seed] = Sum((*passed, *through), (Place(given(k)),))
+        wanted: list[Any] = [found.get(value) for value in step.inputs]
+        products, sources = [], list[int | None]()
+        for group in groups:
+            products.append(_placed(wanted, [found.get(step.products[k]) for k in group.blocks]))
+        vectors = [_placed(wanted, [found.get(value)]).start for value in step.vectors]
+        for group in groups:
+            source = self._sources[group.number]
+            sources.append(None if group.state is not None else _placed(wanted, [source]).start)
+        columns = Buffer("columns", len(wanted), "local")
+        outputs = [(Place(columns, k), value) for k, value in enumerate(wanted)]
+        outputs += [(Place(carry(k)), found.get(v)) for k, v in enumerate(step.before) if direct[k]]
+        later = {
+            value: Place(groups[value.index].back)
+            for value in _reached([v for _, v in outputs if v is not None], leaves)
+            if value.called("back")
+        }
+        planner = Planner(f"{self._name}_pullback", leaves, later, Place(after(0)), outputs)
+        stages = planner.stages()
+        levels = [max(planner.level(found.get(step.products[k])) for k in group.blocks) for group in groups]
+        return BackwardPlan(
+            stages,
+            columns,
+            range(len(step.inputs)),
+            list(zip(products, levels, strict=True)),
+            sources,
+            vectors,
+            direct,
+            planner.scratch,
+        )
+
+
+def _placed(wanted: list[Any], values: list[Any]) -> range:
+    """Which columns hold these values beside one another; new ones where none do."""
+    count = len(values)
+    for start in range(len(wanted) - count + 1):
+        if all(a is b for a, b in zip(wanted[start : start + count], values, strict=True)):
+            return range(start, start + count)
+    wanted += values
+    return range(len(wanted) - count, len(wanted))
+
+
+def _is_raw(value: Any) -> bool:
+    """Whether a value is a product, or a sum of such with vectors and numbers."""
+    if value.called("x", "r"):
+        return True
+    if not value.called("add", "subtract"):
+        return False
+    arguments = [a for a in value.arguments if isinstance(a, Value)]
+    return any(map(_is_raw, arguments)) and all(_is_raw(a) or a.axes == "column" for a in arguments)
+
+
+def _reached(values: Sequence[Any], leaves: Mapping[Value, Any]) -> set[Any]:
+    found: set[Any] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value not in found and value not in leaves:
+            found.add(value)
+            todo += value.uses
+    return found
+
+
+def _number(value: Any) -> int:
+    return value.number

@@ -1,0 +1,304 @@
+"""From a graph of values to the stages of a time loop: which formula runs when, and what it leaves for later.
+
+Products and row means end a stage, because they need what they work on for the whole row. So every value has
+a level, the number of these in front of it, and each level is one formula, written as Python text that all
+engines read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import linecache
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from xpgrad.engine import Formula
+from xpgrad.engine.arrays.tape import Value
+
+# What is made once rather than twice.
+_EXPENSIVE = ("divide", "exp", "expm1", "log", "log1p", "sqrt", "tanh")
+_OPERATORS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<", "less_equal": "<=",
+    "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=", "logical_and": "&",
+    "logical_or": "|",
+}  # fmt: skip
+_TAKES_ARRAYS = ("maximum", "minimum")  # whose operands may not be numbers, as those of where
+
+
+class Buffer(NamedTuple):
+    """Rows of a time loop, by which the stages of a step speak to one another and to what is around them.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    blocks : int
+        How many values' columns stand beside one another.
+    at : str
+        As an `Operand` has it.
+    of_row : bool
+        Whether it holds the mean over each row.
+    """
+
+    name: str
+    blocks: int
+    at: str
+    of_row: bool = False
+
+
+class Place(NamedTuple):
+    """A block of a buffer."""
+
+    buffer: Buffer
+    block: int = 0
+
+
+class Sum(NamedTuple):
+    """A value that is read from several places and added; a place that is optional may be absent."""
+
+    places: tuple[Place, ...]
+    optional: tuple[Place, ...] = ()
+
+
+class Stage(NamedTuple):
+    """One formula, and the buffers that it takes and writes, all blocks of each."""
+
+    formula: Formula
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+
+def is_expensive(value: Any) -> bool:
+    """Whether a value is worth memory rather than made twice."""
+    return value.call.function in _EXPENSIVE or value.call.function.startswith("result ")
+
+
+@dataclass
+class Planner:
+    """Distributes what is wanted of a graph over stages.
+
+    Parameters
+    ----------
+    name : str
+        Of the formulas.
+    leaves : mapping of value to Place or Sum
+        Where a step finds values when it begins.
+    later : mapping of value to Place
+        Where it finds products, once what they multiply is made, and row means.
+    full : Place
+        A leaf with every row and column.
+    outputs : list of (Place, value)
+        Where values are to go; None stands for zeros.
+
+    Attributes
+    ----------
+    scratch : list of Buffer
+        Buffers that a step needs for itself.
+    """
+
+    name: str
+    leaves: Mapping[Value, Place | Sum]
+    later: dict[Value, Place]
+    full: Place
+    outputs: list[tuple[Place, Value | None]]
+    scratch: list[Buffer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._levels: dict[Value, int] = {}
+        self._places: dict[Value, Place] = {}
+        self._outputs = list(self.outputs)
+        for place, value in self._outputs:
+            if value is not None and not place.buffer.of_row:
+                self._places.setdefault(value, place)
+
+    def level(self, value: Any) -> int:
+        """How many products and row means stand in front of a value."""
+        if not isinstance(value, Value) or value in self.leaves:
+            return 0
+        if value not in self._levels:
+            ends_stage = value in self.later or value.called("mean")
+            self._levels[value] = ends_stage + max(map(self.level, value.arguments), default=0)
+        return self._levels[value]
+
+    def stages(self) -> list[Stage]:
+        """The stages, by level."""
+        for value in self._row_means():
+            place = self.later.setdefault(value, Place(Buffer(f"mean{value.number}", 1, "first", True)))
+            if place.buffer.at == "first":
+                self.scratch.append(place.buffer)
+            self._outputs.append((place, value.arguments[0]))
+        top = max((self.level(value) for _, value in self._outputs if value is not None), default=0)
+        return [self._stage(level) for level in range(top, -1, -1)][::-1]
+
+    def _row_means(self) -> list[Any]:
+        """The row means that the outputs depend on and no leaf has."""
+        seen: set[Value] = set()
+        todo: list[Any] = [value for _, value in self._outputs]
+        while todo:
+            value = todo.pop()
+            if isinstance(value, Value) and value not in seen and value not in self.leaves:
+                seen.add(value)
+                todo += value.uses
+        return sorted((v for v in seen if v.called("mean")), key=lambda value: value.number)
+
+    def _stage(self, level: int) -> Stage:
+        own = [(place, value) for place, value in self._outputs if self._level_of(place, value) == level]
+        text = _Text(self, level, [place.buffer for place, _ in own])
+        for place, value in own:
+            text.write(place, value)
+        return text.stage(f"{self.name}_{level}")
+
+    def _level_of(self, place: Place, value: Any) -> int:
+        """Zeros come with the first value of their buffer."""
+        if value is not None:
+            return self.level(value)
+        others = [self.level(v) for p, v in self._outputs if v is not None and p.buffer == place.buffer]
+        return min(others, default=0)
+
+    def written(self, buffer: Buffer, level: int) -> dict[int, int]:
+        """Of a buffer's blocks that outputs go to, the level of each."""
+        return {p.block: self._level_of(p, v) for p, v in self._outputs if p.buffer == buffer}
+
+    def found(self, value: Any, level: int) -> Place | Sum | None:
+        """From where a stage reads a value; None where it makes it."""
+        leaf = self.later.get(value) or self.leaves.get(value)
+        if isinstance(leaf, Place) or self.level(value) == level:
+            return leaf
+        if value not in self._places and (leaf or (is_expensive(value) and value.axes == "each")):
+            # what the step itself will have changed by then, and what is dear to make again
+            place = Place(Buffer(f"kept{value.number}", 1, "first"))
+            self.scratch.append(place.buffer)
+            self._places[value] = place
+            self._outputs.append((place, value))
+        return self._places.get(value)
+
+
+class _Text:
+    """The text of one stage's formula."""
+
+    def __init__(self, planner: Planner, level: int, outputs: Iterable[Buffer]) -> None:
+        self._planner, self._level = planner, level
+        self._outputs = list(dict.fromkeys(outputs))
+        self._inputs: dict[Buffer, None] = {}
+        self._lines: list[str] = []
+        self._names: dict[Value, str] = {}
+        self._results: dict[Place, str] = {}
+
+    def write(self, place: Place, value: Any) -> None:
+        """Make a value for a place."""
+        self._results[place] = self._wide(value)
+
+    def _wide(self, value: Any) -> str:
+        """A value for every row and column."""
+        if value is None:
+            return f"xp.zeros_like({self._read(self._planner.full)})"
+        name = self._made(value)
+        if value.axes == "each":
+            return name
+        return f"xp.zeros_like({self._read(self._planner.full)}) + {name}"
+
+    def _read(self, place: Place) -> str:
+        self._inputs[place.buffer] = None
+        return f"{place.buffer.name}_{place.block}"
+
+    def _made(self, value: Any) -> str:
+        """The name of a value, once the text has it."""
+        if not isinstance(value, Value):
+            return _number(value)
+        if value not in self._names:
+            place = self._planner.found(value, self._level)
+            if place is None:
+                self._names[value] = self._computed(value)
+            elif isinstance(place, Place):
+                self._names[value] = self._read(place)
+            else:
+                self._names[value] = self._added(value, place)
+        return self._names[value]
+
+    def _added(self, value: Any, places: Sum) -> str:
+        name = f"t{value.number}"
+        self._lines.append(f"{name} = {' + '.join(self._read(place) for place in places.places)}")
+        for place in places.optional:
+            read = self._read(place)
+            self._lines += [f"if {read} is not None:", f"    {name} = {name} + {read}"]
+        return name
+
+    def _computed(self, value: Any) -> str:
+        function = value.call.function
+        if function.startswith("result "):
+            return self._made(value.arguments[0])
+        arguments = [self._made(argument) for argument in value.arguments]
+        if function == "where" or function in _TAKES_ARRAYS:
+            arguments = self._as_arrays(value, arguments)
+        name = f"t{value.number}"
+        if function in _OPERATORS:
+            text = f"{arguments[0]} {_OPERATORS[function]} {arguments[1]}"
+        elif function == "negative":
+            text = f"-{arguments[0]}"
+        else:
+            text = f"xp.{'abs' if function == 'absolute' else function}({', '.join(arguments)})"
+        self._lines.append(f"{name} = {text}")
+        return name
+
+    def _as_arrays(self, value: Any, arguments: list[str]) -> list[str]:
+        """Numbers among them as arrays, which such functions want."""
+        like = next((self._made(a) for a in _values_under(value) if not a.is_flag), "")
+        return [
+            text if isinstance(argument, Value) else f"xp.zeros_like({like}) + {text}"
+            for argument, text in zip(value.arguments, arguments, strict=True)
+        ]
+
+    def stage(self, name: str) -> Stage:
+        """The stage: blocks of its outputs that other levels make are handed on, or zeros until then."""
+        results = []
+        for buffer in self._outputs:
+            levels = self._planner.written(buffer, self._level)
+            for block in range(buffer.blocks):
+                place = Place(buffer, block)
+                if place in self._results:
+                    results.append(self._results[place])
+                elif levels.get(block, self._level + 1) < self._level:
+                    results.append(self._read(place))
+                else:
+                    results.append(f"xp.zeros_like({self._read(self._planner.full)})")
+        inputs = tuple(self._inputs)
+        operands = [f"{buffer.name}_{block}" for buffer in inputs for block in range(buffer.blocks)]
+        body = [*self._lines, f"return {', '.join(results)},"]
+        text = "\n".join([f"def {name}({', '.join(['xp', *operands])}):", *(f"    {x}" for x in body)]) + "\n"
+        return Stage(Formula(_function(name, text)), inputs, tuple(self._outputs))
+
+
+def _values_under(value: Any) -> list[Any]:
+    """A value's arguments that are values, then those of its conditions."""
+    own = value.uses
+    for argument in value.uses:
+        if argument.is_flag:
+            own = [*own, *_values_under(argument)]
+    return own
+
+
+def _number(number: float) -> str:
+    if math.isnan(number):
+        return "(xp.inf - xp.inf)"
+    if math.isinf(number):
+        return "xp.inf" if number > 0 else "(-xp.inf)"
+    return f"({number!r})" if number < 0 else repr(number)
+
+
+@functools.lru_cache(maxsize=512)
+def _function(name: str, text: str) -> Callable[..., tuple]:
+    """The function of a text, which compilers and debuggers find by its file's name."""
+    file = f"<xpgrad cell {name} {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(text, file, "exec"), names)
+    return names[name]
+
+
+def stages_text(stages: Sequence[Stage]) -> str:
+    """The formulas of stages, to be read."""
+    return "\n".join(inspect.getsource(stage.formula.function) for stage in stages)

@@ -1,0 +1,526 @@
+r"""Recurrent cells of one's own: the formula of a step becomes a compiled forward and its gradient.
+
+A step is written as the mathematics has it, with ``W.name(x)`` for a block of the input's weights times the
+input, ``R.name(h)`` for a block of the recurrence weights times a state (or any other value of the step), and
+``v.name`` for a vector of parameters::
+
+    def minimal_gated_unit(xp, x, h, W, R, v):
+        f = sigmoid(xp, W.f(x) + R.f(h) + v.f)
+        n = xp.tanh(W.n(x) + R.n(f * h) + v.n)
+        return h + f * (n - h)
+
+    cell = xpgrad.Cell(minimal_gated_unit, W="f n", R="f n", v="f n")
+
+The formula is run once, on values that stand for arrays. What it did is a graph; reverse mode over the graph
+is the gradient. Both become stages of the same time loop that `lstm` and `gru` use: W x is one product before
+the loop, each step is compiled, every weight's gradient is one product after the loop, and lengths,
+directions, half precision, per-sample gradients and programs are the same as theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from xpgrad._activation_formulas import ONNX_ACTIVATIONS
+from xpgrad._arguments import check_choice, check_number, check_wrt, is_list
+from xpgrad._cells.build import build
+from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
+from xpgrad._cells.stages import stages_text
+from xpgrad._cells.trace import StepTape, states_of
+from xpgrad._recurrent import planned_call
+from xpgrad.engine import Recorder
+
+__all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
+
+
+class Cell:
+    r"""A recurrent operator, from the formula of one step.
+
+    .. math:: s_t = \mathrm{step}(x_t, s_{t-1}; W, R, v)
+
+    Parameters
+    ----------
+    step : callable
+        ``step(xp, x, *states, W, R, v)`` returns the states after the step, a tuple where there are several.
+        `xp` has the elementwise functions of the array API (`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`,
+        `abs`, `maximum`, `minimum`, `where`) and `mean`, over a row; values have Python's operators. The
+        parameters that are not called xp, x, W, R or v are the states, each of width H; the first one is the
+        output. A state that the step does not read is an output only, and has no initial value. Of W, R and v
+        it has those that it uses. It runs once, when the cell is made: no ``if`` on values, and every number
+        in it is a constant.
+    W, R, v : sequence of str, or str
+        The names of their blocks, in the order in which they stand below one another; a str has them between
+        spaces. ``W.name(x)`` is a block of H rows times the input, ``R.name(value)`` a block times a value of
+        the step, ``v.name`` a vector of length H.
+    name : str, optional
+        For messages and generated code; by default the step's.
+
+    Attributes
+    ----------
+    states, carried : tuple of str
+        The states' names, and those of them that the step reads.
+    blocks : dict of str to tuple of str
+        The names of the blocks of W, R and v.
+    grad : callable
+        The gradient, see Notes.
+    text : str
+        The formulas that were made of the step, as Python text.
+
+    Raises
+    ------
+    TypeError, ValueError, AttributeError
+        For a step that is no formula, that uses a block that it does not have, or that leaves one unused.
+
+    See Also
+    --------
+    xpgrad.cells.with_pullback : A pullback of one's own, for the step or a part of it.
+    xpgrad.vjp : Forward and gradient in one; it takes cells.
+
+    Notes
+    -----
+    A cell with the states h and c is called as::
+
+        cell(X, W, R, v, sequence_lens=None, initial_h=None, initial_c=None, *, direction="forward", layout=0)
+            -> (H_all, C_all, H_t, C_t, saved)
+
+    with X (T, N, I), W (D, k·H, I), R (D, k·H, H), v (D, k·H) for k blocks each, initial states (D, N, H),
+    states over time (T, D, N, H), final states (D, N, H). `saved` (T, D, N, k·H) are the values that the
+    gradient needs beside the states; which these are, reverse mode decides. Row means are saved in one more
+    output, `means`. Directions, lengths and layouts are those of `lstm`. The gradient is::
+
+        cell.grad(X, W, R, v, *, H_all, C_all, saved, grad_H_all=None, grad_C_all=None, grad_H_t=None,
+                  grad_C_t=None, sequence_lens=None, initial_h=None, initial_c=None, direction="forward",
+                  layout=0, per_sample=False, wrt=None) -> (dX, dW, dR, dv, dH0, dC0)
+
+    as `lstm_grad` has its arguments. A cell without R or v has none of them in its calls.
+
+    Slopes at kinks: of `abs` at 0 it is 0, `maximum` and `minimum` share the cotangent at ties, as PyTorch's
+    do; `where` passes it to the side that was taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xpgrad
+    >>> from xpgrad.cells import sigmoid
+    >>> def minimal_gated_unit(xp, x, h, W, R, v):
+    ...     f = sigmoid(xp, W.f(x) + R.f(h) + v.f)
+    ...     n = xp.tanh(W.n(x) + R.n(f * h) + v.n)
+    ...     return h + f * (n - h)
+    >>> cell = xpgrad.Cell(minimal_gated_unit, W="f n", R="f n", v="f n")
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R, v = (rng.normal(size=s) for s in [(7, 2, 3), (1, 10, 3), (1, 10, 5), (1, 10)])
+    >>> out = cell(X, W, R, v, sequence_lens=[7, 4])
+    >>> out.H_all.shape
+    (7, 1, 2, 5)
+    >>> outputs, pullback = xpgrad.vjp(cell, X, W, R, v)
+    >>> pullback(grad_H_t=rng.normal(size=(1, 2, 5))).dR.shape
+    (1, 10, 5)
+    >>> cell.check()  # against the plain formula and central differences
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *,
+        W: Sequence[str] | str,
+        R: Sequence[str] | str = (),
+        v: Sequence[str] | str = (),
+        name: str | None = None,
+    ) -> None:
+        if not callable(step):
+            raise TypeError(f"Cell: step is a {type(step).__name__}, expected a function")
+        self.step = step
+        self.__name__ = getattr(step, "__name__", "cell") if name is None else name
+        if not isinstance(self.__name__, str) or not self.__name__.isidentifier():
+            raise ValueError(f"Cell: name is {self.__name__!r}, expected a Python name")
+        given = {"W": W, "R": R, "v": v}
+        self.blocks = {kind: _block_names(self.__name__, kind, names) for kind, names in given.items()}
+        if not self.blocks["W"]:
+            raise ValueError(f"{self.__name__}: W has no blocks, expected one or more, for the input")
+        self.states = states_of(self.__name__, step)
+        capitals = [capital(state) for state in self.states]
+        if len(set(capitals)) < len(capitals):
+            raise ValueError(f"{self.__name__}: states are {', '.join(self.states)}, expected names apart")
+        self._forward, self._backward = build(self.__name__, step, self.blocks)
+        self._counts = {kind: len(names) for kind, names in self.blocks.items()}
+        self._parameters = tuple(kind for kind in PARAMETERS if self.blocks[kind])
+        self.carried = tuple(self.states[k] for k in self._forward.read)
+        self._initial = tuple(f"initial_{state}" for state in self.carried)
+        over_time = tuple(f"{state}_all" for state in capitals)
+        ends = tuple(f"{state}_t" for state in capitals)
+        self._saved = dict.fromkeys(over_time, 1)
+        if self._forward.saved is not None:
+            self._saved["saved"] = self._forward.saved.blocks
+        if self._forward.means:
+            self._saved["means"] = -len(self._forward.means)  # of one column each
+        kept = tuple(name for name in self._saved if name not in over_time)
+        self._cotangents = {name: f"grad_{name}" for name in (*over_time, *ends)}
+        self._ends = tuple(f"grad_{end}" for end in ends)
+        self._operands = ("X", *self._parameters, "sequence_lens", *self._initial)
+        self._arguments = ("X", *self._parameters, *self._initial)
+        title = capital(self.__name__)
+        grads = (
+            "dX",
+            *(f"d{kind}" for kind in self._parameters),
+            *(f"d{capital(state)}0" for state in self.carried),
+        )
+        self._result: Any = namedtuple(f"{title}Forward", (*over_time, *ends, *kept))  # type: ignore[misc]
+        self._gradients: Any = namedtuple(f"{title}Grads", grads)  # type: ignore[misc]
+        self.__signature__ = _signature(("X", *self._parameters), ("sequence_lens", *self._initial))
+        self.grad = _Gradient(
+            self._run_backward,
+            f"{self.__name__}_grad",
+            _signature(
+                ("X", *self._parameters), (), tuple(self._saved),
+                (*self._cotangents.values(), "sequence_lens", *self._initial), gradient=True,
+            ),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        blocks = ", ".join(f"{kind}={' '.join(self.blocks[kind])!r}" for kind in self._parameters)
+        return f"Cell({self.__name__}, {blocks})"
+
+    def __reduce__(self) -> Any:
+        return _remade, (self.step, self.blocks, self.__name__)
+
+    def __copy__(self) -> Cell:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Cell:
+        return self
+
+    @property
+    def text(self) -> str:
+        """The formulas that were made of the step, as Python text."""
+        return stages_text([*self._forward.stages, *self._backward.stages])
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what a call returns."""
+        return tuple(self._result._fields)
+
+    @property
+    def cotangents(self) -> Mapping[str, str]:
+        """Of each output that has a cotangent the gradient's name for it."""
+        return self._cotangents
+
+    @property
+    def saved(self) -> Mapping[str, int]:
+        """The outputs that the gradient takes, with their widths: so many times H, or below 0 so many."""
+        return self._saved
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the cell over sequences; for the arguments see `Cell`."""
+        arguments = _bound(self.__name__, self.__signature__, args, kwargs)
+        options = {"direction": arguments.pop("direction"), "layout": arguments.pop("layout")}
+        arrays = [arguments[name] for name in self._operands]
+        return planned_call(self._compute_forward, self.__name__, self._operands, arrays, options)
+
+    def _compute_forward(
+        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **attributes: Any
+    ) -> Any:
+        """Check and compute, or write down."""
+        call = CellCall(
+            operator, self._with_all(arrays), self._counts, states=self._initial, recorder=recorder,
+            **attributes,
+        )  # fmt: skip
+        with call.engine.quiet():
+            parts = [forward_direction(call, d, self._forward, self.states) for d in call.directions]
+            over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
+            results = [call.over_time(list(rows)) for rows in zip(*over_time, strict=True)]
+            results += [call.states(list(rows)) for rows in zip(*ends, strict=True)]
+            results += [call.over_time(rows) for rows in (saved, means) if rows[0] is not None]
+            return self._result(*results)
+
+    def _with_all(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays with None for parameters that the cell does not have."""
+        return {**dict.fromkeys(PARAMETERS), **arrays}
+
+    def _run_backward(self, arguments: dict[str, Any]) -> Any:
+        operator = self.grad.__name__
+        check_choice(operator, "per_sample", arguments["per_sample"], (False, True))
+        options = {name: arguments.pop(name) for name in ("direction", "layout", "per_sample")}
+        options["wanted"] = check_wrt(operator, arguments.pop("wrt"), self._arguments)
+        names = (*self._operands, *self._saved, *self._cotangents.values())
+        arrays = [arguments[name] for name in names]
+        return planned_call(self._compute_backward, operator, names, arrays, options)
+
+    def _compute_backward(
+        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool,
+        wanted: frozenset[str], **attributes: Any,
+    ) -> Any:  # fmt: skip
+        """Check and compute, or write down."""
+        over_time = [name for name in self._cotangents.values() if name not in self._ends]
+        call = CellCall(
+            operator, self._with_all(arrays), self._counts, over_time, states=self._initial,
+            saved=self._saved, cotangents=self._ends, recorder=recorder, **attributes,
+        )  # fmt: skip
+        with call.engine.quiet():
+            found = call.gradients(
+                lambda call, d: backward_direction(
+                    call, d, self._forward, self._backward, self.states, wanted, per_sample
+                ),
+                self._arguments,
+                per_sample=per_sample,
+            )
+            return self._gradients(*found)
+
+    def check(self, *, seed: int = 0) -> None:
+        """Check the cell on small random arrays: against the plain formula, and against central differences.
+
+        Parameters
+        ----------
+        seed : int
+            Of the numbers.
+
+        Raises
+        ------
+        AssertionError
+            At the first result that is not right. With pullbacks of one's own that is where they are wrong;
+            a kink of the formula nearby shows as one, too: try another seed.
+        """
+        from xpgrad.testing import check_cell
+
+        check_cell(self, seed=seed)
+
+
+def _remade(step: Callable[..., Any], blocks: Mapping[str, Sequence[str]], name: str) -> Cell:
+    return Cell(step, **blocks, name=name)
+
+
+class _Gradient:
+    """A cell's gradient."""
+
+    def __init__(self, run: Callable[[dict[str, Any]], Any], name: str, signature: inspect.Signature) -> None:
+        self._run, self.__name__, self.__signature__ = run, name, signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(_bound(self.__name__, self.__signature__, args, kwargs))
+
+    def __repr__(self) -> str:
+        return f"{self.__name__}{self.__signature__}"
+
+
+def _block_names(operator: str, kind: str, names: Any) -> tuple[str, ...]:
+    if isinstance(names, str):
+        names = names.split()
+    if not is_list(names):
+        raise TypeError(f"{operator}: {kind} is a {type(names).__name__}, expected names of its blocks")
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise ValueError(f"{operator}: {kind} has {name!r}, expected a Python name without _ in front")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{operator}: {kind} has {', '.join(names)}, expected names apart")
+    return tuple(names)
+
+
+def _signature(
+    positional: Sequence[str],
+    optional: Sequence[str],
+    needed: Sequence[str] = (),
+    keywords: Sequence[str] = (),
+    gradient: bool = False,
+) -> inspect.Signature:
+    """Of a cell or of its gradient, with annotations as the package's own operators have them."""
+    kinds = inspect.Parameter
+    anywhere, by_name = kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY
+    found = [kinds(name, anywhere, annotation="Any") for name in positional]
+    found += [kinds(name, anywhere, default=None, annotation="Any") for name in optional]
+    found += [kinds(name, by_name, annotation="Any") for name in needed]
+    found += [kinds(name, by_name, default=None, annotation="Any") for name in keywords]
+    found.append(kinds("direction", by_name, default="forward", annotation="str"))
+    found.append(kinds("layout", by_name, default=0, annotation="int"))
+    if gradient:
+        found.append(kinds("per_sample", by_name, default=False, annotation="bool"))
+        found.append(kinds("wrt", by_name, default=None, annotation="Iterable[str] | None"))
+    return inspect.Signature(found)
+
+
+def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{operator}: {error}, expected {signature}") from None
+    bound.apply_defaults()
+    return bound.arguments
+
+
+# --- what steps call ---------------------------------------------------------------------------------
+
+
+def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give an elementwise function of a step a pullback that one has written.
+
+    Parameters
+    ----------
+    pullback : callable
+        ``pullback(xp, *cotangents, *operands, *results)`` returns a cotangent for each operand, a tuple where
+        there are several; 0 stands for none. It is a formula too. Cotangents are those of the results; one
+        that nothing passes back to is the number 0.
+
+    Returns
+    -------
+    callable
+        A decorator for ``function(xp, *operands)``, which returns one value or a tuple of them.
+
+    Notes
+    -----
+    The function's results are saved for the gradient where its pullback asks for them; its operands are
+    worked out from what is saved. So a pullback that is written by the results alone is the cheapest.
+
+    Examples
+    --------
+    >>> from xpgrad.cells import with_pullback
+    >>> def straight_through(xp, d, x, y):
+    ...     return d
+    >>> @with_pullback(straight_through)
+    ... def sign(xp, x):
+    ...     return xp.where(x > 0, 1.0, xp.where(x < 0, -1.0, 0.0))
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(xp: Any, *operands: Any) -> Any:
+            if isinstance(xp, StepTape):
+                return xp.ruled(function, pullback, operands)
+            return function(xp, *operands)
+
+        return run
+
+    return decorate
+
+
+def activation(name: str, alpha: float | None = None, beta: float | None = None) -> Callable[[Any, Any], Any]:
+    """One of ONNX's activation functions for recurrent operators, for steps.
+
+    Parameters
+    ----------
+    name : str
+        ONNX's name, such as ``"Sigmoid"``, ``"Tanh"``, ``"Relu"``, ``"Softsign"``, ``"HardSigmoid"``.
+    alpha, beta : float, optional
+        Its parameters; ONNX's defaults where left out.
+
+    Returns
+    -------
+    callable
+        ``function(xp, x)``. Its gradient needs the result alone, where that tells the slope.
+
+    Raises
+    ------
+    ValueError
+        For a name that ONNX does not have, or a parameter that the function does not have.
+
+    Examples
+    --------
+    >>> from xpgrad.cells import activation
+    >>> hard_sigmoid = activation("HardSigmoid", alpha=0.25)
+    """
+    found = ONNX_ACTIVATIONS.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join(one.name for one in ONNX_ACTIVATIONS.values())
+        raise ValueError(f"activation: name is {name!r}, expected one of {known}")
+    numbers = []
+    for label, given, default in (("alpha", alpha, found.alpha), ("beta", beta, found.beta)):
+        if default is None and given is not None:
+            raise ValueError(f"activation: {label} is {given!r}, expected None: {found.name} has no {label}")
+        value = default if given is None else check_number("activation", label, given)
+        numbers.append(0.0 if value is None else value)
+    by_input = found.needs_input(numbers[0])
+    by_output: Any = found.pullback
+
+    def pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
+        return by_output(xp, d, x if by_input else y, y, *numbers)
+
+    def function(xp: Any, x: Any) -> Any:
+        return found.value(xp, x, *numbers)
+
+    function.__name__ = found.name.lower()
+    return with_pullback(pullback)(function)
+
+
+sigmoid = activation("Sigmoid")
+
+
+def mean(xp: Any, x: Any) -> Any:
+    """The mean of a value over its row, for steps: one number for each sequence.
+
+    Parameters
+    ----------
+    xp : namespace
+        What the step was given.
+    x : value
+        The value; for several blocks, their sum divided by how many they are.
+
+    Returns
+    -------
+    value
+        A number of each row, which stands beside others for every column.
+
+    Examples
+    --------
+    >>> from xpgrad.cells import mean
+    >>> def centered(xp, x):
+    ...     return x - mean(xp, x)
+    """
+    if isinstance(xp, StepTape):
+        return xp.mean(x)
+    return xp.mean(x, axis=-1, keepdims=True)
+
+
+def layer_norm(xp: Any, values: Sequence[Any], epsilon: float = 1e-5) -> tuple[Any, ...]:
+    r"""Values of one row normalized together, for steps: less their mean, over their deviation.
+
+    .. math:: \hat z = (z - \mu) / \sqrt{\sigma^2 + \epsilon}
+
+    Parameters
+    ----------
+    xp : namespace
+        What the step was given.
+    values : sequence of value
+        The blocks that have one mean and one variance (the biased one). Their scales and shifts are the
+        step's own: ``v.scale * normal + v.shift``.
+    epsilon : float
+        What is added to the variance.
+
+    Returns
+    -------
+    tuple of value
+        As many.
+
+    Notes
+    -----
+    Ba, Kiros, Hinton, "Layer normalization" (2016). The pullback, with means over all blocks, is
+    :math:`(d - \overline{d} - \hat z\, \overline{d \hat z}) / \sqrt{\sigma^2 + \epsilon}`.
+
+    Examples
+    --------
+    >>> import xpgrad
+    >>> from xpgrad.cells import layer_norm
+    >>> def normalized(xp, x, h, W, R, v):
+    ...     (z,) = layer_norm(xp, [R.z(h)])
+    ...     return xp.tanh(W.z(x) + v.scale * z + v.shift)
+    >>> xpgrad.Cell(normalized, W="z", R="z", v="scale shift").check()
+    """
+
+    def total(xp: Any, terms: Sequence[Any]) -> Any:
+        """The mean over the row and all blocks."""
+        return mean(xp, functools.reduce(lambda a, b: a + b, terms)) / len(values)
+
+    def pullback(xp: Any, *given: Any) -> tuple[Any, ...]:
+        count = len(values)
+        ds, normal, inverse = given[:count], given[2 * count + 1 : 3 * count + 1], given[-1]
+        along = total(xp, ds), total(xp, [d * z for d, z in zip(ds, normal, strict=True)])
+        return tuple(inverse * (d - along[0] - z * along[1]) for d, z in zip(ds, normal, strict=True))
+
+    @with_pullback(pullback)
+    def normalize(xp: Any, *blocks: Any) -> tuple[Any, ...]:
+        center = total(xp, blocks)
+        centered = [z - center for z in blocks]
+        inverse = 1 / xp.sqrt(total(xp, [z * z for z in centered]) + epsilon)
+        return (*(z * inverse for z in centered), inverse)
+
+    return normalize(xp, *values)[:-1]

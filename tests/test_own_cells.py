@@ -1,0 +1,272 @@
+"""`xpgrad.Cell`: steps that a user wrote, against their formulas, differences, and PyTorch's autograd."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import array_api_compat.torch
+import numpy as np
+import pytest
+import torch
+
+import xpgrad
+from own_cells import CELLS, minimal_gated_unit
+from xpgrad import Cell
+from xpgrad.cells import activation, mean, with_pullback
+from xpgrad.testing import assert_close, cell_reference
+
+ENGINES = ("compiled", "blocks", "standard")
+every_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, monkeypatch):
+    """Each way in which a loop runs."""
+    if request.param == "blocks":
+        monkeypatch.setenv("XPGRAD_JIT", "0")
+    with xpgrad.use_engine("standard" if request.param == "standard" else None):
+        yield request.param
+
+
+def operands(cell: Cell, T=5, N=4, inputs=3, H=6, D=1, dtype: Any = np.float64, seed=0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    tails = {"W": (inputs,), "R": (H,), "v": ()}
+    found = {"X": rng.standard_normal((T, N, inputs))}
+    for kind, names in cell.blocks.items():
+        if names:
+            scale = 0.6 if kind == "v" else 1 / np.sqrt(tails[kind][0])
+            found[kind] = scale * rng.standard_normal((D, len(names) * H, *tails[kind]))
+    found |= {f"initial_{state}": rng.standard_normal((D, N, H)) for state in cell.carried}
+    return {name: array.astype(dtype) for name, array in found.items()}
+
+
+def cotangents(cell: Cell, out: Any, seed=1) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {
+        named: rng.standard_normal(getattr(out, name).shape).astype(getattr(out, name).dtype)
+        for name, named in cell.cotangents.items()
+    }
+
+
+@every_cell
+def test_cells_agree_with_their_formulas_and_with_differences(cell, engine):
+    cell.check()
+
+
+@every_cell
+@pytest.mark.parametrize("lengths", [None, [5, 0, 3, 5]], ids=["whole", "lengths"])
+def test_gradients_are_those_of_autograd_through_the_plain_loop(cell, lengths):
+    arrays = operands(cell, D=2)
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
+    initial = {state: tensors[f"initial_{state}"] for state in cell.carried}
+    plain = cell_reference(
+        cell, tensors["X"], tensors["W"], tensors.get("R"), tensors.get("v"), lengths, initial,
+        direction="bidirectional",
+    )  # fmt: skip
+    out, pullback = xpgrad.vjp(cell, **arrays, sequence_lens=lengths, direction="bidirectional")
+    for name, desired in zip(cell.cotangents, plain, strict=True):
+        assert_close(getattr(out, name), desired.detach().numpy(), rtol=1e-11, label=name)
+    given = cotangents(cell, out)
+    grads = pullback(**given)
+    torch.autograd.backward(plain, [torch.tensor(d) for d in given.values()])
+    for actual, tensor in zip(grads, tensors.values(), strict=True):
+        assert_close(actual, tensor.grad.numpy(), rtol=1e-11)
+
+
+@every_cell
+def test_per_sample_gradients_add_up_and_wrt_leaves_out(cell):
+    arrays = operands(cell)
+    out, pullback = xpgrad.vjp(cell, **arrays, sequence_lens=[5, 2, 4, 1])
+    given = cotangents(cell, out)
+    whole = pullback(**given)
+    each = xpgrad.vjp(cell, **arrays, sequence_lens=[5, 2, 4, 1], per_sample=True)[1](**given)
+    for name in ("dW", "dR", "dv"):
+        if hasattr(whole, name):
+            assert_close(np.sum(getattr(each, name), axis=0), getattr(whole, name), label=name)
+    for name in arrays:
+        alone = xpgrad.vjp(cell, **arrays, sequence_lens=[5, 2, 4, 1], wrt=name)[1](**given)
+        made = [gradient for gradient in alone if gradient is not None]
+        assert len(made) == 1
+        assert_close(made[0], whole[list(arrays).index(name)], label=name)
+
+
+@pytest.mark.parametrize("name", ["GRU", "peephole LSTM", "normalized"])
+def test_single_precision_padding_and_large_batches(name):
+    cell = CELLS[name]
+    arrays = operands(cell, T=7, N=40, H=33, D=2, dtype=np.float32)
+    lengths = np.arange(40) % 8
+    for n, length in enumerate(lengths):
+        arrays["X"][length:, n] = np.nan
+    with xpgrad.use_engine("standard"):
+        plain, pull_plain = xpgrad.vjp(cell, **arrays, sequence_lens=lengths, direction="bidirectional")
+    given = cotangents(cell, plain)
+    with xpgrad.use_engine("standard"):
+        plain_grads = pull_plain(**given)
+    for _ in range(3):  # made, from its program, and again
+        out, pullback = xpgrad.vjp(cell, **arrays, sequence_lens=lengths, direction="bidirectional")
+        for name, actual, desired in zip(out._fields, out, plain, strict=True):
+            assert_close(actual, desired, rtol=1e-5, label=name)
+        for name, actual, desired in zip(plain_grads._fields, pullback(**given), plain_grads, strict=True):
+            assert_close(actual, desired, rtol=2e-5, label=name)
+
+
+def test_half_precision_and_batch_first():
+    cell = CELLS["minimal gated unit"]
+    arrays = operands(cell)
+    first = {name: np.swapaxes(array, 0, 1) if name[0] in "Xi" else array for name, array in arrays.items()}
+    out, other = cell(**arrays), cell(**first, layout=1)
+    assert_close(np.moveaxis(other.H_all, 0, 2), out.H_all)
+    half = cell(**{name: array.astype(np.float16) for name, array in arrays.items()})
+    assert half.H_all.dtype == np.float16
+    assert_close(half.H_all, out.H_all.astype(np.float16), rtol=1e-2)
+
+
+def test_no_steps_and_no_batch():
+    for cell in CELLS.values():
+        for T, N in ((0, 2), (3, 0)):
+            arrays = operands(cell, T=T, N=N)
+            out, pullback = xpgrad.vjp(cell, **arrays)
+            grads = pullback(**cotangents(cell, out))
+            assert [g.shape for g in grads] == [a.shape for a in arrays.values()]
+
+
+def test_without_cotangents_gradients_are_zero():
+    cell = CELLS["peephole LSTM"]
+    arrays = operands(cell)
+    _, pullback = xpgrad.vjp(cell, **arrays)
+    assert not any(np.any(gradient) for gradient in pullback())
+
+
+def test_what_is_saved_is_what_the_gradient_needs():
+    assert dict(CELLS["peephole LSTM"].saved) == {"H_all": 1, "C_all": 1, "saved": 5}  # gates and tanh(c)
+    assert dict(CELLS["GRU"].saved) == {"H_all": 1, "saved": 4}
+    assert dict(Cell(lambda xp, x, h, W, R: xp.tanh(W.z(x) + R.z(h)), W="z", R="z", name="a").saved) == {
+        "H_all": 1
+    }
+
+
+def test_cells_are_copied_and_pickled():
+    cell = CELLS["minimal gated unit"]
+    assert copy.deepcopy(cell) is cell
+    again = pickle.loads(pickle.dumps(cell))
+    arrays = operands(cell)
+    assert np.array_equal(again(**arrays).H_all, cell(**arrays).H_all)
+    assert repr(cell) == "Cell(minimal_gated_unit, W='f n', R='f n', v='f n')"
+    assert "def minimal_gated_unit_pullback_0" in cell.text
+
+
+def test_a_wrong_pullback_is_found_by_check():
+    @with_pullback(lambda xp, d, x, y: d * y * 1.001)
+    def wrong(xp, x):
+        return xp.exp(x)
+
+    cell = Cell(lambda xp, x, h, W, R: wrong(xp, -abs(W.z(x) + R.z(h))), W="z", R="z", name="wrong")
+    with pytest.raises(AssertionError, match="wrong: the gradient of X is wrong"):
+        cell.check()
+
+
+def _step(formula):
+    return {"step": formula, "W": "z", "R": "z", "name": "cell"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (
+            _step(lambda xp, x, h, W, R: xp.sin(W.z(x) + R.z(h))),
+            AttributeError,
+            "cell: step uses xp.sin, ",
+        ),
+        (_step(lambda xp, x, h, W, R: W.z(x) + R.y(h)), AttributeError, "step uses R.y, expected one of z"),
+        (_step(lambda xp, x, h, W, R: W.z(h) + R.z(h)), TypeError, "W.z of what is not x"),
+        (_step(lambda xp, x, h, W, R: W.z(x) + R.z(x)), TypeError, "R.z of Input"),
+        (_step(lambda xp, x, h, W, R: W.z(x) + R.z(h) + R.z(2 * h)), ValueError, "R.z of two values"),
+        (_step(lambda xp, x, h, W, R: W.z(x) + h), ValueError, "no use of R.z"),
+        (
+            _step(lambda xp, x, h, W, R: W.z(x) + R.z(W.z(x))),
+            ValueError,
+            "reads none of its states h",
+        ),
+        (_step(lambda xp, x, h, W, R: (h, W.z(x) + R.z(h))), ValueError, "returned 2 values, expected 1: h"),
+        (_step(lambda xp, x, h, W, R: 0.0), TypeError, "returned float for h"),
+        (_step(lambda xp, x, h, W, R: h if W.z(x) > 0 else R.z(h)), TypeError, "decides by a value"),
+        (_step(lambda xp, x, h, W, R: W.z(x) + R.z(h) + "a"), TypeError, "of type str, expected a number"),
+        (_step(lambda xp, x, h, W, R: W.z(x) + R.z(h) ** 0.3), TypeError, "power of 0.3"),
+        (_step(lambda xp, h, W, R: h), TypeError, r"parameters \(xp, h, W, R\), expected xp, x"),
+        (_step(lambda xp, x, W, R: W.z(x)), TypeError, "no state"),
+        (_step(lambda xp, x, h, W: W.z(x) + h), TypeError, "R has blocks, expected step to have"),
+        (_step(3), TypeError, "step is a int"),
+        ({"step": minimal_gated_unit, "W": "f f"}, ValueError, "W has f, f, expected names apart"),
+        ({"step": minimal_gated_unit, "W": ""}, ValueError, "W has no blocks"),
+        ({"step": minimal_gated_unit, "W": ["_f"]}, ValueError, "W has '_f'"),
+        ({"step": minimal_gated_unit, "W": 3}, TypeError, "W is a int"),
+    ],
+)
+def test_wrong_steps_are_refused(arguments, error, words):
+    with pytest.raises(error, match=words):
+        Cell(**arguments)
+
+
+def test_wrong_calls_are_refused():
+    cell = CELLS["GRU"]
+    arrays = operands(cell)
+    with pytest.raises(TypeError, match="gated_recurrent_unit: missing a required argument: 'v'"):
+        cell(arrays["X"], arrays["W"], arrays["R"])
+    with pytest.raises(ValueError, match=r"R has shape \(1, 12, 6\), expected \(D, 3H, H\)"):
+        cell(**arrays | {"R": arrays["R"][:, :12]})
+    with pytest.raises(ValueError, match=r"v has shape .* expected \(D, 4H\)"):
+        cell(**arrays | {"v": arrays["v"][:, :12]})
+    with pytest.raises(ValueError, match="initial_h has shape"):
+        cell(**arrays | {"initial_h": arrays["v"][None]})
+    with pytest.raises(ValueError, match="direction is 'up'"):
+        cell(**arrays, direction="up")
+    out = cell(**arrays)
+    with pytest.raises(ValueError, match=r"saved has shape .* expected \(T, D, N, 4H\)"):
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved[..., :6])
+    with pytest.raises(ValueError, match="grad_H_all has shape"):
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, grad_H_all=out.H_t)
+    with pytest.raises(ValueError, match="wrt has 'B'"):
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, wrt=["B"])
+    means = CELLS["centered"]
+    arrays = operands(means)
+    out = means(**arrays)
+    assert out.means.shape == (5, 1, 4, 2)
+    with pytest.raises(ValueError, match=r"means has shape .* expected \(T, D, N, 2\)"):
+        means.grad(**arrays, H_all=out.H_all, saved=out.saved, means=out.means[..., :1])
+
+
+def test_wrong_helpers_are_refused():
+    with pytest.raises(ValueError, match="name is 'Sine', expected one of"):
+        activation("Sine")
+    with pytest.raises(ValueError, match="Tanh has no alpha"):
+        activation("Tanh", alpha=2.0)
+
+    @with_pullback(lambda xp, d, x, y: (d, d))
+    def twice(xp, x):
+        return 2 * x
+
+    with pytest.raises(ValueError, match="the pullback of twice returned 2 cotangents, expected 1"):
+        Cell(lambda xp, x, h, W, R: twice(xp, W.z(x) + R.z(h)), W="z", R="z", name="cell")
+
+
+def test_every_activation_in_a_step():
+    names = "Relu LeakyRelu ThresholdedRelu Tanh ScaledTanh Sigmoid HardSigmoid Elu Softsign Softplus Affine"
+    for name in names.split():
+        cell = Cell(_with(activation(name)), W="z", R="z", name=name)
+        with xpgrad.use_engine("standard"):
+            cell.check(seed=3)
+
+
+def _with(f):
+    def step(xp, x, h, W, R):
+        return f(xp, W.z(x) + R.z(h)) + 0.1 * h
+
+    return step
+
+
+def test_means_work_on_plain_arrays():
+    assert mean(np, np.asarray([1.0, 3.0])) == 2
+    x = torch.tensor([[1.0, 3.0]])
+    assert mean(array_api_compat.torch, x).tolist() == [[2.0]]

@@ -1,0 +1,138 @@
+"""`xpgrad.Cell` in PyTorch: under autograd, its transformations and compilers, and as a layer."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from own_cells import CELLS
+from xpgrad.testing import cell_reference
+from xpgrad_torch import CellLayer, run_cell
+
+every_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+
+
+def layer_of(cell, **options):
+    torch.manual_seed(0)
+    return CellLayer(cell, 3, 4, dtype=torch.float64, **options)
+
+
+def parameters_of(layer):
+    return [getattr(layer, kind, None) for kind in ("W", "R", "v")]
+
+
+@every_cell
+@pytest.mark.parametrize("lengths", [None, [4, 0, 2]], ids=["whole", "lengths"])
+def test_layers_pass_gradcheck(cell, lengths):
+    layer = layer_of(cell, bidirectional=True)
+    X = torch.randn(4, 3, 3, dtype=torch.float64, requires_grad=True)
+    initial = [torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in cell.carried]
+
+    def run(X, *rest):
+        given = dict(zip([name for name, _ in layer.named_parameters()], rest, strict=False))
+        states = rest[len(given) :]
+        output, finals = torch.func.functional_call(layer, given, (X, states, lengths))
+        return output, *(finals if isinstance(finals, tuple) else (finals,))
+
+    assert torch.autograd.gradcheck(run, (X, *layer.parameters(), *initial))
+
+
+@every_cell
+def test_layers_are_the_plain_loop(cell):
+    layer = layer_of(cell, batch_first=True)
+    X = torch.randn(3, 5, 3, dtype=torch.float64)
+    output, _ = layer(X, lengths=torch.tensor([5, 2, 4]))
+    plain = cell_reference(cell, X.transpose(0, 1), *parameters_of(layer), sequence_lens=[5, 2, 4])
+    torch.testing.assert_close(output, plain[0][:, 0].transpose(0, 1))
+    names = [name for name, _ in layer.named_parameters()]
+    ours = torch.autograd.grad(output.square().sum(), list(layer.parameters()))
+    theirs = torch.autograd.grad(plain[0].square().sum(), list(layer.parameters()))
+    for name, a, b in zip(names, ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("name", ["GRU", "peephole LSTM", "centered"])
+def test_transformations(name):
+    cell = CELLS[name]
+    layer = layer_of(cell)
+    weights = {name: p.detach() for name, p in layer.named_parameters()}
+    X = torch.randn(5, 4, 2, 3, dtype=torch.float64)  # T, mapped, N, I
+
+    def loss(weights, X):
+        return torch.func.functional_call(layer, weights, (X,))[0].square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 1))(weights, X)
+    for k in range(4):
+        alone = torch.func.grad(loss)(weights, X[:, k])
+        for key, gradient in alone.items():
+            torch.testing.assert_close(each[key][k], gradient)
+    tangent = {key: torch.randn_like(p) for key, p in weights.items()}
+    _, along = torch.func.jvp(lambda w: loss(w, X[:, 0]), (weights,), (tangent,))
+    grads = torch.func.grad(loss)(weights, X[:, 0])
+    torch.testing.assert_close(along, sum((grads[key] * tangent[key]).sum() for key in weights))
+    parameters = list(layer.parameters())
+    first = torch.autograd.grad(loss(dict(layer.named_parameters()), X[:, 0]), parameters, create_graph=True)
+    assert torch.autograd.grad(first[0].square().sum(), parameters)[0].shape == parameters[0].shape
+
+
+@pytest.mark.parametrize("name", ["GRU", "simple recurrent unit", "centered"])
+def test_compilers_see_one_operator(name):
+    layer = layer_of(CELLS[name])
+    X = torch.randn(4, 3, 3, dtype=torch.float64)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    ours, theirs = compiled(X, lengths=torch.tensor([4, 1, 3])), layer(X, lengths=[4, 1, 3])
+    torch.testing.assert_close(ours, theirs)
+    parameters = list(layer.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(ours[0].sum(), parameters), torch.autograd.grad(theirs[0].sum(), parameters)
+    )
+    exported = torch.export.export(layer, (X,)).module()
+    torch.testing.assert_close(exported(X)[0], layer(X)[0])
+
+
+def test_less_memory_gives_the_same_numbers():
+    layer = layer_of(CELLS["peephole LSTM"])
+    lean = copy.deepcopy(layer)
+    lean.save = "states"
+    X = torch.randn(4, 3, 3, dtype=torch.float64)
+    for model in (layer, lean):
+        model(X)[0].square().sum().backward()
+    for a, b in zip(layer.parameters(), lean.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_layers_are_pickled_and_say_what_they_are():
+    layer = layer_of(CELLS["GRU"], bidirectional=True)
+    again = pickle.loads(pickle.dumps(layer))
+    X = torch.randn(4, 3, 3, dtype=torch.float64)
+    assert torch.equal(again(X)[0], layer(X)[0])
+    assert "gated_recurrent_unit" in repr(layer)
+
+
+def test_single_precision_is_that_of_the_double_one():
+    layer = layer_of(CELLS["GRU"])
+    X = torch.randn(6, 20, 3, dtype=torch.float64)
+    double = layer(X)[0]
+    torch.testing.assert_close(layer.float()(X.float())[0], double.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_wrong_calls_are_refused():
+    layer = layer_of(CELLS["simple recurrent unit"])
+    X = torch.zeros(4, 3, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="input has 2 dimensions, expected a tensor of 3"):
+        layer(X[0])
+    with pytest.raises(TypeError, match="R is given, expected None"):
+        run_cell(layer.cell, X, layer.W, layer.W, layer.v)
+    with pytest.raises(ValueError, match="initial has 2 tensors, expected 1: c"):
+        run_cell(layer.cell, X, layer.W, None, layer.v, initial=[None, None])
+    with pytest.raises(TypeError, match=r"v is NoneType, expected torch\.Tensor"):
+        run_cell(layer.cell, X, layer.W)
+    with pytest.raises(TypeError, match=r"cell is function, expected xpgrad\.Cell"):
+        CellLayer(layer.cell.step, 3, 4)
+    with pytest.raises(ValueError, match="hidden_size is 0"):
+        CellLayer(layer.cell, 3, 0)
+    with pytest.raises(ValueError, match="save is 'none'"):
+        CellLayer(layer.cell, 3, 4, save="none")
