@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -38,7 +39,21 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ours_is_right(alone: None) -> None:
     entries = matrix.measure(
-        check.KERNELS, {}, ["lstm", "gru, lengths", "conv", "softmax", "gelu", "prelu"]
+        check.KERNELS,
+        {},
+        [
+            "lstm",
+            "gru, lengths",
+            "gru_cell",
+            "rnn",
+            "conv",
+            "softmax",
+            "gelu",
+            "prelu",
+            "binary",
+            "hard_",
+            "scaled",
+        ],
     ).entries
     assert len(entries) > 100
     for entry in entries:
@@ -60,11 +75,49 @@ def test_references_are_those_of_the_operators_definitions() -> None:
         assert np.allclose(found["X"], weight * differences, rtol=1e-7), name
 
 
-def test_references_share_no_code_with_kernels() -> None:
-    tree = ast.parse(Path(references.__file__).read_text(encoding="utf-8"))
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports; a module beside it with a dot in front."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     modules = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    modules |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert modules == {"__future__", "math", "collections.abc", "typing", "numpy"}
+    return modules | {"." * n.level + str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+
+
+def test_references_share_no_code_with_kernels() -> None:
+    assert imported(Path(references.__file__)) == {"__future__", "math", "collections.abc", "typing", "numpy"}
+
+
+def test_callers_need_their_peer_and_numpy_alone() -> None:
+    """They run in interpreters that have no xpgrad."""
+    folder = Path(matrix.__file__).parent / "callers"
+    peers = {"call_keras.py": {"keras", "tensorflow"}, "call_onnx_runtime.py": {"onnxruntime"}}
+    peers |= {f"call_{name}.py": {name} for name in ("jax", "thinc")}
+    peers |= {"call_pytorch.py": {"torch"}, "onnx_model.py": {"onnx"}, "call_onnx_reference.py": {"onnx"}}
+    for path in folder.glob("*.py"):
+        for module in imported(path):
+            known = {*sys.stdlib_module_names, "numpy", *peers.get(path.name, ())}
+            assert module.startswith(".") or module.partition(".")[0] in known, f"{path.name}: {module}"
+
+
+def test_every_kernel_has_a_definition() -> None:
+    assert {job.kernel.name for job in matrix.jobs(check.KERNELS)} == {k.name for k in check.KERNELS}
+
+
+def test_a_references_gradient_of_each_sample() -> None:
+    """Their sum is the batch's; a sample's is that of a batch in which it is alone."""
+    job = next(j for j in matrix.jobs(check.KERNELS, ["gru, per_sample, reset after"]))
+    forward = matrix._forward_of("gru", job.case)
+    assert forward is not None
+    arguments, cotangents = dict(job.case.arguments), dict(job.case.cotangents)
+    _, each = references.gradients(forward, arguments, cotangents, job.case.sample_axes)
+    _, whole = references.gradients(forward, arguments, cotangents)
+    for name in ("W", "R", "B"):
+        assert each[name].shape == (arguments["X"].shape[1], *arguments[name].shape)
+        assert np.allclose(each[name].sum(0), whole[name], rtol=0, atol=1e-13)
+        assert np.abs(each[name][1]).max() > 0
+    assert np.array_equal(each["initial_h"], whole["initial_h"])
+    only = {k: np.where(np.arange(3).reshape(-1, 1) == 1, v, 0) for k, v in cotangents.items()}
+    _, alone = references.gradients(forward, arguments, only)
+    assert np.allclose(each["R"][1], alone["R"], rtol=0, atol=1e-13)
 
 
 def test_cases_with_lengths_are_three() -> None:
@@ -84,12 +137,12 @@ def entries_of(peer: str, *only: str) -> dict[str, Entry]:
 def test_the_reference_evaluator_of_onnx_ignores_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnx", reason="onnx is not installed")
     monkeypatch.setattr(matrix, "PEERS", (of("onnx_reference"),))
-    found = entries_of("onnx_reference", "lstm, plain", "lstm, lengths", "lstm, clip", "mish", "silu")
+    found = entries_of("onnx_reference", "lstm, plain", "lstm, lengths", "lstm, clip", "mish", "log_sigmoid")
     assert found["lstm, plain"].status == "right"
     assert found["lstm, lengths"].status == found["lstm, clip"].status == "wrong"
     assert math.isinf(found["lstm, lengths, NaN padding"].error)
     assert found["mish, plain"].status == "right"
-    assert found["silu, plain"].status == "absent"
+    assert found["log_sigmoid, plain"].status == "absent"
 
 
 def test_pytorch_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +155,40 @@ def test_pytorch_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     assert status["lstm, peepholes"] == status["conv, SAME_UPPER"] == "absent"
     assert found["lstm, lengths, one of 0"].status == "refused"
     assert "greater than 0" in found["lstm, lengths, one of 0"].message
+
+
+def test_pytorch_has_cells_losses_and_gradients_of_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setattr(matrix, "PEERS", (of("pytorch"),))
+    found = entries_of("pytorch", "_cell, ", "rnn, ", "conv, per_sample", "cross_entropy", "prelu", "hard_")
+    status = {name: entry.status for name, entry in found.items()}
+    refused = {name for name, one in status.items() if one == "refused"}
+    assert refused == {"rnn, lengths, one of 0", "rnn, no initial state, lengths, one of 0"}
+    assert "wrong" not in status.values()
+    for name in ("lstm_cell, plain", "gru_cell, plain, reset after", "rnn_cell, relu", "rnn, bidirectional"):
+        assert "gradient of B" in found[name].errors, name
+    for name in ("conv, per_sample", "prelu, a slope per channel", "hard_sigmoid, frameworks"):
+        assert status[name] == "right", name
+    for name in ("ignore_index, weights", "probabilities, everything", "label smoothing"):
+        assert status[f"softmax_cross_entropy, {name}"] == "right", name
+    for name in ("rnn, clip", "gru_cell, plain, reset before", "prelu, all slopes", "lstm_cell, peepholes"):
+        assert status[name] == "absent", name
+
+
+def test_a_mistake_of_a_caller_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It ends the run; what the peer raises is its answer."""
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    peers = Path(matrix.__file__).parent
+    shutil.copytree(peers / "callers", tmp_path / "callers")
+    caller = tmp_path / "callers" / "call_onnx_reference.py"
+    monkeypatch.setattr(matrix, "__file__", str(tmp_path / "matrix.py"))
+    chosen = matrix.jobs(check.KERNELS, ["tanh, plain"])
+    caller.write_text("def onnx_reference(job):\n    raise ValueError('no such thing')\n")
+    report, _ = matrix._in_child(sys.executable, of("onnx_reference"), chosen)
+    assert [(job["status"], job["message"]) for job in report["jobs"]] == [("refused", "no such thing")] * 3
+    caller.write_text("def onnx_reference(job):\n    return job.nothing\n")
+    with pytest.raises(RuntimeError, match=r"onnx.reference in .* failed: AttributeError: .*nothing"):
+        matrix._in_child(sys.executable, of("onnx_reference"), chosen)
 
 
 def test_a_peer_that_fails_is_named(
@@ -185,7 +272,13 @@ def table(title: str) -> dict[str, dict[str, str]]:
 
 
 def test_the_page_shows_what_is_known() -> None:
-    lstm, convolution = table("LSTM"), table("Convolution")
+    lstm, convolution, cells = table("LSTM"), table("Convolution"), table("Cells")
+    assert lstm["peepholes, truncated"]["ONNX Runtime Training"].endswith("e-07")
+    assert cells["gru_cell, plain, reset after"]["PyTorch"].endswith("e-07")
+    assert table("RNN")["clip"]["onnx.reference"].startswith("**")
+    assert table("Losses")["softmax_cross_entropy, weights"]["ONNX Runtime Training"].endswith("e-08")
+    assert convolution["per_sample"]["JAX"].endswith("e-08")
+    assert convolution["groups"]["Keras on TensorFlow"].endswith("e-07")
     assert lstm["plain"]["ONNX Runtime Training"].endswith("e-07")
     assert lstm["peepholes"]["ONNX Runtime Training"].startswith("**")
     assert convolution["SAME_UPPER"]["ONNX Runtime Training"].startswith("**")

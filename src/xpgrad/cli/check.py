@@ -225,7 +225,9 @@ def _sequence_case(
         for name in {"X", *op.states} & set(arguments):
             arguments[name] = arguments[name].swapaxes(0, 1)
         cotangents = {k: np.moveaxis(v, _sample_axis(k, 0), 0) for k, v in cotangents.items()}
-    sample_axes = {name: _sample_axis(name, attributes.get("layout", 0)) for name in ("X", *cotangents)}
+    sample_axes = {
+        name: _sample_axis(name, attributes.get("layout", 0)) for name in ("X", *op.states, *cotangents)
+    }
     return Case(arguments, integers, attributes, cotangents, gradient or {}, sample_axes)
 
 
@@ -233,6 +235,8 @@ _ANY_OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "no bias": {"bias": False},
     "no initial state": {"states": False},
+    "no initial state, bidirectional": {"states": False, "direction": "bidirectional"},
+    "no initial state, lengths, NaN padding": {"states": False, "lengths": True},
     "reverse": {"direction": "reverse"},
     "bidirectional": {"direction": "bidirectional"},
     "lengths, NaN padding": {"lengths": True},
@@ -317,6 +321,7 @@ def _both_resets(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
 _GRU_OPTIONS = _both_resets({**_ANY_OPTIONS, **_GRU_CHOICES})
 _RNN_OPTIONS: dict[str, dict[str, Any]] = {
     **_ANY_OPTIONS,
+    "relu": {"activations": ["Relu"]},
     "clip": {"clip": 0.8013},
     "activations": {
         "direction": "bidirectional",
@@ -476,7 +481,8 @@ _GRU_CELL_OPTIONS: dict[str, dict[str, Any]] = {
     for reset in ("reset before", "reset after")
 }
 _RNN_CELL_OPTIONS = {
-    name: _RNN_OPTIONS[name] for name in ("plain", "no bias", "clip", "activations, alpha < 0", "per_sample")
+    name: _RNN_OPTIONS[name]
+    for name in ("plain", "no bias", "relu", "clip", "activations, alpha < 0", "per_sample")
 }
 _CELL_NAMES = {"initial_h": "H", "initial_c": "C", "H_t": "H_next", "C_t": "C_next"}
 

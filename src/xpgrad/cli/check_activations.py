@@ -96,7 +96,7 @@ _POINTWISE = (
     Operator(
         "prelu",
         lambda xp, x, slope: xp.where(x > 0, x, slope * x),
-        lambda F, x, slope: F.prelu(x, slope.flatten()) if slope.numel() == 1 else None,
+        lambda F, x, slope: F.prelu(x, slope.flatten()) if slope.ndim < 3 else None,
         {
             "plain": {"slope": (1,)},
             "a slope per channel": {"slope": (4, 1)},
@@ -142,7 +142,13 @@ _POINTWISE = (
     _pointwise("mish", lambda xp, x: x * xp.tanh(_softplus(xp, x)), lambda F, x: F.mish(x)),
     _pointwise("sigmoid", _sigmoid, lambda F, x: x.sigmoid()),
     _pointwise("log_sigmoid", lambda xp, x: -_softplus(xp, -x), lambda F, x: F.logsigmoid(x)),
-    _pointwise("hard_sigmoid", _hard_sigmoid, alpha={"alpha": 1 / 6, "beta": 0.4}),
+    _pointwise(
+        "hard_sigmoid",
+        _hard_sigmoid,
+        lambda F, x, alpha=0.2, beta=0.5: F.hardsigmoid(x) if (alpha, beta) == (1 / 6, 0.5) else None,
+        alpha={"alpha": 1 / 6, "beta": 0.4},
+        frameworks={"alpha": 1 / 6},
+    ),
     _pointwise("hard_swish", lambda xp, x: x * _hard_sigmoid(xp, x, 1 / 6), lambda F, x: F.hardswish(x)),
     _pointwise("tanh", lambda xp, x: xp.tanh(x), lambda F, x: x.tanh()),
     _pointwise(
@@ -276,9 +282,12 @@ _LOSSES = (
             "plain": {},
             **_REDUCTIONS,
             "weights": {"weights": True},
-            "ignore_index": {"ignore_index": 1, "weights": True},
-            "label smoothing": {"label_smoothing": 0.2, "weights": True},
+            "ignore_index": {"ignore_index": 1},
+            "ignore_index, weights": {"ignore_index": 1, "weights": True},
+            "label smoothing": {"label_smoothing": 0.2},
+            "label smoothing, weights": {"label_smoothing": 0.2, "weights": True},
             "probabilities": {"probabilities": True},
+            "probabilities, none": {"probabilities": True, "reduction": "none"},
             "probabilities, everything": {
                 "probabilities": True,
                 "weights": True,

@@ -28,7 +28,11 @@ __all__ = ["OURS", "PEERS", "WRONG", "Entry", "Measured", "Peer", "interpreter",
 WRONG = 1e-4
 """The error above which an entry is wrong: rounding of float32 stays below a tenth of it."""
 
-_RUNNER = Path(__file__).with_name("runner.py")
+# The package of callers, found behind all else, so that no module of this folder stands for another.
+_CALLERS = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "runpy.run_module('callers', run_name='__main__', alter_sys=True)"
+)
 _PATIENCE = 1800  # seconds for all of a peer's cases
 
 
@@ -105,10 +109,12 @@ def jobs(kernels: Sequence[Kernel], only: Sequence[str] | None = None) -> list[_
 
 
 def _variants(option: str, case: Case) -> Iterator[tuple[str, Case]]:
-    """What other libraries can be asked: no samples' gradients, no truncated ones, no methods of ours."""
-    if option.startswith(("per_sample", "peepholes, truncated", "method ")):
-        return
-    case = case._replace(gradient_attributes={})
+    """A case as libraries are asked it: gradients of each sample on their own, lengths and padding apart."""
+    case = _uneven(case)
+    if not option.startswith("per_sample"):
+        case = case._replace(gradient_attributes=_without(case.gradient_attributes, "per_sample"))
+    if case.gradient_attributes.get("peephole") == "full":
+        case = case._replace(gradient_attributes={})
     option = option.removesuffix(", full")
     if "sequence_lens" not in case.integers:
         yield option, case
@@ -119,6 +125,25 @@ def _variants(option: str, case: Case) -> Iterator[tuple[str, Case]]:
     if plain != option:
         yield option, _padded(case, usual, np.nan)
         yield option.replace("NaN padding", "one of 0"), _padded(case, case.integers["sequence_lens"], 2.5)
+
+
+def _without(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {k: v for k, v in attributes.items() if k != name}
+
+
+def _uneven(case: Case) -> Case:
+    """With numbers that fill a float32: those of `check` have few digits, so that sums of them are exact."""
+
+    def filled(arrays: Arrays) -> dict[str, np.ndarray]:
+        return {k: (a * 0.97531).astype(np.float32).astype(np.float64) for k, a in arrays.items()}
+
+    integers = dict(case.integers)
+    labels = integers.get("labels")
+    if labels is not None and labels.dtype.kind == "f":  # probabilities, whose sum several peers want to be 1
+        integers["labels"] = (labels / labels.sum(1, keepdims=True)).astype(np.float32).astype(np.float64)
+    return case._replace(
+        arguments=filled(case.arguments), integers=integers, cotangents=filled(case.cotangents)
+    )
 
 
 def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
@@ -133,7 +158,7 @@ def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
     return case._replace(
         arguments={**case.arguments, "X": arrays["X"]},
         cotangents={**case.cotangents, "H_all": arrays["H_all"]},
-        integers={"sequence_lens": np.asarray(lengths)},
+        integers={**case.integers, "sequence_lens": np.asarray(lengths)},
     )
 
 
@@ -142,20 +167,17 @@ def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
 
 def _forward_of(kernel: str, case: Case | None) -> Callable[..., dict[str, np.ndarray]] | None:
     """The definition; without a case, only whether there is one."""
-    attributes = {} if case is None else dict(case.attributes)
     if kernel in ("conv", "conv_transpose"):
         return getattr(references, kernel)(None if case is None else case.numbers)
-    if kernel in ("lstm", "gru", "softmax", "log_softmax"):
-        more = {} if case is None else case.integers
-        return functools.partial(getattr(references, kernel), **attributes, **more)
-    function = references.POINTWISE.get(kernel)
-    if function is None:
+    attributes, integers = ({}, {}) if case is None else (dict(case.attributes), case.integers)
+    if kernel in references.POINTWISE:
+        function = references.POINTWISE[kernel]
+        return lambda X, **others: {"Y": function(X, **others, **attributes)}
+    if kernel not in references.__all__:
         return None
-
-    def forward(X: np.ndarray, **others: np.ndarray) -> dict[str, np.ndarray]:
-        return {"Y": function(X, **others, **attributes)}
-
-    return forward
+    truncated = case is not None and case.gradient_attributes.get("peephole") == "truncated"
+    more = {"truncated": True} if truncated else {}
+    return functools.partial(getattr(references, kernel), **attributes, **integers, **more)
 
 
 def _expected(job: _Job, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
@@ -165,8 +187,9 @@ def _expected(job: _Job, outputs: Sequence[str] | None) -> dict[str, np.ndarray]
     cotangents = {
         name: array for name, array in job.case.cotangents.items() if outputs is None or name in outputs
     }
+    samples = job.case.sample_axes if job.case.gradient_attributes.get("per_sample") else None
     with np.errstate(all="ignore"):
-        values, found = references.gradients(forward, _where_used(job.case), cotangents)
+        values, found = references.gradients(forward, _where_used(job.case), cotangents, samples)
     return values | {f"gradient of {name}": array for name, array in found.items()}
 
 
@@ -259,7 +282,8 @@ def _in_child(python: str, peer: Peer, chosen: Sequence[_Job]) -> tuple[dict[str
         numbers = job.case.numbers
         pads = [] if numbers is None else [[int(n) for n in ends] for ends in (numbers.begins, numbers.ends)]
         about.append(
-            {"id": index, "kernel": job.kernel.name, "attributes": dict(job.case.attributes), "pads": pads}
+            {"id": index, "kernel": job.kernel.name, "pads": pads}
+            | {kind: dict(getattr(job.case, kind)) for kind in ("attributes", "gradient_attributes")}
             | {kind: list(getattr(job.case, kind)) for kind in kinds}
         )
         for kind in kinds:
@@ -268,8 +292,8 @@ def _in_child(python: str, peer: Peer, chosen: Sequence[_Job]) -> tuple[dict[str
         paths = [str(Path(folder) / name) for name in ("jobs.npz", "results.npz")]
         np.savez(paths[0], jobs=json.dumps(about), **arrays)
         done = subprocess.run(
-            [python, str(_RUNNER), peer.key, *paths],
-            capture_output=True, text=True, timeout=_PATIENCE, check=False,
+            [python, "-c", _CALLERS, str(Path(__file__).parent), peer.key, *paths],
+            cwd=folder, capture_output=True, text=True, timeout=_PATIENCE, check=False,
         )  # fmt: skip
         if done.returncode:
             last = (done.stderr.strip() or "no message").splitlines()[-1]

@@ -17,16 +17,22 @@ __all__ = ["REPRODUCERS", "Reproducer", "page", "without_reproducer"]
 _FAMILIES = {
     "LSTM": ("lstm",),
     "GRU": ("gru",),
+    "RNN": ("rnn",),
+    "Cells": ("lstm_cell", "gru_cell", "rnn_cell"),
     "Convolution": ("conv",),
     "Transposed convolution": ("conv_transpose",),
     "Activations and softmax": None,
+    "Losses": ("softmax_cross_entropy", "binary_cross_entropy_with_logits"),
 }
 _DIFFERENT = """\
-Two definitions that differ are no error, and are not counted as one. PyTorch's GRU resets after the product,
-ONNX's before it by default; Keras' LSTM has one bias, so that both of ONNX's have its gradient; thinc's LSTM
-gives the gradient of both biases' sum to the first, and its `hard_swish` is another function; PyTorch packs
-sequences of at least one step; ONNX's SELU has other last digits than the paper's. Where a library has no
-such operator or option, the table has a dash.
+Two definitions that differ are no error, and are not counted as one. PyTorch's GRU resets after the
+product, ONNX's before it by default; Keras' layers have one bias, so that both of ONNX's have its gradient;
+thinc's LSTM gives the gradient of both biases' sum to the first, its `hard_swish` is another function
+(`hard_swish_mobilenet` is measured), and its losses take probabilities instead of logits; PyTorch packs
+sequences of at least one step; ONNX's SELU has other last digits than the paper's. "peepholes, truncated"
+is what ONNX Runtime's LSTMGrad computes: the derivative with the cell state held fixed where it meets a
+peephole, which is no gradient. Where a library has no such operator or option, the table has a dash; a
+"method" is one of our own ways to sum a convolution.
 """
 _MEASURED = f"""\
 Each cell is the largest error of all outputs and gradients of one case, relative to the largest value of each
@@ -37,8 +43,12 @@ kernel. Peers run in float32, as their documentation calls them, each with its o
 gradient that holds NaN where the right one does not, or has another shape.
 """
 _CALLED = """\
-ONNX Runtime Training is called kernel by kernel, with models of one node; onnx.reference has forwards alone;
-thinc takes a cotangent of the output sequence alone.
+ONNX Runtime Training is called kernel by kernel, with models of one node, where it has a gradient's kernel;
+onnx.reference has forwards alone; JAX's LSTM is `jax.experimental.rnn.lstm_ref`, which runs on CPUs, for
+sequences of one length (the others stand on its list of plans); Keras' layers have their channels last, and
+its padding and cropping layers around them; thinc takes a cotangent of the output sequence alone.
+"per_sample" is the parameters' gradient of each sample, by `torch.func.vmap` and `jax.vmap`. Probabilities
+as targets have a sum of 1.
 """
 
 
@@ -84,6 +94,18 @@ REPRODUCERS = (
         ("lengths", "clip", "activations", "everything"),
     ),
     Reproducer(
+        "onnx_reference", "rnn", "onnx_reference_rnn.py",
+        "RNN ignores lengths and clip", ("lengths", "clip", "everything"),
+    ),
+    Reproducer(
+        "onnx_reference", "softmax", "onnx_reference_softmax.py",
+        "Softmax of opset 12 is that of opset 13", ("flatten",),
+    ),
+    Reproducer(
+        "onnx_reference", "log_softmax", "onnx_reference_softmax.py",
+        "LogSoftmax of opset 12 is that of opset 13", ("flatten",),
+    ),
+    Reproducer(
         "onnx_reference", "conv_transpose", "onnx_reference_conv_transpose.py",
         "ConvTranspose gives every group the first group's biases", ("depthwise",),
     ),
@@ -94,6 +116,10 @@ REPRODUCERS = (
     Reproducer(
         "keras", "gru", "keras_padding.py",
         "NaN in masked steps reaches gradients of the GRU", ("NaN padding",),
+    ),
+    Reproducer(
+        "keras", "rnn", "keras_padding.py",
+        "NaN in masked steps reaches gradients of the SimpleRNN", ("NaN padding",),
     ),
     Reproducer("thinc", "lstm", "thinc_lstm.py", "the LSTM's gradient is not its forward's"),
 )  # fmt: skip
@@ -162,7 +188,7 @@ def _tables(measured: Measured) -> Iterator[str]:
         yield f"| option | {' | '.join(peer.title for peer in columns)} |"
         yield f"| --- |{' --- |' * len(columns)}"
         for (kernel, option), row in rows.items():
-            label = option if kernels else f"{kernel}, {option}".removesuffix(", plain")
+            label = option if len(kernels or ()) == 1 else f"{kernel}, {option}".removesuffix(", plain")
             yield f"| {label} | {' | '.join(_cell(row.get(peer.key)) for peer in columns)} |"
         yield ""
 

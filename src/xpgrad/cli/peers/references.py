@@ -13,29 +13,58 @@ from typing import Any
 
 import numpy as np
 
+__all__ = [
+    "POINTWISE", "binary_cross_entropy_with_logits", "conv", "conv_transpose", "gradients", "gru", "gru_cell",
+    "log_softmax", "lstm", "lstm_cell", "rnn", "rnn_cell", "softmax", "softmax_cross_entropy",
+]  # fmt: skip
+
 Array = np.ndarray
 _STEP = 1e-150
 
 
 def gradients(
-    forward: Callable[..., dict[str, Array]], arguments: Mapping[str, Array], cotangents: Mapping[str, Array]
+    forward: Callable[..., dict[str, Array]],
+    arguments: Mapping[str, Array],
+    cotangents: Mapping[str, Array],
+    samples: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """A forward's outputs, and the gradients of its arguments for cotangents of its outputs."""
+    """A forward's outputs, and the gradients of its arguments for cotangents of its outputs.
+
+    Parameters
+    ----------
+    forward : callable
+        The definition, a function of complex arrays.
+    arguments, cotangents : mapping of str to array
+        Where, and for which cotangent of each output.
+    samples : mapping of str to int, optional
+        The axis of the samples in each argument and output that has one. An argument that has none gets a
+        gradient of each sample, with the samples in front.
+
+    Returns
+    -------
+    tuple
+        The outputs and the gradients, by name.
+    """
     point = {name: np.asarray(array, dtype=np.complex128) for name, array in arguments.items()}
     outputs = {name: array.real for name, array in forward(**point).items()}
     found = {}
     for name, array in point.items():
-        gradient = np.zeros(array.shape)
+        each = samples is not None and name not in samples
+        columns = []
         for index in np.ndindex(array.shape):
-            if np.isnan(array[index]):
-                continue  # padding, which nothing depends on
             moved = array.copy()
             moved[index] += 1j * _STEP
-            there = forward(**{**point, name: moved})
-            gradient[index] = sum(
-                float(np.sum(np.nan_to_num(cotangents[k]) * there[k].imag)) / _STEP for k in cotangents
-            )
-        found[name] = gradient
+            # padding, which is NaN, is what nothing depends on
+            there = outputs if np.isnan(array[index]) else forward(**{**point, name: moved})
+            slopes = {k: np.nan_to_num(cotangents[k]) * there[k].imag / _STEP for k in cotangents}
+            if each and samples is not None:
+                columns.append(
+                    sum(np.moveaxis(v, samples[k], 0).sum(tuple(range(1, v.ndim))) for k, v in slopes.items())
+                )
+            else:
+                columns.append(sum(np.sum(v) for v in slopes.values()))
+        gradient = np.asarray(columns)
+        found[name] = gradient.T.reshape(-1, *array.shape) if each else gradient.reshape(array.shape)
     return outputs, found
 
 
@@ -98,6 +127,8 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "hard_swish": lambda x: x * _bounded(x / 6 + 0.5, 0, 1),
     "tanh": np.tanh,
     "softsign": lambda x: x / (1 + _absolute(x)),
+    "scaled_tanh": lambda x, alpha=1.0, beta=1.0: alpha * np.tanh(beta * x),
+    "hard_tanh": lambda x, min_val=-1.0, max_val=1.0: _bounded(x, min_val, max_val),
 }
 
 _GATE_FUNCTIONS: dict[str, Callable[[Array, float, float], Array]] = {
@@ -151,31 +182,49 @@ def _sequences(
     clip: float | None,
     layout: int,
     extra: Callable[[int], Any],
+    S: Array | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout: Sequence[Array | None] = (None, None),
 ) -> tuple[Array, list[Array]]:
-    """Every sequence on its own: outputs (T, D, N, H), and the states at its end."""
+    """Every sequence on its own: outputs (T, D, N, width), and the states at its end.
+
+    S projects the output, a mask multiplies the last output where it goes into R, and zoneout keeps a share
+    of each state.
+    """
     if layout:
         X = X.swapaxes(0, 1)
         states = [None if s is None else s.swapaxes(0, 1) for s in states]
     T, N, _ = X.shape
-    D, H = R.shape[0], R.shape[2]
+    D, width = R.shape[0], R.shape[2]
+    sizes = [width, R.shape[1] // gates][: len(states)]
     names = list(activations or list(defaults) * D)
     functions = _gate_functions(names, activation_alpha or (), activation_beta or ())
     lengths = [T] * N if sequence_lens is None else [int(n) for n in sequence_lens]
-    Y = np.zeros((T, D, N, H), dtype=complex)
-    ends: list[Array] = [np.zeros((D, N, H), dtype=complex) for _ in states]
+    Y = np.zeros((T, D, N, width), dtype=complex)
+    ends: list[Array] = [np.zeros((D, N, size), dtype=complex) for size in sizes]
 
     def bounded(z: Array) -> Array:
         return z if clip is None else _bounded(z, -clip, clip)
 
     for d in range(D):
         own = functions[d * len(defaults) : (d + 1) * len(defaults)]
-        bias = np.zeros(2 * gates * H) if B is None else B[d]
+        bias = np.zeros(2 * R.shape[1]) if B is None else B[d]
         backwards = direction == "reverse" or d == 1
         for n in range(N):
-            now: Sequence[Array] = [np.zeros(H, dtype=complex) if s is None else s[d, n] for s in states]
+            now: Sequence[Array] = [
+                np.zeros(size, dtype=complex) if s is None else s[d, n]
+                for s, size in zip(states, sizes, strict=True)
+            ]
+            seen = R[d] if recurrent_mask is None else R[d] * recurrent_mask[d, n]
             times = range(lengths[n])
             for t in reversed(times) if backwards else times:
-                now = step(X[t, n], now, W[d], R[d], bias, own, bounded, extra(d))
+                new = list(step(X[t, n], now, W[d], seen, bias, own, bounded, extra(d)))
+                if S is not None:
+                    new[0] = S[d] @ new[0]
+                now = [
+                    made if z is None else z[t, d, n] * old + (1 - z[t, d, n]) * made
+                    for old, made, z in zip(now, new, zoneout, strict=False)
+                ]
                 Y[t, d, n] = now[0]
             for end, state in zip(ends, now, strict=True):
                 end[d, n] = state
@@ -189,25 +238,31 @@ def lstm(
     initial_h: Array | None = None, initial_c: Array | None = None, P: Array | None = None,
     direction: str = "forward", activations: Any = None, activation_alpha: Any = None,
     activation_beta: Any = None, clip: float | None = None, input_forget: bool = False, layout: int = 0,
+    truncated: bool = False, S: Array | None = None, recurrent_mask: Array | None = None,
+    zoneout_h: Array | None = None, zoneout_c: Array | None = None,
 ) -> dict[str, Array]:  # fmt: skip
-    """ONNX's LSTM."""
-    H = R.shape[2]
+    """ONNX's LSTM; truncated: what reaches a cell state through a peephole has no derivative."""
+    H = R.shape[1] // 4
+
+    def seen(c: Array) -> Array:
+        return c.real if truncated else c
 
     def step(x: Array, now: Any, w: Array, r: Array, b: Array, own: Any, bounded: Any, p: Array) -> tuple:
         f, g, h = own
         last_h, last_c = now
         z = w @ x + r @ last_h + b[: 4 * H] + b[4 * H :]
         zi, zo, zf, zc = (z[k * H : (k + 1) * H] for k in range(4))
-        i = f(bounded(zi + p[:H] * last_c))
-        forget = 1 - i if input_forget else f(bounded(zf + p[2 * H :] * last_c))
+        i = f(bounded(zi + p[:H] * seen(last_c)))
+        forget = 1 - i if input_forget else f(bounded(zf + p[2 * H :] * seen(last_c)))
         c = forget * last_c + i * g(bounded(zc))
-        return f(bounded(zo + p[H : 2 * H] * c)) * h(c), c
+        return f(bounded(zo + p[H : 2 * H] * seen(c))) * h(c), c
 
     Y, (H_t, C_t) = _sequences(
         4, step, ("Sigmoid", "Tanh", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h, initial_c),
         sequence_lens=sequence_lens, direction=direction, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip, layout=layout,
         extra=lambda d: np.zeros(3 * H) if P is None else P[d],
+        S=S, recurrent_mask=recurrent_mask, zoneout=(zoneout_h, zoneout_c),
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t, "C_t": C_t}
 
@@ -216,7 +271,8 @@ def gru(
     *, X: Array, W: Array, R: Array, B: Array | None = None, sequence_lens: Any = None,
     initial_h: Array | None = None, direction: str = "forward", activations: Any = None,
     activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None,
-    linear_before_reset: int = 0, layout: int = 0,
+    linear_before_reset: int = 0, layout: int = 0, recurrent_mask: Array | None = None,
+    zoneout_h: Array | None = None,
 ) -> dict[str, Array]:  # fmt: skip
     """ONNX's GRU."""
     H = R.shape[2]
@@ -235,8 +291,45 @@ def gru(
         3, step, ("Sigmoid", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
         direction=direction, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,
+        recurrent_mask=recurrent_mask, zoneout=(zoneout_h,),
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t}
+
+
+def rnn(
+    *, X: Array, W: Array, R: Array, B: Array | None = None, sequence_lens: Any = None,
+    initial_h: Array | None = None, direction: str = "forward", activations: Any = None,
+    activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None, layout: int = 0,
+) -> dict[str, Array]:  # fmt: skip
+    """ONNX's RNN."""
+    H = R.shape[2]
+
+    def step(x: Array, now: Any, w: Array, r: Array, b: Array, own: Any, bounded: Any, _: None) -> tuple:
+        return (own[0](bounded(w @ x + r @ now[0] + b[:H] + b[H:])),)
+
+    Y, [H_t] = _sequences(
+        1, step, ("Tanh",), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
+        direction=direction, activations=activations, activation_alpha=activation_alpha,
+        activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,
+    )  # fmt: skip
+    return {"H_all": Y, "H_t": H_t}
+
+
+_STATES = {"H": ("initial_h", "H_t"), "C": ("initial_c", "C_t")}
+
+
+def _cell(sequence: Callable[..., dict[str, Array]]) -> Callable[..., dict[str, Array]]:
+    """A sequence of one step."""
+
+    def cell(**given: Any) -> dict[str, Array]:
+        named = {_STATES[k][0] if k in _STATES else k: v for k, v in given.items()}
+        ends = sequence(**{k: v[None] if isinstance(v, Array) else v for k, v in named.items()})
+        return {f"{k}_next": ends[end][0] for k, (_, end) in _STATES.items() if end in ends}
+
+    return cell
+
+
+lstm_cell, gru_cell, rnn_cell = _cell(lstm), _cell(gru), _cell(rnn)
 
 
 # --- convolutions -------------------------------------------------------------------------------------------
@@ -315,3 +408,41 @@ def softmax(X: Array, axis: int = -1, flatten: bool = False) -> dict[str, Array]
 def log_softmax(X: Array, axis: int = -1, flatten: bool = False) -> dict[str, Array]:
     """Their logarithms."""
     return {"Y": _along(X, axis, flatten, True)}
+
+
+# --- losses -------------------------------------------------------------------------------------------------
+
+
+def _reduced(losses: Array, reduction: str, count: Any) -> Array:
+    return losses if reduction == "none" else losses.sum() / (count if reduction == "mean" else 1)
+
+
+def softmax_cross_entropy(
+    X: Array, labels: Array, weights: Array | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> dict[str, Array]:  # fmt: skip
+    """-sum over the classes of weight, target and log-probability; labels' mean is one by their weights."""
+    C = X.shape[1]
+    w = np.ones(C) if weights is None else weights
+    logs = np.moveaxis(log_softmax(X, axis=1)["Y"], 1, -1)
+    numbered = labels.ndim < X.ndim
+    targets = labels if numbered else np.moveaxis(labels, 1, -1)
+    losses, count = np.zeros(logs.shape[:-1], dtype=complex), 0.0
+    for place in np.ndindex(losses.shape):
+        if numbered and targets[place] == ignore_index:
+            continue
+        target = np.eye(C)[targets[place]] if numbered else targets[place]
+        count += w[targets[place]] if numbered else 1
+        smooth = (1 - label_smoothing) * target + label_smoothing / C
+        losses[place] = -(w * smooth * logs[place]).sum()
+    return {"Y": np.asarray(_reduced(losses, reduction, count))}
+
+
+def binary_cross_entropy_with_logits(
+    X: Array, targets: Array, weight: Array | float = 1.0, pos_weight: Array | float = 1.0,
+    reduction: str = "mean",
+) -> dict[str, Array]:  # fmt: skip
+    """-t log p - (1 - t) log(1 - p), with weights for elements and for positive targets."""
+    positive = pos_weight * targets * np.log(_sigmoid(X))
+    losses = -weight * (positive + (1 - targets) * np.log(_sigmoid(-X)))
+    return {"Y": np.asarray(_reduced(losses, reduction, losses.size))}

@@ -11,7 +11,8 @@ x = rng.normal(size=(2, 5, 3)).astype(np.float32)
 mask = np.asarray([[True] * 5, [True] * 2 + [False] * 3])
 x[1, 2:] = np.nan  # padding, which the mask excludes
 h, c = (tf.constant(rng.normal(size=(2, 4)).astype(np.float32)) for _ in range(2))
-for kind, states in ((keras.layers.LSTM, [h, c]), (keras.layers.GRU, [h])):
+layers = keras.layers
+for kind, states in ((layers.LSTM, [h, c]), (layers.GRU, [h]), (layers.SimpleRNN, [h])):
     layer = kind(4, return_sequences=True, zero_output_for_mask=True)
     given = tf.constant(x)
     with tf.GradientTape() as tape:

@@ -1,0 +1,92 @@
+"""A case as a peer gets it, and the few rearrangements that several of them want."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+class Absent(Exception):  # noqa: N818 - not an error of anything
+    """The peer has no such operator or option."""
+
+
+class Job:
+    """A case: float32 arrays by name, whole numbers, attributes, cotangents."""
+
+    def __init__(self, about: dict, archive: Any) -> None:
+        self.kernel: str = about["kernel"]
+        self.attributes: dict = about["attributes"]
+        self.gradient_attributes: dict = about["gradient_attributes"]
+        self.pads: list = about["pads"]
+
+        def arrays(kind: str) -> dict:
+            found = {name: archive[f"{about['id']}/{kind}/{name}"] for name in about[kind]}
+            return {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in found.items()}
+
+        self.arguments, self.integers, self.cotangents = map(arrays, ("arguments", "integers", "cotangents"))
+
+    @property
+    def per_sample(self) -> bool:
+        """Whether the parameters' gradients are wanted of each sample."""
+        return bool(self.gradient_attributes.get("per_sample"))
+
+    def only(self, *attributes: str, arguments: str | None = None) -> dict:
+        """The attributes, none of which and of the arguments is another than these."""
+        beyond = set(self.attributes) - set(attributes)
+        if arguments is not None:
+            beyond |= (set(self.arguments) | set(self.integers)) - set(arguments.split())
+        if beyond:
+            raise Absent(", ".join(sorted(beyond)))
+        return dict(self.attributes)
+
+    def one_input(self, table: dict[str, tuple[Callable, str]]) -> Callable:
+        """The table's function for the kernel, which takes the attributes that stand behind it."""
+        if self.kernel not in table:
+            raise Absent(self.kernel)
+        function, attributes = table[self.kernel]
+        self.only(*attributes.split(), arguments="X")
+        return function
+
+    def spatial(self) -> tuple[list, list]:
+        """Strides and dilations of a convolution, for each dimension."""
+        rank = self.arguments["X"].ndim - 2
+        stride, dilation = (per_dimension(self.attributes.get(k, 1), rank) for k in ("strides", "dilations"))
+        return stride, dilation
+
+
+def gradients(names: Any, found: Any) -> dict:
+    """Arrays by the argument whose gradient they are."""
+    return {f"gradient of {name}": np.asarray(array) for name, array in zip(names, found)}  # noqa: B905
+
+
+def gates(rows: np.ndarray, order: list) -> np.ndarray:
+    """Blocks of rows in another order."""
+    return rows.reshape(len(order), -1, *rows.shape[1:])[np.asarray(order)].reshape(rows.shape)
+
+
+def per_dimension(value: Any, rank: int) -> list:
+    """One number for all dimensions, or one each."""
+    return [value] * rank if isinstance(value, int) else list(value)
+
+
+def is_close(number: float, expected: float) -> bool:
+    """Whether an option is the constant that a library has in its place."""
+    return abs(number - expected) < 1e-9
+
+
+SELU = (1.6732632423543772, 1.0507009873554805)
+"""The paper's numbers, which are in all frameworks."""
+
+
+def hard_sigmoid_of_frameworks(job: Job) -> None:
+    """Frameworks have no options, and a slope of 1/6."""
+    a = job.only("alpha", "beta", arguments="X")
+    if not (is_close(a.get("alpha", 0.2), 1 / 6) and is_close(a.get("beta", 0.5), 0.5)):
+        raise Absent("alpha or beta")
+
+
+def selu_of_frameworks(job: Job) -> None:
+    """Frameworks have no options; ONNX's defaults are the paper's numbers, but for their last digits."""
+    a = job.only("alpha", "gamma", arguments="X")
+    if a and not (is_close(a["alpha"], SELU[0]) and is_close(a["gamma"], SELU[1])):
+        raise Absent("alpha or gamma")
