@@ -210,6 +210,35 @@ def test_autocast(rnn):
     assert ours.weight_hh_l0.grad.dtype == torch.float32
 
 
+@every_rnn
+@pytest.mark.parametrize("engine", [None, "standard"])
+def test_a_backward_inside_of_autocast(rnn, engine):
+    """It is that of the forward, which had no autocast: no product of the standard engine is in bfloat16."""
+    _, ours = pair(rnn, I, H, dtype=torch.float32)
+    X = torch.randn(T, N, I, requires_grad=True)
+    with xpgrad.use_engine(engine):
+        output = ours(X)[0]
+        leaves, cotangent = [X, *ours.parameters()], torch.randn_like(output)
+        expected = torch.autograd.grad(output, leaves, cotangent, retain_graph=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = torch.autograd.grad(output, leaves, cotangent)
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@every_rnn
+def test_engines_agree_under_autocast(rnn):
+    """Operands are converted; sums and states between steps stay in float32, on the standard engine too."""
+    _, ours = pair(rnn, I, H, dtype=torch.float32)
+    X = torch.randn(T, N, I)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = ours(X)[0]
+        with xpgrad.use_engine("standard"):
+            got = ours(X)[0]
+    assert got.dtype == expected.dtype
+    assert (got != expected).float().mean() < 0.03  # but for the last digit of a few
+
+
 # --- construction -----------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
-from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._kernel import Kernel, autocasts
 from xpgrad_torch._private import (
     add_older_batch,
     are_transforms_active,
@@ -359,12 +359,6 @@ def _as_many_operators(
             )
     with xpgrad.use_engine("standard"):
         return kernel.forward(*operands, **attributes)
-
-
-def autocasts(x: Tensor) -> bool:
-    """Tell whether autocast is on where x is."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def is_recorded() -> bool:

@@ -26,6 +26,12 @@ def check_dense(operator: str, name: str, tensor: Tensor) -> None:
         raise TypeError(f"{operator}: {name} is {kind}, expected a dense one of layout torch.strided")
 
 
+def autocasts(x: Tensor) -> bool:
+    """Tell whether autocast is on where x is."""
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 class Kernel:
     """A kernel and its gradient, as autograd, `torch.func` and `torch.library` see them.
 
@@ -141,7 +147,10 @@ class Kernel:
         return getattr(xpgrad, (self.name, self.gradient_name)[which])
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
-        """Run the kernel."""
+        """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
+        if autocasts(operands[0]):
+            with torch.autocast(operands[0].device.type, enabled=False):
+                return self.forward(*operands, **attributes)
         if self._keeps_products:
             attributes["keep_products"] = True
         if self._programs:
@@ -164,7 +173,13 @@ class Kernel:
         attributes: Mapping[str, Any],
         per_sample: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Run the gradient on its arrays, and return what is asked for in the order of `wrt`."""
+        """Run the gradient on its arrays, and return what is asked for in the order of `wrt`.
+
+        As the forward, it knows no autocast, in which a backward may be called too.
+        """
+        if autocasts(like := next(array for array in arrays if array is not None)):
+            with torch.autocast(like.device.type, enabled=False):
+                return self.gradient(arrays, wrt, attributes, per_sample)
         own = tuple(name for name in wrt if name in self._graded)
         grads: dict[str, Tensor] = {}
         if own:

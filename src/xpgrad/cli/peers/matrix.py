@@ -190,6 +190,10 @@ def _expected(job: _Job, outputs: Sequence[str] | None) -> dict[str, np.ndarray]
     samples = job.case.sample_axes if job.case.gradient_attributes.get("per_sample") else None
     with np.errstate(all="ignore"):
         values, found = references.gradients(forward, _where_used(job.case), cotangents, samples)
+    if job.case.gradient_attributes.get("per_sample") == "norm":
+        leading = 2 if job.kernel.name in ("lstm", "gru", "rnn") else 1  # samples, and directions
+        for name in set(found) - set(job.case.sample_axes):
+            found[name] = np.linalg.norm(found[name].reshape(*found[name].shape[:leading], -1), axis=-1)
     return values | {f"gradient of {name}": array for name, array in found.items()}
 
 

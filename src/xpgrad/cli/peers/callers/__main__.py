@@ -67,8 +67,12 @@ def main() -> int:
             job = Job(about, archive)
             try:
                 beyond = set(job.gradient_attributes) - set(peer.gradient_attributes)
-                if beyond or "method" in job.attributes:
-                    raise Absent(", ".join(beyond) or "method")
+                if (
+                    beyond
+                    or "method" in job.attributes
+                    or job.gradient_attributes.get("per_sample") == "norm"
+                ):
+                    raise Absent(", ".join(beyond) or "method, or norms")
                 with contextlib.redirect_stdout(sys.stderr):
                     found = compute(job)
             except Absent as absent:
