@@ -272,7 +272,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         multiply += [functions.tiles, functions.by_panels, functions.height] if functions else [0, 0, 0]
         return TimeLoop(
             compiled_loop(stages, dtype),
-            [len(steps), steps.ctypes.data, bounds.ctypes.data, *multiply],
+            [len(steps), address_of(steps), address_of(bounds), *multiply],
             [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in operands_of(stages)],
             len(bounds) - 1,
             blas,
@@ -478,8 +478,8 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
     counts = steps[:, 0]
     most = int(counts.max())
     few, small = (least, _PARALLEL_LOOP) if least else (1, _PARALLEL)
-    parts = min(threads, most // few) if int(counts.sum()) * width >= small else 1
-    if parts < 2:
+    parts = min(threads, most // few)
+    if parts < 2 or int(counts.sum()) * width < small:
         return np.asarray([0, most])
     work = np.cumsum(len(counts) - np.searchsorted(np.sort(counts), np.arange(most), side="right"))
     cuts = np.searchsorted(work, work[-1] * np.arange(1, parts) // parts) + 1

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from llvmlite import binding, ir
@@ -44,10 +45,18 @@ _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
 _FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
 
 
+def _features() -> Mapping[str, bool]:
+    """What compiled code may use: the host's, or what numba was told (``NUMBA_CPU_FEATURES``)."""
+    told = os.environ.get("NUMBA_CPU_FEATURES")
+    if told is None:
+        return binding.get_host_cpu_features()
+    return {word[1:]: word[0] == "+" for word in told.split(",") if word}
+
+
 @functools.cache
 def tiles() -> Tiles:
     """The shapes for this machine."""
-    features = binding.get_host_cpu_features()
+    features = _features()
     if features.get("avx512f"):
         return _MANY_REGISTERS
     if features.get("avx2"):

@@ -16,6 +16,17 @@ def address_of(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+_NAMES: dict[np.dtype, str] = {}
+
+
+def name_of(dtype: np.dtype) -> str:
+    """The dtype's name, which NumPy puts together anew each time."""
+    name = _NAMES.get(dtype)
+    if name is None:
+        name = _NAMES[dtype] = dtype.name
+    return name
+
+
 def aligned(size: int, dtype: np.dtype) -> np.ndarray:
     """A vector of so many elements that begins where a cache line does; not cleared."""
     memory = np.empty(size * dtype.itemsize + LINE, dtype=np.uint8)

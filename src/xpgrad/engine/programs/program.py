@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.products.matrix import Matrix, plan
-from xpgrad.engine.process.memory import LINE, address_of, keep_arena, take_arena
+from xpgrad.engine.process.memory import LINE, address_of, keep_arena, name_of, take_arena
 
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 
@@ -236,7 +236,7 @@ class Multiply(Work):
         dtype: np.dtype,
     ) -> None:
         m, n, k = map(most, sizes)
-        self._plan = plan(dtype.name, (m, n, k), team.size())
+        self._plan = plan(name_of(dtype), (m, n, k), team.size())
         super().__init__(self._plan.functions.multiply, self._plan.parts, team)
         self._sizes, self._places, self._add = sizes, places, add
         self._memory = Block(-(-self._parts * self._plan.bytes // dtype.itemsize))
@@ -352,7 +352,7 @@ class Program:
     """
 
     def __init__(self, engine: Any, dtype: Any, inputs: int) -> None:
-        self._engine, self._dtype = engine, dtype
+        self._engine, self._dtype, self._name = engine, dtype, name_of(dtype)
         self.inputs = [Block(0) for _ in range(inputs)]
         self._inside: dict[Block, tuple[Block, int]] = {}
         self._instructions: list[Instruction] = []
@@ -392,7 +392,7 @@ class Program:
         number_of[HOST] = len(number_of) + 2
         addresses = self._engine.team.addresses or (0, 0, 0)
         blas = self._engine.blas
-        code: list[Any] = [0 if blas is None else blas.gemm[self._dtype.name], addresses[0], compiled_share()]
+        code: list[Any] = [0 if blas is None else blas.gemm[self._name], addresses[0], compiled_share()]
         self._parts: list[tuple[int, int, Work | None]] = []
         begin = len(code)
         for instruction in self._instructions:
@@ -408,7 +408,7 @@ class Program:
         self._code, self._where, self._memory = self._relocatable(code, number_of)
         self._distances, self._spare = self._code[self._where], list[tuple[np.ndarray, int]]()
         self._loops = [i.loop for i in self._instructions if isinstance(i, Loop)]  # whose arrays are needed
-        self._execute = _executor(self._dtype.name)
+        self._execute = _executor(self._name)
         del self._instructions
 
     def _relocatable(
@@ -421,10 +421,7 @@ class Program:
         arena, own = number_of[HOST] - 2, number_of[HOST] - 1
         begins, self._arena_bytes = self._arrange(number_of)
         where, memory = [], []
-        _add_quantities(code)
-        for place, value in enumerate(code):
-            if not isinstance(value, Address):
-                continue
+        for place, value in _addresses(code):
             if value.block is None:
                 number, distance = own, value.bytes
             else:
@@ -482,7 +479,7 @@ class Program:
         """The address of what walks through instructions, ``(code, begin, end)``."""
         from xpgrad.engine.programs.entry_points import compiled_executor
 
-        return compiled_executor(self._dtype.name)
+        return compiled_executor(self._name)
 
     def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
         """The results, for the call's arrays at these addresses."""
@@ -513,22 +510,34 @@ class Program:
         return results
 
 
-def _add_quantities(code: list[Any]) -> None:
-    """Put behind a program's instructions where quantities are to be added, and tell them where that stands.
+def _addresses(code: list[Any]) -> list[tuple[int, Address]]:
+    """The addresses in a program's integers, by their places.
 
-    Four integers each: the place, the quantity, its factor, and whether to keep what stood there.
+    Where quantities are to be added is put behind the instructions, and those are told where that stands:
+    four integers each, the place, the quantity, its factor, and whether to keep what stood there.
     """
+    # Most of a program are plain integers: one look at each is most of what this takes.
+    others = [(place, value) for place, value in enumerate(code) if value.__class__ is not int]
+    addresses: list[tuple[int, Address]] = []
     additions: list[int] = []
-    for place, value in enumerate(code):
-        if isinstance(value, Quantity):
+    asked: list[tuple[int, Additions]] = []
+    for place, value in others:
+        if isinstance(value, Address):
+            addresses.append((place, value))
+            if value.quantity is not None:
+                additions += [place, value.quantity.number, value.unit, 1]
+        elif isinstance(value, Quantity):
             additions += [place, value.number, 1, 0]
             code[place] = 0
-        elif isinstance(value, Address) and value.quantity is not None:
-            additions += [place, value.quantity.number, value.unit, 1]
-    for place, value in enumerate(code):
-        if isinstance(value, Additions):
-            code[place] = Address(None, 8 * len(code)) if value is Additions.WHERE else len(additions) // 4
+        elif isinstance(value, Additions):
+            asked.append((place, value))
+    for place, what in asked:
+        if what is Additions.WHERE:
+            addresses.append((place, Address(None, 8 * len(code))))
+        else:
+            code[place] = len(additions) // 4
     code += additions
+    return addresses
 
 
 def most(size: int | Quantity) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Product, Span
 from xpgrad.engine.process.blas import PackedWeight
-from xpgrad.engine.process.memory import LINE
+from xpgrad.engine.process.memory import LINE, name_of
 from xpgrad.engine.programs.program import (
     Arithmetic,
     BlasMultiply,
@@ -242,7 +242,7 @@ class Recorder:
     name = "recorder"
 
     def __init__(self, engine: Any, arrays: dict[str, tuple[tuple[int, ...], Strides]], dtype: Any) -> None:
-        self._engine, self.dtype = engine, dtype
+        self._engine, self.dtype, self._name = engine, dtype, name_of(dtype)
         self._program = Program(engine, dtype, len(arrays))
         self._schedule: Schedule | None = None
         self._has_one_step = False
@@ -327,7 +327,7 @@ class Recorder:
         self._add_arithmetic(kind, sizes, places)
 
     def _add_arithmetic(self, kind: str, sizes: Sequence[int | Quantity], places: Sequence[Location]) -> None:
-        self._program.add(Arithmetic(kind, sizes, places, self._engine.team, self.dtype.name))
+        self._program.add(Arithmetic(kind, sizes, places, self._engine.team, self._name))
 
     # --- row buffers
 
@@ -464,7 +464,7 @@ class Recorder:
         return PackedWeight(source, buffer, "blas")  # type: ignore[arg-type]
 
     def _in_panels(self, weight: Recorded) -> PackedWeight:
-        functions = compiled_products(self.dtype.name)
+        functions = compiled_products(self._name)
         source = weight if 1 in _real_strides(weight) else self.contiguous(weight)
         buffer = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
         self._program.add(
@@ -522,7 +522,7 @@ class Recorder:
             raise CannotRecordError("rows of lengths that are not known")
         result = self.fresh(sizes)
         places = [x.place for x in (result, array, initial) if x is not None]
-        dtype, width = self.dtype.name, result.shape[-1]
+        dtype, width = self._name, result.shape[-1]
         self._program.add(
             MoveRows(kind, self._schedule, reverse, places, width, chunk, self._engine.team, dtype)
         )
@@ -531,7 +531,11 @@ class Recorder:
 
 def row_major(shape: Sequence[int]) -> Strides:
     """The strides, in elements, of an array whose elements follow one another."""
-    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
 
 
 def _real_strides(x: Recorded) -> Strides:

@@ -129,6 +129,13 @@ def _known(engine: Any, blas: Blas | None, dtype: str, kind: str) -> Choice | No
 # --- what was measured before
 
 
+# What makes compiled code, or a BLAS, another one than the machine's best.
+_TOLD = (
+    "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
+    "OPENBLAS_CORETYPE",
+)  # fmt: skip
+
+
 def _name(blas: Blas, threads: int, dtype: str, kind: str) -> str:
     """All that a measurement depends on, in short."""
     from llvmlite import binding
@@ -137,6 +144,7 @@ def _name(blas: Blas, threads: int, dtype: str, kind: str) -> str:
 
     library = os.stat(blas.extension)
     parts = [binding.get_host_cpu_name(), _processor(), versions(), blas.extension, library.st_size, threads]
+    parts += [f"{name}={os.environ[name]}" for name in _TOLD if name in os.environ]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
     return f"{kind} {dtype} {digest}"
 
