@@ -12,6 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # XLA compiles in two thirds of the time; tests/test_jax_devices.py compiles as users do
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,22 @@ else:
         "xpgrad", deadline=None, derandomize=True, max_examples=60, database=None
     )
     hypothesis.settings.load_profile("xpgrad")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests of each file in random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        return
+    rng, files = random.Random(seed), dict[Path, list[pytest.Item]]()
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    for tests in files.values():
+        rng.shuffle(tests)
+    items[:] = [item for tests in files.values() for item in tests]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)

@@ -564,3 +564,12 @@ def test_results_lie_in_memory_as_numpys_do(layout, jit, rng, monkeypatch):
     out = np.empty(x.shape)
     assert xpgrad.gelu(x, out=out) is out
     np.testing.assert_allclose(out, xpgrad.gelu(plain), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["leaky_relu", "elu"])
+def test_an_alpha_of_zero_is_told_by_the_output(name):
+    """The least that is allowed: the slope is 0 on the left, whose output is 0."""
+    X = np.asarray([-1.5, 2.0])
+    Y = getattr(xpgrad, name)(X, alpha=0.0)
+    np.testing.assert_array_equal(Y, [0.0, 2.0])
+    np.testing.assert_array_equal(getattr(xpgrad, f"{name}_grad")(X, Y, alpha=0.0), [0.0, 2.0])

@@ -236,7 +236,7 @@ def test_engines_agree_under_autocast(rnn):
         with xpgrad.use_engine("standard"):
             got = ours(X)[0]
     assert got.dtype == expected.dtype
-    assert (got != expected).float().mean() < 0.03  # but for the last digit of a few
+    assert ((got - expected).abs() > 1e-5).float().mean() < 0.03  # but for a few that bfloat16 rounds apart
 
 
 # --- construction -----------------------------------------------------------------------------------
