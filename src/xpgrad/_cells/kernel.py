@@ -45,19 +45,19 @@ class CellCall(RecurrentCall):
         over_time: Sequence[str] = (),
         **options: Any,
     ) -> None:
-        self._blocks, self._over_time = blocks, over_time
+        self._counts, self._optional = blocks, over_time
         super().__init__(
             operator, 0, arrays, clip=None, activations=None, activation_alpha=None, activation_beta=None,
             defaults=(), **options,
         )  # fmt: skip
 
     def _needed(self) -> Sequence[str]:
-        return ("X", *(name for name in PARAMETERS if self._blocks[name]))
+        return ("X", *(name for name in PARAMETERS if self._counts[name]))
 
     def _check_shapes(
         self, direction: str, floats: dict[str, Any], widths: Mapping[str, int], states: Sequence[str]
     ) -> None:
-        operator, blocks, X, W = self.operator, self._blocks, floats["X"], floats["W"]
+        operator, blocks, X, W = self.operator, self._counts, floats["X"], floats["W"]
         check_rank(operator, "X", X, "N, T, I" if self.layout else "T, N, I")
         check_rank(operator, "W", W, f"D, {units(blocks['W'])}, I")
         self.T, self.N = (X.shape[1], X.shape[0]) if self.layout else X.shape[:2]
@@ -74,7 +74,7 @@ class CellCall(RecurrentCall):
         for name in states:
             axes = ("N, D, H", (N, D, H)) if self.layout else ("D, N, H", (D, N, H))
             check_shape(operator, name, floats.get(name), *axes)
-        for name, width in {**widths, **dict.fromkeys(self._over_time, 1)}.items():
+        for name, width in {**widths, **dict.fromkeys(self._optional, 1)}.items():
             # what is negative counts numbers of rows
             symbol, size = (units(width), width * H) if width > 0 else (str(-width), -width)
             lead = ("N, T, D", (N, T, D)) if self.layout else ("T, D, N", (T, D, N))
