@@ -99,7 +99,7 @@ def test_own_messages(call: Callable[[], Any], message: str) -> None:
 
 
 def test_a_number_that_no_float_holds() -> None:
-    message = "^elu: alpha is an integer of 1329 bits, expected one that a float can hold$"
+    message = "^elu: alpha is an integer of 1329 bits, expected one that a float can hold(?m:$)"
     with pytest.raises(ValueError, match=message):
         xpgrad.elu(X, alpha=10**400)
 

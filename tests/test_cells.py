@@ -284,13 +284,13 @@ def test_shapes_are_named_without_time_and_direction(operator: Operator, gradien
         bad["grad_H"] = (np.zeros(H), f"grad_H has shape ({H},), expected (N, H) = ({N}, {H})")
     kernel = getattr(xpgrad, name)
     for argument, (array, message) in bad.items():
-        with pytest.raises(ValueError, match="^" + re.escape(f"{name}: {message}") + "$"):
+        with pytest.raises(ValueError, match="^" + re.escape(f"{name}: {message}") + "(?m:$)"):
             kernel(**{**cell_arguments(case), **saved, argument.partition(" ")[0]: array})
-    with pytest.raises(TypeError, match=rf"^{name}: H is None, expected an array$"):
+    with pytest.raises(TypeError, match=rf"^{name}: H is None, expected an array(?m:$)"):
         kernel(**{**cell_arguments(case), **saved, "H": None})
-    with pytest.raises(TypeError, match=rf"^{name}: W is a list, expected an array$"):
+    with pytest.raises(TypeError, match=rf"^{name}: W is a list, expected an array(?m:$)"):
         kernel(**{**cell_arguments(case), **saved, "W": [[1.0]]})
-    with pytest.raises(ValueError, match=rf"^{name}: clip is -1\.0, expected None or a number > 0$"):
+    with pytest.raises(ValueError, match=rf"^{name}: clip is -1\.0, expected None or a number > 0(?m:$)"):
         kernel(**cell_arguments(case), **saved, clip=-1.0)
 
 
@@ -298,12 +298,12 @@ def test_shapes_are_named_without_time_and_direction(operator: Operator, gradien
 def test_wrt_by_the_cells_own_names(operator: Operator) -> None:
     case = sequence_of_one_step(operator, "plain")
     expected = ", ".join(map(repr, ORDER[operator]))
-    message = f"^{operator.name}_cell_grad: wrt has 'initial_h', expected names of {expected}$"
+    message = f"^{operator.name}_cell_grad: wrt has 'initial_h', expected names of {expected}(?m:$)"
     with pytest.raises(ValueError, match=message):
         run_cell(case, wrt=("X", "initial_h"))
     if operator is LSTM:
         with pytest.raises(
-            ValueError, match=r"^lstm_cell_grad: wrt has 'P', expected P to be given, it is None$"
+            ValueError, match=r"^lstm_cell_grad: wrt has 'P', expected P to be given, it is None(?m:$)"
         ):
             run_cell(case, wrt=["P"])
 

@@ -299,7 +299,7 @@ def each_kind() -> Any:
 @each_kind()
 def test_forward(operator: Operator, bad: Any) -> None:
     change, error, message = bad
-    with pytest.raises(error, match="^" + re.escape(f"{operator.name}: {message}") + "$"):
+    with pytest.raises(error, match="^" + re.escape(f"{operator.name}: {message}") + "(?m:$)"):
         run_forward(change(case_of(operator)))
 
 
@@ -308,13 +308,13 @@ def test_gradient(operator: Operator, bad: Any) -> None:
     case = case_of(operator)
     outputs = run_forward(case)
     change, error, message = bad
-    with pytest.raises(error, match="^" + re.escape(f"{operator.name}_grad: {message}") + "$"):
+    with pytest.raises(error, match="^" + re.escape(f"{operator.name}_grad: {message}") + "(?m:$)"):
         run_gradient(change(case), outputs)
 
 
 def test_layout_is_part_of_the_rule(case: Case) -> None:
     with pytest.raises(
-        ValueError, match=r"^lstm: X has 1 dimensions with shape \(5,\), expected 3, \(N, T, I\)$"
+        ValueError, match=r"^lstm: X has 1 dimensions with shape \(5,\), expected 3, \(N, T, I\)(?m:$)"
     ):
         run_forward(replace(case, arguments={**case.arguments, "X": np.zeros(5)}, attributes={"layout": 1}))
 
@@ -344,7 +344,7 @@ GRADIENT_ONLY: BadGradient = {
         "H_all has dtype float32, expected float64, the dtype of X",
     ),
     "no H_all": ({"H_all": None}, TypeError, "H_all is None, expected an array"),
-    "per_sample": ({"per_sample": 2}, ValueError, "per_sample is 2, expected one of False, True"),
+    "per_sample": ({"per_sample": 2}, ValueError, "per_sample is 2, expected one of False, True, 'norm'"),
 }
 
 
@@ -414,13 +414,15 @@ def test_what_only_the_gradient_takes(operator: Operator, bad: Any) -> None:
     outputs = run_forward(case)
     inputs = {**case.arguments, **case.integers}
     saved = {name: getattr(outputs, name) for name in operator.saved}
-    with pytest.raises(error, match="^" + re.escape(f"{operator.name}_grad: {message}") + "$"):
+    with pytest.raises(error, match="^" + re.escape(f"{operator.name}_grad: {message}") + "(?m:$)"):
         operator.gradient(**{**inputs, **saved, **change})
 
 
 def test_gradient_of_peepholes_that_are_not_there(rng: np.random.Generator) -> None:
     case = make_case(LSTM, rng)
-    with pytest.raises(ValueError, match=r"^lstm_grad: wrt has 'P', expected P to be given, it is None$"):
+    with pytest.raises(
+        ValueError, match=r"^lstm_grad: wrt has 'P', expected P to be given, it is None(?m:$)"
+    ):
         run_gradient(case, run_forward(case), wrt=("P",))
 
 
@@ -431,7 +433,7 @@ def test_whole_numbers_throughout(operator: Operator) -> None:
         "W": np.ones((1, operator.gates, 1), dtype=np.int64),
         "R": np.ones((1, operator.gates, 1), dtype=np.int64),
     }
-    message = rf"^{operator.name}: X has dtype int64, expected one of float16, float32, float64$"
+    message = rf"^{operator.name}: X has dtype int64, expected one of float16, float32, float64(?m:$)"
     with pytest.raises(TypeError, match=message):
         operator.forward(**integers)
 
@@ -441,7 +443,7 @@ def test_mixed_namespaces(case: Case) -> None:
     if reason := strict.missing():
         pytest.skip(reason)
     mixed = {**case.arguments, "R": strict.array(case.arguments["R"])}
-    message = r"^lstm: R is an array of array_api_strict, expected numpy, the namespace of X$"
+    message = r"^lstm: R is an array of array_api_strict, expected numpy, the namespace of X(?m:$)"
     with pytest.raises(TypeError, match=message):
         xpgrad.lstm(**mixed)
 
@@ -451,7 +453,9 @@ def test_mixed_devices(case: Case) -> None:
     backend = next(backend for backend in BACKENDS if backend.name == "array-api-strict")
     arguments = backend.arrays(case.arguments)
     arguments["B"] = strict.asarray(arguments["B"], device=strict.Device("device1"), copy=True)
-    with pytest.raises(TypeError, match=r"^lstm: B is on device .*device1.*, expected .*, the device of X$"):
+    with pytest.raises(
+        TypeError, match=r"^lstm: B is on device .*device1.*, expected .*, the device of X(?m:$)"
+    ):
         xpgrad.lstm(**arguments)
 
 

@@ -113,7 +113,7 @@ def test_saved_outputs_have_no_cotangent(case: Case) -> None:
     cotangents = [None] * 4 + [np.ones(outputs.iofc.shape)]
     message = (
         "^vjp: pullback of lstm got a cotangent for a saved output, "
-        "expected cotangents of H_all, H_t, C_t, C_all only$"
+        "expected cotangents of H_all, H_t, C_t, C_all only(?m:$)"
     )
     with pytest.raises(ValueError, match=message):
         pullback(*cotangents)
@@ -129,7 +129,7 @@ def test_too_many_cotangents(case: Case) -> None:
     _, pullback = vjp_of(case)
     message = (
         "^vjp: pullback of lstm got 6 cotangents, "
-        "expected at most 4: grad_H_all, grad_H_t, grad_C_t, grad_C_all$"
+        "expected at most 4: grad_H_all, grad_H_t, grad_C_t, grad_C_all(?m:$)"
     )
     with pytest.raises(TypeError, match=message):
         pullback(*[None] * 6)
@@ -139,7 +139,7 @@ def test_the_same_cotangent_twice(case: Case) -> None:
     _, pullback = vjp_of(case)
     message = (
         "^vjp: pullback of lstm got 'grad_H_all', "
-        "expected each of grad_H_all, grad_H_t, grad_C_t, grad_C_all at most once$"
+        "expected each of grad_H_all, grad_H_t, grad_C_t, grad_C_all at most once(?m:$)"
     )
     with pytest.raises(TypeError, match=message):
         pullback(case.cotangents["H_all"], grad_H_all=case.cotangents["H_all"])
@@ -147,13 +147,13 @@ def test_the_same_cotangent_twice(case: Case) -> None:
 
 def test_a_cotangent_of_another_shape(case: Case) -> None:
     _, pullback = vjp_of(case)
-    message = r"^lstm_grad: grad_H_t has shape \(2, 2\), expected \(D, N, H\) = \(1, 3, 4\)$"
+    message = r"^lstm_grad: grad_H_t has shape \(2, 2\), expected \(D, N, H\) = \(1, 3, 4\)(?m:$)"
     with pytest.raises(ValueError, match=message):
         pullback(grad_H_t=np.zeros((2, 2)))
 
 
 def test_functions_without_a_rule() -> None:
-    with pytest.raises(TypeError, match=r"^vjp: fn is 'tanh', expected one of [a-z_, ]+$"):
+    with pytest.raises(TypeError, match=r"^vjp: fn is 'tanh', expected a Cell or one of [a-z_, ]+(?m:$)"):
         xpgrad.vjp(np.tanh, np.zeros(2))
 
 
