@@ -256,7 +256,7 @@ def jax() -> str:
 
 def formatted(text: str, path: Path) -> str:
     """What ruff makes of a text."""
-    command = ["ruff", "format", "--stdin-filename", str(path), "-"]
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
     return subprocess.run(command, input=text, text=True, capture_output=True, check=True, cwd=ROOT).stdout
 
 
