@@ -123,10 +123,12 @@ def test_the_page_of_two_runs(script, tmp_path, monkeypatch):
 
 
 def test_the_pages_have_the_marks():
-    page = (FOLDER.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    docs = FOLDER.parent / "docs"
+    page, history = ((docs / name).read_text(encoding="utf-8") for name in ("performance.md", "history.md"))
     readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
-    for name in ("machine", "summary", "behind", "details", "track"):
+    for name in ("machine", "summary", "behind", "details"):
         assert page.count(f"<!-- {name}: begin -->") == page.count(f"<!-- {name}: end -->") == 1
+    assert history.count("<!-- track: begin -->") == history.count("<!-- track: end -->") == 1
     assert readme.count("<!-- performance: begin -->") == readme.count("<!-- performance: end -->") == 1
 
 
