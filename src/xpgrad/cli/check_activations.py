@@ -68,6 +68,11 @@ def _elu(xp: Any, x: Any, alpha: float = 1.0) -> Any:
     return xp.where(x > 0, x, alpha * (xp.exp(x) - 1))
 
 
+def _torch_hard_sigmoid(F: Any, x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    """PyTorch's, which has these numbers alone, and whose gradient takes 1/6 in single precision."""
+    return F.hardsigmoid(x) if (alpha, beta) == (1 / 6, 0.5) and x.element_size() < 8 else None
+
+
 def _hard_sigmoid(xp: Any, x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
     return xp.clip(alpha * x + beta, 0, 1)
 
@@ -145,7 +150,7 @@ _POINTWISE = (
     _pointwise(
         "hard_sigmoid",
         _hard_sigmoid,
-        lambda F, x, alpha=0.2, beta=0.5: F.hardsigmoid(x) if (alpha, beta) == (1 / 6, 0.5) else None,
+        _torch_hard_sigmoid,
         alpha={"alpha": 1 / 6, "beta": 0.4},
         frameworks={"alpha": 1 / 6},
     ),
