@@ -115,7 +115,8 @@ def test_vmap_of_the_registered_operator(operator):
     names, attributes = list(operands), operator.kernel_attributes
 
     def run(*arrays):
-        result = operator.kernel.operator(*arrays, **attributes)
+        given = dict(zip(names, arrays, strict=True))
+        result = operator.kernel.operator(*map(given.get, operator.kernel.operands), **attributes)
         return result if isinstance(result, tuple) else (result,)
 
     got = vmap(run, in_dims=tuple(0 if name == "X" else None for name in names))(*operands.values())
