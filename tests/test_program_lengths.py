@@ -165,7 +165,7 @@ def test_only_what_is_wanted(rng):
     saved = {name: getattr(out, name) for name in SAVED["lstm"]}
     given = {**arrays, **saved, "sequence_lens": lengths, "grad_H_all": rng.normal(size=out.H_all.shape)}
     everything = xpgrad.lstm_grad(**given)
-    fields = dict(zip(("X", "W", "R", "B", "initial_h", "initial_c", "P"), everything, strict=True))
+    fields = dict(zip(("X", "W", "R", "B", "initial_h", "initial_c", "P"), everything[:7], strict=True))
     for name, right in fields.items():
         alone = [grad for grad in xpgrad.lstm_grad(**given, wrt=[name]) if grad is not None]
         (got,) = alone
