@@ -249,18 +249,6 @@ def _compiled(primitive: Primitive, params: tuple) -> Callable[..., list[Any]]:
 Way = Callable[..., list[Any]]
 
 
-def _register(primitive: Primitive, plain: Way, native: Way) -> None:
-    primitive.def_impl(lambda *arrays, **params: _compiled(primitive, tuple(params.items()))(*arrays))
-    primitive.def_abstract_eval(_abstract(plain))
-    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=True))
-    mlir.register_lowering(primitive, mlir.lower_fun(native, multiple_results=True), platform="cpu")
-
-
-_register(forward_p, _plain_forward, _cpu_forward)
-_register(gradient_p, _plain_gradient, _cpu_gradient)
-_register(tangent_p, _plain_tangent, _plain_tangent)
-
-
 def _abstract_tangent(
     *avals: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes
 ) -> list[Any]:
@@ -270,7 +258,16 @@ def _abstract_tangent(
     )]  # fmt: skip
 
 
-tangent_p.def_abstract_eval(_abstract_tangent)
+def _register(primitive: Primitive, plain: Way, native: Way, abstract: Way) -> None:
+    primitive.def_impl(lambda *arrays, **params: _compiled(primitive, tuple(params.items()))(*arrays))
+    primitive.def_abstract_eval(abstract)
+    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=True))
+    mlir.register_lowering(primitive, mlir.lower_fun(native, multiple_results=True), platform="cpu")
+
+
+_register(forward_p, _plain_forward, _cpu_forward, _abstract(_plain_forward))
+_register(gradient_p, _plain_gradient, _cpu_gradient, _abstract(_plain_gradient))
+_register(tangent_p, _plain_tangent, _plain_tangent, _abstract_tangent)
 
 
 def _is_zero(tangent: Any) -> bool:

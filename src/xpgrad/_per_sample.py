@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from xpgrad.engine import TimeLoops
+
 # Numbers that the products of some samples have, altogether; and how many samples, at most.
 _ELEMENTS, _SAMPLES = 1 << 20, 256
 
@@ -26,17 +28,17 @@ PER_SAMPLE = (False, True, "norm")
 """What the argument `per_sample` may be."""
 
 
-def square_norms(engine: Any, vectors: Any) -> Any:
+def square_norms(engine: TimeLoops, vectors: Any) -> Any:
     """The squares of each sample's norm, (N,), of vectors (N, width)."""
     return engine.column_dots(vectors.T, vectors.T)
 
 
-def square_norms_of_products(engine: Any, d: Any, x: Any) -> Any:
+def square_norms_of_products(engine: TimeLoops, d: Any, x: Any) -> Any:
     """The squares of the norms, (N,), of each sample's sum over time of outer products.
 
     Parameters
     ----------
-    engine
+    engine : TimeLoops
         The engine.
     d, x : array, shapes (T, N, out), (T, N, in)
         The factors; 0 in padding.
@@ -71,7 +73,7 @@ def samples_at_a_time(count: int, size: int) -> list[slice]:
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
 
 
-def _dots(engine: Any, a: Any, b: Any) -> Any:
+def _dots(engine: TimeLoops, a: Any, b: Any) -> Any:
     """Sums of products of elements, (n,), of each pair of matrices in stacks (n, rows, columns)."""
     xp = engine.xp
     n, rows, columns = a.shape

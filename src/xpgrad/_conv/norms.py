@@ -11,6 +11,7 @@ from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._per_sample import square_norms_of_products, takes_pairs
+from xpgrad.engine.protocol import Engine
 
 
 def takes_pairs_of_patches(g: ConvGeometry) -> bool:
@@ -23,7 +24,7 @@ def elements_of_patches(g: ConvGeometry) -> int:
     return prod(g.output_size) * g.channels * len(g.taps)
 
 
-def square_norms_by_patches(engine: Any, g: ConvGeometry, dY: Any, X: Any) -> Any:
+def square_norms_by_patches(engine: Engine, g: ConvGeometry, dY: Any, X: Any) -> Any:
     """The squares of the norms of each sample's dW, (n,), for dY (n, O, *output_size) and X (n, C, *size)."""
     xp, n, positions = engine.xp, X.shape[0], prod(g.output_size)
     d = xp.reshape(dY, (n * g.group, g.outputs // g.group, positions))
@@ -32,7 +33,7 @@ def square_norms_by_patches(engine: Any, g: ConvGeometry, dY: Any, X: Any) -> An
     return xp.sum(xp.reshape(squares, (n, g.group)), axis=1)
 
 
-def _patches(engine: Any, g: ConvGeometry, X: Any) -> Any:
+def _patches(engine: Engine, g: ConvGeometry, X: Any) -> Any:
     """What the outputs see, (n, C, taps, *output_size)."""
     X = engine.pad(X, g.begin, g.end)
 

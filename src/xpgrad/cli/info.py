@@ -6,6 +6,7 @@ set threads, what each option is worth, and hints. Nothing leaves this machine, 
 
 import argparse
 import ctypes
+import functools
 import importlib
 import json
 import os
@@ -13,7 +14,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,16 +159,14 @@ def libraries_in_maps(maps: str) -> list[tuple[str, str, str]]:
 
 def hints(report: Report) -> list[Hint]:
     """What would make this machine faster, the most effective first."""
-    rules = (
+    rules: tuple[Callable[[Report], Hint | None], ...] = (
         _kernel_set,
         _numba,
         _numpy_blas,
         _too_many_threads,
         _too_few_threads,
         _openmp_copies,
-        _torch,
-        _jax,
-        _onnx,
+        *(functools.partial(_adapter, package) for package in _ADAPTERS),
         _pools,
     )
     return [hint for rule in rules if (hint := rule(report)) is not None]
@@ -250,30 +249,19 @@ def _openmp_copies(report: Report) -> Hint | None:
     )
 
 
-def _torch(report: Report) -> Hint | None:
-    if "torch" in report.versions:
+_ADAPTERS = {
+    "torch": "xpgrad_torch (modules and autograd functions for PyTorch)",
+    "jax": "xpgrad_jax (functions for JAX's jit, grad and vmap)",
+    "onnx": "xpgrad_onnx (operators for its evaluator, training graphs)",
+}
+
+
+def _adapter(package: str, report: Report) -> Hint | None:
+    """What a missing framework would bring."""
+    if package in report.versions:
         return None
     return Hint(
-        "torch is not installed: xpgrad_torch (modules and autograd functions for PyTorch) cannot be used",
-        "pip install 'xpgrad[torch]'",
-    )
-
-
-def _jax(report: Report) -> Hint | None:
-    if "jax" in report.versions:
-        return None
-    return Hint(
-        "jax is not installed: xpgrad_jax (functions for JAX's jit, grad and vmap) cannot be used",
-        "pip install 'xpgrad[jax]'",
-    )
-
-
-def _onnx(report: Report) -> Hint | None:
-    if "onnx" in report.versions:
-        return None
-    return Hint(
-        "onnx is not installed: xpgrad_onnx (operators for its evaluator, training graphs) cannot be used",
-        "pip install 'xpgrad[onnx]'",
+        f"{package} is not installed: {_ADAPTERS[package]} cannot be used", f"pip install 'xpgrad[{package}]'"
     )
 
 
