@@ -1,44 +1,44 @@
-"""Writes what `swap(verbose=True)` says, adapters/xpgrad_torch/_gains.py, from the page on performance.
+"""Writes what `swap(verbose=True)` says, adapters/xpgrad_torch/_gains.py, from the ratios in docs/machines.
 
     python asv_bench/gains.py
 
-`performance.py` does it too, after it has written that page.
+`performance.py` does it too, after it has written those.
 """
 
-import re
+import json
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE, TABLE = ROOT / "docs" / "performance.md", ROOT / "adapters" / "xpgrad_torch" / "_gains.py"
+MACHINES, TABLE = ROOT / "docs" / "machines", ROOT / "adapters" / "xpgrad_torch" / "_gains.py"
 MODULES = {
     "LSTM, torch.nn.LSTM": ("LSTM",),
     "GRU, torch.nn.GRU": ("GRU",),
     "RNN, torch.nn.RNN": ("RNN",),
     "Convolutions, torch.nn.functional": ("Conv1d", "Conv2d", "Conv3d"),
 }
-"""Which modules each of the page's groups is about."""
+"""Which modules each group of `bench` is about."""
 
 
-def between(text, name):
-    """What stands between a page's marks."""
-    return text.partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0]
+def read():
+    """The ratios of every machine that was measured."""
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(MACHINES.glob("*.json"))]
 
 
-def table(page):
-    """The text of the module, from the text of the page."""
-    machine = re.search(r"^- machine: (.*)$", between(page, "machine"), re.M)[1]
+def table(runs):
+    """The text of the module, from the ratios of each machine."""
     lines = []
-    for row in between(page, "summary").strip().splitlines()[2:]:
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        title, mean, lowest, highest = cells[0], cells[1], cells[3], cells[4]
-        for module in next((names for words, names in MODULES.items() if title == words), ()):
-            lines.append(f'    "{module}": ({float(mean)}, {float(lowest)}, {float(highest)}),')
+    for run in runs:
+        lines.append(f'    "{run["machine"]}": {{')
+        for title, modules in MODULES.items():
+            if title in run["groups"]:
+                mean, lowest, highest = run["groups"][title]
+                lines += [f'        "{module}": ({mean}, {lowest}, {highest}),' for module in modules]
+        lines.append("    },")
     return "\n".join(
         [
             '"""How many times as fast as PyTorch\'s modules ours were; written by asv_bench/gains.py."""',
             "",
-            f'MACHINE = "{machine}"',
-            "GAINS = {  # geometric mean, lowest, highest over the shapes of docs/performance.md",
+            "GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md",
             *lines,
             "}",
             "",
@@ -46,10 +46,10 @@ def table(page):
     )
 
 
-def write():
+def write(runs):
     """Write the module."""
-    TABLE.write_text(table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    TABLE.write_text(table(runs), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write()
+    write(read())

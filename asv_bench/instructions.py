@@ -13,19 +13,17 @@ import ctypes
 import math
 import time
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
 
 import xpgrad_torch
-from page import write_between
+from page import machine_page, write_between
 from xpgrad import _plans
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.programs.program import Arithmetic, BlasMultiply, BlasPack, Loop, Multiply, Pack, Work
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 STEPS = (
     ("LSTM", (50, 1, 64, 64), {}),
     ("LSTM", (50, 32, 256, 256), {}),
@@ -133,13 +131,13 @@ def table(seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1.0, help="for each step, twice (default: 1)")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="into the page in docs/machines")
     args = parser.parse_args()
 
     lines = "\n".join(table(args.seconds))
     print(lines)
     if args.write:
-        write_between(PAGE, "instructions", lines)
+        write_between(machine_page(read_cpu().name), "instructions", lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,57 @@
-"""Puts generated text between the marks of a page."""
+"""Pages with generated text between marks, and the page of each machine that was measured."""
 
+import re
 from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+MACHINES = DOCS / "machines"
+MARKS = ("machine", "summary", "behind", "instructions", "products", "details")
+
+_NEW_PAGE = """# {cpu}
+
+What `python -m xpgrad bench` measured on this machine. [Performance](../performance.md) tells how.
+
+<!-- machine: begin -->
+<!-- machine: end -->
+
+## Summary
+
+How many times as fast as the peer; above 1 is ours. *Aim* is what the project wants to reach.
+
+<!-- summary: begin -->
+<!-- summary: end -->
+
+![Ratios to peers as bars, and rates under the roofline]({slug}.png)
+
+## Where a peer is ahead
+
+Every work that was slower than the peer in this run, and by how much.
+
+<!-- behind: begin -->
+<!-- behind: end -->
+
+## Where a step's time goes
+
+By kind of instruction of the compiled programs that make up a step. The rest is Python and PyTorch.
+
+<!-- instructions: begin -->
+<!-- instructions: end -->
+
+## Matrix products
+
+GFLOP/s in one thread: our own products beside those of PyTorch, NumPy and oneDNN.
+
+<!-- products: begin -->
+<!-- products: end -->
+
+## Every work
+
+`set by` tells which side of the floor is higher. A name like `lstm 50, 32, 256, 256` is operator, T, N, I, H
+(a range is of lengths); `8, 64, 56 x 56; 64, 3 x 3` is N, C, size; channels of the output, kernel.
+
+<!-- details: begin -->
+<!-- details: end -->
+"""
 
 
 def write_between(page: Path, name: str, text: str) -> None:
@@ -11,3 +62,18 @@ def write_between(page: Path, name: str, text: str) -> None:
     if not found:
         raise ValueError(f"{page} has no marks {begin} and {end}")
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def slug(cpu: str) -> str:
+    """A CPU's name as the name of a file: ``Intel(R) Xeon(R) Processor`` is ``intel_xeon``."""
+    words = re.sub(r"\(\w+\)|\b(processor|cpu)\b|@.*", " ", cpu.lower())
+    return "_".join(re.findall(r"[a-z0-9]+", words))
+
+
+def machine_page(cpu: str) -> Path:
+    """The page of a machine, written anew where it is the first time that one is measured."""
+    page = MACHINES / f"{slug(cpu)}.md"
+    if not page.exists():
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(_NEW_PAGE.format(cpu=cpu, slug=slug(cpu)), encoding="utf-8")
+    return page

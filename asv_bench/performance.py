@@ -1,10 +1,11 @@
-"""Writes the figures of docs/performance.md and of the README from runs of ``python -m xpgrad bench``.
+"""Writes docs/machines, and the tables of all machines, from runs of ``python -m xpgrad bench``.
 
     python -m xpgrad bench --json bench.json
     python asv_bench/performance.py bench.json
 
-Several files are taken as one run: peers may be measured in parts, on one machine. The pictures are
-drawn too. The prose around the marks is written by hand.
+Several files are taken as one run: peers may be measured in parts, on one machine. Each machine has a page of
+its own, and a file of its ratios beside it. From these come the tables in docs/performance.md and the README.
+The prose around the marks is written by hand.
 """
 
 import argparse
@@ -12,17 +13,13 @@ import json
 from pathlib import Path
 
 import gains
-from page import write_between
+from page import machine_page, write_between
 from xpgrad.cli import bench_plot
 from xpgrad.cli.bench import group_lines, machine_rows, notes, summary_rows
 from xpgrad.cli.benches import measure
 
 ROOT = Path(__file__).parents[1]
-README, PAGE, PICTURE = (
-    ROOT / "README.md",
-    ROOT / "docs" / "performance.md",
-    ROOT / "docs" / "performance.png",
-)
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 
 
 def markdown(columns, rows):
@@ -63,16 +60,28 @@ def behind(report):
     return markdown(["work", "group", "ours / peer"], rows) if rows else "Nowhere in this run."
 
 
-def short(report):
-    """The README's table."""
-    groups = [group for group in report["groups"] if group["ratio"]]
+def ratios(report):
+    """What the tables of all machines need of a run."""
+    machine = report["machine"]
+    return {
+        "machine": f"{machine['cpu']}, {machine['threads']} threads",
+        "groups": {
+            group["title"]: [round(group[name], 2) for name in ("ratio", "lowest", "highest")]
+            for group in report["groups"]
+            if group["ratio"]
+        },
+    }
+
+
+def beside_one_another(runs):
+    """A table of all machines: geometric means, and from the lowest to the highest ratio."""
+    titles = dict.fromkeys(title for run in runs for title in run["groups"])
     rows = [
-        [group["title"], f"{group['ratio']:.2f}", f"{group['lowest']:.2f} to {group['highest']:.2f}"]
-        for group in groups
-    ]
-    cpu, threads = report["machine"]["cpu"], report["machine"]["threads"]
-    table = markdown(["beside", "times as fast", "from case to case"], rows)
-    return f"{table}\n\nGeometric means of medians on {cpu}, {threads} threads."
+        [title, *("{:.2f} ({:.2f} to {:.2f})".format(*run["groups"][title]) if title in run["groups"] else "-"
+                  for run in runs)]
+        for title in titles
+    ]  # fmt: skip
+    return markdown(["beside", *(run["machine"] for run in runs)], rows)
 
 
 def main():
@@ -81,16 +90,20 @@ def main():
     parser.add_argument("runs", nargs="+", type=Path, help="what bench --json has written")
     files = parser.parse_args().runs
     report = measure.merge([json.loads(file.read_text(encoding="utf-8")) for file in files])
-    bench_plot.draw(report, PICTURE)
+    page = machine_page(report["machine"]["cpu"])
+    bench_plot.draw(report, page.with_suffix(".png"))
     for name, text in (
         ("machine", machine(report)),
         ("summary", summary(report)),
         ("behind", behind(report)),
         ("details", details(report)),
     ):
-        write_between(PAGE, name, text)
-    write_between(README, "performance", short(report))
-    gains.write()
+        write_between(page, name, text)
+    page.with_suffix(".json").write_text(json.dumps(ratios(report), indent=1) + "\n", encoding="utf-8")
+    runs = gains.read()
+    write_between(PAGE, "machines", beside_one_another(runs))
+    write_between(README, "performance", beside_one_another(runs))
+    gains.write(runs)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python asv_bench/products.py                  # both dtypes
     python asv_bench/products.py --dtype float32 --seconds 0.3
-    python asv_bench/products.py --write          # and put the table into docs/performance.md
+    python asv_bench/products.py --write          # and put the table into docs/machines
 
 GFLOP/s, the best of several calls in turns; the last column is ours as a part of the best of all libraries.
 Few rows are those of a time loop, with a weight that serves at every step: ours and oneDNN have packed it
@@ -13,18 +13,16 @@ import argparse
 import contextlib
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from page import write_between
+from page import machine_page, write_between
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process.blas import find_blas
 from xpgrad.engine.process.team import PoolTeam
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 MARK = "products"
 DTYPES = ("float32", "float64")
 FEW = [(1, 256, 1024), (8, 256, 1024), (16, 256, 1024), (16, 650, 2600), (32, 64, 256), (32, 512, 2048)]
@@ -110,7 +108,7 @@ def main():
     )
     parser.add_argument("--dtype", choices=DTYPES, help="this one only")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each row (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="into the page in docs/machines")
     given = parser.parse_args()
     torch.set_num_threads(1)
     cpu = read_cpu()
@@ -122,7 +120,7 @@ def main():
             lines.append(line)
     if given.write:
         head = f"One thread of {cpu.name}; NumPy {np.__version__}, PyTorch {torch.__version__}. GFLOP/s."
-        write_between(PAGE, MARK, "\n".join([head, "", *lines]))
+        write_between(machine_page(read_cpu().name), MARK, "\n".join([head, "", *lines]))
 
 
 if __name__ == "__main__":

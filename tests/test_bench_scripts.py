@@ -92,44 +92,67 @@ def _report(family, peer, rows, **changes):
     }
 
 
-def test_the_page_of_two_runs(script, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: the page has a picture")
-    performance = script("performance")
-    names = ("machine", "summary", "behind", "details", "performance")
-    for attribute in ("PAGE", "README"):
-        page = tmp_path / f"{attribute}.md"
-        page.write_text("".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in names))
-        monkeypatch.setattr(performance, attribute, page)
-    monkeypatch.setattr(performance, "PICTURE", tmp_path / "picture.png")
-    runs = {
-        "b.json": _report("lstm", "torch", [("small", 0.004, 0.002), ("large", 0.002, 0.016)]),
-        "a.json": _report("jax", "jax", [("scan", 0.001, 0.002)]),
-    }
-    for name, report in runs.items():
-        (tmp_path / name).write_text(json.dumps(report))
-    monkeypatch.setattr(sys, "argv", ["performance.py", *(str(tmp_path / name) for name in sorted(runs))])
-    performance.main()
+@pytest.mark.parametrize(
+    ("cpu", "name"),
+    [("Intel(R) Xeon(R) Processor", "intel_xeon"), ("AMD EPYC", "amd_epyc"), ("Some CPU @ 2.00GHz", "some")],
+)
+def test_names_of_pages(script, cpu, name):
+    assert script("page").slug(cpu) == name
 
-    page = performance.PAGE.read_text()
+
+def test_the_pages_of_two_machines(script, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: the page has a picture")
+    pages, gains, performance = (script(name) for name in ("page", "gains", "performance"))
+    monkeypatch.setattr(pages, "MACHINES", tmp_path / "machines")
+    monkeypatch.setattr(gains, "MACHINES", tmp_path / "machines")
+    monkeypatch.setattr(gains, "TABLE", tmp_path / "gains.py")
+    for attribute, mark in (("PAGE", "machines"), ("README", "performance")):
+        page = tmp_path / f"{attribute}.md"
+        page.write_text(f"<!-- {mark}: begin -->\n<!-- {mark}: end -->\n")
+        monkeypatch.setattr(performance, attribute, page)
+    lstm = _report("lstm", "torch", [("small", 0.004, 0.002), ("large", 0.002, 0.016)])
+    jax = _report("jax", "jax", [("scan", 0.001, 0.002)])
+    other = _report("lstm", "torch", [("small", 0.001, 0.003)])
+    other["machine"]["cpu"] = "Another CPU"
+
+    def run(*reports):
+        files = [tmp_path / f"{k}.json" for k, _ in enumerate(reports)]
+        for file, report in zip(files, reports, strict=True):
+            file.write_text(json.dumps(report))
+        monkeypatch.setattr(sys, "argv", ["performance.py", *map(str, files)])
+        performance.main()
+
+    run(lstm, jax)
+    run(other)
+
+    page = (tmp_path / "machines" / "some.md").read_text()
     assert "| LSTM, torch.nn.LSTM | 2.00 | 2, least 0.95 | 0.50 | 8.00 | 2.83 | 5.66 |" in page
     assert "| small | 4 | 20% | 2 | 20% | 0.50 | 1 | products | 4.00 | 2.00 |" in page
     assert "The peer's path, by the time it takes: ATen, mm." in page
     assert "- machine: Some CPU, 2 cores, 2 threads\n" in page
     behind = page.partition("<!-- behind: begin -->")[2].partition("<!-- behind: end -->")[0]
     assert behind.strip().splitlines()[2:] == ["| small | LSTM, torch.nn.LSTM | 2.00 |"]
-    readme = performance.README.read_text()
-    assert "| LSTM, torch.nn.LSTM | 2.00 | 0.50 to 8.00 |\n| LSTM, JAX | 2.00 | 2.00 to 2.00 |" in readme
-    assert performance.PICTURE.stat().st_size > 10_000
+    for table in (performance.README.read_text(), performance.PAGE.read_text()):
+        assert table.splitlines()[1:-1] == [
+            "| beside | Another CPU, 2 threads | Some CPU, 2 threads |",
+            "| --- | ---: | ---: |",
+            "| LSTM, torch.nn.LSTM | 3.00 (3.00 to 3.00) | 2.00 (0.50 to 8.00) |",
+            "| LSTM, JAX | - | 2.00 (2.00 to 2.00) |",
+        ]
+    assert (tmp_path / "machines" / "some.png").stat().st_size > 10_000
+    assert '"LSTM": (3.0, 3.0, 3.0)' in gains.TABLE.read_text()
 
 
-def test_the_pages_have_the_marks():
+def test_the_pages_have_the_marks(script):
     docs = FOLDER.parent / "docs"
-    page, history = ((docs / name).read_text(encoding="utf-8") for name in ("performance.md", "history.md"))
-    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
-    for name in ("machine", "summary", "behind", "details"):
-        assert page.count(f"<!-- {name}: begin -->") == page.count(f"<!-- {name}: end -->") == 1
-    assert history.count("<!-- track: begin -->") == history.count("<!-- track: end -->") == 1
-    assert readme.count("<!-- performance: begin -->") == readme.count("<!-- performance: end -->") == 1
+    pages = {page: script("page").MARKS for page in sorted((docs / "machines").glob("*.md"))}
+    assert pages, "no machine was measured"
+    pages |= {docs / "performance.md": ["machines"], docs / "history.md": ["track"]}
+    pages[FOLDER.parent / "README.md"] = ["performance"]
+    for page, names in pages.items():
+        text = page.read_text(encoding="utf-8")
+        for name in names:
+            assert text.count(f"<!-- {name}: begin -->") == text.count(f"<!-- {name}: end -->") == 1
 
 
 # ----------------------------------------------------------------------------------- the track record

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch import activations as _activations
 from xpgrad_torch import convolution, losses, modules
-from xpgrad_torch._gains import GAINS, MACHINE
+from xpgrad_torch._gains import GAINS
 from xpgrad_torch._private import tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
 
@@ -136,7 +136,7 @@ def swap(
         faster one.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it, and how much faster the
-        replacements were on the machine of docs/performance.md.
+        replacements were on the machines of docs/performance.md.
     verify : tensor, tuple or dict, optional
         An example input: the model's only argument, all of its arguments by position, or all by name. The
         model then runs on it forward and backward before and after, and what differs raises.
@@ -302,14 +302,17 @@ class SwapReport(NamedTuple):
             A sentence each: the mean over the shapes of the benchmarks, and the lowest and the highest.
         """
         types = dict.fromkeys(row.type for row in self.rows if row.now != "unchanged")
-        return [_gain(name, *GAINS[name]) for name in types if name in GAINS]
+        return [_gain(name) for name in types if any(name in gains for gains in GAINS.values())]
 
 
-def _gain(name: str, mean: float, lowest: float, highest: float) -> str:
-    return (
-        f"{name}: {mean:.2g} times as fast as PyTorch's ({lowest:.2g} to {highest:.2g}) on {MACHINE}: "
-        "see docs/performance.md"
+def _gain(name: str) -> str:
+    ratios = "; ".join(
+        f"{mean:.2g} times as fast as PyTorch's ({lowest:.2g} to {highest:.2g}) on {machine}"
+        for machine, gains in GAINS.items()
+        if name in gains
+        for mean, lowest, highest in [gains[name]]
     )
+    return f"{name}: {ratios}: see docs/performance.md"
 
 
 def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = False) -> SwapReport:
