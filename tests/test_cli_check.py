@@ -30,6 +30,7 @@ MODULES = {
 }
 """The recurrent kernels, and the options that PyTorch's modules have."""
 ELEMENTWISE = {kernel.name for kernel in ACTIVATIONS}
+NAMESPACES = [backend for backend in check.BACKENDS if backend.namespace != "onnx"]
 WITHOUT_PEER = {"hard_sigmoid", "quick_gelu", "scaled_tanh", "selu"}
 """Of these the ones whose option "plain" PyTorch has no function for."""
 
@@ -51,11 +52,42 @@ def test_everything_that_is_installed_is_right(capsys: pytest.CaptureFixture[str
         (kernel.name, option, backend.name, dtype)
         for kernel in check.KERNELS
         for option in kernel.options
-        for backend in check.BACKENDS
+        for backend in NAMESPACES
         if importlib.util.find_spec(backend.module)
         for dtype in backend.dtypes
     }
-    assert combinations == expected
+    assert {row for row in combinations if row[2] != "onnx"} == expected
+    if importlib.util.find_spec("onnx"):
+        check_onnx([row for row in report["rows"] if row["namespace"] == "onnx"])
+
+
+def check_onnx(rows: list[dict[str, Any]]) -> None:
+    """ONNX's rows: every operator and option that it has."""
+    assert {row["dtype"] for row in rows} == {"float32", "float16"}
+    has = {(row["kernel"], row["option"]) for row in rows}
+    every = {(kernel.name, option) for kernel in check.KERNELS for option in kernel.options}
+    lacking = {kernel for kernel, _ in every} - {kernel for kernel, _ in has}
+    assert lacking == {
+        *("lstm_cell", "gru_cell", "rnn_cell"),
+        *("log_sigmoid", "scaled_tanh", "binary_cross_entropy_with_logits"),
+    }
+    left_out = {option for kernel, option in every - has if kernel not in lacking}
+    assert {option.partition(" ")[0].partition(",")[0] for option in left_out} == {
+        *("per_sample", "everything", "masks", "projection", "cell", "method", "flatten"),
+        *("beta", "threshold", "label", "probabilities"),
+    }
+    for option in ("peepholes, truncated", "lengths, NaN padding", "layout 1", "input_forget", "clip"):
+        assert ("lstm", option) in has
+
+
+def test_a_wrong_operator_of_onnx_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    right = xpgrad.quick_gelu_grad
+    monkeypatch.setattr(xpgrad, "quick_gelu_grad", lambda *args, **options: 1.01 * right(*args, **options))
+    assert main(["check", "--namespace", "onnx", "--option", "alpha"]) == 1
+    assert "WRONG: quick_gelu, alpha, onnx, float32: gradient of X is off by" in capsys.readouterr().out
 
 
 def test_each_row_was_held_against_the_oracles_that_apply(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +122,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 def some_kernels(monkeypatch: pytest.MonkeyPatch) -> list[check.Kernel]:
     some = [k for k in check.KERNELS if k.name in ("rnn_cell", "softmax")]
     monkeypatch.setattr(check, "KERNELS", some)
+    monkeypatch.setattr(check, "BACKENDS", NAMESPACES)
     return some
 
 
@@ -301,19 +334,19 @@ def test_what_is_not_installed_is_said(
     find_spec = importlib.util.find_spec
 
     def numpy_only(name: str, *args: Any) -> Any:
-        return None if name in ("torch", "array_api_strict") else find_spec(name, *args)
+        return None if name in ("torch", "array_api_strict", "onnx") else find_spec(name, *args)
 
     monkeypatch.setattr(importlib.util, "find_spec", numpy_only)
     assert main(["check", "--option", "plain"]) == 0
     out = capsys.readouterr().out
     assert sum(line.startswith(("lstm", "gru")) for line in out.splitlines()) == 36
     assert sum(line.startswith(tuple(ELEMENTWISE)) for line in out.splitlines()) == 6 * len(ELEMENTWISE)
-    assert sum(line.rstrip().endswith("not installed") for line in out.splitlines()) == 3
-    assert "Not installed, so not checked: array_api_strict, torch." in out
+    assert sum(line.rstrip().endswith("not installed") for line in out.splitlines()) == 4
+    assert "Not installed, so not checked: array_api_strict, torch, onnx." in out
     assert "No column without torch: autograd, torch.nn." in out
     status, report = run_json(capsys, "--option", "plain")
     assert status == 0
-    assert sorted(report["not_installed"]) == ["array_api_strict", "torch"]
+    assert sorted(report["not_installed"]) == ["array_api_strict", "onnx", "torch"]
     assert {frozenset(row["errors"]) for row in report["rows"]} == {frozenset({"reference", "differences"})}
 
 

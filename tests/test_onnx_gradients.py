@@ -115,6 +115,10 @@ UNARY = {
      "ReduceMean": {"keepdims": 0}, "ReduceSum": {},
     "ReduceSum, nothing": {"noop_with_empty_axes": 1},
 }  # fmt: skip
+# a gradient's defaults may be others than its operator's
+UNARY |= {
+    f"{name}, defaults": {} for name in ("LeakyRelu", "Elu", "Celu", "HardSigmoid", "QuickGelu", "Softmax")
+}
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -128,7 +132,9 @@ def test_global_max_pool() -> None:
     check(model, {"x": draw(2, 3, 4, 2)})
 
 
-@pytest.mark.parametrize(("name", "opset"), [("Gelu", 20), ("Gelu, tanh", 20), ("Swish", 24)])
+@pytest.mark.parametrize(
+    ("name", "opset"), [("Gelu", 20), ("Gelu, tanh", 20), ("Swish", 24), ("Swish, defaults", 24)]
+)
 def test_activation_of_later_opsets(name: str, opset: int) -> None:
     attributes = {"Gelu, tanh": {"approximate": "tanh"}, "Swish": {"alpha": 0.7}}.get(name, {})
     nodes = [node(name.split(",")[0], "x", "y", **attributes)]

@@ -120,6 +120,16 @@ def test_a_references_gradient_of_each_sample() -> None:
     assert np.allclose(each["R"][1], alone["R"], rtol=0, atol=1e-13)
 
 
+def test_padding_holds_what_it_is_asked_to_hold() -> None:
+    """In the input and in every cotangent over time."""
+    [job] = matrix.jobs(check.KERNELS, ["lstm, cell states"])
+    lengths = job.case.integers["sequence_lens"]
+    for array in (job.case.arguments["X"], *(job.case.cotangents[k] for k in ("H_all", "C_all"))):
+        assert np.isfinite(array).all()
+        for n, length in enumerate(lengths):
+            assert (np.take(array, n, axis=-2)[length:] == 2.5).all()
+
+
 def test_cases_with_lengths_are_three() -> None:
     named = {job.option: job.case for job in matrix.jobs(check.KERNELS, ["lstm, lengths"])}
     assert set(named) == {"lengths", "lengths, NaN padding", "lengths, one of 0", "lengths, bidirectional"}
@@ -285,6 +295,11 @@ def test_the_page_shows_what_is_known() -> None:
     assert lstm["lengths"]["onnx.reference"].startswith("**")
     assert lstm["no initial state"]["thinc"].startswith("**")
     assert lstm["reverse"]["ONNX Runtime Training"] == "refuses"
+    assert lstm["projection"]["PyTorch"].endswith("e-07")
+    for name in ("projection, masks", "cell states", "per_sample, norm"):
+        assert float(lstm[name]["xpgrad, float64"]) < 1e-14
+        assert {lstm[name][peer.title] for peer in matrix.PEERS} == {"-"}
+    assert float(table("GRU")["masks, reset after"]["xpgrad, float64"]) < 1e-14
 
 
 def test_every_wrong_entry_of_the_page_has_a_program() -> None:

@@ -163,6 +163,25 @@ def test_what_onnx_does_not_have_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "left out: ONNX has no silu" in capsys.readouterr().out
 
 
+@needs_onnx
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("projection", "ONNX's LSTM has no S"),
+        ("projection, masks", "ONNX's LSTM has no S"),
+        ("cell states", "ONNX's LSTMGrad has no grad_C_all"),
+    ],
+)
+def test_an_operand_that_onnx_does_not_have_is_not_dropped(
+    option: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node without it would be another function."""
+    arguments = ["vectors", "lstm", "--format", "onnx", "--option", option, "--cases", "1"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 1
+    assert f"left out: {message}" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bad_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["vectors", "elu", "--option", "x", "--out", str(tmp_path)]) == 1
     assert "option is 'x', expected one of plain; alpha" in capsys.readouterr().err

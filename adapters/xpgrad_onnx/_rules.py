@@ -471,26 +471,31 @@ def _batch_normalization(
 # --- activations, softmax and losses ------------------------------------------------------------------------
 
 
-def _activation(operator: str, gradient: str, residual: str, domain: str, of: str = "") -> None:
+def _activation(
+    operator: str, gradient: str, residual: str, domain: str, of: str = "", **defaults: float
+) -> None:
+    """`defaults` are the operator's, where its gradient has others."""
+
     @_rule(operator, domain=of)
     def rule(
         graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
     ) -> Sequence[str | None]:
         other = node.input[0] if residual == "X" else node.output[0]
-        return [graph.op(gradient, _first(cotangents), other, domain=domain, **attributes_of(node))]
+        attributes = {**defaults, **attributes_of(node)}
+        return [graph.op(gradient, _first(cotangents), other, domain=domain, **attributes)]
 
 
 for _operator, _gradient, _residual in (
     ("Relu", "ReluGrad", "Y"),
     ("Sigmoid", "SigmoidGrad", "Y"),
     ("Tanh", "TanhGrad", "Y"),
-    ("Swish", "QuickGeluGrad", "X"),
 ):
     _activation(_operator, _gradient, _residual, MICROSOFT)
 for _operator in (
     "ThresholdedRelu", "Elu", "Selu", "Celu", "Softplus", "Softsign", "HardSigmoid", "HardSwish", "Mish",
 ):  # fmt: skip
     _activation(_operator, f"{_operator}Grad", "X", DOMAIN)
+_activation("Swish", "QuickGeluGrad", "X", MICROSOFT, alpha=1.0)
 _activation("Gelu", "GeluGrad", "X", MICROSOFT, of=MICROSOFT)
 _activation("QuickGelu", "QuickGeluGrad", "X", MICROSOFT, of=MICROSOFT)
 

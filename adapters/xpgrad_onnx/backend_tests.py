@@ -72,7 +72,7 @@ def write(vector: Any, folder: Path, name: str) -> None:
     Raises
     ------
     NotImplementedError
-        For an operator or an attribute that ONNX does not have; nothing is written then.
+        For an operator, an operand or an attribute that ONNX does not have; nothing is written then.
     """
     pair = _OPERATORS.get(vector.operator)
     if pair is None:
@@ -89,12 +89,22 @@ def write(vector: Any, folder: Path, name: str) -> None:
         attributes = _by_dimension(attributes, vector.inputs["W"].ndim - 2)
         if str(attributes.get("auto_pad", "")).startswith("SAME") or "output_shape" in attributes:
             gradient = (DOMAIN, gradient[1])
+    _check_operands(vector, pair.forward, gradient)
     tests = [
         _test(vector, pair.forward, attributes, name),
         _test(vector, gradient, attributes, f"{name}_grad"),
     ]
     for test, (model, inputs, outputs) in zip((name, f"{name}_grad"), tests, strict=True):
         _save(folder / f"test_{test}", model, inputs, outputs)
+
+
+def _check_operands(vector: Any, forward: tuple[str, str], gradient: tuple[str, str]) -> None:
+    """A node without one of the arrays would be another function."""
+    for operator, arrays in ((forward, vector.inputs), (gradient, vector.cotangents)):
+        definition = _definition(operator)
+        for name in arrays:
+            if name not in {operand.removesuffix("?") for operand in definition.inputs}:
+                raise NotImplementedError(f"ONNX's {definition.name} has no {name}")
 
 
 def _by_dimension(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:

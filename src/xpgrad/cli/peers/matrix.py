@@ -147,17 +147,19 @@ def _uneven(case: Case) -> Case:
 
 
 def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
-    """With these lengths, and this number as the padding of X and of the outputs' cotangent."""
-    arrays = {"X": case.arguments["X"], "H_all": case.cotangents["H_all"]}
-    for name, array in arrays.items():
-        filled = np.where(np.isnan(array), 2.5, array)
-        by_sample = np.moveaxis(filled, case.sample_axes[name], 0)  # then time comes first
+    """With these lengths, and this number as the padding of X and of cotangents over time."""
+
+    def filled(name: str, array: np.ndarray) -> np.ndarray:
+        array = np.where(np.isnan(array), 2.5, array)
+        by_sample = np.moveaxis(array, case.sample_axes[name], 0)  # then time comes first
         for n, length in enumerate(lengths):
             by_sample[n, length:] = padding
-        arrays[name] = filled
+        return array
+
+    over_time = {k: filled(k, a) for k, a in case.cotangents.items() if k in ("H_all", "C_all")}
     return case._replace(
-        arguments={**case.arguments, "X": arrays["X"]},
-        cotangents={**case.cotangents, "H_all": arrays["H_all"]},
+        arguments={**case.arguments, "X": filled("X", case.arguments["X"])},
+        cotangents={**case.cotangents, **over_time},
         integers={**case.integers, "sequence_lens": np.asarray(lengths)},
     )
 

@@ -47,8 +47,9 @@ ONNX Runtime Training is called kernel by kernel, with models of one node, where
 onnx.reference has forwards alone; JAX's LSTM is `jax.experimental.rnn.lstm_ref`, which runs on CPUs, for
 sequences of one length (the others stand on its list of plans); Keras' layers have their channels last, and
 its padding and cropping layers around them; thinc takes a cotangent of the output sequence alone.
-"per_sample" is the parameters' gradient of each sample, by `torch.func.vmap` and `jax.vmap`. Probabilities
-as targets have a sum of 1.
+"per_sample" is the parameters' gradient of each sample, by `torch.func.vmap` and `jax.vmap`, and "norm" the
+Euclidean norm of each. "masks" are zoneout and recurrent dropout with given masks; "cell states" is a
+cotangent of the cell state at every time. Probabilities as targets have a sum of 1.
 """
 
 

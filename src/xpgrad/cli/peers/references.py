@@ -185,8 +185,8 @@ def _sequences(
     S: Array | None = None,
     recurrent_mask: Array | None = None,
     zoneout: Sequence[Array | None] = (None, None),
-) -> tuple[Array, list[Array]]:
-    """Every sequence on its own: outputs (T, D, N, width), and the states at its end.
+) -> tuple[list[Array], list[Array]]:
+    """Every sequence on its own: each state at all times (T, D, N, width), and at the sequence's end.
 
     S projects the output, a mask multiplies the last output where it goes into R, and zoneout keeps a share
     of each state.
@@ -200,7 +200,7 @@ def _sequences(
     names = list(activations or list(defaults) * D)
     functions = _gate_functions(names, activation_alpha or (), activation_beta or ())
     lengths = [T] * N if sequence_lens is None else [int(n) for n in sequence_lens]
-    Y = np.zeros((T, D, N, width), dtype=complex)
+    tracks = [np.zeros((T, D, N, size), dtype=complex) for size in sizes]
     ends: list[Array] = [np.zeros((D, N, size), dtype=complex) for size in sizes]
 
     def bounded(z: Array) -> Array:
@@ -225,12 +225,14 @@ def _sequences(
                     made if z is None else z[t, d, n] * old + (1 - z[t, d, n]) * made
                     for old, made, z in zip(now, new, zoneout, strict=False)
                 ]
-                Y[t, d, n] = now[0]
+                for track, state in zip(tracks, now, strict=True):
+                    track[t, d, n] = state
             for end, state in zip(ends, now, strict=True):
                 end[d, n] = state
     if layout:
-        Y, ends = Y.transpose(2, 0, 1, 3), [end.swapaxes(0, 1) for end in ends]
-    return Y, ends
+        tracks = [track.transpose(2, 0, 1, 3) for track in tracks]
+        ends = [end.swapaxes(0, 1) for end in ends]
+    return tracks, ends
 
 
 def lstm(
@@ -257,14 +259,14 @@ def lstm(
         c = forget * last_c + i * g(bounded(zc))
         return f(bounded(zo + p[H : 2 * H] * seen(c))) * h(c), c
 
-    Y, (H_t, C_t) = _sequences(
+    (Y, C_all), (H_t, C_t) = _sequences(
         4, step, ("Sigmoid", "Tanh", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h, initial_c),
         sequence_lens=sequence_lens, direction=direction, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip, layout=layout,
         extra=lambda d: np.zeros(3 * H) if P is None else P[d],
         S=S, recurrent_mask=recurrent_mask, zoneout=(zoneout_h, zoneout_c),
     )  # fmt: skip
-    return {"H_all": Y, "H_t": H_t, "C_t": C_t}
+    return {"H_all": Y, "H_t": H_t, "C_t": C_t, "C_all": C_all}
 
 
 def gru(
@@ -287,7 +289,7 @@ def gru(
         new = reset * (rh @ last + bh) if linear_before_reset else rh @ (reset * last) + bh
         return ((1 - z) * g(bounded(wh + new)) + z * last,)
 
-    Y, [H_t] = _sequences(
+    [Y], [H_t] = _sequences(
         3, step, ("Sigmoid", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
         direction=direction, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,
@@ -307,7 +309,7 @@ def rnn(
     def step(x: Array, now: Any, w: Array, r: Array, b: Array, own: Any, bounded: Any, _: None) -> tuple:
         return (own[0](bounded(w @ x + r @ now[0] + b[:H] + b[H:])),)
 
-    Y, [H_t] = _sequences(
+    [Y], [H_t] = _sequences(
         1, step, ("Tanh",), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
         direction=direction, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,

@@ -54,6 +54,16 @@ def _is_our_own(error: Exception) -> bool:
     return isinstance(error, kinds) and Path(last.filename).parent == Path(__file__).parent
 
 
+def _beyond(peer: Peer, job: Job) -> list:
+    """What of a case the peer does not have, or none has."""
+    missing = set(job.gradient_attributes) - set(peer.gradient_attributes)
+    missing |= {"method"} & set(job.attributes)
+    missing |= {"C_all"} & set(job.cotangents)
+    if job.gradient_attributes.get("per_sample") == "norm":
+        missing.add("norms")
+    return sorted(missing)
+
+
 def main() -> int:
     """Run all jobs of one peer."""
     key, jobs, results = sys.argv[1:]
@@ -64,15 +74,10 @@ def main() -> int:
     with np.load(jobs) as archive:
         for about in json.loads(str(archive["jobs"])):
             entry: dict = {"id": about["id"], "status": "done"}
-            job = Job(about, archive)
+            job = Job.read(about, archive)
             try:
-                beyond = set(job.gradient_attributes) - set(peer.gradient_attributes)
-                if (
-                    beyond
-                    or "method" in job.attributes
-                    or job.gradient_attributes.get("per_sample") == "norm"
-                ):
-                    raise Absent(", ".join(beyond) or "method, or norms")
+                if beyond := _beyond(peer, job):
+                    raise Absent(", ".join(beyond))
                 with contextlib.redirect_stdout(sys.stderr):
                     found = compute(job)
             except Absent as absent:

@@ -11,19 +11,26 @@ class Absent(Exception):  # noqa: N818 - not an error of anything
 
 
 class Job:
-    """A case: float32 arrays by name, whole numbers, attributes, cotangents."""
+    """A case: arrays by name, whole numbers, attributes, cotangents; the pads of a convolution, by end."""
 
-    def __init__(self, about: dict, archive: Any) -> None:
-        self.kernel: str = about["kernel"]
-        self.attributes: dict = about["attributes"]
-        self.gradient_attributes: dict = about["gradient_attributes"]
-        self.pads: list = about["pads"]
+    def __init__(
+        self, kernel: str, attributes: dict, gradient_attributes: dict, pads: list,
+        arguments: dict, integers: dict, cotangents: dict,
+    ) -> None:  # fmt: skip
+        self.kernel, self.attributes, self.gradient_attributes = kernel, attributes, gradient_attributes
+        self.pads = pads
+        self.arguments, self.integers, self.cotangents = arguments, integers, cotangents
+
+    @classmethod
+    def read(cls, about: dict, archive: Any) -> "Job":
+        """A case of an archive, in float32."""
 
         def arrays(kind: str) -> dict:
             found = {name: archive[f"{about['id']}/{kind}/{name}"] for name in about[kind]}
             return {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in found.items()}
 
-        self.arguments, self.integers, self.cotangents = map(arrays, ("arguments", "integers", "cotangents"))
+        own = [about[k] for k in ("kernel", "attributes", "gradient_attributes", "pads")]
+        return cls(*own, *map(arrays, ("arguments", "integers", "cotangents")))
 
     @property
     def per_sample(self) -> bool:

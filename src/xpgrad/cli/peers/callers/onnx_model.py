@@ -2,9 +2,55 @@
 
 from typing import Any
 
-from .case import Job, per_dimension
+import numpy as np
 
-__all__ = ["attributes_of", "model"]
+from .case import Absent, Job, per_dimension
+
+__all__ = ["attributes_of", "model", "one_node"]
+
+_RECURRENT = {
+    "lstm": ("X W R B sequence_lens initial_h initial_c P", "H_all H_t C_t"),
+    "gru": ("X W R B sequence_lens initial_h", "H_all H_t"),
+    "rnn": ("X W R B sequence_lens initial_h", "H_all H_t"),
+}
+_NAMES = {
+    "lstm": "LSTM", "gru": "GRU", "rnn": "RNN", "conv": "Conv", "conv_transpose": "ConvTranspose",
+    "relu": "Relu", "leaky_relu": "LeakyRelu", "prelu": "PRelu", "thresholded_relu": "ThresholdedRelu",
+    "elu": "Elu", "selu": "Selu", "celu": "Celu", "softplus": "Softplus", "gelu": "Gelu", "mish": "Mish",
+    "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid", "hard_swish": "HardSwish", "tanh": "Tanh",
+    "softsign": "Softsign", "softmax": "Softmax", "log_softmax": "LogSoftmax", "silu": "Swish",
+    "quick_gelu": "Swish", "hard_tanh": "Clip", "softmax_cross_entropy": "SoftmaxCrossEntropyLoss",
+}  # fmt: skip
+_SWISH = 24  # the opset that has it
+
+
+def one_node(job: Job) -> tuple[Any, dict, list]:
+    """ONNX's own operator for a case: a model of it, its inputs, and the names of its outputs."""
+    if job.kernel not in _NAMES:
+        raise Absent(job.kernel)
+    name, a = _NAMES[job.kernel], attributes_of(job)
+    inputs = {**job.arguments, **job.integers}
+    outputs, opset = ["Y"], _SWISH if name == "Swish" else 20
+    if job.kernel in _RECURRENT:
+        known, outputs = (text.split() for text in _RECURRENT[job.kernel])
+        if set(inputs) - set(known):
+            raise Absent(", ".join(sorted(set(inputs) - set(known))))
+        inputs = {k: inputs.get(k) for k in known}
+        if inputs["sequence_lens"] is not None:
+            inputs["sequence_lens"] = inputs["sequence_lens"].astype(np.int32)
+    if name == "Softplus" and a:
+        raise Absent("beta")
+    if a.pop("flatten", False):
+        opset = 12
+    if job.kernel == "quick_gelu":
+        a.setdefault("alpha", 1.702)
+    if name == "Clip":
+        bounds, dtype = (a.pop("min_val", -1.0), a.pop("max_val", 1.0)), inputs["X"].dtype
+        inputs |= {k: np.asarray(v, dtype=dtype) for k, v in zip(("min", "max"), bounds)}  # noqa: B905
+    if name == "SoftmaxCrossEntropyLoss" and ("label_smoothing" in a or inputs["labels"].dtype.kind == "f"):
+        raise Absent("smoothing or probabilities")
+    made = model(name, inputs, dict.fromkeys(outputs, True), opset=opset, **a)
+    return made, {k: v for k, v in inputs.items() if v is not None}, outputs
 
 
 def model(
@@ -26,10 +72,8 @@ def model(
         rows.append(row)
     node = helper.make_node(op_type, rows[0], rows[1], domain=domain, **attributes)
     kinds = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in inputs.items() if v is not None}
-    ends = [
-        [helper.make_tensor_value_info(n, kinds.get(n, onnx.TensorProto.FLOAT), None) for n in row if n]
-        for row in rows
-    ]
+    kind = kinds.get("X", onnx.TensorProto.FLOAT)  # that of the results
+    ends = [[helper.make_tensor_value_info(n, kinds.get(n, kind), None) for n in row if n] for row in rows]
     graph = helper.make_graph([node], "g", ends[0], ends[1])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9 if opset <= 20 else 11)

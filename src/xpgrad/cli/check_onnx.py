@@ -1,0 +1,58 @@
+"""Cases of `check` through `xpgrad_onnx`: a model of one node, its training graph, and what both compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .check_cases import Case
+
+__all__ = ["results"]
+
+_OLDEST = 13  # the first version of ONNX whose models `gradient_model` takes
+_TRUNCATED = "com.microsoft"  # the domain whose gradient of peepholes is that
+
+
+def results(kernel: str, case: Case) -> Mapping[str, Any] | None:
+    """Outputs and gradients by name, by onnx's reference evaluator; None where ONNX has no such operator.
+
+    The gradients are those of `gradient_model`, so that its rules are checked beside the operators.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    from xpgrad_onnx import gradient_model, operators
+
+    from .peers.callers.case import Absent, Job
+    from .peers.callers.onnx_model import one_node
+
+    if case.gradient_attributes.get("per_sample") or "method" in case.attributes:
+        return None
+    ends = ("begins", "ends") if case.numbers is not None else ()
+    pads = [[int(n) for n in getattr(case.numbers, end)] for end in ends]
+    arrays = dict(case.arguments), dict(case.integers), dict(case.cotangents)
+    try:
+        job = Job(kernel, dict(case.attributes), dict(case.gradient_attributes), pads, *arrays)
+        model, feeds, outputs = one_node(job)
+    except Absent:
+        return None
+    if set(case.cotangents) - set(outputs) or model.opset_import[0].version < _OLDEST:
+        return None
+    training = gradient_model(model, wrt=list(case.arguments))
+    if case.gradient_attributes.get("peephole") == "truncated":
+        _truncate(training)
+    feeds |= {f"{name}_grad": cotangent for name, cotangent in case.cotangents.items()}
+    names = [*outputs, *(f"{name}_grad" for name in case.arguments)]
+    found = ReferenceEvaluator(training, new_ops=operators()).run(names, feeds)
+    labels = [*outputs, *(f"gradient of {name}" for name in case.arguments)]
+    return {label: np.asarray(array) for label, array in zip(labels, found, strict=True)}
+
+
+def _truncate(training: Any) -> None:
+    """Let ONNX Runtime's operator compute the LSTM's gradient."""
+    for node in training.graph.node:
+        if node.op_type == "LSTMGrad":
+            node.domain = _TRUNCATED
+    if _TRUNCATED not in {opset.domain for opset in training.opset_import}:
+        training.opset_import.add(domain=_TRUNCATED, version=1)
