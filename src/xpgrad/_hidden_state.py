@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpgrad._recurrent import Direction, GradientSums, RecurrentCall
+from xpgrad._gradient_sums import GradientSums
+from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 

@@ -8,7 +8,7 @@ is wired to what around the loop belong to the operator.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from typing import Any, NamedTuple
@@ -28,13 +28,13 @@ from xpgrad._arguments import (
     is_list,
 )
 from xpgrad._computation import Computation
-from xpgrad._per_sample import square_norms, square_norms_of_products
+from xpgrad._per_sample import square_norms
 from xpgrad._plans import Lengths, Plan, planned
 from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 from xpgrad.engine.programs.recorder import CannotRecordError, Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
-_PARAMETERS = frozenset(("W", "R", "B", "P", "S", "v"))  # v of a user's cell
+PARAMETERS = frozenset(("W", "R", "B", "P", "S", "v"))  # v of a user's cell
 # Samples whose norms are computed together, at least: the loop's products need rows. And at most in a
 # program, which has products for each.
 _LEAST_SAMPLES, _MOST_SAMPLES = 16, 1024
@@ -338,7 +338,7 @@ class RecurrentCall:
             while recorded.ndim < array.ndim:  # a single step's
                 recorded = self.xp.expand_dims(recorded, axis=0)
             array = recorded
-        if self.layout and name not in (*_PARAMETERS, "sample_weight"):
+        if self.layout and name not in (*PARAMETERS, "sample_weight"):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)
         return array
@@ -434,7 +434,7 @@ class RecurrentCall:
         def joined(name: str, arrays: Sequence[Any]) -> Any:
             if arrays[0] is None:
                 return None
-            axis = 0 if self.layout or name in _PARAMETERS else 1
+            axis = 0 if self.layout or name in PARAMETERS else 1
             return self._lower(self.xp.concat(arrays, axis=axis))
 
         return [joined(name, arrays) for name, *arrays in zip(names, *parts, strict=True)]
@@ -460,7 +460,7 @@ class RecurrentCall:
             call._lengths = self._lengths[samples]
 
         def part(name: str, array: Any) -> Any:
-            if name in _PARAMETERS:
+            if name in PARAMETERS:
                 return array
             axis = {1: 0, 3: 1, 4: 2}[array.ndim]
             return array[(*[slice(None)] * axis, samples, ...)]
@@ -562,216 +562,3 @@ def _deal(
         )
     supply = iter(numbers)
     return [0.0 if default is None else next(supply, default) for default in defaults]
-
-
-# --- a single step, as a sequence of length 1 ---------------------------------------------------------
-
-
-def check_cell(
-    operator: str,
-    gates: int,
-    X: Any,
-    W: Any,
-    R: Any,
-    parameters: Mapping[str, tuple[Any, str]],
-    states: Mapping[str, tuple[Any, int]],
-    cotangents: Mapping[str, tuple[Any, int]] | None = None,
-) -> None:
-    """Check what the arrays of one step have of their own: no axes of time and direction.
-
-    Parameters
-    ----------
-    operator : str
-        For messages.
-    gates : int
-        How many gates.
-    X, W, R : array
-        Shapes (N, I), (gates * H, I), (gates * H, H).
-    parameters : dict of str to (array or None, str)
-        Vectors, with lengths such as "8H".
-    states, cotangents : dict of str to (array, int)
-        Arrays (N, width), with their widths in units of H; cotangents may be None.
-    """
-    given = {"X": X, "W": W, "R": R} | {name: array for name, (array, _) in states.items()}
-    check_given(operator, given)
-    rows = {**states, **(cotangents or {})}
-    optional = {name: array for name, (array, _) in [*rows.items(), *parameters.items()]}
-    check_arrays(operator, given | optional)
-    check_rank(operator, "X", X, "N, I")
-    check_rank(operator, "W", W, f"{units(gates)}, I")
-    check_rank(operator, "R", R, f"{units(gates)}, H")
-    (N, I), H = X.shape, R.shape[1]
-    check_shape(operator, "W", W, f"{units(gates)}, I", (gates * H, I))
-    check_shape(operator, "R", R, f"{units(gates)}, H", (gates * H, H))
-    for name, (array, length) in parameters.items():
-        check_shape(operator, name, array, f"{length},", (int(length[:-1]) * H,))
-    for name, (array, width) in rows.items():
-        check_shape(operator, name, array, f"N, {units(width)}", (N, width * H))
-
-
-def one_step(
-    arrays: Mapping[str, Any],
-    names: Sequence[str],
-    cell_names: Mapping[str, str],
-    saved: Collection[str] = (),
-) -> dict[str, Any]:
-    """A step's arrays as those of a sequence of length 1, by its operator's names; None for those left out.
-
-    `cell_names` tells which of a step's arrays stands for a sequence's one, where the names differ. Arrays
-    over time, `saved`, get axes of time and of direction.
-    """
-    sequence: dict[str, Any] = {}
-    for name in names:
-        array: Any = arrays.get(cell_names.get(name, name))
-        more = 2 if name in saved else 0 if name == "sample_weight" else 1
-        for _ in range(0 if array is None else more):
-            array = array[None, ...]
-        sequence[name] = array
-    return sequence
-
-
-def of_one_step(name: str, grad: Any, per_sample: bool | str) -> Any:
-    """A gradient without the axis of length 1 that `one_step` put in front of its argument; None for None."""
-    if grad is None:
-        return None
-    behind_batch = per_sample and name in _PARAMETERS
-    return grad[:, 0, ...] if behind_batch else grad[0, ...]
-
-
-# --- what needs no recurrence, and so stands behind the loop ------------------------------------------
-
-
-class GradientSums:
-    """The wanted gradients of one direction, added up over chunks of rows.
-
-    A chunk's products follow its part of the loop, while the cotangents that it wrote are in the cache; the
-    memory that holds them then serves the next chunk. Per-sample gradients take all rows at once.
-
-    Parameters
-    ----------
-    call : RecurrentCall
-        The call.
-    direction : Direction
-        Which direction of it.
-    wanted : frozenset of str
-        Names of the arguments whose gradients are wanted.
-    per_sample : bool or "norm"
-        Whether parameters' gradients keep the batch axis. For norms those of vectors do, while of weights the
-        squares of the norms are found.
-    """
-
-    def __init__(
-        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
-    ) -> None:
-        self._call, self._direction, self._per_sample = call, direction, per_sample
-        self.wanted = wanted
-        weight = call.arrays.get("sample_weight") if wanted & _PARAMETERS else None
-        self._factors = None if weight is None else self._factor_rows(weight)
-        self._sums: dict[str, Any] = {}
-        self._scratch: dict[str, Any] = {}
-        self._most, self._like = 0, None
-        self._dX: Any = None
-
-    def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
-        """Chunks from last to first, each with rows for its cotangents, `width` columns wide."""
-        engine, timeline = self._call.engine, self._direction.timeline
-        limit = None if self._per_sample else engine.chunk(width, like)
-        chunks = list(timeline.chunks(limit))
-        self._most = max(chunk.most for chunk in chunks)  # a step alone may have more than the limit
-        self._like = like
-        rows = self.scratch("cotangents", width)
-        for chunk in chunks:
-            yield chunk, rows
-
-    def scratch(self, name: str, width: int) -> Any:
-        """The rows of that name, which serve one chunk after the other."""
-        if name not in self._scratch:
-            self._scratch[name] = self._call.engine.scratch(self._most, width, self._like)
-        return self._scratch[name]
-
-    def add_input(self, chunk: Chunk, d: Any, W: Any) -> None:
-        """Set the chunk's rows of dX: the cotangents' rows times W."""
-        engine = self._call.engine
-        if self._dX is None:
-            self._dX = engine.rows(self._direction.timeline.rows, W.shape[1], like=W)
-        if chunk.rows:
-            engine.write_product(d, W, self._dX, chunk.start)
-
-    def _factor_rows(self, weight: Any) -> Any:
-        """The samples' weights (N,) as rows (S, 1)."""
-        call, timeline = self._call, self._direction.timeline
-        alone = call.xp.reshape(weight, (1, call.N, 1))
-        return timeline.pack(call.engine.broadcast(alone, (call.T, call.N, 1)))
-
-    def weighted(self, chunk: Chunk, d: Any) -> Any:
-        """The chunk's cotangents for the parameters' gradients, times the samples' weights.
-
-        dX takes them as they were: its rows are set before.
-        """
-        if self._factors is None:
-            return d
-        return self._call.engine.scale(d, self._factors[chunk.part, :])
-
-    def add_weight(self, name: str, d: Any, x: Any) -> None:
-        """The gradient (out, in) of a weight: its product's cotangent rows by its input rows.
-
-        Per sample (N, out, in): a batched product over time, where padding is zero on both sides.
-        """
-        engine, xp = self._call.engine, self._call.xp
-        if self._per_sample:
-            d, x = self._direction.timeline.unpack(d), self._direction.timeline.unpack(x)
-        if self._per_sample == "norm":
-            self._sums[name] = square_norms_of_products(engine, d, x)
-        elif self._per_sample:
-            self._sums[name] = engine.matmul(xp.permute_dims(d, (1, 2, 0)), xp.permute_dims(x, (1, 0, 2)))
-        else:
-            self._sums[name] = engine.add_product(self._sums.get(name), d.T, x)
-
-    def add_weight_before(self, name: str, d: Any, chunk: Chunk, rows: Any, initial: Any) -> None:
-        """As `add_weight`, by the rows of the step before, and by the initial state before the first step."""
-        timeline = self._direction.timeline
-        zero = initial is None
-        initial = timeline.zeros(self._call.state_width) if zero else timeline.sort(initial)
-        if self._per_sample or not timeline.dense:
-            self.add_weight(name, d, timeline.previous(rows, initial, chunk))
-            return
-        pieces = timeline.pieces_before(rows, initial, chunk)
-        for part, x in pieces:
-            needless = x is initial and zero and (len(pieces) > 1 or name in self._sums)
-            if not needless:
-                self.add_weight(name, d[part, :], x)
-
-    def add_rows(self, name: str, d: Any) -> None:
-        """The sum over all rows (width,), or over each sample's (N, width)."""
-        if self._per_sample:
-            self._sums[name] = self._call.xp.sum(self._direction.timeline.unpack(d), axis=0)
-        else:
-            self._add(name, self._call.engine.column_sums(d))
-
-    def add_dots(self, name: str, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """As `add_rows`, of the products of a pair's rows, one pair behind the other."""
-        engine, xp, unpack = self._call.engine, self._call.xp, self._direction.timeline.unpack
-        if self._per_sample:
-            self._sums[name] = xp.concat([xp.sum(unpack(a * b), axis=0) for a, b in pairs], axis=-1)
-        else:
-            self._add(name, xp.concat([engine.column_dots(a, b) for a, b in pairs]))
-
-    def _add(self, name: str, sums: Any) -> None:
-        self._sums[name] = self._sums[name] + sums if name in self._sums else sums
-
-    def __getitem__(self, name: str) -> Any:
-        """A sum, once all chunks are through."""
-        return self._sums[name]
-
-    def weight(self, *names: str, shift: int = 0) -> Any:
-        """A weight's gradient, whose blocks of rows are these sums; its rows moved on by `shift`."""
-        xp, parts = self._call.xp, [self._sums[name] for name in names]
-        if self._per_sample == "norm":
-            return sum(parts[1:], start=parts[0])
-        axis = 1 if self._per_sample else 0
-        whole = parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
-        return xp.roll(whole, shift, axis=axis) if shift else whole
-
-    def input_rows(self) -> Any:
-        """Rows of dX, once all chunks are through."""
-        return self._call.engine.array(self._dX)

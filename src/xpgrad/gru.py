@@ -29,20 +29,19 @@ for statistical machine translation" (2014).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._gradient_sums import GradientSums
 from xpgrad._hidden_state import StateForward, state_backward
+from xpgrad._one_step import OneStep
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
-    GradientSums,
     RecurrentCall,
-    check_cell,
-    of_one_step,
-    one_step,
     planned_call,
 )
 from xpgrad._timeline import Chunk
@@ -579,35 +578,34 @@ def _compute_backward(
         operator, 3, arrays, states=_STATES, saved=saved, cotangents=_COTANGENTS, defaults=_DEFAULTS,
         recorder=recorder, **attributes,
     )  # fmt: skip
-    one_direction = _backward_after if linear_before_reset else _backward_before
+    backward = _BackwardResetAfter if linear_before_reset else _BackwardResetBefore
     with call.engine.quiet():
         return GRUGrads(*call.gradients(
-            lambda call, d: one_direction(call, d, wanted, per_sample) if wanted else {},
+            lambda call, d: backward(call, d, wanted, per_sample).gradients() if wanted else {},
             _ARGUMENTS, per_sample=per_sample,
         ))  # fmt: skip
 
 
-class _Backward:
-    """What both conventions have around their loop over the steps of a chunk.
+class _Backward(ABC):
+    """The backward loop of one direction: what both conventions share, and what a convention adds to it.
+
+    A convention says which cotangents a step has (`blocks`), by which stages it makes them, and how they
+    become gradients of parameters.
 
     Parameters
     ----------
     call, direction, wanted, per_sample
         The call, which direction of it, and what is wanted.
-    after : bool
-        Whether the reset is after the product.
     """
 
+    blocks: int
+    """How many blocks of H columns the cotangents of a step have."""
+
     def __init__(
-        self,
-        call: RecurrentCall,
-        direction: Direction,
-        wanted: frozenset[str],
-        per_sample: bool | str,
-        after: bool,
+        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
     ) -> None:
         engine, timeline = call.engine, direction.timeline
-        self.call, self.direction, self.after = call, direction, after
+        self.call, self.direction, self.engine, self.wanted = call, direction, engine, wanted
         f, g = direction.activations
         self.rebuild = call.needs_pre_activations((f, g))
         self.constants = f.constants("f", "pullback") | g.constants("g", "pullback") | {"clip": call.clip}
@@ -621,59 +619,101 @@ class _Backward:
         self.taken: Any = None  # of a chunk the rows that R took, where a mask makes them others than h'
         if self.state is None:
             dy = call.rows("grad_H_all", direction)
-            self.direct = engine.carry(call.initial("grad_H_t", direction))
+            self.dh = engine.carry(call.initial("grad_H_t", direction))
             self.product = engine.carry(timeline.zeros(call.H))
-            whole = [Operand(None if dy is None else engine.wrap(dy)), Operand(self.direct, 1, "first")]
+            whole = [Operand(None if dy is None else engine.wrap(dy)), Operand(self.dh, 1, "first")]
             self.cotangents = [*whole, Operand(self.product, 1, "first")]
         else:
-            self.direct, self.product = engine.carry(timeline.zeros(call.H)), self.state.product
+            self.dh, self.product = engine.carry(timeline.zeros(call.H)), self.state.product
             self.cotangents = [Operand(None), self.state.output, Operand(None)]
+        self.direct = Operand(self.dh, 1, "first")  # what passes to h' without a product
         self.gates = Operand(engine.wrap(self.zrh), 3, "now", call.order)
         self.bias = _bias(call, direction)
 
+    # What a convention has of its own.
+
+    @abstractmethod
+    def stages(self, saved: list[Operand], d: Any) -> list:
+        """A step's stages, but the product that ends it: from the operands `saved` to the cotangents d."""
+
+    @abstractmethod
+    def to_state(self, d: Any) -> Product:
+        """The product that ends a step: from its cotangents to that of the state before."""
+
+    @abstractmethod
     def candidate_input(self, chunk: Chunk) -> Any:
         """What the candidate's recurrent product takes: rows of h', or of r h'."""
-        h_prev = self.taken_before(chunk)
-        if self.after:
-            return h_prev
-        reset = self.call.order[1] * self.call.H
-        return self.zrh[chunk.part, reset : reset + self.call.H] * h_prev
+
+    @abstractmethod
+    def add(self, chunk: Chunk, rows: Any) -> None:
+        """Add the chunk's part, from its cotangents, to the gradients of input and parameters."""
+
+    @abstractmethod
+    def parameter_gradients(self) -> dict[str, Any]:
+        """The wanted gradients of W, R and B, once all chunks are through."""
+
+    # What both share.
+
+    def gradients(self) -> dict[str, Any]:
+        """The wanted gradients of this direction, by argument name."""
+        for chunk, d in self.sums.chunks(self.blocks * self.call.H, like=self.h0):
+            self.loop(chunk, d)
+            self.add(chunk, self.engine.array(d)[: chunk.rows, :])
+        grads = self.parameter_gradients()
+        if "X" in self.wanted:
+            grads["X"] = self.sums.input_rows()
+        if "initial_h" in self.wanted:
+            grads["initial_h"] = self.direction.timeline.unsort(self.initial_gradient())
+        return grads
+
+    def initial_gradient(self) -> Any:
+        """The cotangents that were carried to the first step's state."""
+        if self.state is not None:
+            return self.state.initial_gradient()
+        return self.engine.array(self.dh) + self.engine.array(self.product)
+
+    def loop(self, chunk: Chunk, d: Any) -> None:
+        """Run the chunk's steps; the product that ends a step is needed at the first one for dH0 alone."""
+        operands, to_state = self.operands(chunk), self.to_state(d)
+        before = [] if self.state is None else self.state.stages(self.direct)
+        self.engine.scan([*before, *self.stages(operands(self.h_wrapped), d), to_state], chunk.later)
+        last: list = [to_state] if "initial_h" in self.wanted else []
+        if last and self.state is not None:
+            last = [to_state, self.state.to_initial(self.direct)]
+        self.engine.scan([*before, *self.stages(operands(self.h_start), d), *last], chunk.first)
+
+    def operands(self, chunk: Chunk) -> Callable[[Any], list[Operand]]:
+        """The operands z r n h' rn, x's products and biases for a chunk, by where h' stands."""
+        call, engine, H = self.call, self.engine, self.call.H
+        if self.state is not None:
+            self.taken = self.state.masked_before(chunk, self.h_wrapped, self.h_start)
+        R_T = call.part("R", self.direction).T
+        recurrent, products = self.recurrent_product(chunk, R_T[:, 2 * H :]), None
+        if self.rebuild:
+            inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
+            gates = inputs[:, : 2 * H] + engine.matmul(self.taken_before(chunk), R_T[:, : 2 * H])
+            products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
+        rebuilt = Operand(products, 3, "local", call.order)
+        return lambda rows: [self.gates, Operand(rows, 1, "before"), recurrent, rebuilt, self.bias]
+
+    def recurrent_product(self, chunk: Chunk, R_candidate_T: Any) -> Operand:
+        """The candidate's recurrent product: as the forward kept it, or made again where a slope reads it."""
+        if self.kept is not None:
+            return Operand(self.engine.wrap(self.kept))
+        if not self.reads_recurrent_product():
+            return Operand(None)
+        rows = self.engine.matmul(self.candidate_input(chunk), R_candidate_T)
+        return Operand(self.engine.wrap(rows), 1, "local")
+
+    def reads_recurrent_product(self) -> bool:
+        """Whether a step's pullback reads the candidate's recurrent product."""
+        return self.rebuild
 
     def taken_before(self, chunk: Chunk) -> Any:
         """For each row of the chunk what R took of the state before."""
         if self.taken is not None:
             return self.taken
         return self.direction.timeline.previous(self.h_rows, self.h0, chunk)
-
-    def operands(self, chunk: Chunk) -> Callable[[Any], list[Operand]]:
-        """The operands z r n h' rn, x's products and biases for a chunk, by where h' stands."""
-        call, engine, H = self.call, self.call.engine, self.call.H
-        recurrent, products = Operand(None), None
-        if self.state is not None:
-            self.taken = self.state.masked_before(chunk, self.h_wrapped, self.h_start)
-        R_T = call.part("R", self.direction).T
-        if self.kept is not None:
-            recurrent = Operand(engine.wrap(self.kept))
-        elif self.after or self.rebuild:
-            rows = engine.matmul(self.candidate_input(chunk), R_T[:, 2 * H :])
-            recurrent = Operand(engine.wrap(rows), 1, "local")
-        if self.rebuild:
-            h_prev = self.taken_before(chunk)
-            inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
-            gates = inputs[:, : 2 * H] + engine.matmul(h_prev, R_T[:, : 2 * H])
-            products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
-        rebuilt = Operand(products, 3, "local", call.order)
-        return lambda rows: [self.gates, Operand(rows, 1, "before"), recurrent, rebuilt, self.bias]
-
-    def loop(self, chunk: Chunk, stages: Callable[[list[Operand]], list], to_state: Product) -> None:
-        """Run the chunk's steps; the product that ends a step is needed at the first one for dH0 alone."""
-        engine, operands, direct = self.call.engine, self.operands(chunk), Operand(self.direct, 1, "first")
-        before = [] if self.state is None else self.state.stages(direct)
-        engine.scan([*before, *stages(operands(self.h_wrapped)), to_state], chunk.later)
-        last: list = [to_state] if "initial_h" in self.sums.wanted else []
-        if last and self.state is not None:
-            last = [to_state, self.state.to_initial(direct)]
-        engine.scan([*before, *stages(operands(self.h_start)), *last], chunk.first)
 
     def add_recurrent_weight(self, name: str, d: Any, chunk: Chunk) -> None:
         """Add the chunk's part to the gradient of a weight that multiplies h'."""
@@ -683,122 +723,132 @@ class _Backward:
         initial = self.call.part("initial_h", self.direction)
         self.sums.add_weight_before(name, d, chunk, self.h_rows, initial)
 
-    def gradients(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """All wanted gradients: the given ones of parameters, and those that both conventions share."""
-        wanted, grads = self.sums.wanted, dict(parameters)
-        if "X" in wanted:
-            grads["X"] = self.sums.input_rows()
-        if "initial_h" in wanted:
-            if self.state is None:
-                total = self.call.engine.array(self.direct) + self.call.engine.array(self.product)
-            else:
-                total = self.state.initial_gradient()
-            grads["initial_h"] = self.direction.timeline.unsort(total)
+
+class _BackwardResetAfter(_Backward):
+    """The reset gate behind the candidate's product: one product a step, of a, b and c r at once.
+
+    The cotangents' columns are c a b (c r), or c b a (c r) as the weights have it: the first three are the
+    input side's, the last three the recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
+    """
+
+    blocks = 4
+
+    def __init__(
+        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
+    ) -> None:
+        super().__init__(call, direction, wanted, per_sample)
+        self.formula = Formula(_gru_pullback_after, self.constants)
+        self.columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
+        self.R = call.engine.loop_weight(call.part("R", direction), call.T)
+        self.W = call.xp.roll(call.part("W", direction), call.H, axis=0) if "X" in wanted else None
+
+    def stages(self, saved: list[Operand], d: Any) -> list:
+        outputs = [Operand(d, 4, "local", self.columns), self.direct]
+        return [Elementwise(self.formula, [*self.cotangents, *saved], outputs)]
+
+    def to_state(self, d: Any) -> Product:
+        H = self.call.H
+        return Product(Operand(self.engine.columns(d, H, 4 * H), 1, "local"), self.R, self.product)
+
+    def reads_recurrent_product(self) -> bool:
+        return True  # the reset gate multiplies it
+
+    def candidate_input(self, chunk: Chunk) -> Any:
+        return self.taken_before(chunk)
+
+    def add(self, chunk: Chunk, rows: Any) -> None:
+        H, sums = self.call.H, self.sums
+        if "X" in self.wanted:
+            sums.add_input(chunk, rows[:, : 3 * H], self.W)
+        rows = sums.weighted(chunk, rows)
+        if "W" in self.wanted:
+            sums.add_weight("W", rows[:, : 3 * H], self.x[chunk.part, :])
+        if "R" in self.wanted:
+            self.add_recurrent_weight("R", rows[:, H:], chunk)
+        if "B" in self.wanted:
+            sums.add_rows("B", rows)
+
+    def parameter_gradients(self) -> dict[str, Any]:
+        xp, H, sums = self.call.xp, self.call.H, self.sums
+        grads: dict[str, Any] = {}
+        if "W" in self.wanted:
+            grads["W"] = sums.weight("W", shift=-H)
+        if "R" in self.wanted:
+            grads["R"] = sums["R"]
+        if "B" in self.wanted:
+            b = sums["B"]
+            axis = b.ndim - 1
+            grads["B"] = xp.concat([xp.roll(b[..., : 3 * H], -H, axis=axis), b[..., H:]], axis=axis)
         return grads
 
 
-def _backward_after(
-    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
-) -> dict[str, Any]:
-    """The wanted gradients of one direction, with the reset after the product."""
-    engine, xp, H = call.engine, call.xp, call.H
-    back = _Backward(call, direction, wanted, per_sample, after=True)
-    formula = Formula(_gru_pullback_after, back.constants)
-    sums, R = back.sums, engine.loop_weight(call.part("R", direction), call.T)
-    # The cotangents' columns are c a b (c r), or c b a (c r) as the weights have it: the first three are the
-    # input side's, the last three the recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
-    columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
-    W = xp.roll(call.part("W", direction), H, axis=0) if "X" in wanted else None
-    direct = Operand(back.direct, 1, "first")
-    for chunk, d in sums.chunks(4 * H, like=back.h0):
-        outputs = [Operand(d, 4, "local", columns), direct]
+class _BackwardResetBefore(_Backward):
+    """The reset gate in front of the candidate's product: two products a step; the columns are a b c."""
 
-        def stages(saved: list[Operand], outputs: list[Operand] = outputs) -> list:
-            return [Elementwise(formula, [*back.cotangents, *saved], outputs)]
+    blocks = 3
 
-        recurrent_side = Operand(engine.columns(d, H, 4 * H), 1, "local")
-        back.loop(chunk, stages, Product(recurrent_side, R, back.product))
-        rows = engine.array(d)[: chunk.rows, :]
-        if "X" in wanted:
-            sums.add_input(chunk, rows[:, : 3 * H], W)
-        rows = sums.weighted(chunk, rows)
-        if "W" in wanted:
-            sums.add_weight("W", rows[:, : 3 * H], back.x[chunk.part, :])
-        if "R" in wanted:
-            back.add_recurrent_weight("R", rows[:, H:], chunk)
-        if "B" in wanted:
-            sums.add_rows("B", rows)
-    grads: dict[str, Any] = {}
-    if "W" in wanted:
-        grads["W"] = sums.weight("W", shift=-H)
-    if "R" in wanted:
-        grads["R"] = sums["R"]
-    if "B" in wanted:
-        b = sums["B"]
-        axis = b.ndim - 1
-        grads["B"] = xp.concat([xp.roll(b[..., : 3 * H], -H, axis=axis), b[..., H:]], axis=axis)
-    return back.gradients(grads)
-
-
-def _backward_before(
-    call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
-) -> dict[str, Any]:
-    """The wanted gradients of one direction, with the reset before the product."""
-    engine, timeline, xp, H = call.engine, direction.timeline, call.xp, call.H
-    back = _Backward(call, direction, wanted, per_sample, after=False)
-    candidate_formula = Formula(_gru_candidate_pullback_before, back.constants)
-    f = direction.activations[0]
-    reset_formula = Formula(_gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip})
-    sums, R = back.sums, call.part("R", direction)
-    R_gates, R_candidate = (engine.loop_weight(part, call.T) for part in (R[: 2 * H, :], R[2 * H :, :]))
-    through_reset = engine.carry(timeline.zeros(H))
-    direct = Operand(back.direct, 1, "first")
-    for chunk, d in sums.chunks(3 * H, like=back.h0):  # the cotangents' columns are a b c
-        columns = Operand(d, 3, "local", call.order)
-        gates_side, candidate_side = (
-            Operand(engine.columns(d, start * H, stop * H), 1, "local") for start, stop in ((0, 2), (2, 3))
+    def __init__(
+        self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
+    ) -> None:
+        super().__init__(call, direction, wanted, per_sample)
+        f, H = direction.activations[0], call.H
+        self.candidate_formula = Formula(_gru_candidate_pullback_before, self.constants)
+        self.reset_formula = Formula(
+            _gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip}
         )
-        through_R = Product(candidate_side, R_candidate, through_reset)
+        R = call.part("R", direction)
+        self.R_gates, self.R_candidate = (
+            call.engine.loop_weight(part, call.T) for part in (R[: 2 * H, :], R[2 * H :, :])
+        )
+        self.through_reset = call.engine.carry(direction.timeline.zeros(H))
 
-        def stages(saved: list[Operand], columns: Operand = columns, through_R: Product = through_R) -> list:
-            gates, h_prev, _, products, bias = saved
-            mask = Operand(None) if back.state is None else back.state.mask
-            reset_inputs = [
-                columns,
-                Operand(through_reset, 1, "first"),
-                mask,
-                direct,
-                gates,
-                h_prev,
-                products,
-                bias,
-            ]
-            return [
-                Elementwise(candidate_formula, [*back.cotangents, *saved], [columns, direct]),
-                through_R,
-                Elementwise(reset_formula, reset_inputs, [columns, direct]),
-            ]
+    def stages(self, saved: list[Operand], d: Any) -> list:
+        gates, h_prev, _, products, bias = saved
+        columns = Operand(d, 3, "local", self.call.order)
+        mask = Operand(None) if self.state is None else self.state.mask
+        through_reset = Operand(self.through_reset, 1, "first")
+        reset_inputs = [columns, through_reset, mask, self.direct, gates, h_prev, products, bias]
+        outputs = [columns, self.direct]
+        return [
+            Elementwise(self.candidate_formula, [*self.cotangents, *saved], outputs),
+            Product(self._blocks_of(d, 2, 3), self.R_candidate, self.through_reset),
+            Elementwise(self.reset_formula, reset_inputs, outputs),
+        ]
 
-        back.loop(chunk, stages, Product(gates_side, R_gates, back.product))
-        rows = engine.array(d)[: chunk.rows, :]
-        if "X" in wanted:
-            sums.add_input(chunk, rows, call.part("W", direction))
+    def to_state(self, d: Any) -> Product:
+        return Product(self._blocks_of(d, 0, 2), self.R_gates, self.product)
+
+    def _blocks_of(self, d: Any, start: int, stop: int) -> Operand:
+        H = self.call.H
+        return Operand(self.engine.columns(d, start * H, stop * H), 1, "local")
+
+    def candidate_input(self, chunk: Chunk) -> Any:
+        reset = self.call.order[1] * self.call.H
+        return self.zrh[chunk.part, reset : reset + self.call.H] * self.taken_before(chunk)
+
+    def add(self, chunk: Chunk, rows: Any) -> None:
+        H, sums = self.call.H, self.sums
+        if "X" in self.wanted:
+            sums.add_input(chunk, rows, self.call.part("W", self.direction))
         rows = sums.weighted(chunk, rows)
-        if "W" in wanted:
-            sums.add_weight("W", rows, back.x[chunk.part, :])
-        if "R" in wanted:
-            back.add_recurrent_weight("R of gates", rows[:, : 2 * H], chunk)
-            sums.add_weight("R of candidate", rows[:, 2 * H :], back.candidate_input(chunk))
-        if "B" in wanted:
+        if "W" in self.wanted:
+            sums.add_weight("W", rows, self.x[chunk.part, :])
+        if "R" in self.wanted:
+            self.add_recurrent_weight("R of gates", rows[:, : 2 * H], chunk)
+            sums.add_weight("R of candidate", rows[:, 2 * H :], self.candidate_input(chunk))
+        if "B" in self.wanted:
             sums.add_rows("B", rows)
-    grads: dict[str, Any] = {}
-    if "W" in wanted:
-        grads["W"] = sums["W"]
-    if "R" in wanted:
-        grads["R"] = sums.weight("R of gates", "R of candidate")
-    if "B" in wanted:
-        grads["B"] = xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
-    return back.gradients(grads)
+
+    def parameter_gradients(self) -> dict[str, Any]:
+        sums = self.sums
+        grads: dict[str, Any] = {}
+        if "W" in self.wanted:
+            grads["W"] = sums["W"]
+        if "R" in self.wanted:
+            grads["R"] = sums.weight("R of gates", "R of candidate")
+        if "B" in self.wanted:
+            grads["B"] = self.call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
+        return grads
 
 
 # --- one step ----------------------------------------------------------------------------------------
@@ -896,29 +946,14 @@ def gru_cell(
 
 _CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
 _CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "zrh", "grad_H", "sample_weight")
-# What the sequence's arrays are in a step. One step has no use for the output that was saved: any array of
-# its shape stands for it.
-_CELL_NAMES = {"initial_h": "H", "H_all": "H", "grad_H_t": "grad_H"}
 
 
 def _compute_cell(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> GRUCellForward:
     """Check and compute, or write down."""
-    _check_cell(operator, arrays, {})
-    out = _compute_forward(
-        operator, one_step(arrays, _OPERANDS, _CELL_NAMES), recorder, direction="forward", layout=0,
-        cell_names=_CELL_NAMES, **options,
-    )  # fmt: skip
+    out = _STEP.compute(operator, arrays, recorder, **options)
     return GRUCellForward(out.H_t[0, ...], out.zrh[0, 0, ...])
-
-
-def _check_cell(operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int]) -> None:
-    states = {name: (arrays[name], width) for name, width in {"H": 1, **saved}.items()}
-    cotangents = {"grad_H": (arrays["grad_H"], 1)} if saved else {}
-    check_cell(
-        operator, 3, arrays["X"], arrays["W"], arrays["R"], {"B": (arrays["B"], "6H")}, states, cotangents
-    )
 
 
 def gru_cell_grad(
@@ -995,18 +1030,23 @@ def gru_cell_grad(
 
 
 def _compute_cell_gradient(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
-    per_sample: bool | str, **options: Any,
-) -> GRUCellGrads:  # fmt: skip
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> GRUCellGrads:
     """Check and compute, or write down."""
-    _check_cell(operator, arrays, {"zrh": 3})
-    sequence_name = {"H": "initial_h"}
-    grads = _compute_backward(
-        operator, one_step(arrays, _GRADIENT_OPERANDS, _CELL_NAMES, _SAVED), recorder, direction="forward",
-        layout=0, wanted=frozenset(sequence_name.get(name, name) for name in wanted), per_sample=per_sample,
-        cell_names=_CELL_NAMES, **options,
-    )  # fmt: skip
-    by_name = dict(zip(_ARGUMENTS, grads, strict=True))
-    return GRUCellGrads(
-        *(of_one_step(name, by_name[sequence_name.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
-    )
+    return GRUCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
+
+
+_STEP = OneStep(
+    forward=_compute_forward,
+    backward=_compute_backward,
+    gates=3,
+    arguments=_CELL_ARGUMENTS,
+    sequence_arguments=_ARGUMENTS,
+    operands=_OPERANDS,
+    gradient_operands=_GRADIENT_OPERANDS,
+    parameters={"B": "6H"},
+    states={"initial_h": "H"},
+    cotangents={"grad_H_t": "grad_H"},
+    saved={"zrh": ("zrh", 3)},
+    unread={"H_all": "H"},  # any array of its shape: one step reads no output
+)

@@ -34,15 +34,13 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._gradient_sums import GradientSums
 from xpgrad._hidden_state import OPTIONS, StateForward, state_backward
+from xpgrad._one_step import OneStep
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
-    GradientSums,
     RecurrentCall,
-    check_cell,
-    of_one_step,
-    one_step,
     planned_call,
 )
 from xpgrad._timeline import Chunk
@@ -849,31 +847,14 @@ def lstm_cell(
 
 _CELL_ARGUMENTS = ("X", "H", "C", "W", "R", "B", "P")
 _CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "C_next", "iofc", "grad_H", "grad_C", "sample_weight")
-# What the sequence's arrays are in a step. One step has no use for the output that was saved: any array of
-# its shape stands for it.
-_CELL_NAMES = {
-    "initial_h": "H", "initial_c": "C", "H_all": "H", "C_all": "C_next",
-    "grad_H_t": "grad_H", "grad_C_t": "grad_C"
-}  # fmt: skip
 
 
 def _compute_cell(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> LSTMCellForward:
     """Check and compute, or write down."""
-    _check_cell(operator, arrays, {})
-    out = _compute_forward(
-        operator, one_step(arrays, _OPERANDS, _CELL_NAMES), recorder, direction="forward", layout=0,
-        cell_names=_CELL_NAMES, **options,
-    )  # fmt: skip
+    out = _STEP.compute(operator, arrays, recorder, **options)
     return LSTMCellForward(out.H_t[0, ...], out.C_t[0, ...], out.iofc[0, 0, ...])
-
-
-def _check_cell(operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int]) -> None:
-    parameters = {"B": (arrays["B"], "8H"), "P": (arrays["P"], "3H")}
-    states = {name: (arrays[name], width) for name, width in {"H": 1, "C": 1, **saved}.items()}
-    cotangents = {name: (arrays[name], 1) for name in ("grad_H", "grad_C") if saved}
-    check_cell(operator, 4, arrays["X"], arrays["W"], arrays["R"], parameters, states, cotangents)
 
 
 def lstm_cell_grad(
@@ -960,18 +941,23 @@ def lstm_cell_grad(
 
 
 def _compute_cell_gradient(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
-    per_sample: bool | str, **options: Any,
-) -> LSTMCellGrads:  # fmt: skip
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> LSTMCellGrads:
     """Check and compute, or write down."""
-    _check_cell(operator, arrays, {"C_next": 1, "iofc": 4})
-    sequence_name = {"H": "initial_h", "C": "initial_c"}
-    grads = _compute_backward(
-        operator, one_step(arrays, _GRADIENT_OPERANDS, _CELL_NAMES, _SAVED), recorder, direction="forward",
-        layout=0, wanted=frozenset(sequence_name.get(name, name) for name in wanted), per_sample=per_sample,
-        cell_names=_CELL_NAMES, **options,
-    )  # fmt: skip
-    by_name = dict(zip(_ARGUMENTS, grads, strict=True))
-    return LSTMCellGrads(
-        *(of_one_step(name, by_name[sequence_name.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
-    )
+    return LSTMCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
+
+
+_STEP = OneStep(
+    forward=_compute_forward,
+    backward=_compute_backward,
+    gates=4,
+    arguments=_CELL_ARGUMENTS,
+    sequence_arguments=_ARGUMENTS,
+    operands=_OPERANDS,
+    gradient_operands=_GRADIENT_OPERANDS,
+    parameters={"B": "8H", "P": "3H"},
+    states={"initial_h": "H", "initial_c": "C"},
+    cotangents={"grad_H_t": "grad_H", "grad_C_t": "grad_C"},
+    saved={"C_all": ("C_next", 1), "iofc": ("iofc", 4)},
+    unread={"H_all": "H"},  # any array of its shape: one step reads no output
+)

@@ -24,14 +24,12 @@ from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
 from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._gradient_sums import GradientSums
+from xpgrad._one_step import OneStep
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import (
     Direction,
-    GradientSums,
     RecurrentCall,
-    check_cell,
-    of_one_step,
-    one_step,
     planned_call,
 )
 from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
@@ -501,28 +499,14 @@ def rnn_cell(
 
 _CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
 _CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "H_next", "grad_H", "sample_weight")
-# What the sequence's arrays are in a step.
-_CELL_NAMES = {"initial_h": "H", "H_all": "H_next", "grad_H_t": "grad_H"}
 
 
 def _compute_cell(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> RNNCellForward:
     """Check and compute, or write down."""
-    _check_cell(operator, arrays, {})
-    out = _compute_forward(
-        operator, one_step(arrays, _OPERANDS, _CELL_NAMES), recorder, direction="forward", layout=0,
-        cell_names=_CELL_NAMES, **options,
-    )  # fmt: skip
+    out = _STEP.compute(operator, arrays, recorder, **options)
     return RNNCellForward(out.H_t[0, ...])
-
-
-def _check_cell(operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int]) -> None:
-    states = {name: (arrays[name], width) for name, width in {"H": 1, **saved}.items()}
-    cotangents = {"grad_H": (arrays["grad_H"], 1)} if saved else {}
-    check_cell(
-        operator, 1, arrays["X"], arrays["W"], arrays["R"], {"B": (arrays["B"], "2H")}, states, cotangents
-    )
 
 
 def rnn_cell_grad(
@@ -598,18 +582,22 @@ def rnn_cell_grad(
 
 
 def _compute_cell_gradient(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, wanted: frozenset[str],
-    per_sample: bool | str, **options: Any,
-) -> RNNCellGrads:  # fmt: skip
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> RNNCellGrads:
     """Check and compute, or write down."""
-    _check_cell(operator, arrays, {"H_next": 1})
-    sequence_name = {"H": "initial_h"}
-    grads = _compute_backward(
-        operator, one_step(arrays, _GRADIENT_OPERANDS, _CELL_NAMES, _SAVED), recorder, direction="forward",
-        layout=0, wanted=frozenset(sequence_name.get(name, name) for name in wanted), per_sample=per_sample,
-        cell_names=_CELL_NAMES, **options,
-    )  # fmt: skip
-    by_name = dict(zip(_ARGUMENTS, grads, strict=True))
-    return RNNCellGrads(
-        *(of_one_step(name, by_name[sequence_name.get(name, name)], per_sample) for name in _CELL_ARGUMENTS)
-    )
+    return RNNCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
+
+
+_STEP = OneStep(
+    forward=_compute_forward,
+    backward=_compute_backward,
+    gates=1,
+    arguments=_CELL_ARGUMENTS,
+    sequence_arguments=_ARGUMENTS,
+    operands=_OPERANDS,
+    gradient_operands=_GRADIENT_OPERANDS,
+    parameters={"B": "2H"},
+    states={"initial_h": "H"},
+    cotangents={"grad_H_t": "grad_H"},
+    saved={"H_all": ("H_next", 1)},
+)

@@ -8,7 +8,8 @@ from typing import Any
 from xpgrad._arguments import check_rank, check_shape
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, Group, after, before, carry, given
 from xpgrad._cells.stages import Buffer, Stage
-from xpgrad._recurrent import Direction, GradientSums, RecurrentCall, units
+from xpgrad._gradient_sums import GradientSums
+from xpgrad._recurrent import Direction, RecurrentCall, units
 from xpgrad._timeline import Chunk
 from xpgrad.engine import Elementwise, Operand, Product
 
