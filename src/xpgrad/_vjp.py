@@ -18,9 +18,9 @@ from xpgrad.rnn import rnn, rnn_cell, rnn_cell_grad, rnn_grad
 
 
 class _Rule(NamedTuple):
-    """How a forward kernel's outputs lead to its gradient.
+    """How the outputs of a forward kernel are passed to its gradient.
 
-    A forward with one output, Y, returns it as it is.
+    A forward with one output, Y, returns the bare array.
     """
 
     gradient: Callable
@@ -31,7 +31,7 @@ class _Rule(NamedTuple):
 
 
 def _rules_of(module: Any, *saving: str) -> dict[Callable, _Rule]:
-    """The rules of a module's pairs with one output; those named take it, the others their input."""
+    """The rules of a module's pairs with one output; the named gradients take it, others the input."""
     pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
     names = {name.removesuffix("_grad"): gradient for name, gradient in pairs.items()}
     return {
@@ -60,29 +60,30 @@ _RULES: dict[Callable, _Rule] = {
 
 
 class _One(NamedTuple):
-    """The outputs of a forward that has one."""
+    """The outputs of a forward with one output."""
 
     Y: Any
 
 
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
-    """Evaluate a kernel, and return with its outputs the map from cotangents to gradients.
+    """Evaluate a kernel; return its outputs and the map from cotangents to gradients.
 
     Parameters
     ----------
     fn : callable
-        A forward kernel of this package: any function of its that has a partner with ``_grad``, or a `Cell`.
+        A forward kernel of this package (any function that has a partner with ``_grad``), or a `Cell`.
     *args, **kwargs
-        Its arguments; also those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
+        Its arguments, and those that only its gradient takes (`wrt`, `per_sample`, `peephole`).
 
     Returns
     -------
     outputs : NamedTuple or array
         What ``fn`` returned.
     pullback : callable
-        ``pullback(*cotangents)`` takes a cotangent for each differentiable output, in their order or by
-        the gradient's names for them, and returns the gradients of fn's array arguments, as fn's own gradient
-        does. Of several outputs some may be left out or None, for zero. It can be called any number of times.
+        ``pullback(*cotangents)`` takes a cotangent for each differentiable output, by position or by the
+        gradient's name for it. It returns the gradients of fn's array arguments, in the form of fn's own
+        gradient. If there are several outputs, a cotangent that is omitted or None is zero. It can be called
+        any number of times.
 
     Raises
     ------
@@ -122,7 +123,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}
-    # `out` is the forward's: a gradient that is written over it could be had only once
+    # `out` belongs to the forward: if the gradient overwrote it, the pullback would work only once
     arguments = {name: value for name, value in arguments.items() if name in taken and name != "out"}
     differentiable = list(rule.cotangents.values())
 
@@ -148,7 +149,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
             by_name[name] = cotangent
         if (
             len(results) == 1 and by_name.get(only := differentiable[0]) is None
-        ):  # such a gradient takes no None
+        ):  # such a gradient does not accept None
             by_name[only] = array_namespace(outputs).zeros_like(outputs)
         return rule.gradient(**arguments, **saved, **by_name, **options)
 

@@ -1,8 +1,8 @@
 """Activation functions and their gradients, each pair side by side.
 
-Each function is one formula of `_activation_formulas`, evaluated in one pass; the recurrent operators use the
-same table. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are their limits; NaN flows
-through.
+Each function is one formula of `_activation_formulas`, evaluated in one pass. The recurrent operators use the
+same table. At a kink the slope is PyTorch's. Values and slopes at -inf and inf are their limits; NaN
+propagates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DOCSTRING = """{summary}
 Parameters
 ----------
 {arrays}{attributes}out : array, optional
-    Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+    Array for the result, of its shape and dtype; it may be one of the inputs.
 
 Returns
 -------
@@ -55,7 +55,7 @@ Examples
 >>> {name}({example}).round(4)
 {expected}
 """
-_FLOATS = "float32 or float64; float16 and bfloat16 where the namespace has them, computed in float32."
+_FLOATS = "float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32."
 _INPUT = f"X : array, shape (...)\n    Input. {_FLOATS}\n"
 _COTANGENT = f"dY : array, shape (...)\n    Cotangent of the output. {_FLOATS}\n"
 _RESIDUALS = {
@@ -79,9 +79,9 @@ class _Pair:
     residual : {"X", "Y"}
         What the gradient takes besides the cotangent.
     parameters : tuple of str, optional
-        Which of the formulas' alpha and beta callers set.
+        Which of the formulas' alpha and beta the caller sets.
     fixed : dict of str to float, optional
-        Those with a value that callers don't set.
+        Those with a fixed value.
     attributes : dict of str to str, optional
         The public parameters, described.
     examples : tuple of str
@@ -653,7 +653,7 @@ _PRELU_SLOPE_FORMULA = Formula(formulas.prelu_slope_pullback)
 
 
 class PReLUGrads(NamedTuple):
-    """What `prelu_grad` returns: a gradient each, None where it was not asked for.
+    """What `prelu_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
@@ -677,12 +677,12 @@ def prelu(X: Any, slope: Any, *, out: Any = None) -> Any:
     Parameters
     ----------
     X : array, shape (...)
-        Input. float32 or float64; float16 and bfloat16 where the namespace has them, computed in float32.
+        Input. float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32.
     slope : array
-        The s of the negative side, of a shape that broadcasts to X's: for one slope a channel of an
-        (N, C, H, W) input it is (C, 1, 1).
+        The slope s of the negative side, of a shape that broadcasts to X's; (C, 1, 1) is one slope per
+        channel of an (N, C, H, W) input.
     out : array, optional
-        Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
@@ -731,14 +731,14 @@ def prelu_grad(
     slope : array
         Its slope.
     wrt : iterable of {"X", "slope"}, optional
-        What to compute; by default both.
+        Which gradients to compute; both by default.
     out : array, optional
-        Where to put dX, an array of X's shape and dtype; it may be the very array of dY or X.
+        Array for dX, of X's shape and dtype; it may be dY or X.
 
     Returns
     -------
     PReLUGrads
-        ``(dX, dslope)``; the sum of dslope runs over all elements that share a slope.
+        ``(dX, dslope)``; dslope sums over all elements that share a slope.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Recurrent weights, and gradients, between the layouts of ONNX, PyTorch, Keras, cuDNN, Flax and Equinox.
 
-Every layout is described by data: the order of its gates, the names of its arrays, whether weights are
-transposed, and how biases are kept. `convert` goes through ONNX's order, by moving blocks of rows. The cells
-of Flax and Equinox are read and written as PyTorch's layout (`_cell_layouts`).
+Data describes each layout: the order of its gates, the names of its arrays, whether weights are transposed,
+and how biases are stored. `convert` goes through ONNX's order and moves blocks of rows. The cells of Flax and
+Equinox are converted by way of PyTorch's layout (`_cell_layouts`).
 
 References
 ----------
@@ -23,7 +23,7 @@ _CONVERT = "convert"
 
 
 class _Layout(NamedTuple):
-    """How one framework keeps the parameters of one recurrent operator.
+    """How one framework stores the parameters of one recurrent operator.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class _Layout(NamedTuple):
     biases : tuple of str
         One name for all biases, or two for input and recurrence biases.
     transposed : bool
-        Whether weights are (in, gates) and not (gates, in).
+        Whether weights are (in, gates) instead of (gates, in).
     stacked : bool
-        Whether two biases under one name are rows of a matrix, and not one vector.
+        Whether two biases under one name are rows of a matrix instead of one vector.
     peephole : str or None
-        Name of the peepholes, in the order i o f; None where the framework has none.
+        Name of the peepholes, in the order i o f; None if the framework has none.
     """
 
     gates: str
@@ -105,26 +105,26 @@ def convert(
     operator : {"lstm", "gru", "rnn"}
         Whose parameters they are.
     parameters : mapping of str to array
-        Arrays by the source layout's names. Any may be missing. Further axes in front, such as D, stay.
+        Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
-        Layouts. Those of Flax and Equinox have a reset after the product alone, ``linear_before_reset=1``,
-        and one bias where two would be added. Equinox has no RNN.
+        Layouts. Those of Flax and Equinox only have the reset after the product, ``linear_before_reset=1``,
+        and one bias in place of two that would be added. Equinox has no RNN.
     linear_before_reset : {0, 1}
-        The GRU's reset convention, which no conversion changes: 1 is PyTorch's, cuDNN's and Keras'
-        ``reset_after=True``. With 1 the candidate's recurrence bias is multiplied by the reset gate, so it
-        can't be added to the input bias.
+        The GRU's reset convention; no conversion changes it. 1 is PyTorch's, cuDNN's and Keras'
+        ``reset_after=True``. With 1 the reset gate multiplies the candidate's recurrence bias, so it can't be
+        added to the input bias.
     biases : {1, 2}, optional
-        How many bias vectors Keras' layout is to have: 1 for the LSTM, the RNN and the GRU with reset before,
-        2 for the GRU with reset after, by default. The other layouts have 2.
+        The number of bias vectors in Keras' layout. The default is 2 for the GRU with reset after, 1 for the
+        LSTM, the RNN and the GRU with reset before. The other layouts have 2.
     gradients : bool
-        Whether the arrays are gradients. Of two biases that act as their sum, each has the sum's gradient;
-        of two biases as weights, one becomes their sum, and two become (b, 0).
+        Whether the arrays are gradients. If two biases act as their sum, the gradient of each is the sum's
+        gradient. As weights, two biases become one by adding them, and one becomes two as (b, 0).
 
     Returns
     -------
     dict of str to array
-        Arrays by the target layout's names. Blocks are moved, so that every conversion and the way back
-        give the same bits; only two biases that become one are added, and come back as (sum, 0).
+        Arrays by the target layout's names. Blocks are only moved, so a conversion and its inverse give the
+        same bits. The exception is two biases that become one: they are added, and come back as (sum, 0).
 
     Raises
     ------
@@ -202,7 +202,7 @@ def _convert_cell(
     biases: int | None,
     gradients: bool,
 ) -> dict[str, Any]:
-    """From or to the layout of a framework's cell, by way of PyTorch's."""
+    """Convert from or to the layout of a framework's cell, by way of PyTorch's."""
     if operator == "gru" and not linear_before_reset:
         cell = source if source in _cell_layouts.READERS else target
         raise ValueError(
@@ -265,7 +265,7 @@ def _reorder(xp: Any, array: Any, old: str, new: str, axis: int, name: str = "bi
 
 
 def _blocks(array: Any, count: int, axis: int) -> list[Any]:
-    """The array in `count` equal parts along its last or last but one axis."""
+    """Split the array into `count` equal parts along its last or last but one axis."""
     width = array.shape[axis] // count
     parts = [slice(number * width, (number + 1) * width) for number in range(count)]
     return [array[..., part] if axis == -1 else array[..., part, :] for part in parts]
@@ -274,7 +274,7 @@ def _blocks(array: Any, count: int, axis: int) -> list[Any]:
 def _read_biases(
     xp: Any, given: Mapping[str, Any], layout: _Layout, gradients: bool, after: bool
 ) -> list[Any] | None:
-    """Input and recurrence biases, in the layout's order of gates; None where none are given."""
+    """Input and recurrence biases, in the layout's order of gates; None if none are given."""
     names = [name for name in layout.biases if name in given]
     if not names:
         return None
@@ -315,7 +315,7 @@ def _write_biases(xp: Any, halves: list[Any], layout: _Layout) -> dict[str, Any]
 
 
 def _merge(xp: Any, halves: list[Any], gates: str, gradients: bool, after: bool) -> Any:
-    """One bias that acts as both did, or the gradient of one."""
+    """One bias with the effect of both, or its gradient."""
     first, second = halves
     if gradients:
         if not bool(xp.all(first == second)):

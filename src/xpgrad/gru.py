@@ -9,17 +9,17 @@ are the recurrence and the input bias::
     n = g(W_h x + w_h + R_h (r h') + v_h)                     reset before: linear_before_reset = 0
     h = (1 - z) n + z h'
 
-x is the step's input, h' the state before it; `clip` bounds what f and g take. Backwards, a name with d in
-front is the cotangent of that name; a, b, c are the cotangents of what z, r and n took through f, f and g::
+x is the step's input, h' the state before it; `clip` bounds the pre-activations. In the backward pass dh is
+the cotangent of h, and so on; a, b, c are the cotangents of the pre-activations of z, r and n::
 
     a = f'(z) dh (h' - n)    c = g'(n) dh (1 - z)
     reset after:    b = f'(r) c (R_h h' + v_h)        dh' = dh z + R_z^T a + R_r^T b + R_h^T (c r)
     reset before:   b = f'(r) h' (R_h^T c)            dh' = dh z + R_z^T a + R_r^T b + r (R_h^T c)
 
-So the loop holds one product with reset after (of a, b and c r at once), and two with reset before. R_h h',
-which the reset gate's slope needs, is rebuilt for all steps at once in front of the loop. After it dX, dW, dR
-and db are single products: the input side sees a, b, c; the recurrent side a, b and c r (reset after), or c
-with r h' for its input (reset before).
+So the loop has one product with reset after (of a, b and c r at once), and two with reset before. The
+cotangent of the reset gate needs R_h h', which is rebuilt for all steps at once before the loop. After the
+loop dX, dW, dR and db are single products: the input side takes a, b, c; the recurrent side takes a, b and c
+r (reset after), or a, b, and c with the input r h' (reset before).
 
 References
 ----------
@@ -57,7 +57,7 @@ _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
 class GRUForward(NamedTuple):
-    """What `gru` returns; the last one is what `gru_grad` needs besides.
+    """What `gru` returns. `gru_grad` also needs the last one.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class GRUForward(NamedTuple):
 
 
 class KeptGRUForward(NamedTuple):
-    """GRUForward, with the candidate's recurrent products (T, D, N, H); see `run_foreign`."""
+    """GRUForward and the candidate's recurrent products (T, D, N, H); see `run_foreign`."""
 
     H_all: Any
     H_t: Any
@@ -84,14 +84,15 @@ class KeptGRUForward(NamedTuple):
 
 
 class GRUGrads(NamedTuple):
-    """What `gru_grad` returns: a gradient each, None where it was not asked for.
+    """What `gru_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
+        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
+        (N, D).
     dH0 : array, shape (D, N, H)
         Of the initial state.
     """
@@ -112,7 +113,7 @@ def _biased(xp: Any, x: Any, b: Any) -> Any:
 
 
 def _candidate_input(xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after: Any) -> Any:
-    """What g takes: xn and rn are the candidate's input and recurrent products."""
+    """The candidate's pre-activation; xn and rn are its input and recurrent products."""
     recurrent = _biased(xp, rn, bv)
     if after:
         recurrent = r * recurrent
@@ -124,7 +125,7 @@ def _gru_step_after(
     h_prev: Any,
     *, f_value: Any, f_alpha: Any, f_beta: Any, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Gates z and r, candidate, output, rn, with the reset after the product; x and r* are the products."""
+    """Gates z and r, candidate, output, rn, with reset after; the x* and r* are the products."""
     z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
     r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
     n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, True), clip), g_alpha, g_beta)
@@ -135,7 +136,7 @@ def _gru_gates_before(
     xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, bz: Any, br: Any, bw: Any, bv: Any, taken: Any,
     *, f_value: Any, f_alpha: Any, f_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Gates z and r, the candidate's input product as it was, and r h', for the h' that R takes."""
+    """Gates z and r, the candidate's unchanged input product, and r h'; `taken` is h' as R multiplies it."""
     z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
     r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
     return z, r, xn, r * taken
@@ -145,20 +146,20 @@ def _gru_output_before(
     xp: Any, z: Any, r: Any, xn: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any, h_prev: Any,
     *, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """The gates as they were, candidate, output, rn, which is R_h (r h')."""
+    """The unchanged gates, candidate, output, and rn = R_h (r h')."""
     n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, False), clip), g_alpha, g_beta)
     return z, r, n, n + z * (h_prev - n), rn
 
 
 def _known(xp: Any, rebuilt: Any, b: Any, y: Any) -> Any:
-    """What f took, where it was rebuilt; else f's output, which tells as much."""
+    """The rebuilt pre-activation, or else f's output, which determines the slope."""
     return y if rebuilt is None else _biased(xp, rebuilt, b)
 
 
 def _known_candidate(
     xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after: Any, n: Any
 ) -> Any:  # fmt: skip
-    """What g took, where it was rebuilt; else n, which tells as much."""
+    """The candidate's rebuilt pre-activation, or else n, which determines the slope."""
     return n if xn is None else _candidate_input(xp, xn, rn, r, bw, bv, after)
 
 
@@ -167,11 +168,11 @@ def _gru_pullback_after(
     xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
     *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents c, a, b, c r (see above) with the reset after the product, and dh z.
+    """Cotangents c, a, b, c r (see the module) with reset after, and dh z.
 
-    dy is the output's own cotangent; dh and dp are what the step after passed back directly and through its
-    product, or dh is all of it. rn is R_h h'; xz, xr (with the recurrent products) and xn are rebuilt where
-    they are needed.
+    dy is the cotangent of the output. dh comes from the step after directly, dp through its product; without
+    dp, dh is their sum. rn is R_h h'; xz, xr (including the recurrent products) and xn are rebuilt only if
+    needed.
     """
     if dp is not None:
         dh = dh + dp
@@ -190,7 +191,7 @@ def _gru_candidate_pullback_before(
     xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
     *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents a, a place for b, c, with the reset before the product, and dh z; rn is R_h (r h')."""
+    """Cotangents a, a zero for b, c, with reset before, and dh z; rn is R_h (r h')."""
     if dp is not None:
         dh = dh + dp
     if dy is not None:
@@ -207,7 +208,7 @@ def _gru_reset_pullback_before(
     xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
     *, f_pullback: Any, f_alpha: Any, f_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """The rest of it: a and c as they were, b, and what passes to h' without a product; s is R_h^T c."""
+    """The second part: unchanged a and c, b, and the cotangent of h' without a product; s is R_h^T c."""
     tr = _known(xp, xr, br, r)
     if mask is not None:
         s = s * mask
@@ -236,7 +237,7 @@ def gru(
     recurrent_mask: Any = None,
     zoneout_h: Any = None,
 ) -> GRUForward:
-    r"""Gated recurrent unit over sequences, with everything that its gradient needs.
+    r"""Gated recurrent unit over sequences; it also returns what its gradient needs.
 
     .. math::
 
@@ -246,14 +247,14 @@ def gru(
             \quad\text{or}\quad g(W_h x_t + w_h + R_h (r \odot h_{t-1}) + v_h) \\
         h_t &= (1 - z) \odot n + z \odot h_{t-1}
 
-    With zoneout a share k of the old state stays behind each step, k ⊙ h_{t-1} + (1 - k) ⊙ h_t. With a mask m
-    R takes m ⊙ h_{t-1}, with the reset before the product r ⊙ m ⊙ h_{t-1}.
+    With zoneout each step keeps a share k of the old state, k ⊙ h_{t-1} + (1 - k) ⊙ h_t. With a mask m, R
+    multiplies m ⊙ h_{t-1}; with the reset before the product, r ⊙ m ⊙ h_{t-1}.
 
     Parameters
     ----------
     X : array, shape (T, N, I)
-        Input: time, batch, features. float32 or float64; float16 and bfloat16 where the namespace has
-        them, with states and sums in float32. All arrays share namespace, dtype and device.
+        Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, with
+        states and sums in float32. All arrays share namespace, dtype and device.
     W : array, shape (D, 3H, I)
         Input weights, gates in the order z r h. D is 2 for ``direction="bidirectional"``, else 1.
     R : array, shape (D, 3H, H)
@@ -261,42 +262,42 @@ def gru(
     B : array, shape (D, 6H), optional
         Input biases, then recurrence biases.
     sequence_lens : sequence of int or integer array, shape (N,), optional
-        Each sequence's length, 0 to T, an array of any namespace. Past its end the outputs are 0, and what
-        the input holds there, NaN too, has no effect. A reverse direction starts at each sequence's own end.
+        The length of each sequence, 0 to T; an array may be of any namespace. Past its end the outputs are 0,
+        and the input has no effect, not even NaN. A reverse direction starts at each sequence's own end.
     initial_h : array, shape (D, N, H), optional
-        State before the first step; zeros where left out.
+        State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
         How time runs.
     activations : list of str, optional
         ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
-        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
     clip : float, optional
-        Bounds what f and g take to -clip .. clip.
+        Bounds the pre-activations to -clip .. clip.
     linear_before_reset : {0, 1}
-        1: the reset gate multiplies the candidate's recurrent product (PyTorch, cuDNN); 0: the state that
-        goes into that product (ONNX's default, Keras with ``reset_after=False``).
+        1: the reset gate multiplies the candidate's recurrent product (PyTorch, cuDNN); 0: it multiplies the
+        state before that product (ONNX's default, Keras with ``reset_after=False``).
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
     recurrent_mask : array, shape (D, N, H), optional
-        Multiplies the state on its way into R, the same at every step: recurrent dropout. Whoever draws it
-        scales it. It has no gradient, nor has the next.
+        Multiplies the state before the product with R, the same at every step: recurrent dropout. The caller
+        scales it. It has no gradient; nor does the next.
     zoneout_h : array, shape (T, D, N, H), optional
-        Share of the old state that stays, 0 to 1: a drawn mask of 0 and 1 in training, its expectation
-        otherwise.
+        Share of the old state that each step keeps, 0 to 1: a random mask of 0 and 1 in training, its
+        expectation otherwise.
 
     Returns
     -------
     GRUForward
-        ``(H_all, H_t, zrh)``. zrh, with H_all, is what `gru_grad` takes; it holds 3H numbers a step and
+        ``(H_all, H_t, zrh)``. `gru_grad` takes H_all and zrh; zrh holds 3H numbers per step and
         sequence.
 
     Raises
     ------
     ValueError
-        For a shape, a length or an attribute out of its rule.
+        For an invalid shape, length or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -326,7 +327,7 @@ def gru(
 
 
 def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> GRUForward:
-    """`arrays` are gru's, in its order, with those left out as None."""
+    """`arrays` are gru's, in its order; omitted ones are None."""
     return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
 
 
@@ -339,7 +340,7 @@ def _compute_forward(
     keep_products: bool = False,
     **attributes: Any,
 ) -> GRUForward | KeptGRUForward:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     call = RecurrentCall(
         operator, 3, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
@@ -353,7 +354,7 @@ def _compute_forward(
 
 
 def _forward_after(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
-    """Rows of H, final H, rows of the gates and of kept products, with the reset after the product."""
+    """Rows of H, final H, rows of the gates and of kept products, with reset after."""
     engine, timeline, H = call.engine, direction.timeline, call.H
     f, g = direction.activations
     formula = Formula(
@@ -384,7 +385,7 @@ def _forward_after(call: RecurrentCall, direction: Direction, keep_products: boo
 
 
 def _forward_before(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
-    """Rows of H, final H, rows of the gates and of kept products, with the reset before the product."""
+    """Rows of H, final H, rows of the gates and of kept products, with reset before."""
     engine, timeline, H = call.engine, direction.timeline, call.H
     f, g = direction.activations
     gates_formula = Formula(_gru_gates_before, f.constants("f", "value") | {"clip": call.clip})
@@ -426,7 +427,7 @@ def _forward_before(call: RecurrentCall, direction: Direction, keep_products: bo
 
 
 def _start(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
-    """What both conventions begin with: the state, rows for gates, output and kept products, the bias."""
+    """The beginning of both conventions: the state, rows for gates, output and kept products, the bias."""
     h0 = call.initial("initial_h", direction)
     gates = call.engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     rows = call.engine.rows(direction.timeline.rows, call.H, like=h0)
@@ -476,7 +477,7 @@ def gru_grad(
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> GRUGrads:
-    r"""Gradient of `gru`: cotangents of its outputs to gradients of its arguments.
+    r"""Gradient of `gru`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
 
@@ -486,45 +487,45 @@ def gru_grad(
         dh_{t-1} &= dh_t \odot z + R_z^T a + R_r^T b + R_h^T (c \odot r)
             \quad\text{or}\quad \dots + r \odot R_h^T c
 
-    Zoneout passes k ⊙ dh to the state before, and the rest to the step. A mask multiplies what comes out of R
-    for the state before, and that state where it is a factor of dR.
+    Zoneout passes k ⊙ dh to the previous state, and the rest to the step. A mask multiplies the cotangent of
+    the previous state that comes through R, and that state as a factor of dR.
 
     Parameters
     ----------
     X, W, R, B, sequence_lens, initial_h, recurrent_mask, zoneout_h
-        As `gru` was given them. B matters for the gradient with ``linear_before_reset=1`` and with `clip`.
+        The arguments of `gru`. B matters for the gradient with ``linear_before_reset=1`` and with `clip`.
     H_all, zrh : array, shapes (T, D, N, H), (T, D, N, 3H)
-        As `gru`, or any other forward with ONNX's meaning, returned them: the gradient is a function of
-        these arrays.
+        Results of `gru` or of any other forward with ONNX's meaning. The gradient is a function of these
+        arrays.
     grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero where left out, as the next one. Ignored past a sequence's end.
+        Cotangent of H_all; zero by default, like the next one. Ignored past a sequence's end.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
-        As `gru` was given them.
+        The arguments of `gru`.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
-        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The
-        work for the others is left out.
+        Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The work
+        for the others is skipped.
 
     Returns
     -------
     GRUGrads
-        ``(dX, dW, dR, dB, dH0)``, None where not asked for. Arguments that were left out have a gradient
-        too: dB is the gradient at a zero bias.
+        ``(dX, dW, dR, dB, dH0)``, None for those not asked for. Omitted arguments have a gradient too: dB is
+        the gradient at a zero bias.
 
     Raises
     ------
     ValueError
-        For a shape, a length, an attribute or a name out of its rule.
+        For an invalid shape, length, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -533,7 +534,7 @@ def gru_grad(
 
     Notes
     -----
-    The kernel's contract is ONNX Runtime's GRUGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
+    The contract is ONNX Runtime's GRUGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
     the cotangent at its bounds.
 
     Examples
@@ -571,7 +572,7 @@ def _compute_backward(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, linear_before_reset: int,
     per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
 ) -> GRUGrads:  # fmt: skip
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
     saved = _SAVED | ({"products": 1} if "products" in arrays else {})
     call = RecurrentCall(
@@ -587,15 +588,15 @@ def _compute_backward(
 
 
 class _Backward(ABC):
-    """The backward loop of one direction: what both conventions share, and what a convention adds to it.
+    """The backward loop of one direction: the part that both conventions share.
 
-    A convention says which cotangents a step has (`blocks`), by which stages it makes them, and how they
-    become gradients of parameters.
+    A subclass, one for each convention, says which cotangents a step has (`blocks`), which stages compute
+    them, and how they become gradients of parameters.
 
     Parameters
     ----------
     call, direction, wanted, per_sample
-        The call, which direction of it, and what is wanted.
+        The call, one direction of it, and the wanted gradients.
     """
 
     blocks: int
@@ -616,7 +617,7 @@ class _Backward(ABC):
         self.h_wrapped, self.h_start = engine.wrap(self.h_rows), engine.wrap(self.h0)
         self.kept = call.rows("products", direction)
         self.state = state_backward(call, direction, self.sums)
-        self.taken: Any = None  # of a chunk the rows that R took, where a mask makes them others than h'
+        self.taken: Any = None  # of a chunk; the rows that R multiplied, if a mask makes them differ from h'
         if self.state is None:
             dy = call.rows("grad_H_all", direction)
             self.dh = engine.carry(call.initial("grad_H_t", direction))
@@ -626,27 +627,27 @@ class _Backward(ABC):
         else:
             self.dh, self.product = engine.carry(timeline.zeros(call.H)), self.state.product
             self.cotangents = [Operand(None), self.state.output, Operand(None)]
-        self.direct = Operand(self.dh, 1, "first")  # what passes to h' without a product
+        self.direct = Operand(self.dh, 1, "first")  # the cotangent of h' without a product
         self.gates = Operand(engine.wrap(self.zrh), 3, "now", call.order)
         self.bias = _bias(call, direction)
 
-    # What a convention has of its own.
+    # What each convention defines.
 
     @abstractmethod
     def stages(self, saved: list[Operand], d: Any) -> list:
-        """A step's stages, but the product that ends it: from the operands `saved` to the cotangents d."""
+        """A step's stages without its last product: from the operands `saved` to the cotangents d."""
 
     @abstractmethod
     def to_state(self, d: Any) -> Product:
-        """The product that ends a step: from its cotangents to that of the state before."""
+        """A step's last product: from its cotangents to that of the previous state."""
 
     @abstractmethod
     def candidate_input(self, chunk: Chunk) -> Any:
-        """What the candidate's recurrent product takes: rows of h', or of r h'."""
+        """The input of the candidate's recurrent product: rows of h', or of r h'."""
 
     @abstractmethod
     def add(self, chunk: Chunk, rows: Any) -> None:
-        """Add the chunk's part, from its cotangents, to the gradients of input and parameters."""
+        """Add the chunk's share, from its cotangents, to the gradients of input and parameters."""
 
     @abstractmethod
     def parameter_gradients(self) -> dict[str, Any]:
@@ -667,13 +668,13 @@ class _Backward(ABC):
         return grads
 
     def initial_gradient(self) -> Any:
-        """The cotangents that were carried to the first step's state."""
+        """The cotangents carried back to the initial state."""
         if self.state is not None:
             return self.state.initial_gradient()
         return self.engine.array(self.dh) + self.engine.array(self.product)
 
     def loop(self, chunk: Chunk, d: Any) -> None:
-        """Run the chunk's steps; the product that ends a step is needed at the first one for dH0 alone."""
+        """Run the chunk's steps; the first step needs its last product only for dH0."""
         operands, to_state = self.operands(chunk), self.to_state(d)
         before = [] if self.state is None else self.state.stages(self.direct)
         self.engine.scan([*before, *self.stages(operands(self.h_wrapped), d), to_state], chunk.later)
@@ -683,7 +684,7 @@ class _Backward(ABC):
         self.engine.scan([*before, *self.stages(operands(self.h_start), d), *last], chunk.first)
 
     def operands(self, chunk: Chunk) -> Callable[[Any], list[Operand]]:
-        """The operands z r n h' rn, x's products and biases for a chunk, by where h' stands."""
+        """A function from the rows of h' to a chunk's operands z r n h' rn, x's products and biases."""
         call, engine, H = self.call, self.engine, self.call.H
         if self.state is not None:
             self.taken = self.state.masked_before(chunk, self.h_wrapped, self.h_start)
@@ -697,7 +698,7 @@ class _Backward(ABC):
         return lambda rows: [self.gates, Operand(rows, 1, "before"), recurrent, rebuilt, self.bias]
 
     def recurrent_product(self, chunk: Chunk, R_candidate_T: Any) -> Operand:
-        """The candidate's recurrent product: as the forward kept it, or made again where a slope reads it."""
+        """The candidate's recurrent product: kept by the forward, or rebuilt if a slope needs it."""
         if self.kept is not None:
             return Operand(self.engine.wrap(self.kept))
         if not self.reads_recurrent_product():
@@ -710,13 +711,13 @@ class _Backward(ABC):
         return self.rebuild
 
     def taken_before(self, chunk: Chunk) -> Any:
-        """For each row of the chunk what R took of the state before."""
+        """For each row of the chunk, the previous state as R multiplied it."""
         if self.taken is not None:
             return self.taken
         return self.direction.timeline.previous(self.h_rows, self.h0, chunk)
 
     def add_recurrent_weight(self, name: str, d: Any, chunk: Chunk) -> None:
-        """Add the chunk's part to the gradient of a weight that multiplies h'."""
+        """Add the chunk's share to the gradient of a weight that multiplies h'."""
         if self.taken is not None:
             self.sums.add_weight(name, d, self.taken)
             return
@@ -725,10 +726,11 @@ class _Backward(ABC):
 
 
 class _BackwardResetAfter(_Backward):
-    """The reset gate behind the candidate's product: one product a step, of a, b and c r at once.
+    """The reset gate after the candidate's product: one product per step, of a, b and c r at once.
 
-    The cotangents' columns are c a b (c r), or c b a (c r) as the weights have it: the first three are the
-    input side's, the last three the recurrent side's. Rolled by H, the order c a b is the kernels' a b c.
+    The columns of the cotangents are c a b (c r), or c b a (c r), in the order of the weights. The first
+    three are the input side's, the last three the recurrent side's. Rolled by H, the order c a b is the
+    kernels' a b c.
     """
 
     blocks = 4
@@ -783,7 +785,7 @@ class _BackwardResetAfter(_Backward):
 
 
 class _BackwardResetBefore(_Backward):
-    """The reset gate in front of the candidate's product: two products a step; the columns are a b c."""
+    """The reset gate before the candidate's product: two products per step; the columns are a b c."""
 
     blocks = 3
 
@@ -870,7 +872,7 @@ class GRUCellForward(NamedTuple):
 
 
 class GRUCellGrads(NamedTuple):
-    """What `gru_cell_grad` returns: a gradient each, None where it was not asked for.
+    """What `gru_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
@@ -900,7 +902,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
 ) -> GRUCellForward:
-    """One step of `gru`, for loops of one's own.
+    """One step of `gru`, for your own loops.
 
     Parameters
     ----------
@@ -918,14 +920,14 @@ def gru_cell(
     Returns
     -------
     GRUCellForward
-        ``(H_next, zrh)``; zrh is what `gru_cell_grad` takes.
+        ``(H_next, zrh)``; `gru_cell_grad` takes zrh.
 
     Raises
     ------
     ValueError
-        For a shape or an attribute out of its rule.
+        For an invalid shape or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -951,7 +953,7 @@ _CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "zrh", "grad_H", "sample_weight")
 def _compute_cell(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> GRUCellForward:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     out = _STEP.compute(operator, arrays, recorder, **options)
     return GRUCellForward(out.H_t[0, ...], out.zrh[0, 0, ...])
 
@@ -979,35 +981,35 @@ def gru_cell_grad(
     Parameters
     ----------
     X, H, W, R, B
-        As `gru_cell` was given them.
+        The arguments of `gru_cell`.
     zrh : array, shape (N, 3H)
         As `gru_cell` returned it.
     grad_H : array, shape (N, H), optional
-        Cotangent of H_next; zero where left out.
+        Cotangent of H_next; zero by default.
     activations, activation_alpha, activation_beta, clip, linear_before_reset
-        As `gru_cell` was given them.
+        The arguments of `gru_cell`.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sample of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N,), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sample separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N,); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sample's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sample's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
-        Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for
-        the others is left out.
+        Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for the
+        others is skipped.
 
     Returns
     -------
     GRUCellGrads
-        ``(dX, dH, dW, dR, dB)``, None where not asked for; the equations are those of `gru_grad`.
+        ``(dX, dH, dW, dR, dB)``, None for those not asked for; the equations are those of `gru_grad`.
 
     Raises
     ------
     ValueError
-        For a shape, an attribute or a name out of its rule.
+        For an invalid shape, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -1032,7 +1034,7 @@ def gru_cell_grad(
 def _compute_cell_gradient(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> GRUCellGrads:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     return GRUCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
 
 

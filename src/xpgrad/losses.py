@@ -43,25 +43,24 @@ def softmax_cross_entropy(
 
         \ell = \sum_j w_j t_j (\log \sum_k e^{x_k - m} - (x_j - m)), \qquad m = \max_k x_k
 
-    t is the target distribution: 1 for the label and 0 for all other classes, or the given probabilities;
-    smoothed by s, it is (1 - s) t + s / C. w are the class weights.
+    t is the target distribution: 1 for the label and 0 for the other classes, or the given probabilities.
+    Smoothing by s makes it (1 - s) t + s / C. w are the class weights.
 
     Parameters
     ----------
     X : array, shape (N, C, ...) or (C,)
-        Logits, their classes along axis 1; a single sample has no other axis. float32 or float64; float16 and
-        bfloat16 where the namespace has them, computed in float32.
+        Logits with the classes along axis 1; a single sample has only that axis. float32 or float64; float16
+        and bfloat16 if the namespace has them, computed in float32.
     labels : array
-        Of an integer dtype: each sample's class, 0 to C - 1, of X's shape without the classes. Of X's dtype:
-        the probabilities of all classes, of X's shape.
+        With an integer dtype: the class of each sample, 0 to C - 1, of X's shape without the class axis. With
+        X's dtype: the probabilities of all classes, of X's shape.
     weights : array, shape (C,), optional
         A weight for each class.
     ignore_index : int, optional
-        A label whose samples do not count: loss and gradient are 0 there, whatever X holds. Only for class
-        numbers.
+        A label whose samples are ignored: their loss and gradient are 0 for any X. Only for class numbers.
     reduction : {"mean", "sum", "none"}
-        What is returned of the samples' losses. The mean of class numbers is weighted by the labels' weights;
-        that of probabilities is over all samples.
+        How the samples' losses are combined. With class numbers the mean is weighted by the labels' weights;
+        with probabilities it is over all samples.
     label_smoothing : float
         The s above, 0 to 1.
     out : array, optional
@@ -114,13 +113,13 @@ def softmax_cross_entropy_grad(
     label_smoothing: float = 0.0,
     out: Any = None,
 ) -> Any:
-    r"""Gradient of `softmax_cross_entropy` by the logits.
+    r"""Gradient of `softmax_cross_entropy` with respect to the logits.
 
     .. math::
 
         dx_j = d \cdot (y_j \sum_k w_k t_k - w_j t_j), \qquad y = \mathrm{softmax}(x)
 
-    d is the sample's cotangent: that of the loss, for the mean divided by what the mean divides by.
+    d is the sample's cotangent: the cotangent of the loss, with "mean" divided by the mean's divisor.
 
     Parameters
     ----------
@@ -135,12 +134,12 @@ def softmax_cross_entropy_grad(
     label_smoothing : float
         As in `softmax_cross_entropy`.
     out : array, optional
-        Where to put the result, an array of its shape and dtype; it may be the very array X.
+        Array for the result, of its shape and dtype; it may be X.
 
     Returns
     -------
     array, shape (N, C, ...) or (C,)
-        dX, the cotangent of the logits, of X's shape and dtype: the only array of that size that is made.
+        dX, the cotangent of the logits, of X's shape and dtype. No other array of that size is allocated.
 
     Raises
     ------
@@ -234,7 +233,7 @@ class _CrossEntropy:
             self.label = self.counts = None
 
     def _take_numbers(self, labels: Any, ignore_index: Any) -> None:
-        """Labels by class number: which of them count, and no other number than a class among those."""
+        """Labels by class number: which of them count; checks that those are classes."""
         xp, computation = self.xp, self.computation
         N, C, rest = self.rows
         label = computation.reshape(computation.lift_integers(labels), (N, 1, rest))
@@ -255,7 +254,7 @@ class _CrossEntropy:
         try:
             low, high = int(self.xp.min(label)), int(self.xp.max(label))
         except RuntimeError:
-            return  # a transformation or a tracer follows the call: there is no number to look at
+            return  # under a transformation or a tracer there are no values to check
         if low < 0 or high >= self.classes:
             raise ValueError(
                 f"{self.operator}: labels has {low if low < 0 else high}, expected classes 0 to "
@@ -263,7 +262,7 @@ class _CrossEntropy:
             )
 
     def _denominator(self) -> Any:
-        """What the mean divides by: the weights of the labels that count, or the number of samples."""
+        """The mean's divisor: the sum of weights of the labels that count, or the number of samples."""
         xp, (N, _, rest) = self.xp, self.rows
         one = xp.ones((1, 1, 1), dtype=self.x.dtype, device=device(self.x))
         if self.label is None or (self.weight is None and self.counts is None):
@@ -298,7 +297,7 @@ class _CrossEntropy:
         return total / self._denominator() if self.reduction == "mean" else total
 
     def gradient(self, dY: Any, out: Any) -> Any:
-        """The logits' cotangent, for that of the loss."""
+        """The cotangent of the logits from that of the loss."""
         with self.engine.quiet():
             d = self._row_cotangent(dY)
         if self.label is None:
@@ -347,15 +346,15 @@ def binary_cross_entropy_with_logits(
     Parameters
     ----------
     X : array, shape (...)
-        Logits. float32 or float64; float16 and bfloat16 where the namespace has them, computed in float32.
+        Logits. float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32.
     targets : array, shape (...)
         The t above, the probabilities of yes.
     weight : array, optional
-        The w above, of a shape that broadcasts to X's; 1 where left out.
+        The w above, of a shape that broadcasts to X's; 1 by default.
     pos_weight : array, optional
-        The p above, of a shape that broadcasts to X's: for one of each class of an (N, C) input (C,).
+        The p above, of a shape that broadcasts to X's; (C,) gives one per class of an (N, C) input.
     reduction : {"mean", "sum", "none"}
-        What is returned of the elements' losses.
+        How the elements' losses are combined.
     out : array, optional
         Where to put the result, an array of its shape and dtype.
 
@@ -397,7 +396,7 @@ def binary_cross_entropy_with_logits(
     losses = computation.engine.elementwise(_BINARY_FORMULA, lifted)
     xp = computation.xp
     with computation.engine.quiet():
-        # with an axis kept: NumPy would make a scalar
+        # keep an axis: NumPy would return a scalar
         total = xp.sum(xp.reshape(losses, (-1,)), axis=0, keepdims=True)
         loss = xp.reshape(total / math.prod(X.shape) if reduction == "mean" else total, ())
     check_arrays(operator, {"X": X, "out": out})
@@ -415,13 +414,13 @@ def binary_cross_entropy_with_logits_grad(
     reduction: str = "mean",
     out: Any = None,
 ) -> Any:
-    r"""Gradient of `binary_cross_entropy_with_logits` by the logits.
+    r"""Gradient of `binary_cross_entropy_with_logits` with respect to the logits.
 
     .. math::
 
         dx = d \cdot w ((1 - t) \sigma(x) - p t \sigma(-x))
 
-    d is the element's cotangent: that of the loss, for the mean divided by the number of elements.
+    d is the element's cotangent: the cotangent of the loss, with "mean" divided by the number of elements.
 
     Parameters
     ----------
@@ -432,7 +431,7 @@ def binary_cross_entropy_with_logits_grad(
     reduction : {"mean", "sum", "none"}
         As in `binary_cross_entropy_with_logits`.
     out : array, optional
-        Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------

@@ -11,14 +11,14 @@ tanh), and z the gates' pre-activations, in the operators' order i o f c::
                                              h = o h(c)
 
 x is the step's input, h' and c' the states before it, b the sum of both biases, P the peepholes; `clip`
-bounds the z. Backwards, a name with d in front is the cotangent of that name::
+bounds the z. In the backward pass dx is the cotangent of x, and so on::
 
-    dh += what came from the step after      do = dh h(c)    dz_o = f'(z_o) do
+    dh += the cotangent from the step after      do = dh h(c)    dz_o = f'(z_o) do
     dc += dh o h'(c) + P_o dz_o
     di = dc g    df = dc c'    dg = dc i     dz = the activation's slope times each
     dc' = dc f + P_i dz_i + P_f dz_f         dh' = R^T dz
 
-Everything else needs no recurrence: W x before the loop, and after it dX = dZ W, dW = dZ^T X,
+The rest needs no recurrence: W x is computed before the loop, and after it dX = dZ W, dW = dZ^T X,
 dR = dZ^T H', db = the sum of dZ, for all steps at once.
 
 References
@@ -58,7 +58,7 @@ _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P", "S")
 
 
 class LSTMForward(NamedTuple):
-    """What `lstm` returns; the last two are what `lstm_grad` needs besides.
+    """What `lstm` returns. `lstm_grad` also needs the last two.
 
     Parameters
     ----------
@@ -80,14 +80,15 @@ class LSTMForward(NamedTuple):
 
 
 class LSTMGrads(NamedTuple):
-    """What `lstm_grad` returns: a gradient each, None where it was not asked for.
+    """What `lstm_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB, dP, dS : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H), (D, 3H), (D, proj, H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
+        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
+        (N, D).
     dH0, dC0 : array, shape (D, N, H)
         Of the initial states.
     """
@@ -115,10 +116,7 @@ def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
 
 
 def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
-    """What a pullback takes as the activation's input.
-
-    The pre-activation where it was rebuilt, else the output, which tells as much.
-    """
+    """The rebuilt pre-activation, or else the output, which determines the slope as well."""
     if z is None:
         return y
     return _pre_activation(xp, z, b, p, c)
@@ -132,7 +130,7 @@ def _lstm_step(
 ) -> tuple:  # fmt: skip
     """Gates i o f c, cell state, output; z are the input products, r the recurrent ones.
 
-    `kept` is the share of the old cell state that zoneout keeps, behind the step.
+    `kept` is the share of the old cell state that zoneout keeps after the step.
     """
     i = f_value(xp, clip_value(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), f_alpha, f_beta)
     if input_forget:
@@ -152,7 +150,7 @@ def _lstm_made(
     xp: Any, i: Any, o: Any, f: Any, g: Any, c: Any, c_prev: Any, kept: Any,
     *, h_value: Any, h_alpha: Any, h_beta: Any,
 ) -> tuple:  # fmt: skip
-    """Cell state and output as the step's gates made them, in front of zoneout and projection."""
+    """Cell state and output of the step's gates, before zoneout and projection."""
     if kept is not None:
         c = f * c_prev + i * g
     return c, o * h_value(xp, c, h_alpha, h_beta)
@@ -165,11 +163,11 @@ def _lstm_step_pullback(
     *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any,
     h_value: Any, h_pullback: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any, full: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents of the pre-activations i o f c, and of the cell state before.
+    """Cotangents of the pre-activations i o f c, and of the previous cell state.
 
-    dy and dc_all are the outputs' own cotangents, dh and dc what the step after passed back; the z, where
-    clip or an activation asks for them, are the gates' products. `full` tells whether the peepholes pass a
-    cotangent to the cell state. `kept` is the share of it that zoneout keeps.
+    dy and dc_all are the cotangents of the outputs; dh and dc come from the step after. The z are the gates'
+    products, rebuilt if clip or an activation needs them. With `full` the peepholes pass a cotangent to the
+    cell state. `kept` is the share of the cell state that zoneout keeps.
     """
     if dy is not None:
         dh = dh + dy
@@ -190,7 +188,7 @@ def _lstm_step_pullback(
     dg = clip_pullback(xp, g_pullback(xp, dc * i, xg, g, g_alpha, g_beta), xg, clip)
     dc_prev = dc * f
     if input_forget:
-        # f = 1 - i, so its cotangent folds into i's, and its own weights have none
+        # f = 1 - i: its cotangent goes to i, and its own weights have gradient zero
         di = clip_pullback(xp, f_pullback(xp, dc * (g - c_prev), xi, i, f_alpha, f_beta), xi, clip)
         df = xp.zeros_like(di)
     else:
@@ -231,7 +229,7 @@ def lstm(
     zoneout_h: Any = None,
     zoneout_c: Any = None,
 ) -> LSTMForward:
-    r"""Long short-term memory over sequences, with everything that its gradient needs.
+    r"""Long short-term memory over sequences; it also returns what its gradient needs.
 
     .. math::
 
@@ -242,16 +240,16 @@ def lstm(
         o &= f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
         h_t &= o \odot h(c_t)
 
-    With a projection h_t is S (o ⊙ h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`: H_all, H_t, initial_h
-    and the last axis of R have the width proj then, the cell state keeps H. With zoneout a share z of the old
-    states stays behind each step, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and so for h; h_t is made of c_t before that.
-    With a mask R takes m ⊙ h_{t-1}.
+    With a projection h_t is S (o ⊙ h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`. H_all, H_t, initial_h
+    and the last axis of R then have the width proj; the cell state keeps H. With zoneout each step keeps a
+    share z of the old cell state, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and likewise of h; h_t is computed from c_t
+    before zoneout. With a mask R multiplies m ⊙ h_{t-1}.
 
     Parameters
     ----------
     X : array, shape (T, N, I)
-        Input: time, batch, features. float32 or float64; float16 and bfloat16 where the namespace has
-        them, with states and sums in float32. All arrays share namespace, dtype and device.
+        Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, with
+        states and sums in float32. All arrays share namespace, dtype and device.
     W : array, shape (D, 4H, I)
         Input weights, gates in the order i o f c. D is 2 for ``direction="bidirectional"``, else 1.
     R : array, shape (D, 4H, H)
@@ -259,10 +257,10 @@ def lstm(
     B : array, shape (D, 8H), optional
         Input biases, then recurrence biases.
     sequence_lens : sequence of int or integer array, shape (N,), optional
-        Each sequence's length, 0 to T, an array of any namespace. Past its end the outputs are 0, and what
-        the input holds there, NaN too, has no effect. A reverse direction starts at each sequence's own end.
+        The length of each sequence, 0 to T; an array may be of any namespace. Past its end the outputs are 0,
+        and the input has no effect, not even NaN. A reverse direction starts at each sequence's own end.
     initial_h, initial_c : array, shape (D, N, H), optional
-        States before the first step; zeros where left out.
+        States before the first step; zeros by default.
     P : array, shape (D, 3H), optional
         Peephole weights, in the order i o f.
     direction : {"forward", "reverse", "bidirectional"}
@@ -270,7 +268,7 @@ def lstm(
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
-        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
     clip : float, optional
         Bounds every gate's pre-activation to -clip .. clip.
     input_forget : bool
@@ -280,24 +278,24 @@ def lstm(
     S : array, shape (D, proj, H), optional
         Projection of the output.
     recurrent_mask : array, shape (D, N, H or proj), optional
-        Multiplies the state on its way into R, the same at every step: recurrent dropout. Whoever draws it
-        scales it. It has no gradient, nor have the next two.
+        Multiplies the state before the product with R, the same at every step: recurrent dropout. The caller
+        scales it. It has no gradient; nor do the next two.
     zoneout_h, zoneout_c : array, shapes (T, D, N, H or proj), (T, D, N, H), optional
-        Share of the old state that stays, 0 to 1: drawn masks of 0 and 1 in training, their expectation
-        otherwise.
+        Share of the old state that each step keeps, 0 to 1: random masks of 0 and 1 in training, their
+        expectation otherwise.
 
     Returns
     -------
     LSTMForward
-        ``(H_all, H_t, C_t, C_all, iofc)``. C_all and iofc, with H_all, are what `lstm_grad` takes; they
-        hold 5H numbers a step and sequence.
+        ``(H_all, H_t, C_t, C_all, iofc)``. `lstm_grad` takes H_all, C_all and iofc; the last two hold 5H
+        numbers per step and sequence.
 
     Raises
     ------
     ValueError
-        For a shape, a length or an attribute out of its rule.
+        For an invalid shape, length or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -330,7 +328,7 @@ def lstm(
 
 
 def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> LSTMForward:
-    """`arrays` are lstm's, in its order, with those left out as None."""
+    """`arrays` are lstm's, in its order; omitted ones are None."""
     return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
 
 
@@ -342,7 +340,7 @@ def _compute_forward(
     input_forget: bool,
     **attributes: Any,
 ) -> LSTMForward:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
     call = RecurrentCall(
         operator, 4, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
@@ -400,7 +398,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
 
 
 def _kept(call: RecurrentCall, direction: Direction) -> Operand:
-    """The share of the old cell state that stays."""
+    """The share of the old cell state that zoneout keeps."""
     kept = call.rows("zoneout_c", direction)
     return Operand(None if kept is None else call.engine.wrap(kept))
 
@@ -446,7 +444,7 @@ def lstm_grad(
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> LSTMGrads:
-    r"""Gradient of `lstm`: cotangents of its outputs to gradients of its arguments.
+    r"""Gradient of `lstm`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
 
@@ -458,52 +456,52 @@ def lstm_grad(
         dc_{t-1} &= dc_t \odot f + P_i \odot dz_i + P_f \odot dz_f, \quad dh_{t-1} = R^T dz \\
         dX &= dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad db = \textstyle\sum dZ
 
-    With a projection the step's output has the cotangent S^T dh, and dS is the sum of dh y^T over steps and
-    samples, y = o ⊙ h(c). Zoneout passes z ⊙ dc and z ⊙ dh to the states before, and the rest to the step. A
-    mask multiplies R^T dz, and H_{-1} in dR.
+    With a projection the step's output y = o ⊙ h(c) has the cotangent S^T dh, and dS is the sum of dh y^T
+    over steps and samples. Zoneout passes z ⊙ dc and z ⊙ dh to the previous states, and the rest to the step.
+    A mask multiplies R^T dz, and H_{-1} in dR.
 
     Parameters
     ----------
     X, W, R, B, sequence_lens, initial_h, initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c
-        As `lstm` was given them.
+        The arguments of `lstm`.
     H_all, C_all, iofc : array, shapes (T, D, N, H), (T, D, N, H), (T, D, N, 4H)
-        As `lstm`, or any other forward with ONNX's meaning, returned them: the gradient is a function of
-        these arrays. The pre-activations are rebuilt from them only where slopes can't be told from the
-        gates: with `clip`, and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
+        Results of `lstm` or of any other forward with ONNX's meaning. The gradient is a function of these
+        arrays. The pre-activations are rebuilt from them only if the gates do not determine the slopes: with
+        `clip`, and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
     grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero where left out, as the next two. Ignored past a sequence's end.
+        Cotangent of H_all; zero by default, like the next two. Ignored past a sequence's end.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
         Cotangents of the final states.
     grad_C_all : array, shape (T, D, N, H), optional
         Cotangent of C_all. Ignored past a sequence's end.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
-        As `lstm` was given them.
+        The arguments of `lstm`.
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` drops the path from the peepholes into the cell
         state, as ONNX Runtime's LSTMGrad does.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h", "initial_c", "P",
-        "S"; all by default, "P" where P is given and "S" where S is. The work for the others is left out.
+        "S"; all by default, "P" and "S" only if P and S are given. The work for the others is skipped.
 
     Returns
     -------
     LSTMGrads
-        ``(dX, dW, dR, dB, dH0, dC0, dP, dS)``, None where not asked for. Arguments that were left out have a
+        ``(dX, dW, dR, dB, dH0, dC0, dP, dS)``, None for those not asked for. Omitted arguments have a
         gradient too: dB is the gradient at a zero bias.
 
     Raises
     ------
     ValueError
-        For a shape, a length, an attribute or a name out of its rule.
+        For an invalid shape, length, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -512,7 +510,7 @@ def lstm_grad(
 
     Notes
     -----
-    The kernel's contract is ONNX Runtime's LSTMGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
+    The contract is ONNX Runtime's LSTMGrad, completed. Slopes at kinks are PyTorch's; `clip` passes
     the cotangent at its bounds.
 
     Examples
@@ -552,7 +550,7 @@ def _compute_backward(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, input_forget: bool,
     peephole: str, per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
 ) -> LSTMGrads:  # fmt: skip
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
     check_choice(operator, "peephole", peephole, ("full", "truncated"))
     call = RecurrentCall(
@@ -587,18 +585,18 @@ def _backward_direction(
     grads: dict[str, Any] = {name: sums[name] for name in ("W", "R", "P", "S") if name in wanted}
     if "X" in wanted:
         grads["X"] = sums.input_rows()
-    if "B" in wanted:  # of input and recurrence biases, which are added: the same for both
+    if "B" in wanted:  # input and recurrence biases are added, so their gradients are equal
         grads["B"] = call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
     return grads | back.initial_gradients()
 
 
 class _Backward:
-    """The backward loop of one direction: what it reads, and the cotangents that it carries.
+    """The backward loop of one direction: its operands, and the cotangents that it carries.
 
     Parameters
     ----------
     call, direction
-        The call, and which direction of it.
+        The call, and one direction of it.
     sums : GradientSums
         Takes the gradients of input and parameters.
     formula : Formula
@@ -619,12 +617,12 @@ class _Backward:
             formula,
         )
         self.state, self.kept = state_backward(call, direction, sums), _kept(call, direction)
-        self.rebuild = call.needs_pre_activations(direction.activations[:2])  # f and g; h has its input, C
+        self.rebuild = call.needs_pre_activations(direction.activations[:2])  # f and g; the input of h is C
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
         self.h_rows: Any = call.rows("H_all", direction) if self.rebuild or "R" in wanted else None
         self.h0, self.c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
         self.c_rows, self.c_start = engine.wrap(call.rows("C_all", direction)), engine.wrap(self.c0)
-        self.h_before: Any = None  # of a chunk, where a mask makes it another than the states
+        self.h_before: Any = None  # of a chunk; only set if a mask makes it differ from the states
         self.dc = engine.carry(call.initial("grad_C_t", direction))
         self.R = engine.loop_weight(call.part("R", direction), call.T)
         dc_all = call.rows("grad_C_all", direction)
@@ -651,7 +649,7 @@ class _Backward:
         ]
 
     def loop(self, chunk: Chunk, dz: Any) -> None:
-        """Write the cotangents of the chunk's pre-activations to dz, and carry those of the states on."""
+        """Write the cotangents of the chunk's pre-activations to dz, and update those of the states."""
         engine, order, state = self.call.engine, self.call.order, self.state
         if state is not None and self.h_rows is not None:
             h_start = engine.wrap(self.h0)
@@ -679,7 +677,7 @@ class _Backward:
         engine.scan([*pullback(self.c_start), *to_initial], chunk.first)
 
     def made_again(self, c_prev: Operand) -> list:
-        """The stage that makes anew what zoneout and projection have hidden, for the gradients of P and S."""
+        """The stage that recomputes values hidden by zoneout and projection, for the gradients of P and S."""
         hidden = {"P": self.kept.rows is not None, "S": True}  # the cell state, the output
         if not any(name in self.wanted and hidden[name] for name in hidden):
             return []
@@ -696,7 +694,7 @@ class _Backward:
         ]
 
     def add(self, chunk: Chunk, d: Any) -> None:
-        """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
+        """Add the chunk's share, from its cotangents d, to the gradients of input and parameters."""
         wanted, H, sums = self.wanted, self.call.H, self.sums
         if "X" in wanted:
             sums.add_input(chunk, d, self.call.part("W", self.direction))
@@ -720,7 +718,7 @@ class _Backward:
             sums.add_dots("P", [*zip(own, seen, strict=True)])
 
     def made(self, name: str, chunk: Chunk) -> Any:
-        """The chunk's rows of what `made_again` put down for that gradient."""
+        """The chunk's rows that `made_again` wrote for that gradient."""
         return self.call.engine.array(self.sums.scratch(f"made {name}", self.call.H))[: chunk.rows, :]
 
     def initial_gradients(self) -> dict[str, Any]:
@@ -765,7 +763,7 @@ class LSTMCellForward(NamedTuple):
 
 
 class LSTMCellGrads(NamedTuple):
-    """What `lstm_cell_grad` returns: a gradient each, None where it was not asked for.
+    """What `lstm_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
@@ -799,7 +797,7 @@ def lstm_cell(
     clip: float | None = None,
     input_forget: bool = False,
 ) -> LSTMCellForward:
-    """One step of `lstm`, for loops of one's own.
+    """One step of `lstm`, for your own loops.
 
     Parameters
     ----------
@@ -819,14 +817,14 @@ def lstm_cell(
     Returns
     -------
     LSTMCellForward
-        ``(H_next, C_next, iofc)``; C_next and iofc are what `lstm_cell_grad` takes.
+        ``(H_next, C_next, iofc)``; `lstm_cell_grad` takes C_next and iofc.
 
     Raises
     ------
     ValueError
-        For a shape or an attribute out of its rule.
+        For an invalid shape or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -852,7 +850,7 @@ _CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "C_next", "iofc", "grad_H", "grad_C
 def _compute_cell(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> LSTMCellForward:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     out = _STEP.compute(operator, arrays, recorder, **options)
     return LSTMCellForward(out.H_t[0, ...], out.C_t[0, ...], out.iofc[0, 0, ...])
 
@@ -885,37 +883,37 @@ def lstm_cell_grad(
     Parameters
     ----------
     X, H, C, W, R, B, P
-        As `lstm_cell` was given them.
+        The arguments of `lstm_cell`.
     C_next, iofc : array, shapes (N, H), (N, 4H)
-        As `lstm_cell` returned them.
+        Results of `lstm_cell`.
     grad_H, grad_C : array, shape (N, H), optional
-        Cotangents of H_next and C_next; zero where left out.
+        Cotangents of H_next and C_next; zero by default.
     activations, activation_alpha, activation_beta, clip, input_forget
-        As `lstm_cell` was given them.
+        The arguments of `lstm_cell`.
     peephole : {"full", "truncated"}
-        See `lstm_grad`, whose equations these are.
+        See `lstm_grad`; the equations are the same.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sample of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N,), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sample separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N,); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sample's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sample's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "C", "W", "R", "B", "P"; all by default, "P"
-        where P is given. The work for the others is left out.
+        only if P is given. The work for the others is skipped.
 
     Returns
     -------
     LSTMCellGrads
-        ``(dX, dH, dC, dW, dR, dB, dP)``, None where not asked for.
+        ``(dX, dH, dC, dW, dR, dB, dP)``, None for those not asked for.
 
     Raises
     ------
     ValueError
-        For a shape, an attribute or a name out of its rule.
+        For an invalid shape, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -943,7 +941,7 @@ def lstm_cell_grad(
 def _compute_cell_gradient(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> LSTMCellGrads:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     return LSTMCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
 
 

@@ -1,7 +1,7 @@
-"""Gradients as operation objects, as a compiler's intermediate representation has them.
+"""Gradients as operation objects, as in a compiler's intermediate representation.
 
-An operation names its result, its inputs and which gradient it is; it can be checked, printed and called.
-Calling it computes that one gradient and nothing else.
+An operation names its result, its inputs and its gradient. It can be checked, printed and called. A call
+computes that one gradient and nothing else.
 
 References
 ----------
@@ -25,7 +25,7 @@ _TYPES = {"Float16": "float16", "BFloat16": "bfloat16", "Float32": "float32", "F
 
 
 class Validation(tuple[str, ...]):
-    """What is wrong with an operation, a sentence each; true where nothing is."""
+    """The errors of an operation, one sentence each; true if there are none."""
 
     __slots__ = ()
 
@@ -63,8 +63,8 @@ class GradOperation:
     output_type: str
     output_shape: tuple[int, ...]
 
-    # Of the whole class: its name in print, its inputs by number and the kernel's names of them, the kernel's
-    # operator, how many gates, and which weights a gradient depends on (those of "" serve the rest).
+    # For the whole class: its printed name, its inputs by number with the kernel's names, the kernel's
+    # operator, the number of gates, and the weights that each gradient depends on ("" is the default).
     operation: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     kernel_names: ClassVar[tuple[str, ...]]
@@ -81,7 +81,7 @@ class GradOperation:
         Returns
         -------
         Validation
-            True where nothing is wrong; else, as a tuple and in print, what is.
+            True if nothing is wrong; otherwise the errors, as a tuple and when printed.
         """
         problems = [*self._wrong_numbers(), *self._wrong_shape()]
         if self.output_type not in _TYPES:
@@ -133,7 +133,7 @@ class GradOperation:
 
     @property
     def input_name(self) -> str:
-        """The input whose gradient this is."""
+        """The input that this is the gradient of."""
         return self.inputs[self.input_index]
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class GradOperation:
         )
 
     def _before(self, arrays: dict[str, Any], optional: dict[str, Any]) -> None:
-        """Raise ValueError for an operation that is not valid, TypeError for what is no array or missing."""
+        """Raise ValueError for an invalid operation, TypeError for a missing array or a non-array."""
         validation = self.validate()
         if not validation:
             raise ValueError(str(validation))
@@ -154,7 +154,7 @@ class GradOperation:
         check_arrays(self.operation, arrays | optional)
 
     def _checked(self, result: Any) -> Any:
-        """The result, which must be what the operation declares."""
+        """The result; it must match the operation's declaration."""
         if tuple(result.shape) != self.output_shape:
             raise ValueError(
                 f"{self.operation}: the gradient of {self.input_name} has shape {tuple(result.shape)}, "
@@ -178,7 +178,7 @@ class GradOperation:
         return convert(self.operator, {"weight_ih": gates.T}, "torch", "onnx")["W"].T
 
     def _weights_to_onnx(self, W_ih: Any, W_hh: Any) -> tuple[Any, Any]:
-        """The kernel's W and R; those that this gradient does not depend on stay in their order."""
+        """The kernel's W and R; those that this gradient does not depend on are not reordered."""
         torch = {"weight_ih": W_ih, "weight_hh": W_hh}
         used = self.weights_used.get(self.input_name, self.weights_used[""])
         onnx = convert(self.operator, {name: torch[name] for name in used}, "torch", "onnx")
@@ -338,7 +338,7 @@ class GradGRUCellInputOp(GradOperation):
     kernel_names: ClassVar[tuple[str, ...]] = ("X", "H", "W", "R", "B", "B")
     operator: ClassVar[str] = "gru"
     gates: ClassVar[int] = 3
-    # the reset gate's slope takes the recurrent product
+    # the reset gate's cotangent needs the recurrent product
     weights_used: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("weight_ih", "weight_hh"),
         "": ("weight_hh",),

@@ -4,13 +4,13 @@ One step, with f the activation (by default tanh)::
 
     z = W x + R h' + b        h = f(z)
 
-x is the step's input, h' the state before it, b the sum of both biases; `clip` bounds z. Backwards, a name
-with d in front is the cotangent of that name::
+x is the step's input, h' the state before it, b the sum of both biases; `clip` bounds z. In the backward pass
+dx is the cotangent of x, and so on::
 
-    dh += what came from the step after        dz = f'(z) dh        dh' = R^T dz
+    dh += the cotangent from the step after        dz = f'(z) dh        dh' = R^T dz
 
-Everything else needs no recurrence: W x before the loop, and after it dX = dZ W, dW = dZ^T X, dR = dZ^T H',
-db = the sum of dZ, for all steps at once.
+The rest needs no recurrence: W x is computed before the loop, and after it dX = dZ W, dW = dZ^T X, dR = dZ^T
+H', db = the sum of dZ, for all steps at once.
 
 References
 ----------
@@ -44,7 +44,7 @@ _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
 class RNNForward(NamedTuple):
-    """What `rnn` returns; the first is what `rnn_grad` needs.
+    """What `rnn` returns. `rnn_grad` needs the first.
 
     Parameters
     ----------
@@ -59,14 +59,15 @@ class RNNForward(NamedTuple):
 
 
 class RNNGrads(NamedTuple):
-    """What `rnn_grad` returns: a gradient each, None where it was not asked for.
+    """What `rnn_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB : array, shapes (D, H, I), (D, H, H), (D, 2H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
+        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
+        (N, D).
     dH0 : array, shape (D, N, H)
         Of the initial state.
     """
@@ -99,8 +100,8 @@ def _rnn_step_pullback(
 ) -> tuple:  # fmt: skip
     """Cotangent of the pre-activation.
 
-    dy is the output's own cotangent, dh what the step after passed back; z, where clip or the activation asks
-    for it, is the sum of both products, else the output tells as much.
+    dy is the cotangent of the output, dh comes from the step after. z is the sum of both products, rebuilt if
+    clip or the activation needs it; otherwise the output determines the slope.
     """
     if dy is not None:
         dh = dh + dy
@@ -126,15 +127,15 @@ def rnn(
     clip: float | None = None,
     layout: int = 0,
 ) -> RNNForward:
-    r"""Plain recurrent network over sequences, with everything that its gradient needs.
+    r"""Plain recurrent network over sequences; its result is all that its gradient needs.
 
     .. math:: h_t = f(W x_t + R h_{t-1} + b)
 
     Parameters
     ----------
     X : array, shape (T, N, I)
-        Input: time, batch, features. float32 or float64; float16 and bfloat16 where the namespace has
-        them, with states and sums in float32. All arrays share namespace, dtype and device.
+        Input: time, batch, features. float32 or float64; float16 and bfloat16 if the namespace has them, with
+        states and sums in float32. All arrays share namespace, dtype and device.
     W : array, shape (D, H, I)
         Input weights. D is 2 for ``direction="bidirectional"``, else 1.
     R : array, shape (D, H, H)
@@ -142,16 +143,16 @@ def rnn(
     B : array, shape (D, 2H), optional
         Input biases, then recurrence biases; b is their sum.
     sequence_lens : sequence of int or integer array, shape (N,), optional
-        Each sequence's length, 0 to T. Past its end the outputs are 0, and what the input holds there,
-        NaN too, has no effect. A reverse direction starts at each sequence's own end.
+        The length of each sequence, 0 to T. Past its end the outputs are 0, and the input has no effect, not
+        even NaN. A reverse direction starts at each sequence's own end.
     initial_h : array, shape (D, N, H), optional
-        State before the first step; zeros where left out.
+        State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
         How time runs.
     activations : list of str, optional
         ONNX's name of f for each direction; ``["Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
-        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
     clip : float, optional
         Bounds the pre-activations to -clip .. clip.
     layout : {0, 1}
@@ -160,14 +161,14 @@ def rnn(
     Returns
     -------
     RNNForward
-        ``(H_all, H_t)``. H_all is what `rnn_grad` takes: H numbers a step and sequence.
+        ``(H_all, H_t)``. `rnn_grad` takes H_all: H numbers per step and sequence.
 
     Raises
     ------
     ValueError
-        For a shape, a length or an attribute out of its rule.
+        For an invalid shape, length or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -197,14 +198,14 @@ def rnn(
 
 
 def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> RNNForward:
-    """`arrays` are rnn's, in its order, with those left out as None."""
+    """`arrays` are rnn's, in its order; omitted ones are None."""
     return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
 
 
 def _compute_forward(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **attributes: Any
 ) -> RNNForward:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     call = RecurrentCall(
         operator, 1, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
     )
@@ -263,7 +264,7 @@ def rnn_grad(
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> RNNGrads:
-    r"""Gradient of `rnn`: cotangents of its outputs to gradients of its arguments.
+    r"""Gradient of `rnn`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
 
@@ -273,40 +274,40 @@ def rnn_grad(
     Parameters
     ----------
     X, W, R, B, sequence_lens, initial_h
-        As `rnn` was given them.
+        The arguments of `rnn`.
     H_all : array, shape (T, D, N, H)
-        As `rnn`, or any other forward with ONNX's meaning, returned it: the gradient is a function of this
-        array. The pre-activations are rebuilt from it only where slopes can't be told from the outputs: with
-        `clip`, and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
+        Result of `rnn` or of any other forward with ONNX's meaning. The gradient is a function of this array.
+        The pre-activations are rebuilt from it only if the outputs do not determine the slopes: with `clip`,
+        and for LeakyRelu, Elu and ThresholdedRelu with a negative alpha.
     grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero where left out, as the next. Ignored past a sequence's end.
+        Cotangent of H_all; zero by default, like the next. Ignored past a sequence's end.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
     direction, activations, activation_alpha, activation_beta, clip, layout
-        As `rnn` was given them.
+        The arguments of `rnn`.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "W", "R", "B", "initial_h"; all by default. The work
-        for the others is left out.
+        for the others is skipped.
 
     Returns
     -------
     RNNGrads
-        ``(dX, dW, dR, dB, dH0)``, None where not asked for. Arguments that were left out have a gradient
-        too: dB is the gradient at a zero bias.
+        ``(dX, dW, dR, dB, dH0)``, None for those not asked for. Omitted arguments have a gradient too: dB is
+        the gradient at a zero bias.
 
     Raises
     ------
     ValueError
-        For a shape, a length, an attribute or a name out of its rule.
+        For an invalid shape, length, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -350,7 +351,7 @@ def _compute_backward(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool | str,
     wanted: frozenset[str], **attributes: Any,
 ) -> RNNGrads:  # fmt: skip
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     call = RecurrentCall(
         operator, 1, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
         recorder=recorder, **attributes,
@@ -402,7 +403,7 @@ def _backward_direction(
     grads: dict[str, Any] = {name: sums[name] for name in ("W", "R") if name in wanted}
     if "X" in wanted:
         grads["X"] = sums.input_rows()
-    if "B" in wanted:  # of input and recurrence biases, which are added: the same for both
+    if "B" in wanted:  # input and recurrence biases are added, so their gradients are equal
         grads["B"] = call.xp.concat([sums["B"], sums["B"]], axis=sums["B"].ndim - 1)
     if "initial_h" in wanted:
         grads["initial_h"] = timeline.unsort(engine.array(dh))
@@ -425,7 +426,7 @@ class RNNCellForward(NamedTuple):
 
 
 class RNNCellGrads(NamedTuple):
-    """What `rnn_cell_grad` returns: a gradient each, None where it was not asked for.
+    """What `rnn_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
@@ -454,7 +455,7 @@ def rnn_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
 ) -> RNNCellForward:
-    """One step of `rnn`, for loops of one's own.
+    """One step of `rnn`, for your own loops.
 
     Parameters
     ----------
@@ -472,14 +473,14 @@ def rnn_cell(
     Returns
     -------
     RNNCellForward
-        ``(H_next,)``, which is what `rnn_cell_grad` takes.
+        ``(H_next,)``; `rnn_cell_grad` takes it.
 
     Raises
     ------
     ValueError
-        For a shape or an attribute out of its rule.
+        For an invalid shape or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -504,7 +505,7 @@ _CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "H_next", "grad_H", "sample_weight"
 def _compute_cell(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> RNNCellForward:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     out = _STEP.compute(operator, arrays, recorder, **options)
     return RNNCellForward(out.H_t[0, ...])
 
@@ -531,35 +532,35 @@ def rnn_cell_grad(
     Parameters
     ----------
     X, H, W, R, B
-        As `rnn_cell` was given them.
+        The arguments of `rnn_cell`.
     H_next : array, shape (N, H)
-        As `rnn_cell` returned it.
+        Result of `rnn_cell`.
     grad_H : array, shape (N, H), optional
-        Cotangent of H_next; zero where left out.
+        Cotangent of H_next; zero by default.
     activations, activation_alpha, activation_beta, clip
-        As `rnn_cell` was given them.
+        The arguments of `rnn_cell`.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sample of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N,), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sample separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N,); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sample's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sample's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute, among "X", "H", "W", "R", "B"; all by default. The work for the
-        others is left out.
+        others is skipped.
 
     Returns
     -------
     RNNCellGrads
-        ``(dX, dH, dW, dR, dB)``, None where not asked for; the equations are those of `rnn_grad`.
+        ``(dX, dH, dW, dR, dB)``, None for those not asked for; the equations are those of `rnn_grad`.
 
     Raises
     ------
     ValueError
-        For a shape, an attribute or a name out of its rule.
+        For an invalid shape, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     Examples
     --------
@@ -584,7 +585,7 @@ def rnn_cell_grad(
 def _compute_cell_gradient(
     operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
 ) -> RNNCellGrads:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     return RNNCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
 
 

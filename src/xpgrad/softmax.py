@@ -31,7 +31,7 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     Parameters
     ----------
     X : array, shape (...)
-        Logits. float32 or float64; float16 and bfloat16 where the namespace has them, computed in float32.
+        Logits. float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32.
         At least one axis, unless `flatten`.
     axis : int
         The axis along which the shares add up to 1.
@@ -39,7 +39,7 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
         The meaning before opset 13: all axes from `axis` on are one, so that the shares of X coerced to two
         dimensions at `axis` add up to 1. `axis` may then be X's rank, too: rows of one element.
     out : array, optional
-        Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out:
     flatten : bool
         As in `softmax`.
     out : array, optional
-        Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
@@ -130,14 +130,14 @@ def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = Non
     Parameters
     ----------
     X : array, shape (...)
-        Logits. float32 or float64; float16 and bfloat16 where the namespace has them, computed in float32.
+        Logits. float32 or float64; float16 and bfloat16 if the namespace has them, computed in float32.
         At least one axis, unless `flatten`.
     axis : int
         The axis along which the shares add up to 1.
     flatten : bool
         All axes from `axis` on are one: see `softmax`.
     out : array, optional
-        Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
@@ -187,7 +187,7 @@ def log_softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, 
     flatten : bool
         As in `log_softmax`.
     out : array, optional
-        Where to put the result, an array of its shape and dtype; it may be the very array of an input.
+        Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
