@@ -1,16 +1,16 @@
-"""Activation functions: each formula beside its pullbacks, in the one table of the library.
+"""Activation functions: each formula with its pullbacks, in the library's only table.
 
 A *value* is ``value(xp, x, alpha, beta)``; a *pullback* ``pullback(xp, d, x, y, alpha, beta)`` is the
-cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep y alone: unless `needs_input` says
-otherwise, y itself may stand for x, which is asked only on which side of the kink it lies. An *input
-pullback*, of the same signature, asks for x alone: it is accurate also where y has lost the slope (1 + y of
-elu near y = -1), and there for functions that have no inverse.
+cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep only y. Unless `needs_input` is
+true, a pullback may get y in place of x, because it uses x only to find the side of the kink. An *input
+pullback* has the same signature and uses only x. It is accurate even if y has lost the slope (1 + y of elu
+near y = -1), and exists for functions without an inverse.
 
 At a kink the slope is PyTorch's: 0 for relu at 0, alpha for leaky_relu and prelu at 0, that of the branch
 below for elu, selu and celu at 0, 0 for hard_sigmoid and hard_tanh at both ends and for thresholded_relu at
 the threshold, 0 and 1 for hard_swish at its lower and upper end.
 
-At -inf and inf values and slopes are their limits, also where the formula reads 0 times inf.
+At -inf and inf values and slopes are their limits, even if the formula reads 0 times inf.
 
 References
 ----------
@@ -53,7 +53,7 @@ def thresholded_relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
 def thresholded_relu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
     if alpha < 0:
         return thresholded_relu_input_pullback(xp, d, x, y, alpha, beta)
-    # not y <= alpha: an output just above a threshold may be rounded to what is below it
+    # not y <= alpha: an output just above the threshold may be rounded below it
     return relu_pullback(xp, d, x, y, alpha, beta)
 
 
@@ -76,7 +76,7 @@ def scaled_tanh_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any)
 
 
 def sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    # exp(-|x|) never overflows; `where` and not `abs`, whose slope at 0 would make autograd's wrong there
+    # exp(-|x|) never overflows; `where` instead of `abs`, whose slope at 0 would mislead autograd
     e = xp.exp(xp.where(x < 0, x, -x))
     return xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e)
 
@@ -112,7 +112,7 @@ def elu_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
 
 
 def softsign(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    x = xp.where(x > 1e30, xp.zeros_like(x) + 1e30, x)  # inf / inf is no limit
+    x = xp.where(x > 1e30, xp.zeros_like(x) + 1e30, x)  # avoids inf / inf
     x = xp.where(x < -1e30, xp.zeros_like(x) - 1e30, x)
     return x / (1 + xp.abs(x))
 
@@ -138,7 +138,7 @@ def scaled_tanh_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta
 
 
 def sech_squared(xp: Any, u: Any) -> Any:
-    """The derivative of tanh, by a sigmoid below 1/2: 1 - tanh(u)**2 would cancel."""
+    """The derivative of tanh, from a sigmoid below 1/2, because 1 - tanh(u)**2 would cancel."""
     e = xp.exp(-2 * xp.abs(u))
     s = e / (1 + e)
     return 4 * (s - s * s)
@@ -165,7 +165,7 @@ def softsign_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: A
 
 
 def scaled_softplus(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    """Softplus of scale beta, and x itself where beta x is above alpha: PyTorch's beta and threshold."""
+    """Softplus of scale beta; x itself if beta x is above alpha: PyTorch's beta and threshold."""
     u = beta * x
     return xp.where(u > alpha, x, softplus(xp, u, alpha, beta) / beta)
 
@@ -184,13 +184,13 @@ def log_sigmoid_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta
 
 
 def bounded(xp: Any, x: Any) -> Any:
-    """X within -1000 .. 1000, beyond which x exp(-|x|) is 0 in every dtype: so inf times 0 is 0 as well."""
+    """X bounded to -1000 .. 1000: beyond, x exp(-|x|) is 0 in every dtype, so this makes inf times 0 zero."""
     zero = xp.zeros_like(x)
     return xp.minimum(xp.maximum(x, zero - 1000), zero + 1000)
 
 
 def quick_gelu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    # of the sign of alpha x on which the sigmoid vanishes, x alone must be bounded
+    # where the sigmoid vanishes the result is 0, even for infinite x
     s = sigmoid(xp, alpha * x, alpha, beta)
     return xp.where(s == 0, xp.zeros_like(x), x * s)
 
@@ -202,7 +202,7 @@ def quick_gelu_input_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta:
 
 
 def sigmoid_and_slope(xp: Any, u: Any) -> tuple:
-    """The sigmoid, and its derivative for a sum with it, beside which what cancels near s = 1 is small."""
+    """The sigmoid, and its derivative for a sum with it: the cancellation near s = 1 is small beside s."""
     s = sigmoid(xp, u, None, None)
     return s, s - s * s
 
@@ -225,7 +225,7 @@ def upper_tail(xp: Any, z: Any) -> Any:
 
 
 def gelu_tanh(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    # 0.5 (1 + tanh(u)) is sigmoid(2 u), without its cancellation
+    # 0.5 (1 + tanh(u)) is sigmoid(2 u), but cancels
     z = bounded(xp, x)
     s = sigmoid(xp, gelu_tanh_argument(xp, z), alpha, beta)
     return xp.where(x > 1000, x, z * s)
@@ -329,7 +329,7 @@ def binary_cross_entropy(xp: Any, x: Any, t: Any, weight: Any, pos_weight: Any) 
     small = xp.log1p(xp.exp(xp.where(x < 0, x, -x)))
     yes = t * (xp.where(x < 0, -x, xp.zeros_like(x)) + small)
     no = (1 - t) * (xp.where(x < 0, xp.zeros_like(x), x) + small)
-    # what has no probability does not count, however bad it would be: 0 times inf
+    # a target without probability does not count, so 0 times inf is 0
     yes = xp.where(t == 0, xp.zeros_like(x), yes)
     no = xp.where(t == 1, xp.zeros_like(x), no)
     if pos_weight is not None:
@@ -380,15 +380,15 @@ class Activation(NamedTuple):
     Parameters
     ----------
     name : str
-        ONNX's name where ONNX has the function.
+        ONNX's name if ONNX has the function.
     value : callable
         See the module's docstring.
     pullback : callable or None
-        The pullback by the output; None where the output does not tell the slope.
+        The pullback by the output; None if the output does not determine the slope.
     alpha, beta : float or None
-        ONNX's default; None where the function has no such parameter.
+        ONNX's default; None if the function has no such parameter.
     input_pullback : callable or None
-        The pullback by the input; None where `pullback` serves, since it only asks for x's side of the kink.
+        The pullback by the input; None if `pullback` can be used, because it only needs x's side of the kink.
     """
 
     name: str
@@ -399,7 +399,7 @@ class Activation(NamedTuple):
     input_pullback: Callable | None = None
 
     def needs_input(self, alpha: float) -> bool:
-        """Whether the output does not tell the slope: with a negative alpha different inputs share it."""
+        """Whether the output does not determine the slope: with a negative alpha several inputs share it."""
         return self.name in ("LeakyRelu", "Elu", "ThresholdedRelu") and alpha < 0
 
 

@@ -1,4 +1,4 @@
-"""Checks of arguments that every operator shares: namespace, device, dtype, shapes, choices.
+"""Argument checks that every operator shares: namespace, device, dtype, shapes, choices.
 
 Every message names the operator, the argument, the rule and both values.
 """
@@ -18,7 +18,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def explain(error: Exception, page: str) -> None:
-    """Add to an error, once, a note with the page of the documentation that explains what is expected."""
+    """Add to an error, once, a note with the documentation page that explains the expected values."""
     note = f"docs/{page}.md explains what is expected."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
@@ -49,7 +49,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     operator : str
         For messages.
     floats : dict of str to array or None
-        Arrays by name, which must share one real floating-point dtype and one device; the first is given.
+        Arrays by name; they must share one real floating-point dtype and one device. The first is not None.
     integers : dict of str to array or None
         Arrays that must be of an integer dtype, on any device.
 
@@ -64,7 +64,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     check_array(operator, leader, first)
     xp = array_api_compat.array_namespace(first)
     for name, array in (given | numbers).items():
-        if type(array) is type(first):  # one type has one namespace: the common case, and the quick one
+        if type(array) is type(first):  # the common and quick case: one type has one namespace
             continue
         check_array(operator, name, array)
         other = array_api_compat.array_namespace(array)
@@ -94,12 +94,12 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
 
 
 def _differ(device: Any, other: Any) -> bool:
-    """Whether two devices are known, and not the same: one under a trace is not known."""
+    """Whether two devices are known and differ; under a trace a device is unknown."""
     return device is not None and other is not None and device != other
 
 
 def check_array(operator: str, name: str, array: Any) -> None:
-    """Raise TypeError for what is no array, or one of NumPy's with more to it than its numbers."""
+    """Raise TypeError for a non-array, and for NumPy arrays with more than values (such as masks)."""
     kind = type(array)
     if kind is np.ndarray:
         return
@@ -122,7 +122,7 @@ def _short_name(xp: Any) -> str:
 
 
 def check_given(operator: str, arrays: dict[str, Any]) -> None:
-    """Raise TypeError for an array that is needed and is None."""
+    """Raise TypeError for a required array that is None."""
     for name, array in arrays.items():
         if array is None:
             raise TypeError(f"{operator}: {name} is None, expected an array")
@@ -139,7 +139,7 @@ def check_rank(operator: str, name: str, array: Any, symbols: str) -> None:
 
 
 def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Sequence[int]) -> None:
-    """Raise ValueError unless the array, where given, has the expected shape."""
+    """Raise ValueError unless the array is None or has the expected shape."""
     if array is not None and tuple(array.shape) != tuple(expected):
         raise ValueError(
             f"{operator}: {name} has shape {tuple(array.shape)}, expected ({symbols}) = {tuple(expected)}"
@@ -147,7 +147,7 @@ def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Se
 
 
 def check_broadcast(operator: str, name: str, array: Any, leader: str, shape: Sequence[int]) -> None:
-    """Raise ValueError unless the array, where given, broadcasts to the leader's very shape."""
+    """Raise ValueError unless the array is None or broadcasts to exactly the leader's shape."""
     if array is None:
         return
     own = tuple(array.shape)
@@ -160,14 +160,14 @@ def check_broadcast(operator: str, name: str, array: Any, leader: str, shape: Se
 
 
 def check_out(operator: str, out: Any, shape: Sequence[int]) -> None:
-    """Raise ValueError unless `out`, where given, has the result's shape and is not read-only."""
+    """Raise ValueError unless `out` is None or has the result's shape and is writable."""
     check_shape(operator, "out", out, "the shape of the result", shape)
     if not getattr(getattr(out, "flags", None), "writeable", True):
         raise ValueError(f"{operator}: out is read-only, expected an array that can be written to")
 
 
 def check_axis(operator: str, axis: Any, name: str, shape: Sequence[int], past_end: bool = False) -> int:
-    """Return an axis of the array counted from the front; with `past_end` its rank is one, too."""
+    """Return an axis of the array counted from the front; `past_end` also allows its rank."""
     number = check_integer(operator, "axis", axis)
     rank = len(shape)
     if not -rank <= number < rank + past_end:
@@ -204,7 +204,7 @@ def check_number(operator: str, name: str, value: Any) -> float:
                 "can hold"
             ) from None
         except (TypeError, ValueError):
-            pass  # numbers in name, of an object that holds none
+            pass  # an object of a number type without a value
     raise TypeError(f"{operator}: {name} is {_shown(value)}, expected a number")
 
 
@@ -217,7 +217,7 @@ def check_integer(operator: str, name: str, value: Any) -> int:
 
 
 def as_integer(value: Any) -> int | None:
-    """An integer as an int; None for anything else, also for what is true or false."""
+    """An integer as an int; None for anything else, including booleans."""
     if isinstance(value, (bool, np.bool_)):
         return None
     if hasattr(value, "ndim") and value.ndim:
@@ -229,7 +229,7 @@ def as_integer(value: Any) -> int | None:
 
 
 def is_list(value: Any) -> bool:
-    """Whether it is a list, a tuple or another sequence, but for text and bytes."""
+    """Whether it is a list, a tuple or another sequence, but not text or bytes."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
@@ -262,14 +262,14 @@ def check_integers(operator: str, name: str, values: Any, count: int | None = No
 
 
 def check_lengths_within(operator: str, name: str, lengths: Sequence[int], longest: int) -> None:
-    """Raise ValueError unless each length is from 0 to T, the longest."""
+    """Raise ValueError unless each length is from 0 to `longest`."""
     for number, length in enumerate(lengths):
         if not 0 <= length <= longest:
             raise ValueError(f"{operator}: {name}[{number}] is {length}, expected 0 to T = {longest}")
 
 
 def _shown(value: Any) -> str:
-    """A value as messages have it, in one short line."""
+    """A value for messages, in one short line."""
     shape = getattr(value, "shape", ())
     if array_api_compat.is_array_api_obj(value) and tuple(shape):
         return f"an array of shape {tuple(shape)}"
@@ -287,18 +287,18 @@ def check_wrt(
     operator : str
         For messages.
     wrt : iterable of str or None
-        None stands for all of `names`, but for those that `given` holds as None.
+        None stands for all of `names` except those that are None in `given`.
     names : sequence of str
-        What may be wanted.
+        The allowed names.
     given : dict of str to array or None
-        Arguments that have a gradient only where they are given.
+        Arguments that have a gradient only if they are given.
     """
     left_out = {name for name, array in (given or {}).items() if array is None}
     if wrt is None:
         return frozenset(names) - left_out
     try:
         wanted = frozenset([wrt] if isinstance(wrt, str) else wrt)
-    except TypeError:  # no iterable, or of what has no hash
+    except TypeError:  # not iterable, or its elements are not hashable
         raise TypeError(
             f"{operator}: wrt is {_shown(wrt)}, expected names of {', '.join(map(repr, names))}"
         ) from None

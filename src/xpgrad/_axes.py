@@ -1,9 +1,9 @@
 """The axes of every kernel's operands and outputs, for adapters.
 
-T time, N batch, I input, H hidden, J what an LSTM's state is projected to (H where it is not), D directions,
-C and O channels; ``4H`` is four times as many. What stands last may be ``"..."``, any number of axes that are
-the same in all arrays that have them, or ``"?"``, axes whose sizes take a computation. Arrays without N are
-parameters, of whose gradient the kernel has a ``per_sample`` form. An operand without an entry is broadcast.
+T time, N batch, I input, H hidden, J the projected size of an LSTM's state (H without projection), D
+directions, C and O channels; ``4H`` is four times H. The last entry may be ``"..."``, any number of axes that
+are the same in all arrays that have it, or ``"?"``, axes whose sizes must be computed. Arrays without N are
+parameters; the kernel has a ``per_sample`` form of their gradient. An operand without an entry is broadcast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What elementwise kernels share: the checks of a call, the quick way past them, `out`."""
+"""Shared by elementwise kernels: the checks of a call, the quick way past them, `out`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ElementwiseKernel:
     formula : Formula
         With one operand for each array, and one result.
     leader : str, optional
-        The array whose shape is the result's, and all others'; the last one by default.
+        The array whose shape is that of the result and of all others; the last one by default.
     broadcast : sequence of str, optional
-        Arrays whose shape need only broadcast to the leader's. Those after the leader may be None.
+        Arrays that only need to broadcast to the leader's shape. Those after the leader may be None.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ElementwiseKernel:
         self._leader, self._broadcast = leader or self._names[-1], tuple(broadcast)
 
     def __call__(self, arrays: Sequence[Any], numbers: Sequence[float] = (), out: Any = None) -> Any:
-        """The result, for numbers of the formula's parameters that have been checked."""
+        """The result, for checked numbers of the formula's parameters."""
         if out is None:
             engine = engines.agreed(arrays)
             if engine is not None:
@@ -55,7 +55,7 @@ class ElementwiseKernel:
 
     @explained("activations")
     def check(self, arrays: Sequence[Any], out: Any = None) -> Computation:
-        """The computation of a call, whose arrays are checked."""
+        """The computation of a call with checked arrays."""
         operator, named = self._operator, dict(zip(self._names, arrays, strict=True))
         check_given(operator, {name: named[name] for name in self._required()})
         xp = check_arrays(operator, named | {"out": out})

@@ -1,4 +1,4 @@
-"""Gradients that need no recurrence: sums over all rows, made behind a time loop, chunk by chunk."""
+"""Gradients that need no recurrence: sums over all rows, chunk by chunk after the time loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from xpgrad._timeline import Chunk
 class GradientSums:
     """The wanted gradients of one direction, added up over chunks of rows.
 
-    A chunk's products follow its part of the loop, while the cotangents that it wrote are in the cache; the
-    memory that holds them then serves the next chunk. Per-sample gradients take all rows at once.
+    The products of a chunk follow its part of the loop, while its cotangents are in the cache. The next chunk
+    reuses their memory. Per-sample gradients take all rows at once.
 
     Parameters
     ----------
     call : RecurrentCall
         The call.
     direction : Direction
-        Which direction of it.
+        One direction of it.
     wanted : frozenset of str
         Names of the arguments whose gradients are wanted.
     per_sample : bool or "norm"
-        Whether parameters' gradients keep the batch axis. For norms those of vectors do, while of weights the
-        squares of the norms are found.
+        Whether the gradients of parameters keep the batch axis. For norms those of vectors keep it; for
+        weights the squared norms are computed.
     """
 
     def __init__(
@@ -42,24 +42,24 @@ class GradientSums:
         self._dX: Any = None
 
     def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
-        """Chunks from last to first, each with rows for its cotangents, `width` columns wide."""
+        """Chunks from last to first, each with memory for its cotangents, `width` columns wide."""
         engine, timeline = self._call.engine, self._direction.timeline
         limit = None if self._per_sample else engine.chunk(width, like)
         chunks = list(timeline.chunks(limit))
-        self._most = max(chunk.most for chunk in chunks)  # a step alone may have more than the limit
+        self._most = max(chunk.most for chunk in chunks)  # a single step may have more than the limit
         self._like = like
         rows = self.scratch("cotangents", width)
         for chunk in chunks:
             yield chunk, rows
 
     def scratch(self, name: str, width: int) -> Any:
-        """The rows of that name, which serve one chunk after the other."""
+        """The scratch rows of that name; every chunk reuses them."""
         if name not in self._scratch:
             self._scratch[name] = self._call.engine.scratch(self._most, width, self._like)
         return self._scratch[name]
 
     def add_input(self, chunk: Chunk, d: Any, W: Any) -> None:
-        """Set the chunk's rows of dX: the cotangents' rows times W."""
+        """Set the chunk's rows of dX: the cotangents times W."""
         engine = self._call.engine
         if self._dX is None:
             self._dX = engine.rows(self._direction.timeline.rows, W.shape[1], like=W)
@@ -75,16 +75,16 @@ class GradientSums:
     def weighted(self, chunk: Chunk, d: Any) -> Any:
         """The chunk's cotangents for the parameters' gradients, times the samples' weights.
 
-        dX takes them as they were: its rows are set before.
+        dX takes the unweighted ones: its rows are set before.
         """
         if self._factors is None:
             return d
         return self._call.engine.scale(d, self._factors[chunk.part, :])
 
     def add_weight(self, name: str, d: Any, x: Any) -> None:
-        """The gradient (out, in) of a weight: its product's cotangent rows by its input rows.
+        """The gradient (out, in) of a weight: rows of cotangents times rows of inputs.
 
-        Per sample (N, out, in): a batched product over time, where padding is zero on both sides.
+        Per sample (N, out, in): a batched product over time; padding is zero in both factors.
         """
         engine, xp = self._call.engine, self._call.xp
         if self._per_sample:
@@ -97,7 +97,7 @@ class GradientSums:
             self._sums[name] = engine.add_product(self._sums.get(name), d.T, x)
 
     def add_weight_before(self, name: str, d: Any, chunk: Chunk, rows: Any, initial: Any) -> None:
-        """As `add_weight`, by the rows of the step before, and by the initial state before the first step."""
+        """Like `add_weight`, with the rows of the previous step, or the initial state at the first step."""
         timeline = self._direction.timeline
         zero = initial is None
         initial = timeline.zeros(self._call.state_width) if zero else timeline.sort(initial)
@@ -111,14 +111,14 @@ class GradientSums:
                 self.add_weight(name, d[part, :], x)
 
     def add_rows(self, name: str, d: Any) -> None:
-        """The sum over all rows (width,), or over each sample's (N, width)."""
+        """The sum over all rows (width,), or over the rows of each sample (N, width)."""
         if self._per_sample:
             self._sums[name] = self._call.xp.sum(self._direction.timeline.unpack(d), axis=0)
         else:
             self._add(name, self._call.engine.column_sums(d))
 
     def add_dots(self, name: str, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """As `add_rows`, of the products of a pair's rows, one pair behind the other."""
+        """Like `add_rows`, for the elementwise product of each pair, concatenated."""
         engine, xp, unpack = self._call.engine, self._call.xp, self._direction.timeline.unpack
         if self._per_sample:
             self._sums[name] = xp.concat([xp.sum(unpack(a * b), axis=0) for a, b in pairs], axis=-1)
@@ -129,11 +129,11 @@ class GradientSums:
         self._sums[name] = self._sums[name] + sums if name in self._sums else sums
 
     def __getitem__(self, name: str) -> Any:
-        """A sum, once all chunks are through."""
+        """A sum, after the last chunk."""
         return self._sums[name]
 
     def weight(self, *names: str, shift: int = 0) -> Any:
-        """A weight's gradient, whose blocks of rows are these sums; its rows moved on by `shift`."""
+        """The gradient of a weight with these sums as blocks of rows, rolled by `shift` rows."""
         xp, parts = self._call.xp, [self._sums[name] for name in names]
         if self._per_sample == "norm":
             return sum(parts[1:], start=parts[0])
@@ -142,5 +142,5 @@ class GradientSums:
         return xp.roll(whole, shift, axis=axis) if shift else whole
 
     def input_rows(self) -> Any:
-        """Rows of dX, once all chunks are through."""
+        """Rows of dX, after the last chunk."""
         return self._call.engine.array(self._dX)

@@ -1,17 +1,17 @@
-"""What lies between a step's output and the next step: a projection, zoneout, and a mask on the way into R.
+"""Between a step's output and the next step: a projection, zoneout, and a mask before R.
 
-With h' the state before a step and y what the step puts out::
+With h' the state before a step and y the step's output::
 
     h = z h' + (1 - z) S y          zoneout_h = z; S projects; both may be left out
-    R takes m h'                    recurrent_mask = m, the same at every step
+    R multiplies m h'               recurrent_mask = m, the same at every step
 
-Backwards, with dp the cotangent that comes out of R's product::
+Backwards, with dp the cotangent from the product with R::
 
-    dh += m dp + what passed h' by without a product
+    dh += m dp + the cotangent of h' without a product
     d(S y) = (1 - z) dh        dy = S^T d(S y)        dS = the sum of d(S y) y^T        dh' = z dh + ...
 
-Every recurrent operator may ask for it: stages around those of its own. Without any of the options there is
-no stage.
+Every recurrent operator may use it: its stages go around the operator's own. Without any of the options there
+is no stage.
 
 References
 ----------
@@ -34,12 +34,12 @@ OPTIONS = ("S", "recurrent_mask", "zoneout_h")
 
 
 def masked_state(xp: Any, h: Any, mask: Any) -> tuple:
-    """What R takes."""
+    """The input of R's product."""
     return (h * mask,)
 
 
 def state_handed_on(xp: Any, new: Any, old: Any, kept: Any) -> tuple:
-    """The state, from what a step made and the state before, of which `kept` is the share that stays."""
+    """The state from a step's output and the previous state, of which the share `kept` stays."""
     if kept is not None:
         new = kept * old + (1 - kept) * new
     return (new,)
@@ -48,10 +48,10 @@ def state_handed_on(xp: Any, new: Any, old: Any, kept: Any) -> tuple:
 def state_handed_on_pullback(
     xp: Any, dy: Any, direct: Any, product: Any, mask: Any, passed: Any, kept: Any
 ) -> tuple:
-    """Cotangents of what a step made, and of the state before by way of zoneout.
+    """Cotangents of a step's output, and of the previous state through zoneout.
 
-    dy is the output's own cotangent. The step after passed back `direct` by itself, `product` through R, and
-    `passed`, in which the final state's cotangent is too, through zoneout.
+    dy is the cotangent of the output. From the step after come `direct` without a product, `product` through
+    R, and `passed` through zoneout; `passed` includes the cotangent of the final state.
     """
     if mask is not None:
         product = product * mask
@@ -69,7 +69,7 @@ def state_handed_on_pullback(
 
 
 def initial_state_pullback(xp: Any, direct: Any, product: Any, mask: Any, passed: Any) -> tuple:
-    """The initial state's cotangent, of what the first step passed back."""
+    """The cotangent of the initial state, from those of the first step."""
     if mask is not None:
         product = product * mask
     if direct is not None:
@@ -88,21 +88,21 @@ def _kept(call: RecurrentCall, direction: Direction) -> Operand:
 
 
 class StateForward:
-    """The stages in front of a step's product and behind its formula.
+    """The stages before a step's product and after its formula.
 
     Parameters
     ----------
     call, direction
-        The call, and which direction of it.
+        The call, and one direction of it.
     h_rows : row buffer
         Where the states go.
 
     Attributes
     ----------
     output : Operand
-        Where the step's formula is to put what it makes.
+        Where the step's formula puts its output.
     mask : Operand
-        The mask on the way into R, of no rows where there is none.
+        The mask before R; it has no rows if there is none.
     """
 
     def __init__(self, call: RecurrentCall, direction: Direction, h_rows: Any) -> None:
@@ -118,7 +118,7 @@ class StateForward:
         self.output = Operand(h_rows) if self._is_plain else Operand(engine.carry(zeros(call.H)), 1, "first")
 
     def into_product(self, h_prev: Operand) -> tuple[list, Operand]:
-        """Stages, and the rows that R takes after them, for the rows of the state before."""
+        """Stages, and the rows that R then multiplies, for the rows of the previous state."""
         if self._masked is None:
             return [], h_prev
         masked = Operand(self._masked, 1, "first")
@@ -140,23 +140,23 @@ class StateForward:
 
 
 class StateBackward:
-    """The way back: stages in front of a step's pullback, and behind the first step.
+    """Backwards: stages before a step's pullback, and after the first step.
 
     Parameters
     ----------
     call, direction
-        The call, and which direction of it.
+        The call, and one direction of it.
     sums : GradientSums
         Takes the projection's gradient.
 
     Attributes
     ----------
     output : Operand
-        Cotangent of what the step made.
+        Cotangent of the step's output.
     product : row buffer
-        Where R's product of the cotangents is to go.
+        Where the product of the cotangents with R goes.
     mask : Operand
-        The mask on the way into R, of no rows where there is none.
+        The mask before R; it has no rows if there is none.
     """
 
     def __init__(self, call: RecurrentCall, direction: Direction, sums: GradientSums) -> None:
@@ -188,22 +188,22 @@ class StateBackward:
         return self._sums.scratch("projected", self._call.state_width)
 
     def add_projection(self, chunk: Chunk, made: Any) -> None:
-        """Add the chunk's part to the gradient of S, from rows of what its steps made."""
+        """Add the chunk's share to the gradient of S, from rows of its steps' outputs."""
         rows = self._call.engine.array(self._projected)[: chunk.rows, :]
         self._sums.add_weight("S", self._sums.weighted(chunk, rows), made)
 
     def to_initial(self, direct: Operand) -> Elementwise:
-        """The stage behind the first step that completes the initial state's cotangent."""
+        """The stage after the first step that completes the initial state's cotangent."""
         passed = Operand(self._passed, 1, "first")
         inputs = [direct, Operand(self.product, 1, "first"), self.mask, passed]
         return Elementwise(Formula(initial_state_pullback), inputs, [passed])
 
     def initial_gradient(self) -> Any:
-        """The initial state's cotangent, once all chunks are through."""
+        """The initial state's cotangent, after the last chunk."""
         return self._call.engine.array(self._passed)
 
     def masked_before(self, chunk: Chunk, h_rows: Any, h_start: Any) -> Any:
-        """For each row of a chunk what R took: the state before, masked. None where no mask is."""
+        """For each row of a chunk the masked previous state, which R multiplied; None without a mask."""
         if self.mask.rows is None:
             return None
         engine = self._call.engine
@@ -215,5 +215,5 @@ class StateBackward:
 
 
 def state_backward(call: RecurrentCall, direction: Direction, sums: GradientSums) -> StateBackward | None:
-    """What a call with one of the options needs; None without."""
+    """The stages for a call with one of the options; None without."""
     return StateBackward(call, direction, sums) if any(name in call.arrays for name in OPTIONS) else None

@@ -1,4 +1,4 @@
-"""A recurrent operator's single step: a sequence of length 1, with names and shapes of its own."""
+"""A single step of a recurrent operator: a sequence of length 1, with its own names and shapes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from xpgrad.engine import Recorder
 
 
 class OneStep(NamedTuple):
-    """What tells a step from the sequence that its operator computes.
+    """The differences between a step and a sequence of its operator.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ class OneStep(NamedTuple):
     gates : int
         How many gates.
     arguments, sequence_arguments : tuple of str
-        What gradients can be taken of, in the order of the results: a step's names, and the sequence's.
+        The arguments that have gradients, in the order of the results: the step's names, and the sequence's.
     operands, gradient_operands : tuple of str
         The arrays of ``forward`` and of ``backward``, by the sequence's names.
     parameters : mapping of str to str
@@ -26,9 +26,10 @@ class OneStep(NamedTuple):
     states, cotangents : mapping of str to str
         Initial states and cotangents of final ones: the sequence's names, and the step's.
     saved : mapping of str to (str, int)
-        What the gradient takes of the forward: the sequence's name, the step's, the width in units of H.
+        Results of the forward that the gradient takes: the sequence's name, the step's, the width in units of
+        H.
     unread : mapping of str to str
-        What only a sequence's gradient reads, and which array of a step stands for it.
+        Arrays that only a sequence's gradient reads, and the step's array that stands in for each.
     """
 
     forward: Callable[..., Any]
@@ -46,14 +47,14 @@ class OneStep(NamedTuple):
 
     @property
     def names(self) -> dict[str, str]:
-        """The step's name of each of the sequence's arrays that it calls by another one."""
+        """The step's names of the sequence's arrays that have another name there."""
         saved = {name: own for name, (own, _) in self.saved.items()}
         return {**self.states, **self.cotangents, **saved, **self.unread}
 
     def compute(
         self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
     ) -> Any:
-        """Check and compute, or write down: what ``forward`` returns."""
+        """Check and compute, or with a recorder record: what ``forward`` returns."""
         self._check(operator, arrays, {}, ())
         return self.forward(
             operator, self._sequence(arrays, self.operands), recorder, direction="forward", layout=0,
@@ -64,7 +65,7 @@ class OneStep(NamedTuple):
         self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *,
         wanted: frozenset[str], per_sample: bool | str, **options: Any,
     ) -> list[Any]:  # fmt: skip
-        """Check and compute, or write down: a gradient for each argument, None where it is not wanted."""
+        """Check and compute, or record: a gradient for each argument, None if it is not wanted."""
         self._check(operator, arrays, dict(self.saved.values()), tuple(self.cotangents.values()))
         of_sequence = {own: name for name, own in self.states.items()}
         grads = self.backward(
@@ -80,7 +81,7 @@ class OneStep(NamedTuple):
     def _check(
         self, operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int], cotangents: Sequence[str]
     ) -> None:
-        """Check what the arrays of one step have of their own: no axes of time and direction."""
+        """Check what is special to the arrays of a step: they have no axes of time and direction."""
         X, W, R = arrays["X"], arrays["W"], arrays["R"]
         widths = dict.fromkeys(self.states.values(), 1) | dict(saved)
         check_given(operator, {"X": X, "W": W, "R": R} | {name: arrays[name] for name in widths})
@@ -98,7 +99,7 @@ class OneStep(NamedTuple):
             check_shape(operator, name, arrays[name], f"N, {units(width)}", (N, width * H))
 
     def _sequence(self, arrays: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """The step's arrays as those of a sequence of length 1, by its names; None for those left out.
+        """The step's arrays as those of a sequence of length 1, by its names; None for omitted ones.
 
         Arrays over time get axes of time and of direction.
         """
@@ -115,7 +116,7 @@ class OneStep(NamedTuple):
 
 
 def _of_one_step(name: str, grad: Any, per_sample: bool | str) -> Any:
-    """A gradient without the axis of length 1 that its argument got in front; None for None."""
+    """A gradient without its leading axis of length 1; None for None."""
     if grad is None:
         return None
     return grad[:, 0, ...] if per_sample and name in PARAMETERS else grad[0, ...]

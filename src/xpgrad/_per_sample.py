@@ -1,12 +1,12 @@
-r"""Norms of per-sample gradients, without these gradients.
+r"""Norms of per-sample gradients, without the gradients themselves.
 
-A weight's gradient of one sample is a sum of outer products, :math:`G = \sum_t d_t x_t^T`. The square of its
-Euclidean norm is also a sum over pairs of the vectors' products,
+The gradient of a weight for one sample is a sum of outer products, :math:`G = \sum_t d_t x_t^T`. The square
+of its Euclidean norm is also a sum over pairs,
 
 .. math:: \|G\|^2 = \sum_{t,s} (d_t \cdot d_s)\,(x_t \cdot x_s),
 
-which takes T·T·(out + in) multiplications instead of T·out·in, and T·T numbers instead of out·in. Whichever
-is cheaper is computed, for so many samples at a time as a cache holds.
+which takes T·T·(out + in) multiplications instead of T·out·in, and T·T numbers instead of out·in. The cheaper
+of the two is computed, for as many samples at a time as fit the cache.
 
 References
 ----------
@@ -21,7 +21,7 @@ from typing import Any
 
 from xpgrad.engine import TimeLoops
 
-# Numbers that the products of some samples have, altogether; and how many samples, at most.
+# The most numbers in the products of a block of samples, and the most samples in a block.
 _ELEMENTS, _SAMPLES = 1 << 20, 256
 
 PER_SAMPLE = (False, True, "norm")
@@ -68,13 +68,13 @@ def takes_pairs(T: int, out: int, inner: int) -> bool:
 
 
 def samples_at_a_time(count: int, size: int) -> list[slice]:
-    """Parts of a batch, by how many numbers a sample has."""
+    """Blocks of a batch, for samples of so many numbers."""
     step = min(_SAMPLES, max(1, _ELEMENTS // max(1, size)))
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
 
 
 def _dots(engine: TimeLoops, a: Any, b: Any) -> Any:
-    """Sums of products of elements, (n,), of each pair of matrices in stacks (n, rows, columns)."""
+    """Inner products, (n,), of each pair of matrices in stacks (n, rows, columns)."""
     xp = engine.xp
     n, rows, columns = a.shape
     if n == 1:  # in the order of memory

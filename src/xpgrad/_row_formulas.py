@@ -1,7 +1,7 @@
 """The formulas of softmax, log-softmax and the softmax cross-entropy: steps over a row of logits.
 
-A row that is -inf throughout has no distribution: softmax, loss and all gradients are 0 there. A logit of inf
-takes the whole probability, shared evenly among several.
+A row of only -inf has no distribution: softmax, loss and all gradients are 0 there. A logit of inf takes the
+whole probability; several divide it evenly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xpgrad.engine import RowFormula, Step
 
 
 def below_peak(xp: Any, x: Any, peak: Any) -> Any:
-    """What x is above its row's peak; -inf for -inf, and 0 for the peak itself, even if that is infinite."""
+    """x minus its row's peak; -inf for -inf, and 0 for the peak itself, even if it is infinite."""
     difference = xp.where(x == peak, xp.zeros_like(x), x - peak)
     return xp.where(x == -xp.inf, x, difference)
 
@@ -99,7 +99,7 @@ LOG_SOFTMAX_GRAD = RowFormula(
 
 
 def one_hot(xp: Any, x: Any, label: Any, number: Any, keep: Any, spread: Any) -> Any:
-    """The target of a class by its number: 1 for the label's, smoothed."""
+    """The target of a class by its number: 1 for the label, smoothed."""
     spread = xp.zeros_like(x) + spread
     return xp.where(number == label, spread + keep, spread)
 
@@ -109,7 +109,7 @@ def weighted(xp: Any, t: Any, weight: Any) -> Any:
 
 
 def expected(xp: Any, x: Any, peak: Any, log_total: Any, t: Any) -> Any:
-    """A class's part of the loss; 0 where its target is 0, however unlikely it is."""
+    """A class's part of the loss; 0 if its target is 0, even if its probability is 0 too."""
     part = t * (log_total - below_peak(xp, x, peak))
     return xp.where((t == 0) | (peak == -xp.inf), xp.zeros_like(x), part)
 
@@ -132,7 +132,7 @@ def loss_of_probabilities(
 def target_of_label(
     xp: Any, x: Any, peak: Any, label: Any, number: Any, weight: Any, *, keep: Any, spread: Any
 ) -> tuple:
-    """Exponentials, and the row's whole target."""
+    """Exponentials, and the row's target, to be summed."""
     e = xp.exp(below_peak(xp, x, peak))
     return e, e, weighted(xp, one_hot(xp, x, label, number, keep, spread), weight)
 
@@ -145,13 +145,13 @@ def target_of_probabilities(
 
 
 def factors(xp: Any, peak: Any, total: Any, mass: Any, d: Any) -> tuple:
-    """What e and the target are multiplied by: 0 for rows that are ignored or have no distribution."""
+    """The factors of e and the target: 0 for rows that are ignored or have no distribution."""
     factor = xp.where(peak == -xp.inf, xp.zeros_like(d), d)
     return factor, xp.where(factor == 0, factor, factor * mass / total)
 
 
 def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
-    """The gradient; 0 where its factor is, also beside NaN in an ignored row."""
+    """The gradient; 0 if its factor is 0, even with NaN in an ignored row."""
     return xp.where(factor == 0, xp.zeros_like(e), e * share_factor - t * factor)
 
 

@@ -1,13 +1,13 @@
-"""Which rows a recurrence works on, step by step: the one place that knows sequence lengths and directions.
+"""The rows of each step of a recurrence: the only place that knows sequence lengths and directions.
 
-An array (T, N, width) becomes rows (S, width), a row for each valid pair of time and sequence. Sorted by
-falling length, the sequences that are still running at a step are the first ones of the batch, so a step
-works on a prefix of the rows of the step before it. In the reverse direction step k of a sequence of length
-L is time L - 1 - k: it starts at its own end like any other. Padding has no row, so it costs nothing, and
-NaN in it reaches nothing.
+An array (T, N, width) becomes rows (S, width), one row for each valid pair of time and sequence. The
+sequences are sorted by falling length, so those still running at a step are the first ones of the batch, and
+a step works on a prefix of the previous step's rows. In the reverse direction step k of a sequence of length
+L is time L - 1 - k, so it starts at its own end. Padding has no row, so it costs nothing, and NaN in it
+reaches nothing.
 
-Where all sequences last to T the rows are those of the array itself, and nothing is copied or sorted. In a
-program, whose calls have lengths of their own, the same is written down instead (`RecordedTimeline`).
+If all sequences have length T, the rows are those of the array itself, and nothing is copied or sorted. In a
+program each call has its own lengths, so the same work is recorded instead (`RecordedTimeline`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from xpgrad.engine.programs.schedule import ScheduledChunk, Steps
 
 
 class Chunk(NamedTuple):
-    """Consecutive steps whose rows follow one another from `start` on, in the order of a backward loop.
+    """Consecutive steps in the order of a backward loop; their rows are contiguous from `start` on.
 
-    The very first step, whose state before is no row but the initial one, stands alone. Each step is a row of
-    integers as the engines' Span has them; `local` counts rows from `start`.
+    The first step is separate, because its previous state is the initial state and not a row. Each step is a
+    row of integers as in the engines' Span; `local` counts rows from `start`.
     """
 
     start: int
@@ -37,12 +37,12 @@ class Chunk(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The largest number of rows that it can have."""
+        """The largest possible number of rows."""
         return self.rows
 
     @property
     def part(self) -> slice:
-        """Where its rows are among all."""
+        """The place of its rows among all."""
         return slice(self.start, self.start + self.rows)
 
 
@@ -56,7 +56,7 @@ class Timeline:
     steps, batch : int
         T and N.
     lengths : list of int or None
-        Of each sequence; None where all last to T.
+        Of each sequence; None if all have length T.
     reverse : bool
         Whether time runs backwards.
     like : array
@@ -85,21 +85,21 @@ class Timeline:
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.rows = int(self._starts[-1])
         self._set_steps(counts, self._starts[:-1])
-        # the step and the place in the sorted batch of every row
+        # of every row: its step, and its place in the sorted batch
         self._row_step = np.repeat(np.arange(len(counts)), counts)
         self._row_place = np.arange(self.rows) - self._starts[self._row_step]
 
     def _set_steps(self, counts: np.ndarray, starts: np.ndarray) -> None:
-        """Keep the steps as rows of integers: how many rows, the first of them, that of the step before."""
+        """Store the steps as rows of integers: number of rows, first row, first row of the previous step."""
         self._steps = np.zeros((len(counts), 4), dtype=np.int64)
         self._steps[:, 0], self._steps[:, 1], self._steps[1:, 2] = counts, starts, starts[:-1]
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first step, whose state before is the initial one, and the later ones."""
+        """The first step, which starts from the initial state, and the later ones."""
         return self._steps[:1], self._steps[1:]
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
-        """All steps from last to first, in chunks of at most `limit` rows or of one step; None: one chunk."""
+        """All steps from last to first, in chunks of at most `limit` rows or one step; None: one chunk."""
         stop = len(self._steps)
         while True:
             rows = np.cumsum(self._steps[:stop, 0][::-1])
@@ -123,7 +123,7 @@ class Timeline:
         return flat if self.dense else self._take(flat, self._flat_index())
 
     def unpack(self, rows: Any) -> Any:
-        """Rows (S, width) to (T, N, width), 0 where there is no row."""
+        """Rows (S, width) to (T, N, width); padding is 0."""
         shape = (self.steps, self.batch, rows.shape[1])
         if not self.dense:
             row_of = np.full(self.steps * self.batch, self.rows)
@@ -132,15 +132,15 @@ class Timeline:
         return self.xp.reshape(rows, shape)
 
     def sort(self, states: Any) -> Any:
-        """States (N, width) in the order of the rows; zeros for None are made by `zeros`."""
+        """States (N, width) in the order of the rows; for None see `zeros`."""
         return states if self.dense else self._take(states, self._order)
 
     def unsort(self, states: Any) -> Any:
-        """The way back."""
+        """The inverse of `sort`."""
         return states if self.dense else self._take(states, np.argsort(self._order))
 
     def last(self, rows: Any, initial: Any) -> Any:
-        """(N, width): the row of each sequence's last step, its sorted initial state where it has none."""
+        """(N, width): the row of each sequence's last step; for an empty one its sorted initial state."""
         if self.rows == 0:
             return self.unsort(initial)
         if self.dense:
@@ -155,13 +155,13 @@ class Timeline:
         return self.unsort(states)
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
-        """For each row of a chunk the row of the step before, the sorted initial state at the first step."""
+        """For each row of a chunk the previous step's row; at the first step the sorted initial state."""
         start, stop = chunk.start, chunk.start + chunk.rows
         if not self.dense and chunk.rows:
             step, place = self._row_step[start:stop], self._row_place[start:stop]
             if not len(chunk.first):
                 return self._take(rows, self._starts[step - 1] + place)
-            # the first step's rows are the initial state's, and stand in front of all others
+            # the first step's rows come from the initial state, and are the first of the chunk
             count = int(chunk.first[0, 0])
             later = self._take(rows, self._starts[step[count:] - 1] + place[count:])
             return self.xp.concat([initial[:count, :], later], axis=0)
@@ -169,7 +169,7 @@ class Timeline:
         return pieces[0] if len(pieces) == 1 else self.xp.concat(pieces, axis=0)
 
     def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> list[tuple[slice, Any]]:
-        """The same in dense rows without a copy: parts of the chunk's rows, and what stands before each."""
+        """The same for dense rows without a copy: slices of the chunk's rows, and the rows before each."""
         start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
         if chunk.rows == 0:
             return [(slice(0, 0), rows)]
@@ -191,7 +191,7 @@ class Timeline:
         return self.xp.zeros((count, width), dtype=self._like.dtype, device=device(self._like))
 
     def _flat_index(self) -> np.ndarray:
-        """Of every row, its place in (T * N)."""
+        """The place of every row in (T * N)."""
         sequence = self._order[self._row_place]
         time = self._lengths[sequence] - 1 - self._row_step if self.reverse else self._row_step
         return time * self.batch + sequence
@@ -202,14 +202,14 @@ class Timeline:
 
 
 class RecordedTimeline:
-    """The order of rows for one direction in a program, for lengths that come with each of its calls.
+    """The order of rows for one direction in a program, with lengths that each call brings.
 
-    What it offers is what `Timeline` offers. Sizes that the lengths decide are quantities of the program.
+    It has the interface of `Timeline`. Sizes that depend on the lengths are quantities of the program.
 
     Parameters
     ----------
     recorder : Recorder
-        Which writes the program.
+        It records the program.
     steps, batch : int
         T and N.
     lengths : Recorded
@@ -265,10 +265,10 @@ class RecordedTimeline:
 
 
 class MaskedTimeline:
-    """The order of rows for one direction where a trace does not know the lengths.
+    """The order of rows for one direction with traced lengths.
 
-    What it offers is what `Timeline` offers. Padding has rows too, behind each sequence's own: they hold 0,
-    and steps leave them and the states as they are. A length below 0 is taken for 0, one above T for T.
+    It has the interface of `Timeline`. Padding has rows too, after each sequence's own: they hold 0, and
+    steps change neither them nor the states. A length below 0 counts as 0, one above T as T.
 
     Parameters
     ----------
@@ -318,17 +318,17 @@ class MaskedTimeline:
         return self._ordered(self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1])))
 
     def _ordered(self, array: Any) -> Any:
-        """From time to steps or back, which is the same; 0 behind each sequence's end."""
+        """From time to steps, or back, which is the same map; 0 after each sequence's end."""
         if self.reverse and self.steps:
             array = self.xp.take_along_axis(array, self._mirrored, axis=0)
         return self.xp.where(self._valid, array, self.xp.zeros((), dtype=array.dtype))
 
     def sort(self, states: Any) -> Any:
-        """The states: the batch keeps its order."""
+        """The states unchanged: the batch keeps its order."""
         return states
 
     def unsort(self, states: Any) -> Any:
-        """The states."""
+        """The states unchanged."""
         return states
 
     def last(self, rows: Any, initial: Any) -> Any:
@@ -350,12 +350,12 @@ class MaskedTimeline:
 
 
 class MaskedSteps:
-    """Steps that touch every row, of which only some are to change.
+    """Steps over all rows, of which only some change.
 
     Parameters
     ----------
     table : integer array, shape (S, 4)
-        The steps as the engines' Span has them.
+        The steps as in the engines' Span.
     valid : boolean array, shape (S, N, 1)
         Which rows change.
     """

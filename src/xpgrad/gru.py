@@ -651,7 +651,7 @@ class _Backward(ABC):
 
     @abstractmethod
     def parameter_gradients(self) -> dict[str, Any]:
-        """The wanted gradients of W, R and B, once all chunks are through."""
+        """The wanted gradients of W, R and B, after the last chunk."""
 
     # What both share.
 

@@ -1,8 +1,8 @@
-"""For time loops of one's own: what needs no recurrence, for all steps at once.
+"""For your own time loops: the parts that need no recurrence, for all steps at once.
 
-A cell whose gates take ``z_t = W x_t + R h_{t-1} + b`` has only the product with R inside its loop. These
-two functions are the rest: the products with the inputs before the loop, and after the backward loop, which
-leaves the cotangents of all z, every gradient as a single product.
+A cell with the pre-activations ``z_t = W x_t + R h_{t-1} + b`` needs only the product with R inside its loop.
+These two functions do the rest: the products with the inputs before the loop, and every gradient as a single
+product after the backward loop, from the cotangents of all z.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xpgrad._computation import Computation
 
 
 class GateGrads(NamedTuple):
-    """What `gate_inputs_grad` returns: a gradient each, None where it was not asked for.
+    """What `gate_inputs_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def gate_inputs(X: Any, W: Any, B: Any = None) -> Any:
     Parameters
     ----------
     X : array, shape (T, N, I)
-        Input of all steps. Every dtype that the namespace multiplies.
+        Input of all steps, of any dtype that the namespace can multiply.
     W : array, shape (G, I)
         Input weights of all gates, G rows.
     B : array, shape (G,), optional
@@ -94,27 +94,28 @@ def gate_inputs(X: Any, W: Any, B: Any = None) -> Any:
 def gate_inputs_grad(
     dZ: Any, X: Any, W: Any, H_all: Any, initial_h: Any = None, *, wrt: Iterable[str] | None = None
 ) -> GateGrads:
-    r"""All gradients of a loop from the cotangents of its gates' pre-activations, a single product each.
+    r"""All gradients of a loop from the cotangents of its gates' pre-activations, one product each.
 
     .. math:: dX = dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad dB = \textstyle\sum dZ
 
     Parameters
     ----------
     dZ : array, shape (T, N, G)
-        Cotangents of the pre-activations, which the backward loop has left.
+        Cotangents of the pre-activations, from the backward loop.
     X, W : array, shapes (T, N, I), (G, I)
-        As `gate_inputs` was given them.
+        The arguments of `gate_inputs`.
     H_all : array, shape (T, N, H)
-        Every step's output, the recurrence's input of the next step.
+        The output of every step, which is the recurrent input of the next one.
     initial_h : array, shape (N, H), optional
-        What the first step started from; zeros where left out.
+        The state before the first step; zeros by default.
     wrt : iterable of str, optional
-        What to compute, among "X", "W", "R", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, among "X", "W", "R", "B"; all by default. The work for the others is
+        skipped.
 
     Returns
     -------
     GateGrads
-        ``(dX, dW, dR, dB)``, None where not asked for.
+        ``(dX, dW, dR, dB)``, None for those not asked for.
 
     Raises
     ------
@@ -153,7 +154,7 @@ def gate_inputs_grad(
         if "W" in wanted:
             dW = here.lower(matmul(d.T, rows(X)))
         if "R" in wanted:
-            # the first step's input is apart from the others', which are the outputs themselves
+            # the first step's recurrent input is initial_h; those of the others are the outputs
             dR = matmul(d[N:, :].T, rows(H_all)[: max(T - 1, 0) * N, :])
             if initial_h is not None and T:
                 dR = dR + matmul(d[:N, :].T, here.lift(initial_h))

@@ -722,7 +722,7 @@ class _Backward:
         return self.call.engine.array(self.sums.scratch(f"made {name}", self.call.H))[: chunk.rows, :]
 
     def initial_gradients(self) -> dict[str, Any]:
-        """The wanted gradients of the initial states, once all chunks are through."""
+        """The wanted gradients of the initial states, after the last chunk."""
         engine, state = self.call.engine, self.state
         dh = engine.array(self.dh) if state is None else state.initial_gradient()
         carried = {"initial_h": dh, "initial_c": engine.array(self.dc)}

@@ -36,16 +36,16 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     axis : int
         The axis along which the shares add up to 1.
     flatten : bool
-        The meaning before opset 13: all axes from `axis` on are one, so that the shares of X coerced to two
-        dimensions at `axis` add up to 1. `axis` may then be X's rank, too: rows of one element.
+        The meaning before opset 13: all axes from `axis` on count as one, so X is flattened to two dimensions
+        at `axis` and the shares of a row add up to 1. `axis` may then also be X's rank: rows of one element.
     out : array, optional
         Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
     array, shape (...)
-        Y, of X's shape and dtype. 0 for a row that is -inf throughout; a logit of inf takes all, shared
-        evenly among several.
+        Y, of X's shape and dtype. A row of only -inf gives 0; a logit of inf takes the whole share, several
+        divide it evenly.
 
     Raises
     ------
@@ -135,14 +135,14 @@ def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = Non
     axis : int
         The axis along which the shares add up to 1.
     flatten : bool
-        All axes from `axis` on are one: see `softmax`.
+        All axes from `axis` on count as one: see `softmax`.
     out : array, optional
         Array for the result, of its shape and dtype; it may be one of the inputs.
 
     Returns
     -------
     array, shape (...)
-        Y, of X's shape and dtype. -inf for a row that is -inf throughout.
+        Y, of X's shape and dtype. A row of only -inf gives -inf.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def log_softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, 
     Returns
     -------
     array, shape (...)
-        dX, the cotangent of the input, of Y's shape and dtype. 0 for a row that is -inf throughout.
+        dX, the cotangent of the input, of Y's shape and dtype. A row of only -inf gives 0.
 
     Raises
     ------

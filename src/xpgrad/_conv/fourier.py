@@ -1,4 +1,4 @@
-r"""Large kernels by Fourier transforms: in the spectrum every sum over taps is one multiplication.
+r"""Large kernels by Fourier transforms: in the spectrum a sum over taps is one multiplication.
 
 With the padded input :math:`\tilde X` and a transform at least as long as it, no product wraps around, and
 
@@ -7,9 +7,9 @@ With the padded input :math:`\tilde X` and a transform at least as long as it, n
     \hat Y = \hat{\tilde X}\,\overline{\hat W} \qquad \hat{d\tilde X} = \hat{dY}\,\hat W \qquad
     \hat{dW} = \hat{\tilde X}\,\overline{\hat{dY}}
 
-at every frequency, where products are of matrices over channels, or samples. The cost hardly depends on
-the kernel's size. Weights are transformed in blocks of channels, so that their spectra need not be in
-memory at once.
+at every frequency; the products are matrix products over channels, or samples. The cost hardly depends on the
+kernel's size. Weights are transformed in blocks of channels, so their spectra are never all in memory at
+once.
 
 Source: M. Mathieu, M. Henaff, Y. LeCun, "Fast Training of Convolutional Networks through FFTs" (2014),
 arXiv:1312.5851.
@@ -32,7 +32,7 @@ class Fourier(Method):
     name = "fft"
 
     def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
-        """No strides and dilations, and a namespace with transforms."""
+        """It needs stride and dilation 1, and a namespace with transforms."""
         for name, values in (("strides", geometry.strides), ("dilations", geometry.dilations)):
             if prod(values) != 1:
                 return f"{name} are {values}, not 1"
@@ -104,7 +104,7 @@ class Spectra:
         self.shape = spectrum_shape(geometry)
 
     def parts(self, count: int, others: int) -> list[slice]:
-        """Channels of one side, in slices whose weights' spectra are made at a time; groups stay whole."""
+        """Slices of one side's channels, for whose weights spectra are made together; groups stay whole."""
         g = self._geometry
         each = count // g.group if g.group > 1 else 1
         size = 2 * prod(self.shape) * others // g.group * each
@@ -134,14 +134,14 @@ class Spectra:
         return groups, xp.permute_dims(spectra, (3, 0, 1, 2))
 
     def images(self, spectra: Any, size: Sizes) -> Any:
-        """The way back: (F, groups, n, channels / group) as (n, channels, *size)."""
+        """The inverse: (F, groups, n, channels / group) as (n, channels, *size)."""
         xp = self._engine.xp
         _, groups, n, channels = spectra.shape
         spectra = xp.reshape(xp.permute_dims(spectra, (2, 1, 3, 0)), (n, groups * channels, *self.shape))
         return self.inverse(spectra, size)
 
     def _forward(self, array: Any) -> Any:
-        """Spectra over the spatial axes, each padded at its own turn: zeros are not transformed."""
+        """Spectra over the spatial axes; each axis is padded just before its own transform."""
         rank = len(self._lengths)
         array = self._engine.rfft(array, self._lengths[-1], array.ndim - 1)
         for axis in range(rank - 2, -1, -1):
@@ -149,7 +149,7 @@ class Spectra:
         return array
 
     def inverse(self, array: Any, size: Sizes) -> Any:
-        """The first elements of each axis, of the way back."""
+        """The first elements of each axis of the inverse transform."""
         rank = len(self._lengths)
         for axis in range(rank - 1):
             place = array.ndim - rank + axis
@@ -160,17 +160,17 @@ class Spectra:
 
 
 def spectrum_shape(geometry: ConvGeometry) -> Sizes:
-    """How many frequencies there are in each dimension; of real numbers half of the last ones tell all."""
+    """The number of frequencies in each dimension; for real numbers half suffice in the last one."""
     *others, last = (_fast_length(e) for e in geometry.extent)
     return (*others, last // 2 + 1)
 
 
 @functools.cache
 def _fast_length(least: int) -> int:
-    """The smallest even number without prime factors above 5 that is not smaller."""
+    """The smallest even number, at least as large, without prime factors above 5."""
     odd = [1]
     for factor in (3, 5):
-        for number in odd:  # grows while it is walked through
+        for number in odd:  # the list grows during the loop
             if number * factor < least:
                 odd.append(number * factor)
     return min(number << max((-(-least // number) - 1).bit_length(), 1) for number in odd)

@@ -1,6 +1,6 @@
-"""The geometry of a convolution: made once from shapes and attributes, and shared by all that is computed.
+"""The geometry of a convolution: made once from shapes and attributes, and used by all computations.
 
-A transposed convolution has the geometry of the convolution whose input gradient it is: its output is that
+A transposed convolution is the input gradient of a convolution and has its geometry: its output is that
 convolution's input. So forwards and gradients of both operators cannot disagree.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 
 from xpgrad._arguments import as_integer, check_choice, explained, is_list
 
-_MOST = 2**31 - 1  # of a stride, a pad and so on: all that is computed of a few fits into 64 bits
-_MOST_ELEMENTS = 2**48  # of an array with its padding: a thousand times what machines hold
+_MOST = 2**31 - 1  # limit of a stride, a pad and so on, so that sums of products of a few fit into 64 bits
+_MOST_ELEMENTS = 2**48  # limit of an array with its padding: a thousand times the memory of a machine
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -25,10 +25,11 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ConvGeometry:
-    """Which input element meets which weight for which output element.
+    """Which input element and weight contribute to which output element.
 
-    In every spatial dimension output ``o`` and tap ``k`` meet at the input's element
-    ``o * stride + k * dilation - begin``; what lies outside the input is zero.
+    In every spatial dimension tap
+    ``k`` of output ``o`` multiplies the input's element ``o * stride + k * dilation - begin``; elements
+    outside the input are zero.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class ConvGeometry:
 
     @property
     def rank(self) -> int:
-        """How many spatial dimensions there are."""
+        """The number of spatial dimensions."""
         return len(self.size)
 
     @property
@@ -75,23 +76,23 @@ class ConvGeometry:
 
     @cached_property
     def extent(self) -> Sizes:
-        """What the outputs span of the padded input, in each dimension."""
+        """The extent of the padded input that the outputs cover, in each dimension."""
         sizes = zip(self.output_size, self.strides, self.kernel, self.dilations, strict=True)
         return tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in sizes)
 
     @cached_property
     def end(self) -> Sizes:
-        """Padding behind the last element; negative where the last elements meet no output."""
+        """Padding after the last element; negative if the last elements contribute to no output."""
         return tuple(e - b - s for e, b, s in zip(self.extent, self.begin, self.size, strict=True))
 
     @cached_property
     def taps(self) -> list[Sizes]:
-        """Every position in the kernel, in the order of memory."""
+        """Every position in the kernel, in row-major order."""
         return list(itertools.product(*(range(k) for k in self.kernel)))
 
     @property
     def multiplications(self) -> int:
-        """Of the direct sum, for each of the forward and the two gradients."""
+        """Multiplications of the direct sum, equal for the forward and the two gradients."""
         return prod(self.output_shape) * (self.channels // self.group) * prod(self.kernel)
 
     @property
@@ -100,7 +101,7 @@ class ConvGeometry:
         return not (self.batch and self.channels and self.outputs)
 
     def adjoint(self) -> ConvGeometry:
-        """At stride 1, the geometry of dX: dY is the input, and weights are flipped and transposed."""
+        """At stride 1, the geometry of dX: dY is the input; weights are flipped and transposed."""
         reach = zip(self.kernel, self.dilations, self.begin, strict=True)
         return replace(
             self,
@@ -112,7 +113,7 @@ class ConvGeometry:
         )
 
     def per_sample(self) -> ConvGeometry:
-        """The geometry in which every sample has weights of its own: samples are groups of one image."""
+        """The geometry with separate weights for each sample: samples are groups of one image."""
         n = max(self.batch, 1)
         return replace(
             self, batch=1, group=n * self.group, channels=n * self.channels, outputs=n * self.outputs
@@ -124,7 +125,7 @@ class ConvGeometry:
 
 @dataclass(frozen=True)
 class _Attributes:
-    """The attributes that both operators share, one number a dimension."""
+    """The attributes that both operators share, one number per dimension."""
 
     strides: Sizes
     dilations: Sizes
@@ -199,7 +200,7 @@ def conv_transpose_geometry(
     output_padding: Any,
     output_shape: Any,
 ) -> ConvGeometry:
-    """The geometry of the convolution whose input gradient `conv_transpose` is.
+    """The geometry of the convolution that has `conv_transpose` as its input gradient.
 
     X is (N, C, *size), W is (C, O / group, *kernel). In the result X's channels are `outputs`, its size is
     `output_size`; the operator's output is (batch, channels, *size).
@@ -254,7 +255,7 @@ def conv_transpose_geometry(
 
 
 def _of_possible_size(operator: str, geometry: ConvGeometry) -> ConvGeometry:
-    """The geometry; ValueError where its arrays would be larger than any machine holds."""
+    """The geometry; ValueError if its arrays would exceed any machine's memory."""
     g = geometry
     padded, output = (g.batch, g.channels, *g.extent), (g.batch, g.outputs, *g.output_size)
     for name, sizes in (("padded input", padded), ("output", output)):
@@ -305,12 +306,12 @@ def _attributes(
 
 
 def _reach(kernel: Sizes, at: _Attributes) -> Sizes:
-    """How many elements a dilated kernel spans."""
+    """The number of elements that a dilated kernel spans."""
     return tuple((k - 1) * d + 1 for k, d in zip(kernel, at.dilations, strict=True))
 
 
 def _split(totals: Any, auto_pad: str) -> tuple[Sizes, Sizes]:
-    """Padding before and behind; of an odd number SAME_UPPER puts one more behind, all others before."""
+    """Padding before and after; with an odd total SAME_UPPER puts the extra one after, others before."""
     totals = [max(total, 0) for total in totals]
     smaller = tuple(total // 2 for total in totals)
     larger = tuple(total - total // 2 for total in totals)
@@ -331,7 +332,7 @@ def _pads(operator: str, pads: Any, n: int) -> tuple[Sizes, Sizes]:
 
 
 def _sizes(operator: str, name: str, value: Any, n: int, *, least: int, scalar: bool = True) -> Sizes:
-    """One whole number for each of n dimensions, from as many or, where allowed, from a single one."""
+    """One integer for each of n dimensions, from n integers or, if allowed, from a single one."""
     if is_list(value):
         if len(value) != n:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What a method of convolution offers: a forward, and the two gradients, all of one geometry."""
+"""The interface of a convolution method: a forward and two gradients, of one geometry."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from xpgrad.engine.protocol import Engine
 
 
 class Method(ABC):
-    """A way to compute a convolution; every method gives the same numbers but for rounding.
+    """A way to compute a convolution; all methods give the same numbers except for rounding.
 
-    Arrays come lifted, in the engine's namespace, with the shapes of the geometry, and none is empty.
+    Arrays are lifted to the engine's namespace, have the shapes of the geometry, and are not empty.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Method(ABC):
 
     @abstractmethod
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
-        """dX, (N, C, *size); plus B, (C,), where given: then it is a transposed convolution."""
+        """dX, (N, C, *size), plus B, (C,), if given: then it is a transposed convolution."""
 
     @abstractmethod
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
@@ -36,19 +36,19 @@ class Method(ABC):
 
 
 def with_bias(engine: Engine, Y: Any, B: Any, target: Any = None) -> Any:
-    """Y (n, O, ...) plus B (O,) along its channels, where B is given, perhaps in the memory of `target`."""
+    """Y (n, O, ...) plus B (O,), if given, along its channels, perhaps in the memory of `target`."""
     if B is None:
         return Y
     return engine.add(Y, engine.xp.reshape(B, (B.shape[0],) + (1,) * (Y.ndim - 2)), target)
 
 
 def image_size(geometry: ConvGeometry) -> int:
-    """The elements of one image of input and one of output, for which an engine is to plan blocks."""
+    """The elements of one input image and one output image, for an engine's choice of blocks."""
     return prod(geometry.input_shape[1:]) + prod(geometry.output_shape[1:])
 
 
 def columns_of_images(xp: Any, array: Any) -> Any:
-    """(n, group, rows, L) as (group, rows, n * L); a view where n is 1."""
+    """(n, group, rows, L) as (group, rows, n * L); a view if n is 1."""
     n, group, rows, length = array.shape
     if n == 1:
         return array[0, ...]

@@ -1,7 +1,7 @@
-"""Norms of each sample's weight gradient from pairs of positions, where these are few: see `_per_sample`.
+"""Norms of each sample's weight gradient from pairs of positions, if there are few: see `_per_sample`.
 
-A convolution's weight gradient is a sum of outer products over positions: the cotangents of all channels at
-a position, times the patch of the input that it has seen.
+The weight gradient of a convolution is a sum over positions of outer products: the cotangents of all channels
+at a position times the input patch of that position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def takes_pairs_of_patches(g: ConvGeometry) -> bool:
 
 
 def elements_of_patches(g: ConvGeometry) -> int:
-    """How many numbers a sample's patches have."""
+    """The number of elements of a sample's patches."""
     return prod(g.output_size) * g.channels * len(g.taps)
 
 
@@ -34,7 +34,7 @@ def square_norms_by_patches(engine: Engine, g: ConvGeometry, dY: Any, X: Any) ->
 
 
 def _patches(engine: Engine, g: ConvGeometry, X: Any) -> Any:
-    """What the outputs see, (n, C, taps, *output_size)."""
+    """The input patches of all outputs, (n, C, taps, *output_size)."""
     X = engine.pad(X, g.begin, g.end)
 
     def seen(tap: tuple[int, ...]) -> Any:

@@ -1,9 +1,9 @@
 """Patches: the input elements of many outputs side by side as one matrix, band by band (im2col, col2im).
 
-The matrix has a row for every channel and tap and a column for every output, so that a band of outputs is
-one product whose inner size is C/G times the number of taps: fast where channels alone are few. A row is
-a shifted flat view of a phase (see `shifted`), so that copying it is copying memory, and a band is so
-short that the matrix stays in a cache.
+The matrix has a row for every channel and tap and a column for every output. So a band of outputs is one
+product with the inner size C/G times the number of taps, which is fast even with few channels. A row is a
+shifted flat view of a phase (see `shifted`), so it is a plain copy of memory. A band is short enough that the
+matrix stays in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xpgrad.engine.protocol import Engine
 
 
 class Patches(Method):
-    """One product for each band of outputs, with a copy of all that they meet."""
+    """One product for each band of outputs, with a copy of its patches."""
 
     name = "patches"
 
@@ -91,7 +91,7 @@ def _matrices(engine: Engine, g: ConvGeometry, W: Any) -> Any:
 
 
 def _patches(engine: Engine, g: ConvGeometry, grid: Grid, phases: list[Any], columns: slice) -> Any:
-    """What a band of columns meets, (n, group, C / group * taps, columns)."""
+    """The patches of a band of columns, (n, group, C / group * taps, columns)."""
     views = [phases[phase][..., shift + columns.start : shift + columns.stop] for phase, shift in grid.taps]
     stacked = engine.xp.stack(views, axis=3)
     n, width = stacked.shape[0], columns.stop - columns.start

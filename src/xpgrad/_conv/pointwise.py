@@ -1,4 +1,4 @@
-"""Pointwise kernels at stride 1: channels mix and positions don't, so an image is one matrix product."""
+"""Pointwise kernels at stride 1: only channels mix, so an image is one matrix product."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from xpgrad.engine.protocol import Engine
 
 
 class Pointwise(Method):
-    """One matrix product an image, from the image's own memory into the result's."""
+    """One matrix product per image, from the image's own memory into the result's."""
 
     name = "pointwise"
 
     def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
-        """Input and output must be one grid."""
+        """Input and output must have the same grid."""
         if prod(geometry.kernel) != 1:
             return f"the kernel has shape {geometry.kernel}, not one element"
         if prod(geometry.strides) != 1 or geometry.output_size != geometry.size or any(geometry.begin):

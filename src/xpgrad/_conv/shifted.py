@@ -1,17 +1,17 @@
 r"""Shifted flat views: a sum over the taps of the kernel, one matrix product each, without an im2col.
 
-An input is padded once and split into *phases*, the elements that one output after the other meets: with
-stride s and dilation d, tap k meets element ``o * s + k * d``, which is element ``o + q`` of phase r,
-where ``k * d = q * s + r``. All phases have the same grid, larger than the output's by the largest shift
-q. Flattened, every tap is then a contiguous slice of one phase, a matrix (C, L) that BLAS takes as it is:
+An input is padded once and split into *phases*. With stride s and dilation d, tap k of output o reads element
+``o * s + k * d``, which is element ``o + q`` of phase r, where ``k * d = q * s + r``. All phases have the
+same grid; it is larger than the output's by the largest shift q. In the flattened grid every tap is a
+contiguous slice of one phase, a matrix (C, L) that BLAS can read in place:
 
 .. math::
 
     Y &= \sum_k W_k\,X_{r(k)}[:, q(k):q(k)+L] \\
     dX_r &= \sum_{k: r(k) = r} W_k^T\,dY[:, -q(k):] \qquad dW_k = dY\,X_{r(k)}[:, q(k):q(k)+L]^T
 
-The outputs' rows are as long as the grid's, so that some columns of a product are of no use: they are dropped
-from Y, and are zeros in dY.
+The rows of outputs are as long as the grid's, so some columns of a product are unused: they are dropped from
+Y, and are zeros in dY.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Grid:
         steps = [prod(self.size[axis + 1 :]) for axis in range(geometry.rank)]
         places = list(itertools.product(*shifts))
         phases = [tuple(r for _, r in place) for place in places]
-        # the phases that some tap meets; a pointwise kernel with a stride meets one
+        # the phases that some tap reads; a pointwise kernel with a stride reads one
         self.phases = sorted(set(phases))
         self.taps = [
             (self.phases.index(phase), sum(q * step for (q, _), step in zip(place, steps, strict=True)))
@@ -49,18 +49,18 @@ class Grid:
         self.length = prod(self.size)
         self.lead = self.taps[-1][1]
         self.output_length = prod((geometry.output_size[0], *self.size[1:]))
-        # a slice that begins in the last rows ends behind the grid, by less than a row
+        # a slice that begins in the last rows ends less than a row after the grid
         slack = geometry.rank > 1 and self.lead > 0
         self.rows = (self.size[0] + slack, *self.size[1:])
         self.room = prod(self.rows)
 
     @functools.cached_property
     def places(self) -> list[Embedding]:
-        """Which elements of an image each phase has, and where."""
+        """Which elements of an image each phase holds, and where."""
         g = self._geometry
         places = []
         for phase in self.phases:
-            # the phase's first element that is not padding: its number, and its place in the image
+            # the phase's first element that is not padding: its index, and its place in the image
             firsts = [max(0, -((r - b) // s)) for r, s, b in zip(phase, g.strides, g.begin, strict=True)]
             starts = [
                 first * s + r - b for first, r, s, b in zip(firsts, phase, g.strides, g.begin, strict=True)
@@ -82,7 +82,7 @@ class Grid:
         return parts
 
     def join(self, engine: Engine, parts: list[Any], target: Any = None) -> Any:
-        """The way back of `split` for sums: phases, each (n, group, C / group, length), as (n, C, *size)."""
+        """The inverse of `split` for sums: phases, each (n, group, C / group, length), as (n, C, *size)."""
         g = self._geometry
         images = {
             phase: engine.xp.reshape(part, (part.shape[0], g.channels, *self.size))
@@ -112,7 +112,7 @@ class Grid:
 def grid_of(geometry: ConvGeometry) -> Grid:
     """The grid of a geometry."""
     sizes = (*geometry.input_shape, *geometry.weight_shape)
-    # the symbols that a compiler computes with cannot be kept by their values
+    # a compiler's symbolic sizes cannot be cache keys
     return _kept_grid(geometry) if all(type(size) is int for size in sizes) else Grid(geometry)
 
 
@@ -175,7 +175,7 @@ class Shifted(Method):
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
             phases = grid.split(engine, X[images, ...])
             cotangents = grid.spread_rows(engine, dY[images, ...])
-            # one product over images and positions, where an engine takes several images at a time
+            # one product over images and positions, if the engine takes several images at a time
             rows = columns_of_images(xp, cotangents)
             totals = totals or [None] * len(grid.taps)
             for tap, (phase, shift) in enumerate(grid.taps):

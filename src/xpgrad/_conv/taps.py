@@ -1,9 +1,9 @@
 """A sum over channels and taps at once: for any group, depthwise kernels included.
 
-With the flat grid of `shifted` a sum over channels and taps is a weighted sum of shifted rows, each a
-contiguous run of memory, and the weight gradient one inner product for each weight. So no matrix is made of
-an image, and nothing but the image, the weights and the result is read and written. Compiled, that is a
-product of tiles in registers; where a group has one channel only, loops over positions.
+In the flat grid of `shifted` a sum over channels and taps is a weighted sum of shifted rows, each a
+contiguous run of memory; the weight gradient is one inner product for each weight. So no matrix is built from
+an image: only the image, the weights and the result are read and written. Compiled, this is a product of
+tiles in registers, or loops over positions for a group of one channel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Taps(Method):
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
         g, grid = geometry, grid_of(geometry)
-        # a phase's sum runs over the group's outputs and those taps that meet the phase
+        # a phase's sum runs over the group's outputs and the taps that read the phase
         meeting = [
             [(tap, (0, grid.lead - shift)) for tap, (at, shift) in enumerate(grid.taps) if at == phase]
             for phase in range(len(grid.phases))

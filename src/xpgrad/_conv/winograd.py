@@ -1,18 +1,18 @@
 r"""Winograd's minimal filtering F(4 x 4, 3 x 3), for 3 x 3 kernels at stride 1: a fourth of the products.
 
-An output tile of m x m needs an input window of n x n, n = m + 3 - 1. Both are polynomials: evaluated at
-n points (one of them infinity) they are multiplied point by point, and the result is interpolated. For an
-input window d, a kernel g and an output tile Y
+An output tile of m x m needs an input window of n x n, n = m + 3 - 1. Window and kernel are polynomials: they
+are evaluated at n points (one of them infinity) and multiplied point by point, and the result is
+interpolated. For an input window d, a kernel g and an output tile Y
 
 .. math:: Y = A^T\,[\,(G\,g\,G^T) \odot (B^T d\,B)\,]\,A
 
-With all channels and tiles the products at one point are one matrix product. The weight gradient of a
-tile is the same problem, F(3 x 3, 4 x 4), at the same points: 3 x 3 results from the window and 4 x 4
+Over all channels and tiles the products at one point are one matrix product. The weight gradient of a tile is
+the same kind of problem, F(3 x 3, 4 x 4), at the same points: 3 x 3 results from the window and 4 x 4
 cotangents.
 
-With the points 0, +-a, +-b and infinity each transform falls into even and odd parts, which is how the
-formulas below are written. 5/8 and 3/2 are exact, and keep the factors near 1: in float32 the error,
-relative to the largest value, is about seven times that of direct sums, 2e-6 with 128 channels, a quarter
+With the points 0, +-a, +-b and infinity each transform splits into even and odd parts; the formulas below are
+written this way. a and b are 5/8 and 3/2, which are exact and keep the factors near 1. In float32 the error,
+relative to the largest value, is about seven times that of direct sums, 2e-6 with 128 channels, and a quarter
 of that of the usual 1 and 2.
 
 Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), arXiv:1509.09308;
@@ -36,7 +36,7 @@ _POINTS = {"a": 0.625, "b": 1.5}
 
 
 def _window(xp: Any, d0: Any, d1: Any, d2: Any, d3: Any, d4: Any, d5: Any, *, a: Any, b: Any) -> tuple:
-    """B^T d: what an input window contributes at the points 0, a, -a, b, -b and infinity."""
+    """B^T d: an input window at the points 0, a, -a, b, -b and infinity."""
     aa, bb = a * a, b * b
     even_a, odd_a = d4 - bb * d2, a * (d3 - bb * d1)
     even_b, odd_b = d4 - aa * d2, b * (d3 - aa * d1)
@@ -94,7 +94,7 @@ class Winograd(Method):
     name = "winograd"
 
     def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
-        """3 x 3 kernels, without strides, dilations and groups."""
+        """It needs 3 x 3 kernels, and no strides, dilations or groups."""
         if geometry.kernel != (3, 3):
             return f"the kernel has shape {geometry.kernel}, not (3, 3)"
         for name, values in (("strides", geometry.strides), ("dilations", geometry.dilations)):
@@ -105,7 +105,7 @@ class Winograd(Method):
         return None
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
-        """Numbered as in the equation: G g, then for each block B^T d, the products, A^T m."""
+        """In the order of the equation: G g, then for each block B^T d, the products, A^T m."""
         g, U = geometry, _kernels_at_points(engine, W)
 
         def block(images: slice, target: Any) -> Any:
@@ -134,7 +134,7 @@ class Winograd(Method):
             for rows in _bands(engine, g, X[images, ...]):
                 V = engine.from_windows(X[images, ...], _windows(g, rows), _WINDOW)
                 tiles = _windows(g, rows)._replace(begin=(-rows.start, 0))
-                # rows of dY behind the band belong to another one
+                # rows of dY after the band belong to the next one
                 D = engine.from_windows(dY[images, :, : rows.stop, :], tiles, _COTANGENT)
                 (total,) = totals or (None,)
                 totals = [engine.add_product(total, D, xp.matrix_transpose(V))]
@@ -147,7 +147,7 @@ class Winograd(Method):
 
 
 def _kernels_at_points(engine: Engine, W: Any) -> Any:
-    """W (O, C, 3, 3) as (36, O, C): its kernels are the windows of O rows of them."""
+    """W (O, C, 3, 3) as (36, O, C): the kernels are transformed like windows of O images."""
     outputs, channels = W.shape[:2]
 
     def block(part: slice, target: Any) -> Any:
@@ -160,18 +160,18 @@ def _kernels_at_points(engine: Engine, W: Any) -> Any:
 
 
 def _windows(g: ConvGeometry, rows: slice) -> Windows:
-    """The windows behind a band of the output's rows."""
+    """The windows of a band of the output's rows."""
     tiles = -(-(rows.stop - rows.start) // _TILE)
     return Windows(_TILE, (g.begin[0] - rows.start, g.begin[1]), tiles, -(-g.output_size[1] // _TILE))
 
 
 def points_of_windows(g: ConvGeometry) -> int:
-    """How many points all windows of an image have."""
+    """The number of points of all windows of an image."""
     return 36 * prod(-(-size // _TILE) for size in g.output_size)
 
 
 def _elements(g: ConvGeometry) -> int:
-    """What the windows and the products of an image hold."""
+    """The elements of the windows and products of an image."""
     return points_of_windows(g) * (g.channels + g.outputs)
 
 
