@@ -12,7 +12,7 @@ from xpgrad.engine import RowFormula, Step
 
 
 def below_peak(xp: Any, x: Any, peak: Any) -> Any:
-    """x minus its row's peak; -inf for -inf, and 0 for the peak itself, even if it is infinite."""
+    """The value above its row's peak; -inf for -inf, and 0 for the peak itself, even if it is infinite."""
     difference = xp.where(x == peak, xp.zeros_like(x), x - peak)
     return xp.where(x == -xp.inf, x, difference)
 

@@ -1,7 +1,7 @@
-"""What a kernel asks of the machine beyond the array API, and who answers.
+"""Engines: what kernels need of the machine beyond the array API.
 
-Kernels know the operator, engines know the machine. ``choose`` picks the engine for a call's arrays;
-``use_engine`` lets the caller decide.
+Kernels know the operator, engines know the machine.
+``choose`` picks the engine for the arrays of a call; with ``use_engine`` the caller decides.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
 
 
 def _host() -> Any:
-    """The engine of a framework that is loaded in this process, whose threads and BLAS to use; else None."""
+    """The engine of a loaded framework whose threads and BLAS this process should use; else None."""
     if forked():
         return None
     for name in _entries():
@@ -85,7 +85,7 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
 
 
 def _standard(xp: Any) -> StandardEngine:
-    """The engine of the standard for a namespace: an adapter's own where it has one."""
+    """The standard engine for a namespace: an adapter's own if it has one."""
     for adapter in _adapters().values():
         if (own := adapter.standard(xp)) is not None:
             return own
@@ -93,17 +93,18 @@ def _standard(xp: Any) -> StandardEngine:
 
 
 def is_traced(array: Any) -> bool:
-    """Whether it is not known yet what is in an array: a framework writes down what is done with it."""
-    loaded = (_adapter(name) for name in _entries() if name in sys.modules)  # no other can write down
+    """Whether an array has no values yet, because a framework is tracing the operations on it."""
+    loaded = (_adapter(name) for name in _entries() if name in sys.modules)  # only these can trace
     return any(adapter is not None and adapter.is_traced(array) for adapter in loaded)
 
 
 def of_type(array: Any) -> Any:
-    """The engine for arrays of this one's type, where it is known and no other is forced; else None."""
+    """The engine for arrays of this type, if it is known and no other is forced; else None."""
     kind = type(array)
     engine = _by_type.get(kind)
     if engine is None:
-        # An adapter's engine is loaded by the first array of its framework, which goes the way of all others.
+        # The first array of a framework loads its adapter's engine, so it takes the same path as all later
+        # ones.
         name = kind.__module__.partition(".")[0]
         if name in _entries() and _adapter(name) is not None:
             engine = _by_type.get(kind)
@@ -112,14 +113,14 @@ def of_type(array: Any) -> Any:
 
 
 def agreed(arrays: Sequence[Any]) -> Any:
-    """The engine whose arrays these obviously are, of one dtype and shape; else None: then look closer."""
+    """The engine of arrays that clearly belong to it and have one dtype and shape; else None: check fully."""
     engine = of_type(arrays[0])
     return engine if engine is not None and engine.agrees(arrays) else None
 
 
 @functools.cache
 def _entries() -> dict[str, EntryPoint]:
-    """What loads the adapters' engines, by name; an engine has the name of its framework's module."""
+    """The loaders of the adapters' engines, by name; an engine is named after its framework's module."""
     return {entry.name: entry for entry in sorted(entry_points(group="xpgrad.engines"))}
 
 
@@ -127,14 +128,14 @@ def _entries() -> dict[str, EntryPoint]:
 def _adapter(name: str) -> Any:
     try:
         adapter = _entries()[name].load()()
-    except ImportError:  # its framework is not installed, so none of its arrays will come
+    except ImportError:  # its framework is not installed, so it has no arrays
         return None
     _by_type.update(dict.fromkeys(adapter.array_types, adapter))
     return adapter
 
 
 def _adapters() -> dict[str, Any]:
-    """Engines of adapters whose frameworks are loaded, as they are where their arrays come; by name."""
+    """Engines, by name, of the adapters whose frameworks are loaded."""
     found = {name: _adapter(name) for name in _entries() if name in sys.modules}
     return {name: adapter for name, adapter in found.items() if adapter is not None}
 
@@ -146,7 +147,7 @@ class use_engine:  # noqa: N801 - reads as the function it is for its callers
     ----------
     name : str or None
         ``"standard"``: pure array API. ``"numpy"``: for NumPy arrays. ``"torch"``: for PyTorch CPU tensors,
-        where the adapter is installed. None: each call's arrays decide, which is the default.
+        if the adapter is installed. None, the default: the arrays of each call decide.
 
     Raises
     ------
@@ -155,8 +156,8 @@ class use_engine:  # noqa: N801 - reads as the function it is for its callers
 
     Notes
     -----
-    The choice belongs to the current thread or task (it is a context variable). A call whose arrays the
-    forced engine does not take raises TypeError.
+    The choice belongs to the current thread or task (it is a context variable). A call with arrays that the
+    forced engine does not accept raises TypeError.
 
     Examples
     --------
@@ -182,7 +183,7 @@ def _entry_names() -> set[str]:
 
 
 def describe_engines() -> dict[str, str]:
-    """Each engine of this installation, in a line.
+    """The engines of this installation, one line each.
 
     Returns
     -------
@@ -213,13 +214,13 @@ def describe_engines() -> dict[str, str]:
 
 
 def describe_products() -> dict[str, str]:
-    """Whose matrix products each engine takes, by class of sizes and dtype; empty without numba.
+    """Whose matrix products each engine uses, by class of sizes and dtype; empty without numba.
 
     Returns
     -------
     dict of str to str
-        ``"own"`` or ``"blas"``, and why. `XPGRAD_PRODUCTS` set to one of these decides; else a class is
-        measured when it is first asked for, and that is remembered in the cache folder.
+        ``"own"`` or ``"blas"``, and the reason. `XPGRAD_PRODUCTS` can be set to one of these. Otherwise each
+        class is measured at its first use, and the result is kept in the cache folder.
 
     Examples
     --------

@@ -49,10 +49,10 @@ _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
 
 class TimeLoop(NamedTuple):
-    """A compiled time loop on its matrices: the integers that it takes begin with `head`.
+    """A compiled time loop and its matrices; its integer arguments begin with `head`.
 
-    Behind it stand, of each of the matrices, the address of the first array, and of the second one rows,
-    columns and the length of a whole row. `kept` is what addresses in `head` point into.
+    After `head`, each of the matrices has its address, then its rows, columns and row length. `kept` is the
+    memory that addresses in `head` point into.
     """
 
     function: int
@@ -64,12 +64,12 @@ class TimeLoop(NamedTuple):
 
 
 class NumpyEngine(NumpyImages, StandardEngine):
-    """Row buffers are NumPy arrays (rows, width) here, and every step writes into them.
+    """The engine for NumPy arrays. Row buffers are arrays (rows, width), and every step writes into them.
 
     Parameters
     ----------
     find_host : callable
-        Returns the engine of a framework whose threads and BLAS this process uses, None where there is none.
+        Returns the engine of a framework whose threads and BLAS this process uses, or None.
     """
 
     name = "numpy"
@@ -92,13 +92,13 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return np.empty((count, width), dtype=like.dtype)
 
     def product_rows(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """The product, in memory of NumPy's: that asks the system for large pages."""
+        """The product, in memory from NumPy, which asks the system for large pages."""
         rows = self.rows(a.shape[0], b.shape[1], like=a)
         self.write_product(a, b, rows, 0)
         return rows
 
     def carry(self, array: np.ndarray) -> np.ndarray:
-        """A copy of the array, to be written to."""
+        """A copy of the array, for writing."""
         return np.array(array, order="C")
 
     def columns(self, rows: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -110,11 +110,11 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return rows
 
     def pack(self, weight: np.ndarray) -> np.ndarray:
-        """The array in row-major order: products take that faster than its transpose."""
+        """The array in row-major order: products with it are faster than with its transpose."""
         return np.ascontiguousarray(weight)
 
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
-        """In the form in which products take it fastest: panels; with BLAS row-major, or its own form."""
+        """In the fastest form for products: panels; for a BLAS row-major, or its own packed form."""
         if self.multiplies(weight.dtype, few=True):
             return PackedWeight(weight, products.packed(weight), "panels")
         by_columns = weight.T.flags.c_contiguous
@@ -124,14 +124,14 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return pack(weight if by_columns else np.ascontiguousarray(weight), functions)
 
     def packing(self, dtype: Any, size: int, by_columns: bool, times: int) -> PackedGemm | None:
-        """What packs a weight of so many elements for so many products; None where that does not pay."""
+        """The packing for a weight of so many elements and so many products; None if it does not pay."""
         least = _PACKED_FROM_COLUMNS if by_columns else _PACKED
         if self.blas is None or not jit_enabled() or size < least or times < _PACKED_TIMES:
             return None
         return self.blas.packed.get(_NAMES.get(dtype, ""))
 
     def multiplies(self, dtype: Any, few: bool) -> bool:
-        """Whether products are our own, of few rows and a weight that serves often, or of many rows."""
+        """Whether our own products are used, for few rows and an often used weight, or for many rows."""
         name = _NAMES.get(dtype, "")
         return bool(name) and jit_enabled() and product_choice.is_own(self, name, few)
 
@@ -175,15 +175,15 @@ class NumpyEngine(NumpyImages, StandardEngine):
         total += np.matmul(a, b)
 
     def chunk(self, width: int, like: np.ndarray) -> int:
-        """As many rows as stay in a second-level cache between the loop and the products behind it."""
+        """As many rows as stay in the second-level cache between the loop and the products after it."""
         return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
 
     def column_sums(self, array: np.ndarray) -> np.ndarray:
-        """The sum over the rows, as a product: in one pass, by BLAS."""
+        """The sum over the rows, as a product with BLAS, in one pass."""
         return self.matmul(np.ones((1, array.shape[0]), dtype=array.dtype), array)[0]
 
     def column_dots(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """The sum over the rows of a b, without their product in memory."""
+        """The sum over the rows of a b, without storing the product."""
         return np.einsum("ij,ij->j", a, b)
 
     def scale(self, array: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -198,30 +198,30 @@ class NumpyEngine(NumpyImages, StandardEngine):
     # --- the time loop
 
     def is_traced(self, array: Any) -> bool:
-        """Whether it is an array of this engine's framework whose numbers nobody knows yet."""
+        """Whether it is an array of this engine's framework that has no values yet."""
         return False
 
     def standard(self, xp: Any) -> StandardEngine | None:
-        """The engine of the standard for arrays of the namespace, where it is an own one."""
+        """The framework's own standard engine for arrays of the namespace, or None."""
         return None
 
     @property
     def team(self) -> Any:
-        """The threads for independent parts: the host's, else our own."""
+        """The threads for independent parts: the host's, or else our own."""
         host = self._find_host()
         return self._own_team if host is None else host.team
 
     @property
     def blas(self) -> Blas | None:
-        """The BLAS that compiled code calls, None where it was not found.
+        """The BLAS that compiled code calls; None if none was found.
 
-        The host's, where there is one: threads of NumPy's own would wait for the host's, which look for work.
+        The host's if there is a host: NumPy's own threads would compete with the host's spinning ones.
         """
         host = self._find_host()
         return _numpy_blas() if host is None else host.blas
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
-        """See StandardEngine.scan. Steps may be cut into parts of their rows, which do not meet in a loop."""
+        """See StandardEngine.scan. The rows of a step are independent, so they may be split into parts."""
         if not len(steps):
             return
         if not (_dtype(stages) and jit_enabled()):
@@ -235,7 +235,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         steps: np.ndarray,
         evaluate: Callable[[Elementwise, Span], None],
     ) -> None:
-        """The loop in Python; `evaluate` does what is no product."""
+        """The loop in Python; `evaluate` runs every stage that is not a product."""
         for span in map(Span._make, steps.tolist()):
             for stage in stages:
                 if isinstance(stage, Product):
@@ -256,7 +256,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         self.run_loop(loop, np.asarray(head, dtype=np.int64))
 
     def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
-        """The compiled loop, and what it takes."""
+        """The compiled loop and its arguments."""
         from xpgrad.engine.compiled.time_loops import compiled_loop, operands_of
 
         dtype = _dtype(stages)
@@ -280,17 +280,17 @@ class NumpyEngine(NumpyImages, StandardEngine):
         )
 
     def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
-        """Run a loop on its integers, in threads where it has parts."""
+        """Run a loop on its integers, in threads if it has parts."""
         with loop.blas.in_one_thread() if loop.blas and loop.parts > 1 else contextlib.nullcontext():
             self.team.run(loop.function, data.ctypes.data, loop.parts)
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
-        """``part(start, stop)`` over 0 .. count, in threads if they have enough elements, `size` in all."""
+        """``part(start, stop)`` over 0 .. count, in threads if there are enough elements, `size` in total."""
         cuts = _cut(count, self._parts(size))
         self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
 
     def _parts(self, size: int) -> int:
-        """For how many threads so many elements are enough."""
+        """The number of threads that this many elements are enough for."""
         return self.team.size() if size >= _PARALLEL else 1
 
     def deal_compiled(
@@ -304,7 +304,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
     ) -> None:
         """``code.loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, threads as for `deal`.
 
-        The threads run compiled code alone: none waits for the interpreter.
+        The threads run only compiled code: none waits for the interpreter lock.
         """
         parts = self._parts(size)
         if parts == 1:
@@ -318,7 +318,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         self.team.run(code.part_function().address, ctypes.addressof(data), parts)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-        """A view of `out`, unless the shape asks for a copy, or the view cannot be written to."""
+        """A view of `out`; None if the shape needs a copy or the view is read-only."""
         lifted = self.lift(out)
         if not lifted.flags.writeable:
             return None
@@ -337,7 +337,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return True
 
     def form(self, arrays: Collection[Any]) -> Form | None:
-        """What tells the arrays of one call from those for which another program is needed; None for none."""
+        """The key of a call's arrays: calls with equal keys share a program. None if there is no program."""
         layouts, dtype = [], None
         for array in arrays:
             if type(array) is not np.ndarray or array.dtype not in _NAMES:
@@ -359,13 +359,13 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return Form(dtype, tuple(layouts), (team, team.size()))
 
     def integers(self, array: Any) -> np.ndarray | None:
-        """An array of integers along one axis, as 64-bit ones that follow one another; None for others."""
+        """A one-dimensional integer array as contiguous 64-bit integers; None for other arrays."""
         if type(array) is not np.ndarray or array.dtype.kind not in "iu" or array.ndim != 1:
             return None
         return np.ascontiguousarray(array, dtype=np.int64)
 
     def run(self, program: Program, arrays: Iterable[Any], lengths: np.ndarray | None = None) -> list[Any]:
-        """The program's results for the arrays of a call, of which the lengths of sequences come last."""
+        """The program's results for the arrays of a call; lengths of sequences are the last array."""
         return self._run(program, [address_of(array) for array in arrays], lengths, _fresh)
 
     def _run(
@@ -385,7 +385,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return self.elementwise(formula, arrays, numbers)
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
-        """The one output along the last axis, for arrays that agree; None if that cannot be had so simply."""
+        """The single output along the last axis, for arrays that agree; None if there is no quick way."""
         first = arrays[0]
         if not first.size or not first.ndim:
             return None
@@ -403,7 +403,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         numbers: Sequence[float] = (),
         out: np.ndarray | None = None,
     ) -> np.ndarray:
-        """See StandardEngine.elementwise; in one pass, and without temporaries of the result's size."""
+        """See StandardEngine.elementwise; in one pass, without temporaries of the result's size."""
         return array_loops.elementwise(self, formula, inputs, numbers, out, jit_enabled())
 
     def over_rows(
@@ -413,11 +413,11 @@ class NumpyEngine(NumpyImages, StandardEngine):
         numbers: Sequence[float] = (),
         out: np.ndarray | None = None,
     ) -> tuple:
-        """See StandardEngine.over_rows; some rows at a time."""
+        """See StandardEngine.over_rows; a block of rows at a time."""
         return array_loops.over_rows(self, formula, operands, numbers, out, jit_enabled())
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads, each with one thread for its products."""
+        """The function of each item, in threads; each runs its products in one thread."""
         todo = list(items)
         with self.blas.in_one_thread() if self.blas and len(todo) > 1 else contextlib.nullcontext():
             return self.team.map(function, todo)
@@ -435,7 +435,7 @@ def _numpy_blas() -> Blas | None:
 
 @functools.lru_cache
 def _cut(count: int, parts: int) -> ctypes.Array:
-    """Where to cut 0 .. count into equal parts, the ends with it."""
+    """The boundaries of equal parts of 0 .. count, including both ends."""
     return integers([count * number // parts for number in range(parts + 1)])
 
 
@@ -451,29 +451,28 @@ def _written(stage: Elementwise) -> Operand:
 
 
 def _width(stages: Sequence[Elementwise | Product]) -> int:
-    """Columns of a formula's operand, the largest."""
+    """Columns of the formula's widest operand."""
     outputs = [_written(stage) for stage in stages if isinstance(stage, Elementwise)]
     return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
 def _row_width(stage: Elementwise) -> int:
-    """Columns of an operand of the formula, of numbers of rows where it has no others."""
+    """Columns of the formula's operands; 1 if all hold one number per row."""
     given = [operand for operand in (*stage.inputs, *stage.outputs) if operand.rows is not None]
     return max(operand.rows.shape[1] // operand.blocks for operand in given)
 
 
 def _sizes(matrix: np.ndarray) -> list[int]:
-    """Rows, columns, and the length of a whole row."""
+    """Rows, columns, and the row length in memory."""
     count, columns = matrix.shape
     return [count, columns, matrix.strides[0] // matrix.itemsize if count > 1 else columns]
 
 
 def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarray:
-    """Where to cut the rows of each step into parts of equal work, each for a thread.
+    """The boundaries that split the rows of each step into parts of equal work, one for each thread.
 
-    `least` is how many rows of a product are worth a thread, 0 without products.
-
-    Steps have different numbers of rows, and all start with the same ones.
+    `least` is the smallest number of rows of a product that is worth a thread, 0 without products. Steps have
+    different numbers of rows, and all start with the same ones.
     """
     counts = steps[:, 0]
     most = int(counts.max())
@@ -487,7 +486,7 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
 
 
 def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
-    """Evaluate a formula by NumPy on as many rows at a time as the cache holds."""
+    """Evaluate a formula with NumPy on as many rows at a time as the cache holds."""
     rows_at_once = max(1, _BLOCK_ELEMENTS // max(1, _row_width(stage)))
     of_row = [operand.of_row for operand in stage.outputs for _ in range(operand.blocks)]
     for start in range(0, span.rows, rows_at_once):
@@ -500,7 +499,7 @@ def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
 
 
 def _views(operands: Sequence[Operand], span: Span, start: int, count: int) -> list[np.ndarray | None]:
-    """The blocks of the rows that each operand stands for, None for absent ones."""
+    """The blocks of rows of each operand; None for absent ones."""
     views: list[np.ndarray | None] = []
     for operand in operands:
         if operand.rows is None:

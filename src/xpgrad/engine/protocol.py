@@ -1,8 +1,8 @@
-"""What an engine is: all that a kernel may ask of the machine beyond the array API.
+"""The interface of an engine: all that a kernel may ask of the machine beyond the array API.
 
-`TimeLoops` is what recurrent kernels ask; a recorder answers it too, and writes down instead of computing.
-`Engine` adds what all other kernels ask. `StandardEngine` says what each method means, and every other engine
-is a subclass of it.
+Recurrent kernels use `TimeLoops`; a recorder has this interface too, and records instead of computing.
+`Engine` adds the methods for all other kernels. `StandardEngine` defines the meaning of each method, and
+every other engine is a subclass of it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Rows = Any
 
 
 class TimeLoops(Protocol):
-    """What recurrent kernels ask: row buffers, products of whole arrays, and loops over time."""
+    """The interface for recurrent kernels: row buffers, products of whole arrays, and loops over time."""
 
     @property
     def xp(self) -> Any:
         """The namespace of the engine's arrays."""
 
     def quiet(self) -> AbstractContextManager[Any]:
-        """Context in which inf and NaN flow through without warnings."""
+        """Context in which inf and NaN propagate without warnings."""
 
     def lower(self, array: Array) -> Any:
         """The caller's array for one of the engine's."""
@@ -38,19 +38,19 @@ class TimeLoops(Protocol):
     # --- row buffers
 
     def wrap(self, array: Array) -> Rows:
-        """The rows of an array, to read."""
+        """The rows of an array, for reading."""
 
     def rows(self, count: int, width: int, like: Array) -> Rows:
-        """Rows that steps write once each."""
+        """Rows that steps write, each once."""
 
     def scratch(self, count: int, width: int, like: Array) -> Rows:
-        """Rows that are no result."""
+        """Rows that are not part of a result."""
 
     def product_rows(self, a: Array, b: Array) -> Rows:
-        """The rows of a matrix product, which steps read and replace."""
+        """The rows of a matrix product; steps read and replace them."""
 
     def carry(self, array: Array) -> Rows:
-        """Rows of which each step reads and replaces the first ones."""
+        """Rows; each step reads and replaces the first ones."""
 
     def columns(self, rows: Rows, start: int, stop: int) -> Rows:
         """Some columns of a row buffer, as a source of products."""
@@ -61,7 +61,7 @@ class TimeLoops(Protocol):
     # --- what is computed
 
     def loop_weight(self, weight: Array, times: int) -> Any:
-        """A matrix in the form in which a time loop multiplies fastest with it."""
+        """A matrix in the fastest form for the products of a time loop."""
 
     def matmul(self, a: Array, b: Array) -> Array:
         """Matrix product."""
@@ -82,20 +82,20 @@ class TimeLoops(Protocol):
         """The sum over the rows of a b."""
 
     def scale(self, array: Array, factors: Array) -> Array:
-        """The rows of an array that serves no more, each times its factor; the factors are (rows, 1)."""
+        """The rows of an array that is no longer needed, each times its factor; the factors are (rows, 1)."""
 
     def broadcast(self, array: Array, shape: tuple[int, ...]) -> Array:
-        """The array in a larger shape, to be read."""
+        """The array broadcast to a larger shape, for reading."""
 
     def roots(self, squares: Array) -> Array:
-        """Square roots of sums of squares; those that rounding has put below 0 are 0."""
+        """Square roots of sums of squares; those below 0 by rounding give 0."""
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
         """Run a time loop."""
 
 
 class Engine(TimeLoops, Protocol):
-    """All that kernels ask."""
+    """The interface for all kernels."""
 
     name: str
 
@@ -103,13 +103,13 @@ class Engine(TimeLoops, Protocol):
         """The engine's array for one of the caller's."""
 
     def target(self, out: Any, shape: tuple[int, ...]) -> Array | None:
-        """The caller's `out`, where results can go there at once."""
+        """The caller's `out`, if results can be written to it directly."""
 
     def pack(self, weight: Array) -> Array:
-        """An array in the form in which several products take it fastest."""
+        """An array in the fastest form for several products."""
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays obviously are this engine's, of one shape and dtype."""
+        """Whether the arrays clearly are this engine's, of one shape and dtype."""
 
     def elementwise(
         self, formula: Formula, inputs: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
@@ -122,7 +122,7 @@ class Engine(TimeLoops, Protocol):
         """The outputs of a row formula."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads where the engine has some."""
+        """The function of each item, in threads if the engine has some."""
 
     # --- batches of images: see `Images`
 
@@ -130,10 +130,10 @@ class Engine(TimeLoops, Protocol):
         """Whether loops over shifted images are compiled."""
 
     def blocks(self, count: int, size: int) -> list[slice]:
-        """A batch's images, in blocks to compute at a time."""
+        """The images of a batch, in blocks that are computed together."""
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
-        """Columns or rows, in bands to compute one after the other."""
+        """Columns or rows, in bands that are computed one after the other."""
 
     def assemble(
         self,
@@ -145,7 +145,7 @@ class Engine(TimeLoops, Protocol):
         like: Any = None,
         target: Any = None,
     ) -> Array:
-        """The array of which a function computes each slice."""
+        """An array, from a function that computes its slices."""
 
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
@@ -153,13 +153,13 @@ class Engine(TimeLoops, Protocol):
         """Sums over blocks of a batch."""
 
     def room(self, shape: Sequence[int], like: Any) -> Any:
-        """Memory for a result, where the engine has some to reuse."""
+        """Memory for a result, if the engine has some to reuse."""
 
     def product(self, a: Array, b: Array, target: Any = None) -> Array:
         """Matrix products of stacks."""
 
     def pad(self, array: Array, before: Sequence[int], behind: Sequence[int]) -> Array:
-        """Zeros around the last dimensions; negative widths cut off."""
+        """Zeros around the last dimensions; negative widths crop."""
 
     def spread(self, array: Array, size: Sequence[int], lead: int) -> Array:
         """Images in a larger grid, flat in memory."""
@@ -172,19 +172,19 @@ class Engine(TimeLoops, Protocol):
         size: Sequence[int],
         target: Any = None,
     ) -> Array:
-        """One array of its phases."""
+        """One array from its phases."""
 
     def add(self, a: Array, b: Array, target: Any = None) -> Array:
         """The sum."""
 
     def add_shifted(self, total: Array, part: Array, shift: int) -> Array:
-        """The total, and the part from an element on."""
+        """The total, plus the part from an element on."""
 
     def last_axis_sums(self, array: Array) -> Array:
         """The sum over the last axis."""
 
     def pack_taps(self, weights: Array, taps: Sequence[Sequence[int]]) -> list[Any]:
-        """Weights in the form in which `sum_of_shifts` takes them."""
+        """Weights in the form for `sum_of_shifts`."""
 
     def sum_of_shifts(
         self,
@@ -234,4 +234,4 @@ class Engine(TimeLoops, Protocol):
         """Of complex numbers."""
 
     def ifft(self, array: Array, n: int, axis: int) -> Array:
-        """The way back."""
+        """The inverse."""

@@ -1,4 +1,4 @@
-"""The engine of the standard: pure array API, for any namespace, without writing to any array."""
+"""The standard engine: pure array API, for any namespace, without writing to any array."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xpgrad.engine.images.methods import Images
 
 
 class StandardEngine(Images):
-    """Evaluates what kernels ask for with the functions of the array API alone.
+    """Computes everything with functions of the array API only.
 
-    It is the oracle for the other engines, and what differentiable tensors, other devices and compilers go
-    through: every step makes new arrays, none is written to.
+    It is the oracle for the other engines. Differentiable tensors, other devices and compilers use it: every
+    step makes new arrays and writes to none.
 
-    A *row buffer* is what ``wrap``, ``rows`` and ``carry`` return. Kernels read it only through operands of
+    ``wrap``, ``rows`` and ``carry`` return *row buffers*. Kernels read these only through operands of
     formulas and products, and through ``array``.
     """
 
@@ -29,41 +29,41 @@ class StandardEngine(Images):
         self.xp = xp
 
     def quiet(self) -> Any:
-        """Context in which inf and NaN flow through without warnings (of NumPy's, where that computes)."""
+        """Context in which inf and NaN propagate without warnings (NumPy's, if NumPy computes)."""
         return np.errstate(all="ignore")
 
     def lift(self, array: Any) -> Any:
-        """The array in the namespace in which this engine works."""
+        """The array in this engine's namespace."""
         return array
 
     def lower(self, array: Any) -> Any:
-        """The way back from ``lift``."""
+        """The inverse of ``lift``."""
         return array
 
     def target(self, out: Any, shape: tuple[int, ...]) -> Any:
-        """The caller's `out`, lifted and in this shape, where results can go there at once; else None."""
+        """The caller's `out`, lifted and in this shape, if results can go there directly; else None."""
         return None
 
     # --- row buffers
 
     def wrap(self, array: Any) -> Any:
-        """The rows of an array (rows, width), to read."""
+        """The rows of an array (rows, width), for reading."""
         return _Fixed(array)
 
     def rows(self, count: int, width: int, like: Any) -> Any:
-        """Rows to be written once each, a step's at a time, before they are read."""
+        """Rows that are written once each, step by step, before they are read."""
         return _Written(self.xp, width, like)
 
     def scratch(self, count: int, width: int, like: Any) -> Any:
-        """As `rows`, for rows that are no result."""
+        """Like `rows`, for rows that are not part of a result."""
         return self.rows(count, width, like)
 
     def product_rows(self, a: Any, b: Any) -> Any:
-        """The rows of a matrix product, which steps read and replace."""
+        """The rows of a matrix product; steps read and replace them."""
         return _Replaced(self.xp, self.xp.matmul(a, b))
 
     def carry(self, array: Any) -> Any:
-        """Rows whose first ones every step may read and replace, starting as those of the array."""
+        """Rows that start as those of the array; every step may read and replace the first ones."""
         return _Carry(self.xp, array)
 
     def columns(self, rows: Any, start: int, stop: int) -> Any:
@@ -77,11 +77,11 @@ class StandardEngine(Images):
     # --- what is computed
 
     def pack(self, weight: Any) -> Any:
-        """An array in the form in which several products take it fastest."""
+        """An array in the fastest form for several products."""
         return weight
 
     def loop_weight(self, weight: Any, times: int) -> Any:
-        """A matrix in the form in which the products of a time loop, so many times, take it fastest."""
+        """A matrix in the fastest form for this many products of a time loop."""
         return weight
 
     def matmul(self, a: Any, b: Any) -> Any:
@@ -98,7 +98,7 @@ class StandardEngine(Images):
         return product if total is None else total + product
 
     def chunk(self, width: int, like: Any) -> int | None:
-        """How many rows of this width a backward loop is to finish at a time; None for all."""
+        """How many rows of this width a backward loop should finish at a time; None for all."""
         return None
 
     def column_sums(self, array: Any) -> Any:
@@ -110,19 +110,19 @@ class StandardEngine(Images):
         return self.xp.sum(a * b, axis=0)
 
     def scale(self, array: Any, factors: Any) -> Any:
-        """The rows of an array that serves no more, each times its factor; the factors are (rows, 1)."""
+        """The rows of an array that is no longer needed, each times its factor; the factors are (rows, 1)."""
         return array * factors
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """The array in a larger shape, to be read."""
+        """The array broadcast to a larger shape, for reading."""
         return self.xp.broadcast_to(array, shape)
 
     def roots(self, squares: Any) -> Any:
-        """Square roots of sums of squares; those that rounding has put below 0 are 0."""
+        """Square roots of sums of squares; those below 0 by rounding give 0."""
         return self.xp.sqrt(self.xp.where(squares < 0, squares - squares, squares))
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
-        """Run a time loop: at each step, a Span as a row of integers, the stages in turn on its rows."""
+        """Run a time loop: for each step (a Span as a row of integers) all stages in order on its rows."""
         for span in map(Span._make, steps.tolist()):
             for stage in stages:
                 if isinstance(stage, Product):
@@ -149,7 +149,7 @@ class StandardEngine(Images):
                 operand.rows.write(first_row(operand, span), whole)
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays obviously are this engine's, of one shape and one dtype in which it computes."""
+        """Whether the arrays clearly are this engine's, of one shape and one dtype that it computes in."""
         return False
 
     def elementwise(
@@ -159,7 +159,7 @@ class StandardEngine(Images):
         numbers: Sequence[float] = (),
         out: Any = None,
     ) -> Any:
-        """The one result of a formula, of the shape to which its inputs broadcast.
+        """The single result of a formula, of the broadcast shape of its inputs.
 
         Parameters
         ----------
@@ -170,12 +170,12 @@ class StandardEngine(Images):
         numbers : sequence of float
             Values of the formula's parameters.
         out : array, optional
-            Where to put the result; it may be an input.
+            Array for the result; it may be an input.
         """
         with self.quiet():
             named = dict(zip(formula.parameters, numbers, strict=True))
             (result,) = formula(self.xp, *inputs, **named)
-            if not hasattr(result, "__setitem__"):  # NumPy's operators make scalars of arrays without axes
+            if not hasattr(result, "__setitem__"):  # NumPy's operators return scalars for arrays without axes
                 result = self.xp.asarray(result)
             return written(result, out)
 
@@ -193,12 +193,12 @@ class StandardEngine(Images):
         formula : RowFormula
             What to evaluate. A row runs along the middle one of three axes.
         operands : sequence of array or None
-            Its operands, in the order of ``formula.operands``: shapes (A, n, B) for an element of every row
-            and column, (A, 1, B) for numbers of rows, (1, n, 1) for numbers of columns. n is at least 1.
+            Its operands, in the order of ``formula.operands``: shape (A, n, B) for one element per row and
+            column, (A, 1, B) for one number per row, (1, n, 1) for one per column. n is at least 1.
         numbers : sequence of float
             Values of the formula's parameters.
         out : array, shape (A, n, B), optional
-            Where to put the output that has this shape; it may be an operand.
+            Array for the output of this shape; it may be an operand.
         """
         with self.quiet():
             results = formula.evaluate(self.xp, operands, numbers)
@@ -208,7 +208,7 @@ class StandardEngine(Images):
         return tuple(results)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item; the items do not depend on one another."""
+        """The function of each item; the items are independent."""
         return [function(item) for item in items]
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ class StandardEngine(Images):
 
 
 def first_row(operand: Operand, span: Span) -> int:
-    """The first of the rows that an operand stands for at a step."""
+    """The first row of an operand at a step."""
     return 0 if operand.at in ("first", "every") else getattr(span, operand.at)
 
 
@@ -230,7 +230,7 @@ def _split(array: Any, blocks: int) -> list[Any]:
 
 
 def written(result: Any, out: Any) -> Any:
-    """The result; or `out`, holding it."""
+    """The result, in `out` if given."""
     if out is None:
         return result
     out[...] = result
@@ -253,7 +253,7 @@ class _Fixed:
 
 
 class _Written:
-    """Rows that steps write, kept as the pieces that they came in."""
+    """Rows that steps write, stored as the pieces that the steps wrote."""
 
     def __init__(self, xp: Any, width: int, like: Any) -> None:
         self._xp, self._width, self._like = xp, width, like
@@ -263,7 +263,7 @@ class _Written:
         self._pieces[first] = piece
 
     def read(self, first: int, count: int) -> Any:
-        piece = self._pieces[first]  # a step reads rows from where some step began to write
+        piece = self._pieces[first]  # a step reads from a row where another step's piece begins
         return piece if piece.shape[0] == count else piece[:count, :]
 
     def array(self) -> Any:
@@ -286,7 +286,7 @@ class _Replaced(_Written):
 
 
 class _Columns:
-    """Some columns of other rows, to read."""
+    """Some columns of other rows, for reading."""
 
     def __init__(self, rows: Any, start: int, stop: int) -> None:
         self._rows, self._start, self._stop = rows, start, stop
@@ -296,7 +296,7 @@ class _Columns:
 
 
 class _Carry:
-    """Rows of which each step replaces the first ones."""
+    """Rows; each step replaces the first ones."""
 
     def __init__(self, xp: Any, array: Any) -> None:
         self._xp, self._array = xp, array

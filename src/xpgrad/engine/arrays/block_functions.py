@@ -1,7 +1,7 @@
-"""NumPy's functions for row formulas in blocks, in place of ``xp``: with a `where` that does not branch.
+"""NumPy's functions for row formulas in blocks, in place of ``xp``, with a `where` that does not branch.
 
-NumPy's own `where` branches on every element, and costs much more than an addition where the processor cannot
-foresee the condition. All else is NumPy's.
+NumPy's own `where` branches on every element. If the processor cannot predict the condition, it costs much
+more than an addition. All other functions are NumPy's.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def __getattr__(name: str) -> Any:
 
 
 def zeros_like(x: Any) -> Any:
-    """Zero of x's dtype, which broadcasts to its shape."""
+    """A zero of x's dtype that broadcasts to x's shape."""
     return x.dtype.type(0)
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """`x` where the condition holds, else `y`: by their bits, under a mask of all ones or none."""
+    """`x` where the condition holds, else `y`: by a bit mask of all ones or all zeros."""
     integer = _INTEGERS.get(x.dtype)
     if integer is None or x.dtype != y.dtype or not isinstance(condition, np.ndarray):
         return np.where(condition, x, y)
@@ -41,5 +41,5 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _is_zero(x: Any) -> bool:
-    """Whether it is the number that `zeros_like` gives."""
+    """Whether it is the zero from `zeros_like`."""
     return not isinstance(x, np.ndarray) and x == 0 and not np.signbit(x)

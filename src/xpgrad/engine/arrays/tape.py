@@ -1,6 +1,6 @@
-"""What writes a formula down as calls: it stands in the place of ``xp``, and its values in that of arrays.
+"""Records a formula as calls: a tape replaces ``xp``, and its values replace the arrays.
 
-Values know along which axes they differ: "each" element, each "row" or each "column".
+Each value knows along which axes it varies: for "each" element, each "row" or each "column".
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _FLAGS = (
 
 
 class Untraceable(Exception):  # noqa: N818 - nothing went wrong: there is another way
-    """A tape has no words for something."""
+    """An operation that a tape cannot record."""
 
 
 class Use(NamedTuple):
-    """An argument of a call: a value or a constant, and as what it is read (a key of `Tape.dtypes`)."""
+    """An argument of a call: a value or a constant, and the dtype to read it as (a key of `Tape.dtypes`)."""
 
     value: Any
     kind: str
 
 
 class Call(NamedTuple):
-    """A function of some values, and as what its result is written."""
+    """A function of some values, and the dtype to write its result as."""
 
     function: str
     uses: tuple[Use, ...]
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 
 class Value:
-    """What a formula sees in the place of an array: an operand, or the result of a call."""
+    """The stand-in for an array in a formula: an operand, or the result of a call."""
 
     def __init__(self, tape: Tape, call: Call | None, axes: str = "each") -> None:
         self.tape, self.call, self.axes, self.dtype = tape, call, axes, tape.dtype
@@ -56,12 +56,12 @@ class Value:
 
     @property
     def arguments(self) -> list[Any]:
-        """The values and numbers that its call takes, in order."""
+        """The arguments of its call, values and numbers, in order."""
         return [use.value for use in self.call.uses] if self.call else []
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is true or false, in a byte."""
+        """Whether it is a boolean, stored in a byte."""
         return self.call is not None and self.call.kind in "?b"
 
     def called(self, *functions: str) -> bool:
@@ -91,7 +91,7 @@ Value.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class _NumpyFunctions:
-    """What a program calls, by name, beside NumPy's own functions."""
+    """Functions that a program calls by name besides NumPy's own."""
 
     def __getattr__(self, name: str) -> Callable:
         return getattr(np, name)
@@ -108,12 +108,12 @@ class _NumpyFunctions:
 
     @staticmethod
     def widen(x: np.ndarray, out: np.ndarray) -> None:
-        """In another dtype."""
+        """Cast to another dtype."""
         np.copyto(out, x)
 
     @staticmethod
     def clear_rows(flags: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
-        """`x`, but 0 in rows with a flag: few, so that the others are not read again."""
+        """`x`, but 0 in flagged rows. Flagged rows are few, so the others are not read again."""
         if x is not out:
             np.copyto(out, x)
         if flags.any():
@@ -121,7 +121,7 @@ class _NumpyFunctions:
 
     @staticmethod
     def empty_rows(logits: np.ndarray, out: np.ndarray) -> None:
-        """Whether a row is -inf throughout: most show by their first logit that they are not."""
+        """Whether a row is only -inf: for most rows the first logit shows that it is not."""
         np.equal(logits[:, :1], -np.inf, out=out)
         if out.any():
             out &= logits.max(axis=1, keepdims=True) == -np.inf
@@ -132,12 +132,12 @@ NUMPY_FUNCTIONS = _NumpyFunctions()
 
 
 class Tape:
-    """Records calls of NumPy's functions, each only once. Stands in the place of ``xp``.
+    """Records calls of NumPy's functions, each only once. It replaces ``xp``.
 
     Parameters
     ----------
     dtype : dtype
-        What is computed in.
+        The dtype of the computation.
     """
 
     float32, float64, inf = np.float32, np.float64, float("inf")
@@ -168,11 +168,11 @@ class Tape:
         return array.view(self.dtypes["i"])
 
     def store(self, value: Value) -> str:
-        """As what it is kept: a key of `dtypes`."""
+        """The dtype that it is stored as: a key of `dtypes`."""
         return "?" if value.is_flag else "f"
 
     def buffer(self, shape: tuple[int, ...], kind: str) -> tuple[Any, Any]:
-        """A buffer, and its bytes read as integers."""
+        """A buffer, and its bytes viewed as integers."""
         buffer = np.empty(shape, self.dtypes[kind])
         return buffer, buffer.view(self.dtypes["i" if kind == "f" else "b"])
 
@@ -184,11 +184,11 @@ class Tape:
         return lambda *arguments: self.apply(name, *arguments)
 
     def operand(self, axes: str = "each") -> Value:
-        """What stands for an array that a formula is called with."""
+        """The stand-in for an operand of the formula."""
         return Value(self, None, axes)
 
     def made(self, result: Any) -> Value:
-        """The result as a call's: an operand or a number has to be copied."""
+        """The result as the value of a call: an operand or a number must be copied."""
         if not isinstance(result, Value) or result.call is None:
             return self.apply("positive", result)
         return result
@@ -198,7 +198,7 @@ class Tape:
         return self.apply("absolute", x)
 
     def zeros_like(self, x: Value) -> float:
-        """A number, which functions broadcast."""
+        """A number; functions broadcast it."""
         return 0.0
 
     def sum(self, x: Any, axis: int, keepdims: bool) -> Value:
@@ -240,7 +240,7 @@ class Tape:
         return self._call("clear_rows", "f", Use(condition, "?"), Use(y, "f"))
 
     def _by_order(self, condition: Value, x: Any, y: Any) -> Value | None:
-        """What is a maximum, a minimum or an absolute value in truth, for NaN as well."""
+        """A selection that is a maximum, a minimum or an absolute value, also for NaN."""
         if condition.call is None or len(condition.call.uses) < 2:
             return None
         function, (left, right) = condition.call.function, condition.arguments
@@ -256,7 +256,7 @@ class Tape:
         return None
 
     def _by_factor(self, condition: Value, x: Any, y: Any) -> Value | None:
-        """``where(c, a, b * a)`` as ``a * where(c, 1, b)``: one of two numbers is chosen with less."""
+        """``where(c, a, b * a)`` as ``a * where(c, 1, b)``: choosing between two numbers is cheaper."""
         for whole, part in ((x, y), (y, x)):
             factors = part.arguments if isinstance(part, Value) and part.called("multiply") else []
             if isinstance(whole, Value) and any(factor is whole for factor in factors):
@@ -268,7 +268,7 @@ class Tape:
         return None
 
     def _is_one_beyond(self, condition: Value, y: Any) -> bool:
-        """Whether it is the exp of minimum(z, 0), or of that with a factor, and the condition z > 0."""
+        """Whether it is exp(minimum(z, 0)), or that with a factor, and the condition is z > 0."""
         exponent = self._exponents.get(id(y))
         if exponent is None or not condition.called("greater"):
             return False
@@ -278,7 +278,7 @@ class Tape:
         return same(bound, 0.0) and exponent is self.apply("minimum", z, 0.0)
 
     def _select(self, condition: Value, x: Any, y: Any) -> Value:
-        """By integers: under a mask of all ones or none."""
+        """By integers: with a bit mask of all ones or all zeros."""
         if same(x, 0.0):
             return self._masked(self._call("subtract", "b", Use(condition, "b"), Use(1, "b")), y)
         mask = self._call("negative", "b", Use(condition, "b"))
@@ -295,7 +295,7 @@ class Tape:
         return self._call("bitwise_and", "i", Use(wide, "i"), Use(x, "i"))
 
     def apply(self, function: str, *arguments: Any) -> Any:
-        """A function of values and numbers; none where it would change nothing."""
+        """A call of a function with values and numbers; no call if it would change nothing."""
         if function in ("multiply", "divide") and same(arguments[1], 1.0):
             return arguments[0]
         if function == "multiply" and same(arguments[0], 1.0):
@@ -332,7 +332,7 @@ class Tape:
         return x if found and same(bound, 0.0) else None
 
     def sigmoid(self, x: Value) -> Value:
-        """1 / (1 + exp(-x)). An overflow of exp does no harm here."""
+        """1 / (1 + exp(-x)). An overflow of exp is harmless here."""
         return self._apply(
             "reciprocal", self._apply("add", self._apply("exp", self._apply("negative", x)), 1.0)
         )
@@ -352,7 +352,7 @@ class Tape:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether it is one value, or one number, of one sign."""
+    """Whether it is one value, or one number, with one sign."""
     return a is b or (
         not isinstance(a, Value) and not isinstance(b, Value) and repr(float(a)) == repr(float(b))
     )

@@ -1,9 +1,9 @@
-"""A formula without numba: traced once into calls of functions, each of which writes into a buffer.
+"""A formula without numba: traced once into function calls that write into buffers.
 
-The formula is called with stand-ins for arrays, which record what is done to them (`tape`). An
-expression that occurs twice is computed once. A buffer serves again as soon as its value has been used. The
-last call writes the result. What remains of the formula is a Python function of such calls alone, for arrays
-of a few elements as for blocks that stay in the cache.
+The formula is called with stand-ins for arrays, which record the operations (`tape`). An expression that
+occurs twice is computed once. A buffer is reused as soon as its value is no longer needed. The last call
+writes the result. The formula becomes a Python function of only these calls, for arrays of a few elements and
+for blocks that stay in the cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STORES = {
 
 
 class _Program:
-    """What a tape has recorded, as a Python function."""
+    """The record of a tape, as a Python function."""
 
     def __init__(self, tape: Tape, operands: Sequence[Value | None], results: Sequence[Any]) -> None:
         self._memory = _Memory(tape)
@@ -58,7 +58,7 @@ class TracedFormula(_Program):
     Attributes
     ----------
     text : str
-        What it does: the source of ``run(y, *operands, *buffers)``.
+        The source of ``run(y, *operands, *buffers)``.
 
     Raises
     ------
@@ -76,15 +76,15 @@ class TracedFormula(_Program):
             super().__init__(tape, operands, results)
 
     def __call__(self, out: Any, operands: Sequence[Any]) -> None:
-        """Write the result; arrays of one axis, with as many elements as `out` has or one for all.
+        """Write the result; the arrays have one axis, with as many elements as `out` or a single one.
 
-        NumPy's warnings are the caller's to silence.
+        The caller silences NumPy's warnings.
         """
         self._run(out, *operands, *self._memory.views(out.shape))
 
 
 class TracedRows(_Program):
-    """A row formula, as `TracedFormula` is a formula."""
+    """The same as `TracedFormula` for a row formula."""
 
     def __init__(
         self, formula: RowFormula, absent: Sequence[bool], dtype: np.dtype, numbers: Sequence[float]
@@ -94,7 +94,7 @@ class TracedRows(_Program):
         operands = [
             None if missing else tape.operand(kind) for missing, kind in zip(absent, axes, strict=True)
         ]
-        # numbers of rows first: what has the place of an operand is written when all has been read
+        # numbers of rows first: a result in place of an operand is written after all reads
         self._order = sorted(
             range(len(formula.outputs)), key=lambda number: formula.outputs[number] == formula.each_output
         )
@@ -103,15 +103,15 @@ class TracedRows(_Program):
             super().__init__(tape, operands, [results[number] for number in self._order])
 
     def __call__(self, outs: Sequence[Any], operands: Sequence[Any], shape: tuple[int, int]) -> None:
-        """Write the outputs; arrays of two axes, with one column or one row where that serves for all.
+        """Write the outputs; the arrays have two axes, with a single column or row if it holds for all.
 
-        NumPy's warnings are the caller's to silence.
+        The caller silences NumPy's warnings.
         """
         self._run(*[outs[number] for number in self._order], *operands, *self._memory.views(shape))
 
 
 class _Memory:
-    """The buffers of a program, for each thread its own."""
+    """The buffers of a program, separate for each thread."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -119,7 +119,7 @@ class _Memory:
         self.counts = dict.fromkeys(_STORES.values(), 0)
 
     def views(self, shape: tuple[int, ...]) -> list[Any]:
-        """Each buffer as what its bytes may be read."""
+        """Views of each buffer as every dtype that its bytes may have."""
         threads = self._threads
         if getattr(threads, "shape", None) != shape:
             threads.views, threads.shape = [*self._make(shape)], shape
@@ -133,13 +133,13 @@ class _Memory:
 
 
 def _needed(results: Sequence[Value]) -> list[Value]:
-    """What is called, in order, each result after all that the one before needs."""
+    """The calls in order; before each result come the calls that it needs."""
     order: dict[int, Value] = {}
 
     def visit(value: Value) -> None:
         if value.call is not None and id(value) not in order:
             if value.called("clear_rows"):
-                # the flags last before what is cleared, whose operands are in the cache by then
+                # the flags just before the clearing, whose operands are then in the cache
                 for used in value.uses[-1].uses:
                     visit(used)
             for used in value.uses:
@@ -152,12 +152,12 @@ def _needed(results: Sequence[Value]) -> list[Value]:
 
 
 def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) -> tuple[str, dict[str, Any]]:
-    """The program as a Python function ``run``, and what it knows by name."""
+    """The program as a Python function ``run``, and its global names."""
     tape, order = memory.tape, _needed(results)
     last = {id(used): number for number, value in enumerate(order) for used in value.uses}
     targets = {id(result): f"y{number or ''}" for number, result in enumerate(results)}
     if results[-1].called("clear_rows") and id(results[-1].uses[-1]) not in targets:
-        # what it clears rows of is already where it belongs
+        # the array whose rows it clears is already in its place
         targets[id(results[-1].uses[-1])] = targets[id(results[-1])]
     names = {id(operand): f"x{number}" for number, operand in enumerate(operands)}
     of_bits: set[str] = set()
@@ -176,7 +176,7 @@ def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) 
         return f"{name}{'_bits' if kind in 'ib' else ''}"
 
     for number, value in enumerate(order):
-        call: Any = value.call  # all that stand in order have one
+        call: Any = value.call  # all values in `order` have one
         arguments = [text(*use) for use in call.uses]
         for name in {names[id(used)] for used in value.uses if last[id(used)] == number}:
             if name[0] in free:  # a buffer

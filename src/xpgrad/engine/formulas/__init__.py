@@ -1,6 +1,6 @@
-"""What a kernel may say: formulas for elements and for rows, and the functions in them.
+"""The language of kernels: formulas for elements and for rows, and the functions in them.
 
-A kernel makes a `Formula` or a `RowFormula` of a function of ``xp`` and operands, and a time loop of stages:
-`Elementwise` and `Product`. Nothing here knows an engine. On whole arrays of any namespace a formula is
-called as it is; `arrays` and `compiled` rewrite it.
+A kernel makes a `Formula` or a `RowFormula` from a function of
+``xp`` and operands, and a time loop from stages: `Elementwise` and `Product`. Nothing here depends on an
+engine. A formula can be called directly on whole arrays of any namespace; `arrays` and `compiled` rewrite it.
 """

@@ -1,4 +1,4 @@
-"""What a time loop does, written once and run by every engine in its own way: formulas and products."""
+"""Formulas and products: the work of a time loop, written once; every engine runs it in its own way."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ class Formula:
     """An elementwise function of arrays, with its constants fixed.
 
     ``function(xp, *operands, **constants)`` may use the operators of Python, the elementwise functions of
-    the array API through ``xp``, ``if`` on constants and on ``operand is None``, and other such functions,
-    called with ``xp`` as their first argument. That is all that an engine needs to evaluate it on whole
-    arrays, block by block, or compiled on scalars: a compiling engine puts a module of scalar functions in
-    the place of ``xp``.
+    the array API through
+    ``xp``, ``if`` on constants and on ``operand is None``, and other such functions, called with ``xp`` as
+    their first argument. So an engine can evaluate it on whole arrays, block by block, or compiled on
+    scalars: a compiling engine replaces ``xp`` by a module of scalar functions.
 
     Parameters
     ----------
     function : callable
-        Takes ``xp``, one positional operand (an array or None) each, and its constants by keyword.
-        Returns a tuple of arrays.
+        Takes ``xp``, its operands (each an array or None) by position, and its constants by keyword. Returns
+        a tuple of arrays.
     constants : dict
         Numbers, booleans, None, or functions of the same kind (an activation).
     parameters : tuple of str
-        Names of numbers that come with each call, by keyword: compiled once for all their values.
+        Names of numbers that each call passes by keyword: one compiled function serves all their values.
     """
 
     function: Callable[..., tuple]
@@ -39,22 +39,22 @@ class Formula:
 
     @property
     def key(self) -> tuple:
-        """What tells this formula from others: hashable, equal for equal formulas.
+        """The key of this formula: hashable, equal for equal formulas.
 
-        Numbers are in it as text, which is equal for NaN and NaN and is not for 0.0 and -0.0.
+        Numbers are stored as text, so NaN equals NaN, and 0.0 differs from -0.0.
         """
         constants = sorted(self.constants.items(), key=lambda item: item[0])
         return (self.function, tuple((name, as_text(value)) for name, value in constants))
 
 
 class Text(str):
-    """A constant as Python reads it back."""
+    """A constant as Python source."""
 
     __slots__ = ()
 
 
 def as_text(constant: Any) -> Any:
-    """A number, flag or None as text; a function, and what is text already, as it is."""
+    """A number, flag or None as text; functions and text are unchanged."""
     if callable(constant) or isinstance(constant, Text):
         return constant
     if isinstance(constant, bool) or constant is None:
@@ -64,23 +64,23 @@ def as_text(constant: Any) -> Any:
 
 
 class Operand(NamedTuple):
-    """Consecutive blocks of columns of a row buffer: ``blocks`` operands of a formula.
+    """Consecutive blocks of columns of a row buffer; they are ``blocks`` operands of a formula.
 
     Parameters
     ----------
     rows : buffer or None
-        What the engine's ``wrap``, ``rows`` or ``carry`` gave, shape (rows, blocks * width). None stands
+        A buffer from the engine's ``wrap``, ``rows`` or ``carry``, shape (rows, blocks * width). None stands
         for absent operands: the formula gets None for each block.
     blocks : int
-        Into how many equal blocks the columns fall, each an operand of the formula.
+        The number of equal blocks of columns; each block is an operand of the formula.
     at : str
-        Which of the rows a step touches: ``"now"``, ``"before"`` and ``"local"``, from the row given under
-        that name; ``"first"``, from row 0; ``"every"``, the only row, for all rows of the step.
+        Which rows a step uses. ``"now"``, ``"before"`` and ``"local"``: from the step's row of that name on.
+        ``"first"``: from row 0 on. ``"every"``: the only row, for all rows of the step.
     order : tuple of int, optional
-        Which block of columns each of the formula's operands is; one after the other by default.
+        The block of columns of each of the formula's operands; in order by default.
     of_row : bool
-        Whether the buffer has one column, a number for each row. As an input the number stands for every
-        column; as an output it is the mean, over the row, of the formula's result.
+        Whether the buffer has one column, with a number for each row. As an input the number applies to every
+        column; as an output it is the mean of the formula's result over the row.
     """
 
     rows: Any
@@ -91,7 +91,7 @@ class Operand(NamedTuple):
 
     @property
     def places(self) -> Sequence[int]:
-        """Of each of the formula's operands, its block of columns."""
+        """The block of columns of each of the formula's operands."""
         return range(self.blocks) if self.order is None else self.order
 
 
@@ -103,7 +103,7 @@ class Elementwise(NamedTuple):
     formula : Formula
         What to evaluate.
     inputs, outputs : sequence of Operand
-        Where its operands are, and where its results go; an output may be an input.
+        Its operands and its results; an output may be an input.
     """
 
     formula: Formula
@@ -119,9 +119,9 @@ class Product(NamedTuple):
     source : Operand
         The rows.
     weight : matrix
-        What the engine's ``loop_weight`` gave.
+        A matrix from the engine's ``loop_weight``.
     target : buffer
-        Whose first rows become the product.
+        Its first rows become the product.
     """
 
     source: Operand
@@ -130,9 +130,9 @@ class Product(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The rows of one step of a time loop: how many, and the first of those that each kind of operand means.
+    """The rows of one step of a time loop: their number, and the first row for each kind of operand.
 
-    An engine takes the steps as an integer array, a row each.
+    An engine takes the steps as an integer array, with one row for each step.
     """
 
     rows: int

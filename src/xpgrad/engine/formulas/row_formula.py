@@ -16,12 +16,12 @@ class Step:
     Parameters
     ----------
     function : callable
-        A function like a `Formula`'s: ``function(xp, *operands, **constants)`` gives a tuple of results. Its
-        positional parameters name what it takes: operands of the row formula, and results of steps before.
+        A function like a `Formula`'s: ``function(xp, *operands, **constants)`` returns a tuple of results.
+        Its positional parameters are named after operands of the row formula and results of earlier steps.
     results : mapping of str to str
-        Each result's name, and what becomes of it: ``"max"`` and ``"sum"`` reduce it over the row (a max
-        passes over NaN, a sum does not), ``"each"`` keeps it for every element of the row, ``"row"`` is a
-        number of the row already, made of such numbers alone.
+        The name and use of each result. ``"max"`` and ``"sum"`` reduce it over the row (a max ignores NaN, a
+        sum does not). ``"each"`` keeps it for every element of the row. ``"row"`` is already one number per
+        row, computed only from such numbers.
     """
 
     function: Callable[..., tuple]
@@ -29,7 +29,7 @@ class Step:
 
     @cached_property
     def operands(self) -> tuple[str, ...]:
-        """The names of what the function takes, without ``xp``."""
+        """The names of the function's operands, without ``xp``."""
         parameters = inspect.signature(self.function).parameters.values()
         return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)[1:]
 
@@ -42,20 +42,18 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class RowFormula:
-    """Steps over rows, none of which asks for another row.
+    """Steps over rows; rows are independent.
 
     Parameters
     ----------
     steps : tuple of Step
         In order.
     outputs : tuple of str
-        Which results are wanted: one ``"each"`` at most, made by the last step that has one, and numbers of
-        rows.
+        The wanted results: at most one ``"each"``, from the last step that has one, and numbers per row.
     each, rows, columns : tuple of str
-        The operands by what they are: an element of every row and column, a number for each row, a number for
-        each column.
+        The operands by kind: one element per row and column, one number per row, one number per column.
     parameters : tuple of str
-        Names of numbers that come with each call.
+        Names of numbers that each call passes.
     constants : dict
         As a `Formula`'s.
     """
@@ -70,24 +68,24 @@ class RowFormula:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The names of all operands, in the order in which engines take them."""
+        """The names of all operands, in the engines' order."""
         return (*self.each, *self.rows, *self.columns)
 
     @cached_property
     def each_output(self) -> str | None:
-        """The output that has an element for every row and column."""
+        """The output with one element per row and column."""
         kept = {name for step in self.steps for name, kind in step.results.items() if kind == "each"}
         return next((name for name in self.outputs if name in kept), None)
 
     @cached_property
     def replaceable(self) -> frozenset[str]:
-        """The operands that no step reads after one has kept a result for each element in their place."""
+        """The operands that no step reads after an ``"each"`` result was written over them."""
         kept = [number for number, step in enumerate(self.steps) if "each" in step.results.values()]
         later = self.steps[kept[0] + 1 :] if kept else ()
         return frozenset(self.each) - {name for step in later for name in step.operands}
 
     def evaluate(self, xp: Any, operands: Sequence[Any], numbers: Sequence[float]) -> list[Any]:
-        """The outputs, for arrays whose axis 1 runs along the rows."""
+        """The outputs, for arrays with rows along axis 1."""
         values = dict(zip(self.operands, operands, strict=True))
         known = self.constants | dict(zip(self.parameters, numbers, strict=True))
         for step in self.steps:

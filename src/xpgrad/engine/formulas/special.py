@@ -1,7 +1,7 @@
-"""Elementwise functions that formulas need beside the array API's.
+"""Elementwise functions for formulas that the array API lacks.
 
-Formulas call them like helpers of their own, with ``xp`` first. What is here works on arrays of any
-namespace; the compiler takes the function of the same name in the dtype's module of scalar functions.
+Formulas call them like their own helpers, with ``xp`` first. These versions work on arrays of any namespace;
+the compiler uses the function of the same name in the dtype's module of scalar functions.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ class Polynomial(NamedTuple):
     """A polynomial p, highest power first, in q = (z - center) / (z + center).
 
     With i = 1 / (z + center) and d = 0.75, (z + d) tail_ratio(z) is
-    d / 2 + z i (1 / sqrt(2 pi) - d / 2 + i p(q)). The value at 0 and the limit
-    stand outside of p, whose roundings count little then.
+    d / 2 + z i (1 / sqrt(2 pi) - d / 2 + i p(q)). The value at 0 and the limit are separate from p, so the
+    rounding of p matters little.
     """
 
     center: float
     coefficients: tuple[float, ...]
 
 
-# Chebyshev expansions over 0 <= z <= inf, cut where the dtype's rounding is reached and written as powers.
+# Chebyshev expansions over 0 <= z <= inf, truncated at the dtype's rounding and written as powers.
 # Their variable is that of Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x in
 # 0 <= x < inf" (1981); tail_ratio(z) is half of that function at z / sqrt(2).
 TAIL_SINGLE = Polynomial(
@@ -61,19 +61,19 @@ def tail_ratio(xp: Any, z: Any) -> Any:
 def gaussian(xp: Any, z: Any) -> Any:
     """exp(-z**2 / 2) for finite z.
 
-    The rounding of z**2 would be multiplied by its size. So z is split in two halves of its bits (Dekker, "A
-    floating-point technique for extending the available precision", 1971): the square of the first is exact,
-    and what is left of z**2 is small.
+    The rounding error of z**2 would be multiplied by its size. So z is split into two halves of its bits
+    (Dekker, "A floating-point technique for extending the available precision", 1971): the square of the
+    first is exact, and the rest of z**2 is small.
     """
     zero = xp.zeros_like(z)
-    z = xp.minimum(xp.maximum(z, zero - 40), zero + 40)  # beyond it is 0, and the two parts are 0 and inf
+    z = xp.minimum(xp.maximum(z, zero - 40), zero + 40)  # beyond, the two parts are 0 and inf
     spread = (134217729.0 if z.dtype == xp.float64 else 4097.0) * z
     high = spread - (spread - z)
     return xp.exp(-0.5 * (high * high)) * xp.exp(-0.5 * ((z - high) * (z + high)))
 
 
 def normal_cdf(xp: Any, z: Any, e: Any) -> Any:
-    """The normal distribution's probability below a finite z, for e = gaussian(z)."""
+    """The normal distribution's probability below a finite z; e is gaussian(z)."""
     own = getattr(xp, "normal_cdf", None)
     if own is not None:
         return own(z)

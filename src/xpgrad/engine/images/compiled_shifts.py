@@ -1,7 +1,7 @@
-"""`sum_of_shifts` and `products_of_shifts` compiled: a stretch of the grid after the other, within a cache.
+"""`sum_of_shifts` and `products_of_shifts` compiled, one cache-sized stretch of the grid at a time.
 
-Groups of few channels are computed by loops over positions, others by tiles in vector registers; what differs
-stands in `shift_loops`.
+Groups of few channels use loops over positions, others tiles in vector registers; the differences are in
+`shift_loops`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from xpgrad.engine.images.shift_source import few_channels, many_channels
 from xpgrad.engine.images.shifts import Crop, Embedding, Part
 from xpgrad.engine.process.notice import Lazy
 
-# From how many sums in a group, and how many pairs of sums and images, tiles pay.
+# The number of sums in a group, and of pairs of sums and images, from which tiles pay.
 _SUMS, _PAIRS = 3, 16
-# Of a stretch of the grid, with all of a group's channels: a second-level cache holds it beside the weights.
+# Of a stretch of the grid, with all of a group's channels: it fits the second-level cache beside the weights.
 _STRETCH_BYTES = 1 << 19
-# Positions whose cotangents a first-level cache holds, for as many channels as a tile has columns.
+# Positions whose cotangents fit the first-level cache, for as many channels as a tile has columns.
 _COLUMNS = 128
 
 
 class Panels(NamedTuple):
-    """Weights (group, I, K) as tiles take them: panels (K, rows of a tile) of I, the last with zeros."""
+    """Weights (group, I, K) packed for tiles: panels (K, rows of a tile) of I, the last padded with zeros."""
 
     memory: np.ndarray  # of all parts
     start: int
@@ -38,7 +38,7 @@ class Panels(NamedTuple):
 
 
 def _many_channels(sums: int, images: int) -> bool:
-    """Whether a group with so many of both is computed by tiles."""
+    """Whether tiles compute a group with so many of both."""
     return sums >= _SUMS and sums * images >= _PAIRS
 
 
@@ -154,7 +154,7 @@ def row_sums(rows: np.ndarray) -> np.ndarray:
 
 
 class _Result(NamedTuple):
-    """Where the sums of a part go: from where on, which rows, and whether these are all."""
+    """Where the sums of a part go: the offset, the rows, and whether these are all."""
 
     start: int
     rows: np.ndarray
@@ -184,21 +184,21 @@ class _Room:
         fitting = max(_STRETCH_BYTES // (dtype.itemsize * channels) - reach, reach, 2 * step)
         equal = -(-length // -(-length // fitting))
         self.stretch = min(length, -(-equal // step) * step)
-        # an odd number of vectors: a power of two between channels would put them all into a few cache lines
+        # an odd number of vectors: with a power of two all channels would compete for a few cache lines
         self.length = (-(-(self.stretch + reach) // lanes) | 1) * lanes
         self._dtype, self._channels, self._step, self._rows = dtype, channels, step, kinds.tall[0]
 
     def grid(self) -> np.ndarray:
-        """Tiles read behind a channel's end."""
+        """Tiles read beyond a channel's end."""
         return np.empty(self._channels * self.length + self._step, self._dtype)
 
     def sums(self) -> np.ndarray:
-        """Tiles write behind a row's end."""
+        """Tiles write beyond a row's end."""
         return np.empty((self._rows, -(-self.stretch // self._step) * self._step), self._dtype)
 
 
 def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
-    """How many vectors a tile has so that the least of them is of no use."""
+    """The number of vectors of a tile that wastes the least of them."""
     choices = range(1, len(kinds.products) + 1)
     return min(choices, key=lambda vectors: (-(-sums // (vectors * lanes)) * vectors, -vectors))
 
@@ -209,7 +209,7 @@ def _taps(taps: Sequence[tuple[int, int]]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def _rows(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
-    """The rows of images (see `shift_loops`) that are in a grid, by layer and in the order of memory."""
+    """The rows of images (see `shift_loops`) in a grid, by layer and in memory order."""
     distances = tuple(prod(size[axis + 1 :]) for axis in range(len(size)))
     return _joined(
         [row for layer, place in enumerate(places) for row in _layer(place, size, distances, layer)]
@@ -218,7 +218,7 @@ def _rows(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def _wanted(grid: tuple[int, ...], crop: Crop, by: tuple[int, ...]) -> tuple[np.ndarray, bool]:
-    """The rows of a result at these distances in memory that are in the grid, and whether these are all."""
+    """The rows of a result with these strides that are in the grid, and whether these are all."""
     rows = [
         row for row in _layer(Embedding.of_all(grid, crop.begin), crop.size, by, 0) if row[1] < crop.length
     ]
@@ -226,7 +226,7 @@ def _wanted(grid: tuple[int, ...], crop: Crop, by: tuple[int, ...]) -> tuple[np.
 
 
 def _layer(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: int) -> list[list[int]]:
-    """The rows of images of that size, whose elements have these distances, that are in a grid."""
+    """The rows of images of this size, with these strides, that are in a grid."""
     counts, skipped = place.counts(size), max(0, -place.before[-1])
     count = min(counts[-1], place.grid[-1] - place.before[-1]) - skipped
     found = []
@@ -244,7 +244,7 @@ def _layer(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: 
 
 
 def _joined(rows: list[list[int]]) -> np.ndarray:
-    """Rows of which one continues the other in both places, as one."""
+    """Merge rows that are contiguous in both places."""
     joined: list[list[int]] = []
     for source, to, count, step, layer in rows:
         last = joined[-1] if joined else [0, 0, 0, 0, -1]
@@ -262,7 +262,7 @@ def _few() -> Any:
 
 
 def _many(dtype: str, vectors: int) -> Any:
-    """The loops by tiles; `vectors` are those of a tile of products."""
+    """The loops with tiles; `vectors` are those of a tile of products."""
     return _tile_loops(dtype, tiles(), vectors)
 
 

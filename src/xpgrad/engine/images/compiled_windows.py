@@ -1,8 +1,8 @@
-"""`from_windows` and `to_windows` compiled: a formula in vector loops over a cache's worth of windows.
+"""`from_windows` and `to_windows` compiled: a formula in vector loops over cache-sized sets of windows.
 
-As many windows as a first-level cache holds are taken apart into vectors, one for each element of a window,
-transformed along both axes in place, and written out. All vectors lie in one array at distances that are
-constants, so that LLVM sees that they do not overlap.
+As many windows as fit the first-level cache are split into vectors, one for each element of a window,
+transformed in place along both axes, and written out. All vectors are in one array at constant distances, so
+LLVM sees that they do not overlap.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def _compiled(
     kind: str, function: Callable, constants: tuple, taken: int, made: int, step: int, dtype: str
 ) -> Any:
     formula = Formula(function, dict(constants))
-    side = max(taken, made)  # vectors of a row of windows' elements, before and after
+    side = max(taken, made)  # vectors in a row of a window, before and after
     sizes = {"taken": taken, "made": made, "step": step, "side": side}
 
     def assignment(targets: str, values: str) -> str:
-        """``a[...], a[...], = formula(b[...], ...)``: what is taken is read before anything is written."""
+        """``a[...], a[...], = formula(b[...], ...)``: all reads come before the writes."""
         left = ", ".join(targets.format(k, **sizes) for k in range(made))
         right = ", ".join(values.format(k, **sizes) for k in range(taken))
         return f"{left}, = {function.__name__}({right})"
@@ -81,7 +81,7 @@ def _compiled(
                 32, (f"y[U(to + {step} * t + {j})] = cells[at + {j} * VECTOR + t] + b" for j in range(made))
             ),
         )
-    # numba takes a signed index for one that may count from the end, which keeps loops from being vectors
+    # for numba a signed index may count from the end, and this prevents vectorization
     head = f"\nimport numpy as np\n\nVECTOR = {_AT_ONCE}\nU = np.uintp\n"
     name = f"{kind}_windows_{function.__name__.strip('_')}_{dtype}"
     text = preamble([formula.function], formula.constants, dtype) + head + body

@@ -1,7 +1,7 @@
-"""What convolutions ask of an engine: a batch in blocks, products, shifted sums, windows, spectra.
+"""The engines' part of convolutions: a batch in blocks, products, shifted sums, windows, spectra.
 
-The methods here are pure array API, and the oracle for `NumpyImages`. A `target` is memory in which an engine
-may put a result: who calls uses what is returned.
+The methods here are pure array API, and the oracle for `NumpyImages`. A `target` is memory that an engine may
+use for a result; the caller uses the returned array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_wi
 
 
 class Images:
-    """The part of the engine of the standard that works on batches of images."""
+    """The part of the standard engine for batches of images."""
 
     xp: Any
 
@@ -27,13 +27,13 @@ class Images:
     # --- which part of the work at a time
 
     def blocks(self, count: int, size: int) -> list[slice]:
-        """The images of a batch, in blocks to compute at a time; `size` is an image's elements."""
+        """The images of a batch, in blocks that are computed together; an image has `size` elements."""
         return [slice(0, count)]
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
-        """Columns or rows, in bands to compute one after the other; `size` is the elements that each takes.
+        """Bands of columns or rows, computed one after the other; each column or row has `size` elements.
 
-        All bands but the last hold a multiple of so many.
+        All bands except the last hold a multiple of `multiple`.
         """
         return [slice(0, count)]
 
@@ -47,10 +47,10 @@ class Images:
         like: Any = None,
         target: Any = None,
     ) -> Any:
-        """The array of which ``function(part, target)`` is each slice of an axis.
+        """The array whose slices along an axis are ``function(part, target)``.
 
-        The parts do not depend on one another. Those of a whole array, with its `shape` and an array of its
-        dtype, may be computed at the same time; parts of a `target` are computed one after the other.
+        The parts are independent. Those of a whole array, given by its `shape` and an array of its dtype, may
+        be computed at the same time; parts of a `target` are computed one after the other.
         """
         made = [function(part, None) for part in parts]
         return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
@@ -58,14 +58,14 @@ class Images:
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
     ) -> list[Any]:
-        """The sums over all blocks; ``function(block, totals)`` adds a block's own; None is none yet."""
+        """The sums over all blocks; ``function(block, totals)`` adds a block; totals are None at first."""
         totals = None
         for block in blocks:
             totals = function(block, totals)
         return totals or []
 
     def room(self, shape: Sequence[int], like: Any) -> Any:
-        """Memory to be a target of `assemble`, or None."""
+        """Memory for a target of `assemble`, or None."""
         return None
 
     # --- sums and products
@@ -75,11 +75,11 @@ class Images:
         return self.xp.matmul(a, b)
 
     def pad(self, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
-        """Zeros before and behind the last axes; negative numbers take elements away."""
+        """Zeros before and after the last axes; negative numbers crop."""
         return padded(self.xp, array, before, behind)
 
     def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
-        """The last dimensions at the begin of larger ones of that size, flat, behind `lead` zeros."""
+        """The last dimensions at the beginning of larger ones of that size, flat, after `lead` zeros."""
         behind = [large - small for large, small in zip(size, array.shape[-len(size) :], strict=True)]
         whole = padded(self.xp, array, (0,) * len(size), behind)
         whole = self.xp.reshape(whole, (*array.shape[: -len(size)], prod(size)))
@@ -93,7 +93,7 @@ class Images:
         size: Sequence[int],
         target: Any = None,
     ) -> Any:
-        """Some of the elements of `padding.interleaved`: `size` from `begin` on, zeros behind."""
+        """Some of the elements of `padding.interleaved`: `size` from `begin` on, zeros after them."""
         whole = interleaved(self.xp, parts, steps)
         sizes = zip(size, begin, whole.shape[-len(size) :], strict=True)
         return padded(self.xp, whole, [-b for b in begin], [s + b - large for s, b, large in sizes])
@@ -114,7 +114,7 @@ class Images:
     # --- channels and taps: shifted images
 
     def pack_taps(self, weights: Any, taps: Sequence[Sequence[int]]) -> list[Any]:
-        """The weights of several parts as `sum_of_shifts` takes them, which several blocks then share.
+        """The weights of several parts in the form for `sum_of_shifts`; several blocks share them.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class Images:
         Returns
         -------
         list
-            For each part an array (group, I, J * its taps), in some form.
+            For each part an array (group, I, J * its taps), in an engine's form.
         """
         group, sums, images, _ = weights.shape
         parts = [self.xp.stack([weights[..., tap] for tap in part], axis=-1) for part in taps]
@@ -141,16 +141,16 @@ class Images:
         B: Any = None,
         target: Any = None,
     ) -> Any:
-        """Weighted sums of shifted images; zero, or B, where no part's phase is.
+        """Weighted sums of shifted images; outside all parts' phases zero, or B.
 
         Parameters
         ----------
         images : array, shape (n, group * J, *size)
             The images.
         places : sequence of Embedding
-            What of them is where in the flat grid, which has a layer for each place.
+            Where the images are in the flat grid, which has one layer for each place.
         parts : sequence of Part
-            What is summed up; the phases have steps in common.
+            The sums; their phases have the same steps.
         size : sequence of int
             The results' sizes.
         B : array, shape (group * I,), optional
@@ -161,7 +161,7 @@ class Images:
         Returns
         -------
         array, shape (n, group * I, *size)
-            In the flat grid a part's sums are, with its k-th tap at layer l[k] and shift s[k],
+            In the flat grid, with the k-th tap of a part at layer l[k] and shift s[k], the part's sums are
             ``sum over j and k of weights[g, i, j, k] * grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
         group, sums, _ = parts[0].weights.shape
@@ -203,18 +203,18 @@ class Images:
     def products_of_shifts(
         self, a: Any, images: Any, places: Sequence[Embedding], taps: Sequence[tuple[int, int]], group: int
     ) -> Any:
-        """The inner products of images with shifted images, summed over n: the gradient of `sum_of_shifts`.
+        """Inner products of images with shifted images, summed over n: the gradient of `sum_of_shifts`.
 
         Parameters
         ----------
         a : array, shape (n, group * I, *size)
-            Images at the begin of the grid.
+            Images at the beginning of the grid.
         images, places
             As in `sum_of_shifts`.
         taps : sequence of (int, int)
-            As those of a part.
+            Like those of a part.
         group : int
-            How many groups the channels are.
+            The number of groups of channels.
 
         Returns
         -------
@@ -266,7 +266,7 @@ class Images:
         return self.xp.fft.rfft(array, n=n, axis=axis)
 
     def irfft(self, array: Any, n: int, axis: int) -> Any:
-        """The way back of `rfft`."""
+        """The inverse of `rfft`."""
         return self.xp.fft.irfft(array, n=n, axis=axis)
 
     def fft(self, array: Any, n: int, axis: int) -> Any:
@@ -274,5 +274,5 @@ class Images:
         return self.xp.fft.fft(array, n=n, axis=axis)
 
     def ifft(self, array: Any, n: int, axis: int) -> Any:
-        """The way back of `fft`."""
+        """The inverse of `fft`."""
         return self.xp.fft.ifft(array, n=n, axis=axis)

@@ -1,4 +1,4 @@
-"""What convolutions ask of an engine, for NumPy arrays: in place, image by image, in threads, compiled."""
+"""The engine's part of convolutions for NumPy arrays: in place, image by image, in threads, compiled."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _SHARES = 2
 
 
 class NumpyImages(Images):
-    """The part of the NumPy engine that works on batches of images."""
+    """The part of the NumPy engine for batches of images."""
 
     map: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
     team: Any
 
     def compiles(self) -> bool:
-        """With numba; what reaches the loops is float32 or float64."""
+        """With numba; the loops only get float32 or float64."""
         return jit_enabled()
 
     def blocks(self, count: int, size: int) -> list[slice]:
-        """As many images at a time as stay in a cache, in as many blocks as keep all threads busy."""
+        """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // _PARALLEL))
         at_once = max(1, _BLOCK_ELEMENTS // max(1, size))
         rounds = -(-count // (threads * at_once))
         return _slices(count, -(-count // max(1, threads * rounds)))
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
-        """As many as stay in a second-level cache, about the same number in each band."""
+        """Bands that fit the second-level cache, of about equal size."""
         at_once = -(-count // -(-count * size // _BAND))
         return _slices(count, -(-at_once // multiple) * multiple)
 
@@ -54,7 +54,7 @@ class NumpyImages(Images):
         like: Any = None,
         target: Any = None,
     ) -> np.ndarray:
-        """Each part into its place; those of a whole array in threads."""
+        """Each part is written to its place; those of a whole array in threads."""
         whole = np.empty(tuple(shape), dtype=like.dtype) if target is None else target
 
         def fill(part: slice) -> None:
@@ -74,9 +74,9 @@ class NumpyImages(Images):
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
     ) -> list[Any]:
-        """Shares of the blocks in threads, and the sum of their totals: the same for any course of time.
+        """Shares of the blocks in threads, and the sum of their totals: the result does not depend on timing.
 
-        There are more shares than threads, so that a thread that gets less of its core takes fewer.
+        There are more shares than threads, so a thread that gets less of its core takes fewer.
         """
         count = _SHARES * self.team.size()
         shares = [blocks[share] for share in _slices(len(blocks), -(-len(blocks) // count))]
@@ -91,7 +91,7 @@ class NumpyImages(Images):
         return np.empty(tuple(shape), dtype=like.dtype)
 
     def pad(self, array: np.ndarray, before: Sequence[int], behind: Sequence[int]) -> np.ndarray:
-        """In one go; a view where nothing is added."""
+        """In one pass; a view if nothing is added."""
         first = array.ndim - len(before)
         sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
         kept: tuple[Any, ...] = tuple(
@@ -109,7 +109,7 @@ class NumpyImages(Images):
         return whole
 
     def spread(self, array: np.ndarray, size: Sequence[int], lead: int) -> np.ndarray:
-        """In one go; a view where nothing is added."""
+        """In one pass; a view if nothing is added."""
         outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
         if not lead and inner == tuple(size):
             return array.reshape(*outer, -1)
@@ -126,7 +126,7 @@ class NumpyImages(Images):
         size: Sequence[int],
         target: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Each part straight into its places."""
+        """Each part is written directly to its places."""
         some = next(iter(parts.values()))
         if target is None:
             target = np.empty((*some.shape[: -len(size)], *size), dtype=some.dtype)
@@ -150,11 +150,11 @@ class NumpyImages(Images):
         return target
 
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
-        """Matrix product, straight into the target where that is given."""
+        """Matrix product, directly into the target if given."""
         return np.matmul(a, b, out=target)
 
     def add(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
-        """The sum, straight into the target where that is given."""
+        """The sum, directly into the target if given."""
         return np.add(a, b, out=target)
 
     def add_shifted(self, total: np.ndarray, part: np.ndarray, shift: int) -> np.ndarray:
@@ -163,7 +163,7 @@ class NumpyImages(Images):
         return total
 
     def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
-        """Compiled, or as a product by BLAS: in one pass."""
+        """Compiled, or as a product with BLAS: in one pass."""
         rows = array.reshape(-1, array.shape[-1])
         if self.compiles():
             from xpgrad.engine.images.compiled_shifts import row_sums

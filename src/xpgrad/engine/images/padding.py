@@ -9,7 +9,7 @@ from array_api_compat import device
 
 
 def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
-    """The array with zeros before and behind its last dimensions; negative numbers take elements away."""
+    """The array with zeros before and after its last dimensions; negative numbers crop."""
     first = array.ndim - len(before)
     for axis, (b, e) in enumerate(zip(before, behind, strict=True), first):
         size = array.shape[axis]
@@ -26,9 +26,9 @@ def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) ->
 
 
 def interleaved(xp: Any, parts: Mapping[tuple[int, ...], Any], steps: Sequence[int]) -> Any:
-    """One array of several: in each last dimension element i of part r becomes element i * step + r.
+    """Interleave parts into one array: in each last dimension element i of part r becomes i * step + r.
 
-    Parts that are not given are zero.
+    Missing parts are zero.
     """
     return _interleaved(xp, parts, xp.zeros_like(next(iter(parts.values()))), steps, ())
 

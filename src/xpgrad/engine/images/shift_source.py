@@ -1,7 +1,7 @@
 """The text of the compiled loops of `compiled_shifts`.
 
-Rows of images in the grid are numbers: the first element in the image, that in the grid, how many there are,
-from one to the next in the image, and the grid's layer.
+A row of an image in the grid is given by five numbers: its first element in the image and in the grid, its
+length, its stride in the image, and the grid's layer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from xpgrad.engine.compiled.source import versions
 
 
 def few_channels() -> str:
-    """The loops for groups of few channels: a stretch of a sum stays in a cache, term after term is added.
+    """The loops for groups of few channels: a stretch of a sum stays in the cache while terms are added.
 
-    Up to eight terms at a time, so that a sum is read and written once for so many multiplications; LLVM
-    checks eight pairs of pointers for overlap, and leaves loops with more as they are. In the inner products
-    the order of additions is free ("reassoc", "nsz"): each lane of a vector keeps a sum of its own.
+    Up to eight terms are added at a time, so a sum is read and written once per eight multiplications. LLVM
+    checks eight pairs of pointers for overlap; it does not vectorize loops with more. In the inner products
+    the order of additions is free ("reassoc", "nsz"): each vector lane keeps its own sum.
     """
     return _HEAD + _FEW.format(
         first=_terms_at_once(8, 24, "="),
@@ -26,7 +26,7 @@ def few_channels() -> str:
 
 
 def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
-    """The loops for groups of many channels, by tiles of sums in registers.
+    """The loops for groups of many channels, with tiles of sums in registers.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
     tiles : Tiles
         The tiles' shapes.
     vectors : int
-        Of a tile of `products_of_shifts`.
+        The vectors of a tile of `products_of_shifts`.
     columns : int
-        How many positions' cotangents are turned into columns at a time.
+        The number of positions whose cotangents are transposed to columns at a time.
     """
     size = 4 if dtype == "float32" else 8
     constants = {
@@ -70,8 +70,8 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
     return _HEAD + "\n".join(lines) + "\n" + _MANY
 
 
-# Rows are short: views of them would cost more than their elements. They are read and written by unsigned
-# numbers, for numba takes a signed one for an index that may count from the end.
+# Rows are short: views of them would cost more than their elements. Indices are unsigned, because for numba a
+# signed index may count from the end.
 _HEAD = """# weighted sums of shifted images, and their gradient; generated
 import numpy as np
 from numba import njit
@@ -146,7 +146,7 @@ def offsets_of(taps, seen, room, offsets):
 
 
 def _terms_at_once(count: int, indent: int, operation: str) -> str:
-    """The text that adds so many terms, from number k on, to a stretch of the sum."""
+    """The text that adds so many terms, from term k on, to a stretch of the sum."""
     lines = [f"w{i} = weights[g, i, k + {i}]" for i in range(count)]
     lines += [f"x{i} = grid[offsets[k + {i}] + start:]" for i in range(count)]
     lines += ["for t in range(stretch):"]

@@ -1,4 +1,4 @@
-"""Where images are in a larger grid, flat in memory, so that a shift in any direction is one number."""
+"""Places of images in a larger flat grid, in which a shift in any direction is one number."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 
 class Embedding(NamedTuple):
-    """Which elements of images are where in a grid; the rest of it is zero.
+    """Which elements of images are where in a grid; the rest of the grid is zero.
 
     Parameters
     ----------
     grid : tuple of int
         The grid's sizes.
     before : tuple of int
-        Index in the grid of the first element that is taken; negative where the first ones are left out.
+        Index in the grid of the first element; negative if the first elements are left out.
     lead : int
         Zeros before the whole grid.
     first, steps : tuple of int
-        The first element of an image that is taken, and from one to the next, in each dimension.
+        The first element of an image that is used, and the step to the next, in each dimension.
     """
 
     grid: tuple[int, ...]
@@ -29,7 +29,7 @@ class Embedding(NamedTuple):
 
     @classmethod
     def of_all(cls, grid: tuple[int, ...], before: tuple[int, ...], lead: int = 0) -> Embedding:
-        """Every element is taken."""
+        """Every element is used."""
         return cls(grid, before, lead, (0,) * len(grid), (1,) * len(grid))
 
     @property
@@ -38,7 +38,7 @@ class Embedding(NamedTuple):
         return tuple(slice(f, None, s) for f, s in zip(self.first, self.steps, strict=True))
 
     def counts(self, size: Sequence[int]) -> tuple[int, ...]:
-        """How many elements of images of that size are taken."""
+        """The number of elements used from images of that size."""
         each = zip(self.first, size, self.steps, strict=True)
         return tuple(max(0, -((first - s) // step)) for first, s, step in each)
 
@@ -49,9 +49,9 @@ class Crop(NamedTuple):
     Parameters
     ----------
     length : int
-        How many elements of the flat grid are computed, whole rows of its first dimension.
+        The number of elements of the flat grid to compute: whole rows of its first dimension.
     begin, size : tuple of int
-        The first one wanted, and how many, in each dimension; those behind the grid are zero.
+        The first wanted element and their number, in each dimension; those beyond the grid are zero.
     """
 
     length: int
@@ -60,7 +60,7 @@ class Crop(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Weighted sums of shifted images, and the elements of the result that they are.
+    """Weighted sums of shifted images, and their place in the result.
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ class Part(NamedTuple):
     taps : sequence of (int, int)
         For each tap the layer of the grid and the shift.
     crop : Crop
-        What is wanted of the sums.
+        The wanted elements of the sums.
     phase : tuple of slice
-        Where in the result it goes, by dimension.
+        Their place in the result, by dimension.
     """
 
     weights: Any

@@ -1,6 +1,6 @@
-"""Square windows of images, transformed along both axes by a formula; overlapping ones in, disjoint ones out.
+"""Square windows of images, transformed along both axes by a formula; overlapping in, disjoint out.
 
-The two functions are pure array API, and the oracle of their compiled form in `compiled_windows`.
+The two functions are pure array API, and the oracle of their compiled forms in `compiled_windows`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xpgrad.engine.images.padding import padded
 
 
 class Transform(NamedTuple):
-    """A formula for both axes of a window: from `taken` elements to `made` ones."""
+    """A formula for both axes of a window: from `taken` to `made` elements."""
 
     formula: Formula
     taken: int
@@ -26,11 +26,11 @@ class Windows(NamedTuple):
     Parameters
     ----------
     step : int
-        From one window to the next, in both directions.
+        Distance from one window to the next, in both directions.
     begin : tuple of int
-        Zeros before the image's first row and first column, at which the first window begins.
+        Zeros before the image's first row and first column; the first window begins with them.
     rows, columns : int
-        How many windows there are. What they reach beyond the image is zero.
+        The number of windows. Elements beyond the image are zero.
     """
 
     step: int
@@ -40,7 +40,7 @@ class Windows(NamedTuple):
 
 
 def from_windows(xp: Any, X: Any, windows: Windows, transform: Transform) -> Any:
-    """Transform the windows of images, first along columns and then along rows.
+    """Transform the windows of images, first along columns, then along rows.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def from_windows(xp: Any, X: Any, windows: Windows, transform: Transform) -> Any
 
 
 def to_windows(xp: Any, M: Any, windows: Windows, transform: Transform, B: Any, shape: Sequence[int]) -> Any:
-    """Images of disjoint transformed windows, which begin at the images' first element.
+    """Images from disjoint transformed windows, which begin at the images' first element.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ def to_windows(xp: Any, M: Any, windows: Windows, transform: Transform, B: Any, 
     M : array, shape (m * m, O, n * rows * columns)
         The matrices of all transformed elements.
     windows : Windows
-        Where the results are; their step is the side of one.
+        Where the results are; their step is the side of a result.
     transform : Transform
         From m elements to those of a result's side.
     B : array, shape (O,), or None
-        What is added to each channel.
+        Added to each channel.
     shape : sequence of int
         Of the images, (n, O, height, width); results beyond them are dropped.
 

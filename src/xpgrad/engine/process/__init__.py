@@ -1,4 +1,5 @@
-"""What this process has: threads, memory, a BLAS, settings, and a person who may be waiting.
+"""Resources of this process: threads, memory, a BLAS, settings, and messages to a waiting person.
 
-It imports no other room, but for the compiled code that a thread of a team runs (when it first runs).
+It imports no other sub-package of the engine, except the compiled code that a team's threads run (at first
+use).
 """

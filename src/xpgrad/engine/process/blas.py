@@ -1,7 +1,7 @@
-"""The process's BLAS, by address: what compiled time loops multiply with.
+"""The process's BLAS, by address, for the products of compiled time loops.
 
-Libraries export the Fortran interface under names that differ by build. Nothing is trusted to exist: what is
-found must multiply two matrices right, and where nothing is found the loops run in Python.
+Libraries export the Fortran interface under names that differ by build. No name is trusted: a function must
+multiply two test matrices correctly. If none is found, the loops run in Python.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _THREADS_NAMES = (
 
 
 class PackedGemm(NamedTuple):
-    """MKL's product with a matrix that was packed before: addresses of its three functions."""
+    """MKL's product with a packed matrix: addresses of its three functions."""
 
     size: int
     pack: int
     compute: int
 
     def bytes_of(self, k: int, n: int) -> int:
-        """How many bytes a packed weight (k, n) has."""
+        """The size in bytes of a packed weight (k, n)."""
         sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, 64, k)]
         return ctypes.CFUNCTYPE(ctypes.c_size_t, *[ctypes.c_void_p] * 4)(self.size)(_letter(b"A"), *sizes)
 
 
 class Blas(NamedTuple):
-    """Addresses of gemm by dtype, of the packed one where there is one; and how its threads are held back.
+    """Addresses of gemm by dtype, and of the packed gemm if there is one; and how to limit its threads.
 
-    In one thread a product is, in that context, what runs in several threads of another team. `has_pool`
-    tells whether that makes a difference: its threads are a pool of its own. `extension` is the path of the
-    module that is linked with it.
+    Inside the context `in_one_thread` each product uses one BLAS thread, because the caller's team already
+    runs several. `has_pool` says whether the BLAS has its own pool of threads, so that this makes a
+    difference. `extension` is the path of the module that is linked with it.
     """
 
     gemm: dict[str, int]
@@ -57,7 +57,7 @@ class Blas(NamedTuple):
 
 
 class PackedWeight(NamedTuple):
-    """A weight (k, n), and the same in the form in which a product takes it, None where that is row by row.
+    """A weight (k, n), and its packed form for products; None if products read it row-major.
 
     `form` is ``"rows"``, ``"blas"`` for MKL's, or ``"panels"`` for our own.
     """
@@ -68,12 +68,12 @@ class PackedWeight(NamedTuple):
 
     @property
     def memory(self) -> np.ndarray:
-        """What products read."""
+        """The memory that products read."""
         return self.array if self.buffer is None else self.buffer
 
 
 def find_blas(extension: str) -> Blas | None:
-    """The BLAS that an extension module is linked with, None where none is found that works.
+    """The BLAS that an extension module is linked with; None if none is found that works.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def _find_packed(library: ctypes.CDLL) -> dict[str, PackedGemm]:
 
 
 def pack(weight: np.ndarray, functions: PackedGemm) -> PackedWeight:
-    """Pack a weight (k, n), contiguous by rows or by columns, for products of some rows with it."""
+    """Pack a weight (k, n), contiguous by rows or by columns, for products with blocks of rows."""
     by_rows = weight.flags.c_contiguous
-    (k, n), rows = weight.shape, 64  # it packs well for any number of rows
+    (k, n), rows = weight.shape, 64  # this packing is good for any number of rows
     sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, rows, k)]
     which, form = _letter(b"A"), _letter(b"N" if by_rows else b"T")
     buffer = np.empty(functions.bytes_of(k, n) + 64, dtype=np.uint8)
@@ -124,13 +124,13 @@ def _letter(name: bytes) -> Any:
 
 
 def symbol(library: ctypes.CDLL, name: str) -> int:
-    """The address of a function in a library or what it depends on, 0 where there is none."""
+    """The address of a function in a library or its dependencies; 0 if there is none."""
     function = getattr(library, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _multiplies(address: int, dtype: str, packed: PackedGemm | None = None) -> bool:
-    """Whether a product of whole numbers comes out right."""
+    """Whether a product of whole numbers is correct."""
     rows, inner, columns = 2, 3, 4
     a = np.arange(rows * inner, dtype=dtype).reshape(rows, inner)
     b = np.arange(inner * columns, dtype=dtype).reshape(inner, columns) - 5
@@ -159,12 +159,12 @@ def _thread_functions(library: ctypes.CDLL) -> tuple[Callable, Callable] | None:
 
 
 _limits = threading.RLock()  # a signal handler may call a kernel
-_limit_depth: dict[int, tuple[int, int]] = {}  # of each setter: how many are inside, threads before the first
+_limit_depth: dict[int, tuple[int, int]] = {}  # by setter: contexts open, number of threads before the first
 
 
 @contextlib.contextmanager
 def _limited(functions: tuple[Callable, Callable] | None) -> Iterator[None]:
-    """One thread a product. OpenBLAS knows one number for the process: the last one out restores it."""
+    """One thread per product. OpenBLAS has one setting per process: the last context to close restores it."""
     if functions is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What the process may use: numba, and how many threads."""
+"""What the process may use: numba, and a number of threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORDS = {
 
 
 def jit_enabled() -> bool:
-    """Whether formulas are compiled: numba is installed, and ``XPGRAD_JIT`` does not say no.
+    """Whether formulas are compiled: numba is installed and ``XPGRAD_JIT`` does not disable it.
 
     Raises
     ------
@@ -24,8 +24,8 @@ def jit_enabled() -> bool:
 
 
 def wants_jit(word: str) -> bool:
-    """What a value of ``XPGRAD_JIT`` says; yes where it is empty."""
-    wanted = _WORDS.get(word)  # asked at every call: most are found at once
+    """The meaning of a value of ``XPGRAD_JIT``; empty means yes."""
+    wanted = _WORDS.get(word)  # asked at every call, so the common values are looked up first
     if wanted is None:
         wanted = _WORDS.get(word.strip().lower())
     if wanted is None:
@@ -39,7 +39,7 @@ def _numba_installed() -> bool:
 
 
 def thread_count() -> int:
-    """How many threads independent blocks may use: ``XPGRAD_NUM_THREADS``, else one a core.
+    """The number of threads for independent blocks: ``XPGRAD_NUM_THREADS``, or else one per core.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where arrays are, and memory that serves again."""
+"""Addresses of arrays, and memory that is reused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEPT = 1 << 25  # bytes of an arena that a thread keeps for its next one
 
 
 def address_of(array: np.ndarray) -> int:
-    """Of its first element."""
+    """The address of its first element."""
     return array.__array_interface__["data"][0]
 
 
@@ -20,7 +20,7 @@ _NAMES: dict[np.dtype, str] = {}
 
 
 def name_of(dtype: np.dtype) -> str:
-    """The dtype's name, which NumPy puts together anew each time."""
+    """The dtype's name, cached because NumPy rebuilds it each time."""
     name = _NAMES.get(dtype)
     if name is None:
         name = _NAMES[dtype] = dtype.name
@@ -28,7 +28,7 @@ def name_of(dtype: np.dtype) -> str:
 
 
 def aligned(size: int, dtype: np.dtype) -> np.ndarray:
-    """A vector of so many elements that begins where a cache line does; not cleared."""
+    """A vector of so many elements, aligned to a cache line; not cleared."""
     memory = np.empty(size * dtype.itemsize + LINE, dtype=np.uint8)
     first = -address_of(memory) % LINE
     return memory[first : first + size * dtype.itemsize].view(dtype)
@@ -40,11 +40,10 @@ _arenas = threading.local()
 
 
 def take_arena(size: int) -> Arena:
-    """Memory for so many bytes; its contents are whatever.
+    """Memory for so many bytes; not cleared.
 
-    It is the taker's alone until `keep_arena` gives it back: what is called meanwhile in the same thread (by
-    a finalizer, a signal handler, another greenlet) takes another one. After an exception it is not given
-    back.
+    It belongs to the caller until `keep_arena` returns it. Calls in between in the same thread (from a
+    finalizer, a signal handler, another greenlet) get another one. After an exception it is not returned.
     """
     kept = vars(_arenas).pop("kept", None)
     if kept is not None and len(kept[0]) >= size + LINE:

@@ -1,4 +1,4 @@
-"""What a person who waits for a compiler is told: once in a process, when it has taken two seconds."""
+"""The message for a person who waits for the compiler: once per process, after two seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Seconds of compiling after which something is said, and how long what comes from the cache takes at most.
+# Seconds of compiling before the message, and the longest time that loading from the cache takes.
 _PATIENCE, _LOADING = 2.0, 0.2
 
 _TEXT = (
@@ -20,7 +20,7 @@ _TEXT = (
 
 
 class _Notice:
-    """Counts the seconds of compiling, and speaks when they have become too many."""
+    """Counts the seconds of compiling, and prints the message when they exceed the limit."""
 
     def __init__(self) -> None:
         self._spent, self._told, self._running = 0.0, False, False
@@ -44,7 +44,7 @@ class _Notice:
 
     def _tell(self) -> None:
         self._told = True
-        with contextlib.suppress(OSError, ValueError):  # a terminal that has gone, a closed stream
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone, a closed stream
             print(_TEXT, file=sys.stderr, flush=True)
 
 
@@ -64,7 +64,7 @@ compiling = _Notice()
 
 
 class Lazy:
-    """A generated module whose functions are compiled when they are first called."""
+    """A generated module; each function is compiled at its first call."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -72,7 +72,7 @@ class Lazy:
     def __getattr__(self, name: str) -> Callable:
         function = getattr(self._module, name)
         if function.signatures:
-            setattr(self, name, function)  # from now on without a detour
+            setattr(self, name, function)  # later calls go there directly
             return function
 
         def first(*arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Threads for independent parts: those that the process already has, where it has some.
+"""Threads for independent parts: those that the process already has, if any.
 
-Idle threads of OpenMP go on looking for work for milliseconds and take a core from any other pool, so parts
-of a process with OpenMP in it (torch's) belong into OpenMP's own team.
+Idle OpenMP threads spin for milliseconds and take a core from any other pool. So in a process with OpenMP
+(torch's), parts belong in OpenMP's own team.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _forked = False
 
 
 def _forget_threads() -> None:
-    """In a forked child: it has none of its parent's threads, and an OpenMP team would wait for them."""
+    """After a fork: the child has none of its parent's threads, and an OpenMP team would wait for them."""
     global _forked
     _forked = True
     _thread_pool.cache_clear()
 
 
 def forked() -> bool:
-    """Whether this process is a forked child: a framework's threads, which its BLAS needs, are not in it."""
+    """Whether this process is a forked child, which lacks the framework's threads that its BLAS needs."""
     return _forked
 
 
@@ -45,7 +45,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def integers(values: Sequence[int]) -> ctypes.Array:
-    """Integers in memory, as compiled code takes them; made faster than an array of NumPy's."""
+    """Integers in memory for compiled code; faster to make than a NumPy array."""
     return (ctypes.c_int64 * len(values))(*values)
 
 
@@ -58,14 +58,14 @@ class Team(ABC):
     Attributes
     ----------
     addresses : tuple of int or None
-        For compiled code that starts the threads itself, as `OpenMPTeam` takes them; None where it cannot.
+        For compiled code that starts the threads itself, see `OpenMPTeam`; None if it cannot.
     """
 
     addresses: tuple[int, int, int] | None = None
 
     @abstractmethod
     def size(self) -> int:
-        """How many threads."""
+        """The number of threads."""
 
     @abstractmethod
     def run(self, function: int, data: int, parts: int) -> None:
@@ -73,10 +73,10 @@ class Team(ABC):
 
     @abstractmethod
     def _together(self, work: Callable[[], None], threads: int) -> None:
-        """Call `work`, which raises nothing, in so many threads."""
+        """Call `work`, which must not raise, in so many threads."""
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """The function of each item, in threads; context variables are the caller's."""
+        """The function of each item, in threads, with the caller's context variables."""
         threads = min(self.size(), len(items))
         if threads < 2:
             return [function(item) for item in items]
@@ -89,22 +89,22 @@ class Team(ABC):
             for number in waiting:
                 try:
                     results[number] = contexts[number].run(function, items[number])
-                except BaseException as error:  # it must not leave a thread
+                except BaseException as error:  # no exception may leave a thread
                     errors.append(error)
 
         self._together(work, threads)
         if errors:
             raise errors[0]
         if any(result is _MISSING for result in results):
-            raise KeyboardInterrupt  # what left a thread between two items could not be raised there
+            raise KeyboardInterrupt  # an interrupt between two items could not be raised in its thread
         return results
 
 
 class _Others:
-    """What a pool's threads do beside the caller, who does not leave before they are through.
+    """Work of a pool's threads beside the caller; the caller does not return before they finish.
 
-    A thread that has not begun when the caller is through has nothing to do: waking it can take as long as
-    the work. An interrupt (Ctrl-C) reaches the caller alone, wherever it is: the others still write to its
+    A thread that has not begun when the caller finishes has nothing to do: waking it can take as long as the
+    work. An interrupt (Ctrl-C) reaches only the caller, at any point: the other threads still write to its
     arrays.
     """
 
@@ -113,7 +113,7 @@ class _Others:
         self._changed = threading.Condition()
 
     def work(self) -> None:
-        """In a thread of the pool."""
+        """Run in a thread of the pool."""
         with self._changed:
             if self._closed:
                 return
@@ -126,7 +126,7 @@ class _Others:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for those that have begun, whatever arrives meanwhile; that is raised afterwards."""
+        """Wait for the threads that have begun; exceptions that arrive meanwhile are raised afterwards."""
         arrived: BaseException | None = None
         while not self._closed or self._running:
             try:
@@ -141,10 +141,10 @@ class _Others:
 
 
 class PoolTeam(Team):
-    """Threads of our own."""
+    """Our own threads."""
 
     def size(self) -> int:
-        """How many threads."""
+        """The number of threads."""
         return thread_count()
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
@@ -167,14 +167,14 @@ class PoolTeam(Team):
 
 
 class OpenMPTeam(Team):
-    """The team of an OpenMP runtime in this process, by the entry point that GCC's programs use.
+    """The team of an OpenMP runtime in this process, through GCC's entry point.
 
     Parameters
     ----------
     parallel, thread_number, team_size : int
         Addresses of ``GOMP_parallel``, ``omp_get_thread_num`` and ``omp_get_num_threads``.
     threads : callable
-        Tells how many threads to use.
+        Returns the number of threads to use.
     """
 
     addresses: tuple[int, int, int]
@@ -187,7 +187,7 @@ class OpenMPTeam(Team):
         self._threads = threads
 
     def size(self) -> int:
-        """How many threads."""
+        """The number of threads."""
         return 1 if _forked else self._threads()
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
@@ -206,7 +206,7 @@ class OpenMPTeam(Team):
 
 
 def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None:
-    """The team of the OpenMP runtime that an extension module is linked with, None where there is none."""
+    """The team of the OpenMP runtime that an extension module is linked with; None if there is none."""
     try:
         library = ctypes.CDLL(extension)
     except OSError:
