@@ -7,7 +7,7 @@ from . import IMPLEMENTATIONS, OURS, ratio, settle
 
 
 class PointwiseBackward:
-    """The gradient alone, from saved arrays; the peer is PyTorch's backward kernel."""
+    """Only the gradient, from saved arrays; the peer is PyTorch's backward kernel."""
 
     params = ([*SHAPES], [*POINTWISE], [*IMPLEMENTATIONS])
     param_names = ("elements", "function", "impl")

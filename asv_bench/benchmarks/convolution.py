@@ -36,7 +36,7 @@ class TransposedConvolutions(Convolutions):
 
 
 class ConvolutionBackward:
-    """The backward alone; ONNX Runtime has only that."""
+    """Only the backward, as ONNX Runtime has nothing else."""
 
     params = ([*WORKS], [*IMPLEMENTATIONS, "ort"])
     param_names = NAMES

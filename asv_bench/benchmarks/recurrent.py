@@ -46,7 +46,7 @@ class Step:
 
 
 class Backward:
-    """The backward alone, on saved arrays."""
+    """Only the backward, on saved arrays."""
 
     params = ([*SHAPES], OPERATORS, [*IMPLEMENTATIONS, "ort"])
     param_names = NAMES
@@ -97,7 +97,7 @@ class Ratio:
 
 
 class BackwardRatio(Ratio):
-    """The same for the backward alone."""
+    """The same for the backward only."""
 
     def track_ratio_step(self, shape, operator, impl):
         return ratio(self.ours.backward, self.peer.backward)

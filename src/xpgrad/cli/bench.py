@@ -1,17 +1,17 @@
-"""Time xpgrad beside its peers, in turns, and tell how near both are to what the machine can do.
+"""Time xpgrad and its peers in turns, and show how close both are to the machine's limit.
 
-Each implementation runs in a process of its own, because thread pools of NumPy, PyTorch and JAX stall one
-another in one; the processes take turns, so that drift hits them alike. Given are medians, the spread from
-quartile to quartile, and how many times as fast as the peer ours is (above 1 is ours). The floor is what no
-implementation can beat: operations of the matrix products over the best rate measured here, or bytes over the
-bandwidth, whichever takes longer. A convolution counts its direct sum; Winograd's and Fourier's methods can
-be below.
+Each implementation runs in its own process, because the thread pools of NumPy, PyTorch and JAX stall one
+another in a shared one. The processes take turns, so drift affects them equally. The report gives medians,
+the spread between quartiles, and how many times as fast as the peer ours is (above 1 ours is faster). The
+floor is a limit for every implementation: the operations of the matrix products over the best rate measured
+here, or the bytes over the bandwidth, whichever takes longer. For a convolution the direct sum is counted;
+Winograd's and Fourier's methods can be below the floor.
 
-Where other processes take more than a twentieth of the machine, a work is measured again; what stayed
-disturbed is named.
+If other processes take more than a twentieth of the machine, a work is measured again. Works that stay
+disturbed are named.
 
-What is not installed is named and left out. A peer in another environment is measured with
---python PEER=INTERPRETER.
+Peers that are not installed are named and left out. --python PEER=INTERPRETER measures a peer in another
+environment.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0; 1 where ours fails or nothing is selected; 2 where a file cannot be written or drawn.
+        0; 1 if ours fails or nothing is selected; 2 if a file cannot be written or drawn.
     """
     problem = _problem(args)
     if problem:
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _problem(args: argparse.Namespace) -> str | None:
-    """What would only fail after everything was measured."""
+    """Check early for errors that would otherwise appear after all measurements."""
     for option in ("json", "plot"):
         path = getattr(args, option)
         if path is not None and not path.absolute().parent.is_dir():
@@ -157,7 +157,7 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
         for group, work in bar:
             bar.note(work.label)
             rows[group].append(measure.measure(group, work, workers, effort))
-        # before and after, because a machine that was busy elsewhere would lower the floor
+        # before and after, because a busy machine would measure too low a rate
         machine = measure.best(before, measure.rates(workers, names, dtypes, effort))
         outcomes = [measure.outcome(g, measure.ours_of(g, workers).name, rows[g]) for g in groups]
         return {
@@ -199,7 +199,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def machine_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was measured on: names and texts."""
+    """The machine and its libraries: names and texts."""
     machine, rates = report["machine"], report["rates"]
     products = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {dtype}" for dtype, rate in rates["products"].items())
     return [
@@ -253,7 +253,7 @@ def _brief(reason: str) -> str:
 
 
 def notes(group: dict[str, Any]) -> list[str]:
-    """What the peer really calls, why it is missing where it is, and what was disturbed."""
+    """Which functions the peer really calls, why it is missing, and which works were disturbed."""
     paths = dict.fromkeys(row["path"] for row in group["rows"] if row["path"])
     reasons = dict.fromkeys(_brief(row["missing"]) for row in group["rows"] if row["missing"])
     said = [f"The peer's path, by the time it takes: {'; '.join(paths)}."] if paths else []

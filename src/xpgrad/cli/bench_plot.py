@@ -1,4 +1,4 @@
-"""Pictures of what ``python -m xpgrad bench`` measured: ratios as bars, and the roofline."""
+"""Pictures of the results of ``python -m xpgrad bench``: ratios as bars, and the roofline."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,19 +9,19 @@ import numpy as np
 __all__ = ["draw"]
 
 OURS, PEER, AIM = "#1f6fb4", "#d98c21", "#333333"
-LONG = 40  # bars, above which they fill a second column
+LONG = 40  # more bars than this fill a second column
 DTYPE_LINES = {"float32": "-", "float64": "--"}
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw what was measured.
+    """Draw a report.
 
     Parameters
     ----------
     report : dict
-        What the command writes as JSON.
+        The command's JSON.
     path : Path
-        Where the picture goes; its suffix says the format.
+        The picture's file; its suffix gives the format.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def _length(groups: Sequence[dict[str, Any]]) -> int:
 
 
 def _columns(groups: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The groups in one column of bars, or in two where they are many."""
+    """The groups in one column of bars, or in two if there are many."""
     if _length(groups) <= LONG:
         return [list(groups)]
     ends = range(1, len(groups))
@@ -80,7 +80,7 @@ def _bars(axes: Any, groups: Sequence[dict[str, Any]]) -> None:
 
 
 def _roofline(axes: Any, report: dict[str, Any]) -> None:
-    """Rates over intensity, ours and the peers', under what the machine can do."""
+    """Rates over intensity, ours and the peers', and the machine's limits."""
     bandwidth = report["rates"]["bandwidth"]
     rows = [
         (group, row)

@@ -1,16 +1,16 @@
 """Check every kernel's results on everything that is installed here.
 
-Runs each kernel in each array namespace, dtype and option, and through xpgrad_onnx as an operator and its
-training graph, where ONNX has it. Compares with independent oracles: naive references, central differences in
-float64, PyTorch's autograd and modules. Prints a line for each operator; with --all, --option or --namespace
-a line for each combination, with its worst relative error. The exit status is 1 where an error is over its
-tolerance.
+Runs each kernel in each array namespace, dtype and option. If ONNX has the operator, it also runs through
+xpgrad_onnx as an operator and as a training graph. Compares with independent oracles: naive references,
+central differences in float64, PyTorch's autograd and modules. Prints one line for each operator; with --all,
+--option or --namespace one line for each combination, with its worst relative error. The exit status is 1 if
+an error exceeds its tolerance.
 
-Compiled code is checked in float32 and less, so that half as much is compiled where the cache is cold; with
---all, --json, --option or --namespace in float64 too.
+Compiled code is checked in float32 and half precision, so only half as much must be compiled with a cold
+cache; --all, --json, --option or --namespace check float64 too.
 
-With --peers, other libraries' kernels are measured too, each against float64 references that share no code
-with any of them; a library that wants another NumPy is called in an interpreter of its own.
+--peers also measures the kernels of other libraries, against float64 references that share no code with any
+of them. A library that needs another NumPy runs in its own interpreter.
 """
 
 import argparse
@@ -101,7 +101,7 @@ BACKENDS = (
     Backend("array-api-strict", "array_api_strict", "array_api_strict", None, _FULL),
     Backend("torch", "torch", "array_api_compat.torch", None, (*_FULL, *_HALF)),
     Backend("torch", "torch", "array_api_compat.torch", "standard", (*_FULL, *_HALF)),
-    # its attributes are float32, so that float64 would differ by their rounding
+    # its attributes are float32, so float64 would differ by their rounding
     Backend("onnx", "onnx", "numpy", None, ("float32", "float16"), _by_onnx),
 )
 
@@ -112,7 +112,7 @@ BACKENDS = (
 
 
 class Recurrence(NamedTuple):
-    """What tells one recurrent operator from another."""
+    """The differences between the recurrent operators."""
 
     name: str
     gates: int
@@ -510,7 +510,7 @@ _CELL_NAMES = {"initial_h": "H", "initial_c": "C", "H_t": "H_next", "C_t": "C_ne
 
 
 def _to_cell(op: Recurrence, case: Case, name: str, array: Array) -> tuple[str, Array] | None:
-    """The cell's name and array for a sequence's; None where the cell has none."""
+    """The cell's name and array for a sequence's; None if the cell has none."""
     if name in ("H_all", "C_all"):
         return None
     _, prefix, bare = name.rpartition("gradient of ")
@@ -577,7 +577,7 @@ def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Ke
     )
 
 
-# An entry here is all that a new kernel needs.
+# A new kernel only needs an entry here.
 KERNELS: tuple[Kernel, ...] = (
     _sequence_kernel(_LSTM, _LSTM_OPTIONS),
     _sequence_kernel(_GRU, _GRU_OPTIONS),
@@ -624,7 +624,7 @@ def _rows(kernel: Kernel, option: str, backends: Sequence[Backend]) -> Iterator[
     for oracle in oracles:
         try:
             expected = oracle.compute(case)
-        except Exception as error:  # such as the kernel's own forward failing under the differences
+        except Exception as error:  # for example the kernel's own forward fails under the differences
             problem = f"{oracle.label} failed: {type(error).__name__}: {error}"
             yield Row(kernel.name, option, "numpy", "float64", {}, {}, problem)
             continue
@@ -636,7 +636,7 @@ def _rows(kernel: Kernel, option: str, backends: Sequence[Backend]) -> Iterator[
             row = Row(kernel.name, option, backend.name, dtype, {}, tolerances)
             try:
                 results = _run_in(kernel, case, backend, dtype)
-            except Exception as error:  # whatever a kernel raises is a finding, and the others go on
+            except Exception as error:  # every exception of a kernel is a finding; the others go on
                 yield row._replace(problem=f"{type(error).__name__}: {error}")
                 continue
             if results is None:
@@ -664,7 +664,7 @@ def _run_in(kernel: Kernel, case: Case, backend: Backend, dtype: str) -> Mapping
 def _seen_by(
     backend: Backend, results: Mapping[str, Array], known: Mapping[Oracle, Arrays]
 ) -> dict[Oracle, Arrays]:
-    """What the oracles know of a backend's results: an adapter's operators need not give what is saved."""
+    """The results of a backend that the oracles know; an adapter's operators need not return saved arrays."""
     if backend.run is _by_kernel:
         return dict(known)
     return {oracle: {k: a for k, a in arrays.items() if k in results} for oracle, arrays in known.items()}
@@ -755,7 +755,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the kernels and print what was found.
+    """Check the kernels and print the findings.
 
     Parameters
     ----------
@@ -765,10 +765,10 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0 if every error is within its tolerance, 1 if not or if the arguments select nothing.
+        0 if every error is within its tolerance; 1 if not, or if the arguments select nothing.
     """
     if args.peers or args.write or args.interpreter:
-        from .peers.command import run_peers  # much of it, and wanted seldom
+        from .peers.command import run_peers  # large, and rarely needed
 
         return run_peers(KERNELS, args)
     if args.random is not None:
@@ -801,14 +801,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compiling_less(backend: Backend) -> Backend:
-    """The backend without float64, where its engine compiles a loop for each formula and dtype."""
+    """The backend without float64 if its engine compiles a loop for each formula and dtype."""
     if backend.engine is not None or backend.namespace == "array-api-strict" or not jit_enabled():
         return backend
     return backend._replace(dtypes=tuple(dtype for dtype in backend.dtypes if dtype != "float64"))
 
 
 def _print_summary(rows: Sequence[Row], missing: Sequence[str], backends: Sequence[Backend]) -> None:
-    """A line for each operator: what was checked where, and what came nearest to its tolerance."""
+    """A line for each operator: what was checked where, and which error came closest to its tolerance."""
     names = [backend.name for backend in backends]
     lines = []
     for kernel in dict.fromkeys(row.kernel for row in rows):
@@ -831,7 +831,7 @@ def _print_summary(rows: Sequence[Row], missing: Sequence[str], backends: Sequen
 
 
 def _nearest(rows: Sequence[Row]) -> str:
-    """The largest error of an operator as a share of what is allowed."""
+    """The largest error of an operator as a share of its tolerance."""
     shares = [
         (error / row.tolerances[label], row, label) for row in rows for label, error in row.errors.items()
     ]
@@ -842,7 +842,7 @@ def _nearest(rows: Sequence[Row]) -> str:
 
 
 def _findings(rows: Sequence[Row], missing: Sequence[str]) -> Iterator[str]:
-    """What is wrong, what was not checked, and how many rows are right."""
+    """The errors, the unchecked combinations, and the number of correct rows."""
     failures = [row for row in rows if not row.ok]
     for row in failures:
         yield f"WRONG: {row.kernel}, {row.option}, {row.namespace}, {row.dtype}: {row.problem}"

@@ -18,10 +18,10 @@ __all__ = ["ACTIVATIONS"]
 
 
 class Operator(NamedTuple):
-    """An operator of one output: what it is by definition, and what PyTorch calls it.
+    """An operator with one output: its definition, and PyTorch's function.
 
     `definition` is ``definition(xp, *arrays, **attributes)`` with NumPy or torch as xp; `peer` the same with
-    torch.nn.functional, None where that has no such function.
+    torch.nn.functional, None if that has no such function.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Operator(NamedTuple):
 
 
 def _pointwise_case(*, seed: int, slope: tuple[int, ...] | None = None, **attributes: Any) -> Case:
-    """Values on both sides of every kink, and on none of them: odd sixteenths below 8."""
+    """Values on both sides of every kink, but never at a kink: odd sixteenths below 8."""
     rng = np.random.default_rng(seed)
     X = np.clip(2 * np.round(20 * rng.standard_normal((3, 4, 5))) + 1, -127, 127) / 16
     arguments = {"X": X}
@@ -69,7 +69,7 @@ def _elu(xp: Any, x: Any, alpha: float = 1.0) -> Any:
 
 
 def _torch_hard_sigmoid(F: Any, x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    """PyTorch's, which has these numbers alone, and whose gradient takes 1/6 in single precision."""
+    """PyTorch's; it has only these numbers, and its gradient uses 1/6 in single precision."""
     return F.hardsigmoid(x) if (alpha, beta) == (1 / 6, 0.5) and x.element_size() < 8 else None
 
 
@@ -328,7 +328,7 @@ def _from_definition(operator: Operator, case: Case) -> Arrays:
 
 
 def _by_position(case: Case) -> dict[str, Any]:
-    """The case's arrays and attributes, X by the name that definitions have for it."""
+    """The case's arrays and attributes, with the definitions' name for X."""
     arrays = {**case.arguments, **case.integers}
     return {"x": arrays.pop("X"), **arrays, **case.attributes}
 

@@ -1,4 +1,4 @@
-"""What `check` is made of: kernels with their options and oracles, and what all operators' oracles share."""
+"""The parts of `check`: kernels with their options and oracles, and code that all oracles share."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Case(NamedTuple):
 class Oracle(NamedTuple):
     """An independent source of a kernel's results.
 
-    `compute` takes a case and returns what it knows of the kernel's results, by name, or None where it has
-    nothing to say about such a case. `floor` is the accuracy of the oracle itself.
+    `compute` takes a case and returns the results that it knows, by name, or None if it does not apply to the
+    case. `floor` is the accuracy of the oracle itself.
     """
 
     label: str
@@ -95,7 +95,7 @@ def from_differences(kernel: str, case: Case) -> Arrays | None:
 
 def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, np.ndarray]:
     """Gradients of the batch; for per_sample the parameters' one sample at a time, or their norms."""
-    cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # NaN stands in padding only
+    cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # only padding holds NaN
     grads = dict(pullback(cotangents))
     if case.gradient_attributes.get("per_sample"):
         samples = []
@@ -115,5 +115,5 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
 
 
 def _norms(grads: np.ndarray, leading: int) -> np.ndarray:
-    """Euclidean norms of parameters' gradients, whose first axes are those of samples and of directions."""
+    """Euclidean norms of parameters' gradients; their first axes are samples and directions."""
     return np.linalg.norm(grads.reshape(*grads.shape[:leading], -1), axis=-1)

@@ -18,7 +18,7 @@ __all__ = ["CONVOLUTIONS"]
 
 
 class Numbers(NamedTuple):
-    """What an option amounts to: the geometry in plain numbers, as an oracle needs it."""
+    """The meaning of an option: the geometry in plain numbers, for oracles."""
 
     strides: Sequence[int]
     begins: Sequence[int]
@@ -33,8 +33,8 @@ class Numbers(NamedTuple):
 
 # ------------------------------------------------------------------------------------------- the options
 
-# Sizes that differ from one another, so that none stands for another. `equals` spells out the pads that an
-# option leaves to the kernel: worked out by hand, from the ONNX specification.
+# All sizes differ, so none can replace another. `equals` gives the pads that an option leaves to the kernel,
+# worked out by hand from the ONNX specification.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "1-D": {"size": (7,), "kernel": (3,)},
     "2-D": {"size": (5, 4), "kernel": (3, 2)},
@@ -69,7 +69,7 @@ _CONV_OPTIONS = {
     "SAME_LOWER": {**_SAME, "auto_pad": "SAME_LOWER", "equals": (1, 1, 0, 0)},
     "depthwise, multiplier": {"size": (4, 3), "kernel": (3, 2), "channels": 2, "outputs": 6, "group": 2},
 }
-# On a geometry that each can compute.
+# On a geometry that each method supports.
 _METHODS: dict[str, dict[str, Any]] = {
     "fft": {"size": (6, 5), "kernel": (4, 5), "pads": 2},
     "patches": {"size": (6, 5), "kernel": (3, 2), "strides": 2, "pads": 1},
@@ -148,7 +148,7 @@ def _run(kernel: str, case: Case) -> dict[str, Array]:
 def _results(
     case: Case, forward: Callable[[], np.ndarray], pullback: Callable[[np.ndarray], Any]
 ) -> dict[str, np.ndarray]:
-    """Y, and the gradients by what `pullback` makes of a cotangent of Y: dX, dW, dB."""
+    """Y, and the gradients dX, dW, dB from `pullback` for a cotangent of Y."""
 
     def gradients(cotangents: Arrays) -> dict[str, np.ndarray]:
         found = dict(zip(("X", "W", "B"), pullback(cotangents["Y"]), strict=True))
@@ -179,7 +179,7 @@ def _from_reference(case: Case) -> dict[str, np.ndarray]:
 
 
 def _from_transposed_reference(case: Case) -> dict[str, np.ndarray]:
-    """The direct sums of the convolution whose gradient this is."""
+    """The direct sums of the convolution that this is the gradient of."""
     X, W, B = _operands(case)
     at = _spelled_out(case.numbers)
 
@@ -195,7 +195,7 @@ def _from_transposed_reference(case: Case) -> dict[str, np.ndarray]:
 
 
 def _from_torch(transposed: bool, case: Case) -> dict[str, np.ndarray]:
-    """PyTorch's own convolution, of an input that is padded, or with an output that is cut, on its own."""
+    """PyTorch's own convolution; padding the input or cropping the output is a separate step."""
     import torch
 
     numbers = case.numbers

@@ -1,4 +1,4 @@
-"""Cases of `check` through `xpgrad_onnx`: a model of one node, its training graph, and what both compute."""
+"""Cases of `check` through `xpgrad_onnx`: a model of one node, its training graph, and their results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .check_cases import Case
 
 __all__ = ["results"]
 
-_OLDEST = 13  # the first version of ONNX whose models `gradient_model` takes
-_TRUNCATED = "com.microsoft"  # the domain whose gradient of peepholes is that
+_OLDEST = 13  # the first version of ONNX that `gradient_model` accepts
+_TRUNCATED = "com.microsoft"  # the domain with the truncated gradient of peepholes
 
 
 def results(kernel: str, case: Case) -> Mapping[str, Any] | None:
-    """Outputs and gradients by name, by onnx's reference evaluator; None where ONNX has no such operator.
+    """Outputs and gradients by name, from onnx's reference evaluator; None if ONNX has no such operator.
 
-    The gradients are those of `gradient_model`, so that its rules are checked beside the operators.
+    The gradients come from `gradient_model`, so its rules are checked too.
     """
     from onnx.reference import ReferenceEvaluator
 

@@ -1,7 +1,7 @@
-"""Random calls, each made three times with fresh numbers, beside the standard engine.
+"""Random calls, each made three times with fresh numbers, compared with the standard engine.
 
-The first call of a form runs without a program, the second writes one down, the third runs from it. Each of
-them must give what the standard engine gives, for any operator, options, layouts of memory and dtypes.
+The first call of a form runs without a program, the second records one, the third runs from it. Each must
+agree with the standard engine, for any operator, options, memory layouts and dtypes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only",
 
 
 class RandomCall(NamedTuple):
-    """A call, but for the numbers: of a function, with arrays of these shapes in these layouts of memory."""
+    """A call without its numbers: a function, and the shapes and memory layouts of its arrays."""
 
     seed: int
     function: str
@@ -53,7 +53,7 @@ class RandomCall(NamedTuple):
 
 
 def draw_call(seed: int) -> RandomCall:
-    """The call of that number: the same on every machine with the same frameworks."""
+    """The call with this number: the same on every machine with the same frameworks."""
     rng = np.random.default_rng(seed)
     functions = [_recurrent, _recurrent, _cell, _convolution, _convolution, _activation, _along_axis, _loss]
     function, shapes, options, lengths, gradient = functions[rng.integers(len(functions))](rng)
@@ -82,14 +82,14 @@ def _pick(rng: np.random.Generator, values: Any) -> Any:
 
 
 def _size(rng: np.random.Generator, most: int = 9) -> int:
-    """Mostly small, now and then nothing or what fills vectors and threads."""
+    """A size: mostly small, sometimes 0, or large enough for vectors and threads."""
     if rng.random() < 0.04:
         return 0
     return int(rng.integers(33, 70)) if rng.random() < 0.08 else int(rng.integers(1, most))
 
 
 def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
-    """Which gradients are asked for: mostly all."""
+    """The wanted gradients: mostly all."""
     if rng.random() < 0.6:
         return {}
     return {"wrt": tuple(name for name in names if rng.random() < 0.5) or (names[0],)}
@@ -239,7 +239,7 @@ def _loss(rng: np.random.Generator) -> _Drawn:
 
 
 def _numbers(call: RandomCall, turn: int) -> dict[str, np.ndarray]:
-    """Fresh numbers of all arrays, which every dtype down to bfloat16 holds."""
+    """Fresh numbers for all arrays, exact in every dtype down to bfloat16."""
     rng = np.random.default_rng((call.seed, turn))
     numbers: dict[str, np.ndarray] = {}
     for name, shape in call.shapes.items():
@@ -289,7 +289,7 @@ def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
     import torch
 
     dtype = getattr(torch, call.dtype)
-    if layout in ("negative", "read-only", "unaligned"):  # what tensors do not have
+    if layout in ("negative", "read-only", "unaligned"):  # tensors do not have these
         layout = "plain"
     held = call.dtype if call.dtype != "bfloat16" else "float32"
     tensor = torch.from_numpy(np.asarray(_laid_out(values, held, layout)).copy(order="K"))
@@ -333,7 +333,7 @@ def _asked(call: RandomCall) -> dict[str, Any]:
 
 
 def failure(call: RandomCall, times: int = 3) -> str | None:
-    """What is wrong with a call that is made so many times with fresh numbers; None where nothing is."""
+    """The error of a call that is made so many times with fresh numbers; None if there is none."""
     for turn in range(times):
         numbers = _numbers(call, turn)
         arrays = {name: _array(call, name, values) for name, values in numbers.items()}
@@ -349,7 +349,7 @@ def failure(call: RandomCall, times: int = 3) -> str | None:
                 got = _results(call, arrays, cotangent)
                 with xpgrad.use_engine("standard"):
                     expected = _results(call, arrays, cotangent)
-        except Exception as error:  # whatever it is, it is the finding
+        except Exception as error:  # any exception is a finding
             return f"turn {turn + 1}: {type(error).__name__}: {error}"
         for name, array in arrays.items():
             if not np.array_equal(to_numpy(array), before[name], equal_nan=True):
@@ -383,14 +383,14 @@ def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
 
 
 def run_random(count: int, seed: int) -> int:
-    """Make so many calls and print those that fail; 1 where one does.
+    """Make so many calls and print those that fail; 1 if one does.
 
     Parameters
     ----------
     count : int
         How many.
     seed : int
-        The first call's number; the others' follow.
+        The first call's number; the others follow.
     """
     failures = 0
     bar = progress(range(seed, seed + count), "random calls")

@@ -1,6 +1,6 @@
-"""Tables, progress bars and curves on the terminal: with rich where it is installed, else in plain text.
+"""Tables, progress bars and curves on the terminal, with rich if it is installed, else in plain text.
 
-Whatever is not a terminal (a pipe, a log file) gets plain text too, in full width and without control codes.
+Pipes and log files get plain text too, in full width and without control codes.
 """
 
 import re
@@ -23,7 +23,7 @@ _LOG_LINES = 10  # lines in a log that cannot be redrawn
 
 
 def _rich_console(stream: TextIO) -> Any:
-    """A rich console on a terminal where rich is installed, else None."""
+    """A rich console if the output is a terminal and rich is installed; else None."""
     if not stream.isatty():
         return None
     try:
@@ -97,7 +97,7 @@ def _plain_table(
 
 
 def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Which columns hold numbers only (a unit may follow) and are set flush right."""
+    """Which columns hold only numbers (a unit may follow); they are right-aligned."""
     return [bool(rows) and all(_NUMBER.fullmatch(row[k]) for row in rows) for k in range(len(columns))]
 
 
@@ -105,7 +105,7 @@ def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> l
 
 
 class Progress(Generic[T]):
-    """Iterates over something and shows how far it is, on the standard error stream; see `progress`."""
+    """Iterates and shows the progress on the standard error stream; see `progress`."""
 
     def __init__(self, iterable: Iterable[T], description: str, total: int | None) -> None:
         self._iterable = iterable
@@ -114,7 +114,7 @@ class Progress(Generic[T]):
         self._note = ""
 
     def note(self, text: str) -> None:
-        """Show a short text, such as the present loss, behind the bar."""
+        """Show a short text, such as the current loss, after the bar."""
         self._note = text
 
     def __iter__(self) -> Iterator[T]:
@@ -159,7 +159,7 @@ class Progress(Generic[T]):
         else:
             count = str(done)
         text = f"{self._description} {count}  {self._note}".rstrip()
-        if start:  # redrawn in place: keep to one line and cover what stood there
+        if start:  # redrawn in place: keep to one line and cover the old text
             width = shutil.get_terminal_size().columns - 1
             print(start + text[:width].ljust(width), end="", file=stream, flush=True)
         else:
@@ -183,12 +183,12 @@ def progress(iterable: Iterable[T], description: str, total: int | None = None) 
     description : str
         A word before the bar.
     total : int, optional
-        The number of items; by default the iterable's length where it has one.
+        The number of items; by default the iterable's length, if it has one.
 
     Returns
     -------
     Progress
-        Iterates over the items; its ``note(text)`` puts a text behind the bar.
+        Iterates over the items; its ``note(text)`` shows a text after the bar.
 
     Examples
     --------
@@ -210,7 +210,7 @@ def curve(
     Parameters
     ----------
     values : sequence of float
-        The curve, drawn over 1, 2, ... (means of neighbours where there are more than columns).
+        The curve, drawn over 1, 2, ... (means of neighbours if there are more values than columns).
     label : str
         What the curve shows: a line above it.
     reference : float, optional

@@ -1,13 +1,13 @@
 """Train a small model on real data, in plain NumPy through xpgrad.
 
-  text    a character LSTM learns to write like Python's manual. Where torch is installed, torch.nn.LSTM
+  text    a character LSTM learns to write like Python's manual. If torch is installed, torch.nn.LSTM
           is trained from the same weights on the same batches, and the two loss curves have to agree.
   series  a GRU forecasts the yearly sunspot numbers; sequences of uneven length, from one minimum of the
           sun's activity to the next. Beside it torch.nn.GRU, as above.
   digits  a convolutional network reads the handwritten digits that come with scikit-learn. Beside it
           torch.nn.Conv2d, as above.
 
-The exit status is 1 where the loss curves differ by 1e-4 or more.
+The exit status is 1 if the loss curves differ by 1e-4 or more.
 """
 
 import argparse
@@ -21,7 +21,7 @@ __all__ = ["add_arguments", "run"]
 
 
 class _Defaults(NamedTuple):
-    """The size of a demo where nothing else is asked for."""
+    """The default size of a demo."""
 
     steps: int
     hidden: int
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo that was asked for; its exit status."""
+    """Run the demo; returns its exit status."""
     sizes = DEMOS[args.name]
     args.steps = sizes.steps if args.steps is None else args.steps
     args.hidden = sizes.hidden if args.hidden is None else args.hidden

@@ -1,7 +1,7 @@
 """Show what xpgrad runs on here, and what would make it faster.
 
-Versions, engines, CPU, BLAS libraries with their threads and kernel sets, the environment variables that
-set threads, what each option is worth, and hints. Nothing leaves this machine, and nothing is changed.
+Shows versions, engines, the CPU, BLAS libraries with their threads and kernel sets, environment variables for
+threads, the gain of each option, and hints. Sends nothing and changes nothing.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class CPU(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """One loaded library that computes in threads of its own."""
+    """One loaded library with its own threads."""
 
     kind: str  # "blas" or "openmp"
     library: str  # "openblas", "mkl", "libgomp" ...
@@ -109,7 +109,7 @@ def cpu_has_avx512(cpuinfo: str, numpy_features: Iterable[str]) -> bool:
     cpuinfo : str
         The text of ``/proc/cpuinfo``, "" where there is none.
     numpy_features : iterable of str
-        What NumPy found, asked where the text has no flags: AVX512_SKX, or X86_V4 since NumPy 2.4.
+        Features that NumPy found, used if the text has no flags: AVX512_SKX, or X86_V4 since NumPy 2.4.
     """
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if flags:
@@ -372,7 +372,7 @@ def _pools_by_maps() -> list[Pool]:
     for kind, library, file in libraries_in_maps(_text("/proc/self/maps")):
         try:
             handle = ctypes.CDLL(file)
-        except OSError:  # an old file that was replaced while it is loaded
+        except OSError:  # an old file, replaced while it was loaded
             continue
         if library == "openblas":
             corename = openblas_function(handle, "get_corename", ctypes.c_char_p)
@@ -386,7 +386,7 @@ def _pools_by_maps() -> list[Pool]:
 
 
 def openblas_function(library: Any, name: str, result: Any) -> Any:
-    """An ``openblas_<name>`` of the library under whichever prefix and suffix it was built with, or None."""
+    """An ``openblas_<name>`` of the library, with any prefix and suffix that builds use, or None."""
     for prefix in ("openblas_", "scipy_openblas_"):
         for suffix in ("", "64_", "_64", "64"):
             function = getattr(library, f"{prefix}{name}{suffix}", None)
@@ -425,7 +425,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_json(report: Report, found: Sequence[Hint], times: options.Times) -> dict[str, Any]:
-    """The report as what JSON can hold."""
+    """The report in JSON types."""
     return {
         **report._asdict(),
         "cpu": report.cpu._asdict(),

@@ -1,9 +1,8 @@
-"""What the options of a machine are worth: two small works, timed with one option after the other.
+"""The gain of a machine's options: two small works, timed with one option after the other.
 
-Each option is tried in a process of its own, since libraries read their settings when they start.
-``python -m xpgrad info --measure`` does it, and keeps the result in the folder of compiled code, from which
-`info` shows it later. Where nothing was measured it shows the times of another machine, options.json beside
-this file, which is such a result.
+Each option runs in its own process, because libraries read their settings when they start.
+``python -m xpgrad info --measure`` measures them and keeps the result in the folder of compiled code; `info`
+shows it later. Without a measurement it shows the result of another machine, options.json beside this file.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ _ROUNDS = 12
 
 
 class Option(NamedTuple):
-    """A setting, the environment variables that make it, and the packages without which it is none."""
+    """A setting, its environment variables, and the packages that it needs."""
 
     name: str
     variables: Mapping[str, str] = {}
@@ -50,13 +49,13 @@ OPTIONS = (
 
 
 class Times(NamedTuple):
-    """Milliseconds of each work by option, and what they were measured on."""
+    """Milliseconds of each work by option, and the machine."""
 
     machine: str
     rows: dict[str, dict[str, float]]
 
     def lines(self) -> list[list[str]]:
-        """A line for each option: times, and how many times as long as with the first one."""
+        """A line for each option: times, and their ratio to the first option's."""
         base = next(iter(self.rows.values()))
         return [
             [option, *(f"{ms:.3g} ms, {ms / base[work]:.2f} times" for work, ms in times.items())]
@@ -69,21 +68,21 @@ def _file() -> Path:
 
 
 def stated() -> Times:
-    """What was measured on another machine."""
+    """The result of another machine."""
     return Times(**json.loads(STATED.read_text(encoding="utf-8")))
 
 
 def kept(machine: str) -> Times | None:
-    """What was measured on this machine before; None where nothing was."""
+    """The earlier result of this machine, or None."""
     try:
         times = Times(**json.loads(_file().read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # none, or one that is damaged
+    except (OSError, ValueError, TypeError):  # missing or damaged
         return None
     return times if times.machine == machine else None
 
 
 def measure(machine: str) -> Times:
-    """Time every option that there is here, in some seconds, and keep the times."""
+    """Time every option that exists here, in a few seconds, and keep the times."""
     rows = {}
     here = [option for option in OPTIONS if all(find_spec(name) is not None for name in option.needs)]
     bar = progress(here, "measuring")
@@ -95,14 +94,14 @@ def measure(machine: str) -> Times:
         )
         rows[option.name] = json.loads(done.stdout)
     times = Times(machine, rows)
-    with contextlib.suppress(OSError):  # a folder that cannot be written
+    with contextlib.suppress(OSError):  # the folder is not writable
         _file().parent.mkdir(parents=True, exist_ok=True)
         _file().write_text(json.dumps(times._asdict(), indent=1), encoding="utf-8")
     return times
 
 
 def _works(arrays: str) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name."""
+    """The timed works, by name."""
     import xpgrad
 
     rng = np.random.default_rng(0)
@@ -122,7 +121,7 @@ def _works(arrays: str) -> dict[str, Callable[[], Any]]:
 
 
 def _milliseconds(work: Callable[[], Any]) -> float:
-    """The fastest of some rounds: what else runs on the machine only adds."""
+    """The fastest of some rounds, because other programs can only add time."""
     work()
     times = []
     for _ in range(_ROUNDS):

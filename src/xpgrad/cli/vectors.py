@@ -1,8 +1,8 @@
 """Write vectors: inputs, saved arrays, cotangents and gradients for the tests of other people's kernels.
 
-Every case is computed in float64 and held against central differences while it is made. A folder gets one
-file for each case (npz: NumPy's archive; json: numbers as text), or, with --format onnx, one folder for the
-forward and one for the gradient, in the layout of ONNX's backend tests.
+Every case is computed in float64 and compared with central differences as it is made. Each case becomes one
+file (npz: NumPy's archive; json: numbers as text) or, with --format onnx, one folder for the forward and one
+for the gradient, in the layout of ONNX's backend tests.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0, or 1 where the arguments select nothing or the format's package is missing.
+        0, or 1 if the arguments select nothing or the format's package is missing.
     """
     try:
         write = FORMATS[args.format]()

@@ -1,8 +1,7 @@
-"""Compile kernels ahead and keep them in the cache folder, for an image or before a job.
+"""Compile kernels ahead of time into the cache folder, for an image or before a job.
 
-Each operator runs once with its gradient, on arrays of the sizes at which other loops are taken: few rows and
-many, lengths, each method of a convolution. What a later process needs for other options (a clip, another
-activation) it compiles itself.
+Each operator runs with its gradient on sizes that need different loops: few rows and many, lengths, each
+method of a convolution. For other options (a clip, another activation) a later process compiles its own code.
 
 In a Dockerfile:
 
@@ -29,9 +28,9 @@ from .console import message, progress, table
 
 __all__ = ["add_arguments", "run"]
 
-_ROWS = (1, 32)  # a batch in one thread, by products of one row; and one that is cut into parts
-_LARGE = (512, 1024)  # enough elements for threads, which have loops of their own
-_TIMES = 3  # a program is written at the second call, and runs at the third
+_ROWS = (1, 32)  # a batch in one thread, with products of one row; and one that is split into parts
+_LARGE = (512, 1024)  # enough elements for threads, which have their own loops
+_TIMES = 3  # a program is recorded at the second call, and runs at the third
 
 
 def _recurrent(operator: str, dtype: str) -> Iterator[Any]:
@@ -59,7 +58,7 @@ WORKS: dict[str, Callable[[str], Iterator[Any]]] = {
 
 
 class Part(NamedTuple):
-    """What is compiled together: a line of the result."""
+    """Operators that are compiled together: one line of the result."""
 
     operator: str
     dtype: str
@@ -88,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, and print what that took.
+    """Compile, and print the time and space.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0; 1 where nothing can be compiled or kept; 2 where an operator's name is unknown.
+        0; 1 if nothing can be compiled or kept; 2 if an operator's name is unknown.
     """
     unknown = [name for name in args.operators if name not in WORKS]
     if unknown:
@@ -111,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     from xpgrad.engine.compiled.cache import cache_folder
 
     folder = cache_folder()
-    os.environ["XPGRAD_NOTICE"] = "0"  # here a bar shows what is happening
+    os.environ["XPGRAD_NOTICE"] = "0"  # a progress bar is shown instead
     before = _kept(folder)
     seconds, missing = _compile(args)
     for line in missing:
@@ -132,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _problem() -> str | None:
-    """Why there is nothing to compile."""
+    """The reason why there is nothing to compile, or None."""
     from xpgrad.engine.process.machine import jit_enabled
 
     if jit_enabled():
@@ -148,7 +147,7 @@ def _kept(folder: Path) -> set[Path]:
 
 
 def _compile(args: argparse.Namespace) -> tuple[dict[Part, float], list[str]]:
-    """Seconds of each part; and what could not run, and why."""
+    """Seconds of each part; and the parts that could not run, with the reason."""
     arrays = args.arrays or ["numpy", "torch"]
     works = [
         (Part(operator, dtype, kind), work)
@@ -167,7 +166,7 @@ def _compile(args: argparse.Namespace) -> tuple[dict[Part, float], list[str]]:
             made = implementations.make(f"xpgrad-{part.arrays}", work)
             for _ in range(_TIMES):
                 made.step()
-        except NotImplementedError as reason:  # what is not installed
+        except NotImplementedError as reason:  # something is not installed
             if args.arrays:
                 missing[str(reason)] = None
             continue

@@ -1,4 +1,4 @@
-"""Convolutions as works: shapes, data, and how much there is to do."""
+"""Convolutions as works: shapes, data, and counts of operations and bytes."""
 
 import math
 from typing import Any, NamedTuple
@@ -44,14 +44,14 @@ class Convolution(NamedTuple):
     def operations(self, what: str) -> int:
         """Of a direct sum. Winograd's and Fourier's methods need fewer."""
         X, W, _ = self.shapes()
-        # every position of the smaller grid meets the whole kernel
+        # every position of the smaller grid is multiplied by the whole kernel
         positions = X if self.transposed else (self.N, *self.output()[2:])
         channels = W[1] if self.transposed else W[0] * W[1]
         forward = 2 * math.prod(positions) * channels * self.kernel ** len(self.size)
         return {"backward": 2, "step": 3}[what] * forward
 
     def traffic(self, what: str) -> int:
-        """Bytes that have to be read or written at least once: operands and results."""
+        """Bytes that must be read or written at least once: operands and results."""
         X, W, Y = (math.prod(shape) for shape in (*self.shapes()[:2], self.output()))
         backward = 2 * X + 2 * W + Y
         forward = X + W + Y

@@ -1,4 +1,4 @@
-"""Activations, softmax and losses as works: functions, shapes, data, and how much there is to move."""
+"""Activations, softmax and losses as works: functions, shapes, data, and counts of bytes."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ LOGITS = ROWS | {"4096x32000": (4096, 32000)}
 
 
 class Function(NamedTuple):
-    """What a kernel's gradient takes, its attributes, and PyTorch's module of the same function."""
+    """The residual of a kernel's gradient, its attributes, and PyTorch's module of the same function."""
 
     takes: str = "X"
     attributes: dict[str, Any] = {}  # noqa: RUF012 - never written to
@@ -48,7 +48,7 @@ LOSSES = {  # the kernels' names, and PyTorch's modules
 
 
 class Elementwise(NamedTuple):
-    """A function of an array, along its last axis where it is one along an axis."""
+    """A function of an array; along the last axis if it has an axis."""
 
     function: str
     shape: tuple[int, ...]
@@ -60,15 +60,15 @@ class Elementwise(NamedTuple):
         return f"{self.function} {' x '.join(map(str, self.shape))}"
 
     def operations(self, what: str) -> int:
-        """None that count: memory bounds it."""
+        """Negligible: memory is the limit."""
         return 0
 
     def traffic(self, what: str) -> int:
-        """Bytes to move at least."""
+        """The least number of bytes to move."""
         return self._arrays(what) * math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def _arrays(self, what: str) -> int:
-        """Backward dY, what was saved, dX; forward X and Y."""
+        """Backward: dY, the saved array, dX; forward: X and Y."""
         return {"backward": 3, "step": 5}[what]
 
 
@@ -88,7 +88,7 @@ def data(work: Elementwise, seed: int = 0) -> tuple[Any, Any]:
 
 
 def targets(work: Loss, seed: int = 1) -> Any:
-    """What the logits should say: a class for each row, or a probability for each number."""
+    """The targets of the logits: a class for each row, or a probability for each number."""
     rng = np.random.default_rng(seed)
     if work.function == "cross_entropy":
         return rng.integers(0, work.shape[1], work.shape[0])

@@ -1,4 +1,4 @@
-"""What no implementation can beat: operations over the rate of matrix products, bytes over the bandwidth."""
+"""The floor of every implementation: operations over the product rate, bytes over the bandwidth."""
 
 import concurrent.futures
 import os
@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (64, 512, 2048))
-COPY = 32 << 20  # bytes of the array that is copied: out of the cores' own caches
+COPY = 32 << 20  # bytes of the copied array, larger than the cores' own caches
 
 
 class Floor(NamedTuple):
-    """The least time in seconds, and what sets it: "products" or "memory"."""
+    """The least time in seconds, and its cause: "products" or "memory"."""
 
     seconds: float
     bound: str
 
 
 def floor(operations: float, traffic: float, rate: float, bandwidth: float) -> Floor:
-    """The roofline: whichever takes longer.
+    """The roofline: the longer of both times.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def floor(operations: float, traffic: float, rate: float, bandwidth: float) -> F
 
 
 def best_rate(make: Callable[[int, int, int], Callable[[], Any]], seconds: float = 1.0) -> float:
-    """The highest rate of a matrix product, over several sizes, in operations a second.
+    """The highest rate of a matrix product, over several sizes, in operations per second.
 
     `make(m, k, n)` returns a function that multiplies (m, k) by (k, n).
     """
@@ -42,7 +42,7 @@ def best_rate(make: Callable[[int, int, int], Callable[[], Any]], seconds: float
 
 
 def bandwidth(seconds: float = 0.5) -> float:
-    """Bytes that all cores together read and write in a second when they copy."""
+    """Bytes per second that all cores together read and write in a copy."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     source, target = (np.ones(COPY // 8) for _ in range(2))
     parts = list(zip(np.array_split(target, cores), np.array_split(source, cores), strict=True))

@@ -1,4 +1,4 @@
-"""What is compared with what: groups of works, ours and the peer, and the ratio that is aimed at."""
+"""The comparisons: groups of works, our implementation and the peer, and the target ratio."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ COMPOSED = ("quick_gelu", "scaled_tanh", "softsign")  # PyTorch has no backward 
 
 
 class Group(NamedTuple):
-    """Works of a kind, by ours and by one peer."""
+    """Works of a kind, for ours and one peer."""
 
     family: str
     """What selects it on the command line."""
@@ -33,7 +33,7 @@ def _recurrent(operator: str, **options: Any) -> tuple[Recurrent, ...]:
 
 
 def _batches(operator: str) -> tuple[Recurrent, ...]:
-    """Where rows are many enough for a batch."""
+    """Shapes with enough rows for a batch."""
     return tuple(work for work in _recurrent(operator) if work.shape[1] > 1)
 
 

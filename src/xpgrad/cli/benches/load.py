@@ -1,4 +1,4 @@
-"""How much of the machine other processes take meanwhile: times that were measured beside them mislead."""
+"""The machine's load from other processes, because times measured beside them are misleading."""
 
 import os
 import time
@@ -8,12 +8,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-QUIET = 0.05  # the part of all cores' time that others may take, or it is measured again
-DISTURBED = 0.15  # and above which no mean counts what was measured
+QUIET = 0.05  # others may take this share of all cores' time; above it a work is measured again
+DISTURBED = 0.15  # above this share no mean includes the measurement
 
 
 class Watch:
-    """Watches the machine from its making on.
+    """Watches the machine from its construction on.
 
     Parameters
     ----------
@@ -26,14 +26,14 @@ class Watch:
         self._start = self._read()
 
     def others(self) -> float | None:
-        """The part of all cores' time that other processes had since then; None where it can't be read."""
+        """The share of all cores' time that other processes took since then; None if it can't be read."""
         if self._start is None or (now := self._read()) is None:
             return None
         elapsed, busy, ours = (b - a for a, b in zip(self._start, now, strict=True))
         return max(0.0, busy - ours) / (elapsed * (os.cpu_count() or 1)) if elapsed > 0 else None
 
     def _read(self) -> tuple[float, float, float] | None:
-        """Seconds: of the clock, of all cores at work, and of our processes."""
+        """Seconds: of the clock, of all busy cores, and of our processes."""
         try:
             # user, nice, system, idle, iowait, irq, softirq, steal
             cores = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
@@ -51,16 +51,16 @@ def _ticks(process: int) -> int:
 
 
 def quietest(measure: Callable[[], T], own: Sequence[int], patience: float) -> tuple[T, float | None]:
-    """Measure, again while others disturb: what the quietest attempt gave, and the part that others had.
+    """Measure, and repeat while others disturb: the quietest attempt's result, and the others' share.
 
     Parameters
     ----------
     measure : callable
-        Takes nothing.
+        Takes no argument.
     own : sequence of int
         See `Watch`.
     patience : float
-        Begin no attempt after so many seconds.
+        Start no attempt after so many seconds.
     """
     attempts: list[tuple[T, float | None]] = []
     end = time.perf_counter() + patience
@@ -72,5 +72,5 @@ def quietest(measure: Callable[[], T], own: Sequence[int], patience: float) -> t
 
 
 def wait_for_quiet(patience: float, moment: float = 0.2) -> None:
-    """Return once others left the machine alone for a moment, or the patience is at its end."""
+    """Return once the machine was quiet for a moment, or the patience is over."""
     quietest(lambda: time.sleep(moment), [], patience)

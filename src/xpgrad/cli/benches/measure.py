@@ -1,4 +1,4 @@
-"""Measures groups of works and says what came out, as what JSON can hold."""
+"""Measures groups of works; the results are JSON types."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from .load import DISTURBED, quietest
 from .processes import MissingError, Worker, Workers, peak_memory, prepare, times_in_turns
 from .recurrent import Recurrent
 
-SMALL = (2, 1, 2, 2)  # the shape that warms a process up before its memory is watched
+SMALL = (2, 1, 2, 2)  # the shape that warms a process up before its memory is measured
 
 
 class Effort(NamedTuple):
-    """How long is measured."""
+    """The durations of measurements."""
 
     seconds: float
     """For a work, all implementations together."""
@@ -33,21 +33,21 @@ QUICK = Effort(0.0, 0.0, 1, 0.1, 0.0)
 
 
 class Rates(NamedTuple):
-    """What the machine does at most: operations a second by dtype, bytes a second."""
+    """The machine's limits: operations per second by dtype, bytes per second."""
 
     products: dict[str, float]
     bandwidth: float
 
 
 def works_of(group: Group, quick: bool) -> Sequence[Any]:
-    """All works, or the one that is quickest done."""
+    """All works, or the quickest one."""
     if not quick:
         return group.works
     return [min(group.works, key=lambda work: (work.operations("step"), work.traffic("step")))]
 
 
 def rates(workers: Workers, names: Iterable[str], dtypes: Iterable[str], effort: Effort) -> Rates:
-    """The best matrix product of those that are there, and what NumPy copies."""
+    """The rate of the best available matrix product, and of NumPy's copy."""
     names = list(names)
     products = {}
     for dtype in dtypes:
@@ -60,7 +60,7 @@ def rates(workers: Workers, names: Iterable[str], dtypes: Iterable[str], effort:
 
 
 def best(*measured: Rates) -> Rates:
-    """The highest of each rate."""
+    """The maximum of each rate."""
     dtypes = dict.fromkeys(dtype for rates in measured for dtype in rates.products)
     products = {dtype: max(rates.products.get(dtype, 0.0) for rates in measured) for dtype in dtypes}
     return Rates(products, max(rates.bandwidth for rates in measured))
@@ -71,7 +71,7 @@ def _rate(worker: Worker | None, dtype: str, seconds: float) -> Any:
 
 
 def ours_of(group: Group, workers: Workers) -> Worker:
-    """The first of ours that runs here."""
+    """The first of our implementations that runs here."""
     for name in group.ours:
         worker = workers.get(name)
         if worker is not None:
@@ -80,15 +80,15 @@ def ours_of(group: Group, workers: Workers) -> Worker:
 
 
 def measure(group: Group, work: Any, workers: Workers, effort: Effort) -> dict[str, Any]:
-    """One work by ours and by the peer.
+    """Measure one work with ours and with the peer.
 
     Returns
     -------
     dict
         ``work``; ``ours`` and ``peer`` with ``median``, ``low``, ``high`` (quartiles) and ``calls``, in
         seconds, for a group of memory in bytes; ``ratio``, peer over ours; ``operations``, ``traffic`` and
-        ``dtype``; ``path``, what the peer really calls; ``missing``, why there is no peer; ``others``, the
-        part of the cores' time that other processes had meanwhile.
+        ``dtype``; ``path``, the functions that the peer really calls; ``missing``, why there is no peer;
+        ``others``, the share of the cores' time that other processes took.
     """
     by = _memory if group.what == "memory" else _times
     row = {"work": work.label, **by(group, work, workers, effort)}
@@ -134,13 +134,13 @@ def _memory(group: Group, work: Recurrent, workers: Workers, effort: Effort) -> 
 
 
 def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A group and its rows with their geometric mean.
+    """Measure a group: its rows and their geometric mean.
 
     Returns
     -------
     dict
-        The group's fields but its works, ``ours`` (the one that ran), ``rows``, and over the rows: ``ratio``,
-        ``lowest`` and ``highest``, of what was not disturbed.
+        The group's fields except its works, ``ours`` (the one that ran), ``rows``, and over the undisturbed
+        rows: ``ratio``, ``lowest`` and ``highest``.
     """
     ratios = [row["ratio"] for row in counted(rows) if row["ratio"] is not None]
     said = {name: value for name, value in group._asdict().items() if name != "works"}
@@ -149,14 +149,14 @@ def outcome(group: Group, ours: str, rows: Sequence[dict[str, Any]]) -> dict[str
 
 
 def counted(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The rows that other processes did not disturb; all of them where none is left."""
+    """The rows that other processes did not disturb; all rows if none is left."""
     return [row for row in rows if (row["others"] or 0.0) <= DISTURBED] or rows
 
 
 def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
     """An outcome with ``floor`` in seconds and its ``bound`` in each row.
 
-    And over the rows: ``ours_to_floor`` and ``peer_to_floor``, times the floor. Memory has none.
+    And over the rows: ``ours_to_floor`` and ``peer_to_floor``, as multiples of the floor. Memory has none.
     """
     rows = group["rows"]
     if group["what"] != "memory":
@@ -166,7 +166,7 @@ def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
 
 
 def merge(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Reports of several runs on one machine as one: all groups in their order, under the highest rates."""
+    """Merge reports of several runs on one machine: all groups in order, with the highest rates."""
     machine = best(*(Rates(**report["rates"]) for report in reports))
     merged = {**reports[0], "rates": machine._asdict(), "implementations": {}, "missing": {}}
     for report in reports:

@@ -1,4 +1,4 @@
-"""The most memory that a step holds beyond what was there before it."""
+"""The peak memory of a step, beyond the memory before it."""
 
 import contextlib
 import gc
@@ -10,14 +10,15 @@ from typing import Any
 
 
 def peak(small: Callable[[], Any], large: Callable[[], Any], repeats: int = 3) -> int:
-    """Bytes that the process holds at most during calls of `large`, beyond what it held before the first.
+    """Peak bytes of the process during calls of `large`, minus those before the first.
 
-    `small` runs before, so that libraries are loaded, code is compiled and threads have their stacks. What
-    `large` reads must exist already: inputs and parameters don't count. Workspaces that an implementation
-    keeps for its next call do, because the first call of `large` makes them; so do outputs and gradients.
+    `small` runs first, so that libraries are loaded, code is compiled and threads have their stacks. The
+    inputs of `large` must exist already: inputs and parameters don't count. Outputs and gradients count, and
+    so do workspaces that an implementation keeps for its next call, because the first call of `large`
+    allocates them.
 
-    On Linux the kernel's high-water mark of the resident memory is set back before; elsewhere it is
-    the largest value since the process began, which is right where nothing before took more.
+    On Linux the kernel's high-water mark of the resident memory is reset before. Elsewhere it is the largest
+    value since the process began, which is right if nothing before took more.
     """
     small()
     gc.collect()
@@ -28,8 +29,8 @@ def peak(small: Callable[[], Any], large: Callable[[], Any], repeats: int = 3) -
 
 
 def _reset() -> int:
-    """Set the high-water mark back to what is held now; the mark."""
-    with contextlib.suppress(OSError):  # not Linux, or not allowed
+    """Reset the high-water mark to the current memory; returns the mark."""
+    with contextlib.suppress(OSError):  # not Linux, or no permission
         Path("/proc/self/clear_refs").write_text("5")
     return _high_water()
 

@@ -1,4 +1,4 @@
-"""Workers, seen from the process that asks them: one for each implementation, measured in turns."""
+"""Worker processes, from the side of the caller: one for each implementation, measured in turns."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from .timing import Times, summary
 from .worker import encode
 
 START = "import sys; sys.path.append(sys.argv[1]); from benches.worker import main; main()"
-PACKAGES = Path(__file__).parents[1]  # the folder in which this package stands alone
+PACKAGES = Path(__file__).parents[1]  # the folder that contains this package alone
 THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -24,11 +24,11 @@ THREADS = (
     "NUMBA_NUM_THREADS",
     "XPGRAD_NUM_THREADS",
 )
-REST = 0.05  # seconds in which a pool's idle threads stop looking for work, before another has its turn
+REST = 0.05  # seconds for a pool's idle threads to stop spinning before the next turn
 
 
 class MissingError(Exception):
-    """An implementation is not there, or does not have what it was asked for; the message says which."""
+    """An implementation is not installed, or lacks the requested work; the message says which."""
 
 
 class Worker:
@@ -39,9 +39,9 @@ class Worker:
     name : str
         The implementation.
     python : str, optional
-        An interpreter in another environment; by default this one.
+        An interpreter in another environment; this one by default.
     threads : int, optional
-        How many threads, and on Linux cores, it has; by default what libraries choose.
+        The number of threads, and on Linux of cores; by default the libraries choose.
     """
 
     def __init__(self, name: str, python: str | None = None, threads: int | None = None) -> None:
@@ -52,7 +52,7 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8",
             env=os.environ | ({} if threads is None else dict.fromkeys(THREADS, str(threads))),
         )  # fmt: skip
-        self._requests = cast("IO[str]", self._process.stdin)  # pipes, as asked for
+        self._requests = cast("IO[str]", self._process.stdin)  # pipes, as requested
         self._answers = cast("IO[str]", self._process.stdout)
         if threads is not None and hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))[:threads]
@@ -94,7 +94,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+        with contextlib.suppress(BrokenPipeError):  # it has already ended
             self._requests.close()
         self._process.wait()
         self._answers.close()
@@ -102,7 +102,7 @@ class Worker:
 
 
 class Workers:
-    """Workers by implementation, started when they are first asked for.
+    """Workers by implementation, started at their first use.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class Workers:
         return Worker(name, self._pythons.get(name), self._threads)
 
     def get(self, name: str) -> Worker | None:
-        """The worker of an implementation, or None where it is missing; `missing` says why."""
+        """The worker of an implementation, or None if it is missing; `missing` says why."""
         if name not in self._started and name not in self.missing:
             worker = self.fresh(name)
             try:
@@ -149,18 +149,18 @@ class Workers:
 def times_in_turns(
     workers: Sequence[Worker], seconds: float, *, turn: float = 0.1, rounds: int = 3
 ) -> list[Times]:
-    """Time what the workers have prepared, one after another, over and over.
+    """Time the workers' prepared works in turns, round after round.
 
     Parameters
     ----------
     workers : sequence of Worker
         Each with a work prepared.
     seconds : float
-        Go on for so long.
+        The total duration.
     turn : float
-        Seconds that one may call before it is the next one's turn.
+        The seconds of one worker's turn.
     rounds : int
-        At least so many.
+        The least number of rounds.
     """
     times: list[list[float]] = [[] for _ in workers]
     end = time.perf_counter() + seconds
@@ -175,11 +175,11 @@ def times_in_turns(
 
 
 def peak_memory(worker: Worker, small: Any, work: Any) -> int:
-    """Bytes that a step of a work takes at most in a fresh worker."""
+    """Peak bytes of a step of a work in a fresh worker."""
     return int(worker.ask("peak", small=encode(small), work=encode(work)))
 
 
 def prepare(worker: Worker, work: Any, what: str) -> str | None:
-    """Make a work ready; what it runs, where that can be told."""
+    """Prepare a work; returns the functions that it calls, if known."""
     path: str | None = worker.ask("prepare", work=encode(work), what=what)
     return path

@@ -1,4 +1,4 @@
-"""LSTMs, GRUs and RNNs as works: operators, shapes, data, and how much there is to do."""
+"""LSTMs, GRUs and RNNs as works: operators, shapes, data, and counts of operations and bytes."""
 
 import math
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ SHAPES = {
 
 
 class Operator(NamedTuple):
-    """A recurrent operator: its kernel's name, arrays and attributes, and what its torch module is called."""
+    """A recurrent operator: its kernel's name, arrays and attributes, and its torch module's name."""
 
     kernel: str
     module: str
@@ -65,7 +65,7 @@ class Recurrent(NamedTuple):
         return f"{self.operator} {time}, {', '.join(map(str, sizes))}"
 
     def sequence_lens(self, seed: int = 0) -> Any:
-        """The length of each sequence, the first one the longest; None where all last to T."""
+        """The length of each sequence, the longest first; None if all have length T."""
         if self.lengths is None:
             return None
         shortest, longest = self.lengths
@@ -79,16 +79,16 @@ class Recurrent(NamedTuple):
         return math.prod(self.shape[:2]) if lengths is None else int(lengths.sum())
 
     def operations(self, what: str) -> int:
-        """Of the matrix products: one forward with W and R, and two backward with either of them."""
+        """Of the matrix products: with W and R each, one forward and two backward."""
         _, _, I, H = self.shape
         forward = 2 * self.steps() * OPERATORS[self.operator].gates * H * (I + H)
         return {"backward": 2, "step": 3}[what] * forward
 
     def traffic(self, what: str) -> int:
-        """Bytes that have to be read or written at least once: operands, saved arrays and results."""
+        """Bytes that must be read or written at least once: operands, saved arrays and results."""
         _, _, I, H = self.shape
         operator = OPERATORS[self.operator]
-        gates = operator.gates if len(operator.saved) > len(operator.states) else 0  # an RNN's is its state
+        gates = operator.gates if len(operator.saved) > len(operator.states) else 0  # an RNN saves only H
         saved = (gates + len(operator.states)) * H
         parameters = operator.gates * H * (I + H + 2)
         backward = self.steps() * (2 * I + H + saved) + 2 * parameters  # X, dX, the cotangent

@@ -1,4 +1,4 @@
-"""Times in turns, and what is said of them."""
+"""Times in turns, and their statistics."""
 
 import statistics
 import time
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Times(NamedTuple):
-    """What a series of times comes to, in seconds."""
+    """Statistics of a series of times, in seconds."""
 
     median: float
     low: float
@@ -18,7 +18,7 @@ class Times(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """From quartile to quartile, as a part of the median."""
+        """The distance between the quartiles, as a share of the median."""
         return (self.high - self.low) / self.median
 
 
@@ -31,9 +31,9 @@ def summary(times: Sequence[float]) -> Times:
 
 
 def turn(function: Callable[[], Any], seconds: float) -> list[float]:
-    """Times of calls for a while, without the first one, or of the first alone where it fills the while.
+    """Times of repeated calls without the first, or only of the first if it takes all the time.
 
-    The first one finds its data in no cache, because another implementation had its turn; to a long call that
+    At the first call the caches are cold, because another implementation had its turn. For a long call that
     matters little.
     """
     times = [_time(function)]
@@ -52,7 +52,7 @@ def _time(function: Callable[[], Any]) -> float:
 
 
 def ratio(ours: Callable[[], Any], peer: Callable[[], Any], seconds: float = 1.0, least: int = 5) -> float:
-    """The median time of ours over the peer's, both timed in turns, so that drift hits them alike."""
+    """The median time of ours over the peer's, timed in turns, so drift affects both equally."""
     ours(), peer()
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + seconds

@@ -1,4 +1,4 @@
-"""The process of one implementation: it answers requests, one JSON object in a line, until its input ends."""
+"""The process of one implementation: it answers requests, one JSON object per line, until its input ends."""
 
 import json
 import os
@@ -17,18 +17,18 @@ WORKS: dict[str, Any] = {kind.__name__: kind for kind in (Recurrent, Convolution
 
 
 def encode(work: Any) -> list[Any]:
-    """A work as what JSON can hold."""
+    """A work in JSON types."""
     return [type(work).__name__, *work]
 
 
 def decode(given: list[Any]) -> Any:
-    """The work that `encode` was given."""
+    """The inverse of `encode`."""
     name, *fields = given
     return WORKS[name](*(tuple(field) if isinstance(field, list) else field for field in fields))
 
 
 class Session:
-    """What a worker can be asked for: its public methods."""
+    """The requests to a worker: its public methods."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class Session:
         return str(implementations.module_of(self._name).describe())
 
     def prepare(self, work: list[Any], what: str) -> str | None:
-        """Make a work ready, let go of the one before; what a call runs, where that can be told."""
+        """Prepare a work and drop the last one; returns the functions that a call runs, if known."""
         self._run = lambda: None
         run = implementations.make(self._name, decode(work))
         self._run = getattr(run, what)
@@ -52,22 +52,22 @@ class Session:
         return timing.turn(self._run, seconds)
 
     def peak(self, small: list[Any], work: list[Any]) -> int:
-        """Bytes of a step of a work at most, after a step of a small one."""
+        """Peak bytes of a step of a work, after a step of a small one."""
         first, second = (implementations.make(self._name, decode(given)) for given in (small, work))
         return memory.peak(first.step, second.step)
 
     def product_rate(self, dtype: str, seconds: float) -> float | None:
-        """Operations a second of its matrix product; None where it has none of its own."""
+        """Operations per second of its matrix product; None if it has none of its own."""
         measure = getattr(implementations.module_of(self._name), "product_rate", None)
         return measure(dtype, seconds) if measure else None
 
     def bandwidth(self, seconds: float) -> float:
-        """Bytes a second of a copy."""
+        """Bytes per second of a copy."""
         return bandwidth(seconds)
 
 
 def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
-    """What a method of the session returns, what it is missing, or how it failed."""
+    """The result of a method of the session, or what it lacks, or how it failed."""
     arguments = dict(request)
     method = getattr(session, arguments.pop("do"))
     try:
@@ -86,7 +86,7 @@ def serve(name: str, requests: IO[str], answers: IO[str]) -> None:
 
 
 def main() -> None:
-    """Answer on what was the standard output; what libraries print goes to the error stream."""
+    """Answer on the original standard output; the output of libraries goes to the error stream."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(sys.argv[-1], sys.stdin, answers)

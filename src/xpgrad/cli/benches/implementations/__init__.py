@@ -1,10 +1,10 @@
-"""Who runs the works: ours and the peers, one file for each.
+"""The implementations of works: ours and the peers', one file for each.
 
-A module offers ``make(work)``, which returns an object with the methods ``step`` and ``backward`` (one of
-them where it has no other) that take nothing and finish their work before they return, and ``describe()``, a
-line about the version and the path that is taken. What it does not have raises NotImplementedError: asv skips
-such a benchmark, the command line says why. Where it can tell, it offers ``path(run, what)``: what a run
-really calls; where it has a matrix product of its own ``product_rate(dtype, seconds)``.
+A module has two functions. ``make(work)`` returns an object with the methods ``step`` and ``backward`` (or
+only one of them), which take no arguments and finish their work before they return. ``describe()`` is a line
+about the version and the code path. A missing work raises NotImplementedError: asv skips the benchmark, the
+command line says why. A module may also have ``path(run, what)``, the functions that a run really calls, and
+``product_rate(dtype, seconds)`` for its own matrix product.
 """
 
 import importlib
@@ -41,7 +41,7 @@ def need(name: str) -> Any:
 
 
 def kernel(name: str) -> Any:
-    """A function of xpgrad's; an old version may lack it."""
+    """A function of xpgrad; an old version may lack it."""
     function = getattr(importlib.import_module("xpgrad"), name, None)
     if function is None:
         raise NotImplementedError(f"this xpgrad has no {name}")

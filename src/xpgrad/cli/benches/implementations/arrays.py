@@ -9,7 +9,7 @@ from . import kernel
 
 
 class RecurrentRun:
-    """A recurrent kernel and its gradient, for all that can have one."""
+    """A recurrent kernel and all its gradients."""
 
     def __init__(self, work: recurrent.Recurrent) -> None:
         operator = recurrent.OPERATORS[work.operator]
@@ -22,11 +22,11 @@ class RecurrentRun:
         self.forward()
 
     def forward(self) -> None:
-        """Keep what the gradient takes."""
+        """Run the forward and keep the gradient's operands."""
         self._saved = self._forward(**self._arguments)
 
     def backward(self) -> Any:
-        """All gradients, from what the last forward kept."""
+        """All gradients, from the operands that the last forward kept."""
         saved = {name: getattr(self._saved, name) for name in self._names}
         return self._gradient(**self._arguments, **saved, grad_H_all=self._cotangent)
 
@@ -57,7 +57,7 @@ class ConvolutionRun:
 
 
 class ElementwiseRun:
-    """The gradient of an activation or softmax, from what its forward saves; `convert` makes its arrays."""
+    """The gradient of an activation or softmax, from its saved array; `convert` makes the arrays."""
 
     def __init__(self, work: elementwise.Elementwise, convert: Any = lambda a: a) -> None:
         function = elementwise.FUNCTIONS[work.function]
@@ -69,7 +69,7 @@ class ElementwiseRun:
         self.takes_output = takes_output
 
     def backward(self) -> Any:
-        """The gradient alone."""
+        """Only the gradient."""
         return self._gradient(self._dY, self._saved, **self._attributes)
 
     def step(self) -> Any:
@@ -108,7 +108,7 @@ def make(work: Any) -> Any:
 
 
 def describe() -> str:
-    """The version of NumPy, its BLAS, and what compiles formulas; no framework is loaded to find out."""
+    """The version of NumPy, its BLAS, and how formulas are compiled, without loading a framework."""
     import numpy as np
 
     from xpgrad.engine.process.machine import jit_enabled
@@ -123,7 +123,7 @@ def describe() -> str:
 
 
 def product_rate(dtype: str, seconds: float) -> float:
-    """Operations a second of NumPy's matrix product."""
+    """Operations per second of NumPy's matrix product."""
     import numpy as np
 
     def product(m: int, k: int, n: int) -> Any:

@@ -19,7 +19,7 @@ def _lstm_step(jax: Any, R: Any, B: Any, carry: Any, x: Any) -> Any:
 
 
 def _gru_step(jax: Any, R: Any, B: Any, carry: Any, x: Any) -> Any:
-    """With the reset after the product; x has the input's biases alone."""
+    """With the reset after the product; x includes only the input biases."""
     (h,) = carry
     x_z, x_r, x_n = jax.numpy.split(x, 3, axis=-1)
     h_z, h_r, h_n = jax.numpy.split(h @ R.T + B, 3, axis=-1)

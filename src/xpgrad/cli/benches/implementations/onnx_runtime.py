@@ -1,4 +1,4 @@
-"""ONNX Runtime Training's gradient kernels, which the package onnxruntime-training has."""
+"""ONNX Runtime Training's gradient kernels, from the package onnxruntime-training."""
 
 import os
 from typing import Any
@@ -25,7 +25,7 @@ OUTPUTS = {
 
 
 class Kernel:
-    """One kernel as a model of one node, on the operands that are given; others are left out."""
+    """One kernel as a model of one node, with the given operands; others are left out."""
 
     def __init__(self, operator: str, operands: dict[str, Any], **attributes: Any) -> None:
         onnx, ort = need("onnx"), need("onnxruntime")
@@ -44,8 +44,8 @@ class Kernel:
         model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
         options = ort.SessionOptions()
         options.intra_op_num_threads = _threads()
-        # Idle threads of a session look for work for tens of milliseconds, and so take a core from whatever
-        # is measured next. They are to stop at the end of a run; its own time stays the same.
+        # Idle threads of a session spin for tens of milliseconds and take a core from the next measurement.
+        # This stops them at the end of a run, whose own time stays the same.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._session = ort.InferenceSession(
@@ -79,7 +79,7 @@ def _recurrent(work: recurrent.Recurrent) -> BackwardRun:
     operands = parameters | arrays
     attributes = {"hidden_size": work.shape[3], **operator.attributes}
     saved = Kernel(f"{operator.module}Training", operands, **attributes)()
-    # the kernels demand these cotangents too
+    # the kernels require these cotangents too
     zeros = dict.fromkeys(("grad_H_t", "grad_C_t"), np.zeros_like(operands["initial_h"]))
     return BackwardRun(Kernel(f"{operator.module}Grad", operands | saved | zeros, **attributes))
 
@@ -114,7 +114,7 @@ def make(work: Any) -> BackwardRun:
 
 
 def _threads() -> int:
-    """As many as other libraries are told to use; 0 is one a core."""
+    """The number that other libraries are set to; 0 means one per core."""
     return int(os.environ.get("OMP_NUM_THREADS", 0))
 
 

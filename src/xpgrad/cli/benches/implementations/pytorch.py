@@ -1,4 +1,4 @@
-"""PyTorch's own modules, functions and backward kernels; loops over time where it has no module."""
+"""PyTorch's own modules, functions and backward kernels; loops over time if it has no module."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ LOOPS = {"lstm-peephole": _peephole_loop, "gru-reset-before": _reset_before_loop
 
 
 class PackedRun(tensors.RecurrentRun):
-    """A module on a packed sequence, the only way in which torch's own take lengths."""
+    """A module on a packed sequence, the only way to give lengths to torch's own modules."""
 
     def __init__(self, work: recurrent.Recurrent, module: Any) -> None:
         super().__init__(work, module)
@@ -95,8 +95,8 @@ def _elu(alpha: float = 1.0, scale: float = 1.0) -> Any:
     return "elu_backward", lambda dY, X, Y: (dY, alpha, scale, 1.0, False, X)
 
 
-# A name in torch.ops.aten and its arguments, made of (dY, X, Y); where there is none, a function of X whose
-# gradient autograd composes.
+# A name in torch.ops.aten and its arguments from (dY, X, Y); if there is none, a function of X whose gradient
+# autograd composes.
 BACKWARDS: dict[str, Any] = {
     "relu": ("threshold_backward", lambda dY, X, Y: (dY, X, 0)),
     "leaky_relu": ("leaky_relu_backward", lambda dY, X, Y: (dY, X, 0.01, False)),
@@ -124,7 +124,7 @@ SAVE_OUTPUT = ("sigmoid", "tanh", "softmax", "log_softmax")
 
 
 class ElementwiseRun:
-    """PyTorch's own backward kernel, or what its autograd makes of the formula; a step by the module."""
+    """PyTorch's own backward kernel, or its autograd's gradient of the formula; a step by the module."""
 
     def __init__(self, work: elementwise.Elementwise) -> None:
         self._work = work
@@ -132,7 +132,7 @@ class ElementwiseRun:
         self._step: Any = None
 
     def backward(self) -> Any:
-        """The gradient alone."""
+        """Only the gradient."""
         if self._backward is None:
             self._backward = _backward(self._work)
         return self._backward()
@@ -185,7 +185,7 @@ def make(work: Any) -> Any:
 
 
 def describe() -> str:
-    """The version of PyTorch and what its products and fused layers come from."""
+    """The version of PyTorch, and the libraries of its products and fused layers."""
     torch = need("torch")
     mkl = "MKL" if torch.backends.mkl.is_available() else "no MKL"
     onednn = "oneDNN" if torch.backends.mkldnn.is_available() else "no oneDNN"
@@ -193,7 +193,7 @@ def describe() -> str:
 
 
 def path(run: Any, what: str) -> str:
-    """Whose operator takes most of a call's time, and which, as PyTorch's profiler sees it."""
+    """The operator that takes most of a call's time, from PyTorch's profiler."""
     torch = need("torch")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         getattr(run, what)()
@@ -202,7 +202,7 @@ def path(run: Any, what: str) -> str:
 
 
 def product_rate(dtype: str, seconds: float) -> float:
-    """Operations a second of PyTorch's matrix product."""
+    """Operations per second of PyTorch's matrix product."""
     torch = need("torch")
 
     def product(m: int, k: int, n: int) -> Any:

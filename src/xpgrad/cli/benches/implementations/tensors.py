@@ -1,4 +1,4 @@
-"""What modules and functions of PyTorch's interface have in common, ours and PyTorch's own."""
+"""Shared by modules and functions with PyTorch's interface, ours and PyTorch's own."""
 
 import importlib
 from typing import Any
@@ -34,7 +34,7 @@ class RecurrentRun:
         self._H_all, _ = self.module(self._X, self._state, **self._call)
 
     def backward(self) -> Any:
-        """All gradients. The graph is kept, so that the backward alone can be timed more than once."""
+        """All gradients. The graph is kept, so the backward can be timed repeatedly."""
         if self._H_all is None:
             self.forward()
         return self._torch.autograd.grad(self._H_all, self._wanted, self._cotangent, retain_graph=True)
@@ -61,7 +61,7 @@ class ConvolutionRun:
         self._Y: Any = None
 
     def backward(self) -> Any:
-        """All gradients. The graph is kept, so that the backward alone can be timed more than once."""
+        """All gradients. The graph is kept, so the backward can be timed repeatedly."""
         if self._Y is None:
             self._Y = self._function(*self._leaves, **self._options)
         return self._torch.autograd.grad(self._Y, self._leaves, self._cotangent, retain_graph=True)
@@ -108,11 +108,11 @@ class LossRun:
 
 
 def threads() -> str:
-    """How many PyTorch has, and its version."""
+    """PyTorch's version and number of threads."""
     torch = need("torch")
     return f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
 
 
 def xpgrad_engine(name: str) -> str:
-    """How an engine of xpgrad's works here, in a line."""
+    """How an engine of xpgrad works here, in one line."""
     return str(importlib.import_module("xpgrad.engine").describe_engines()[name])
