@@ -1,10 +1,10 @@
-"""Compares a commit with its base on this machine; ends with status 1 where it is slower by a factor.
+"""Compares a commit with its base on this machine; ends with status 1 if it is slower by a factor.
 
     python compare.py main                  # HEAD with main
     python compare.py HEAD~3 HEAD --bench 'recurrent.Step.*lstm'
 
-asv installs and measures both in turns, and counts a benchmark as worse where it is so by the factor and
-beyond the spread of its samples. Times and memory are compared, ratios too.
+asv installs and measures both in turns. A benchmark counts as worse if it is worse by the factor and by more
+than the spread of its samples. Times, memory and ratios are compared.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     config = args.config.resolve()
     asv = [sys.executable, "-m", "asv", "--config", str(config)]
-    # asv asks about a machine that it does not know
+    # asv asks questions about an unknown machine
     subprocess.run([*asv, "machine", "--yes"], check=True, cwd=config.parent, stdout=subprocess.DEVNULL)
     words = [word for bench in args.bench for word in ("--bench", bench)]
     judged = [*asv, "continuous", args.base, args.head, "--factor", str(args.factor), *words]

@@ -3,8 +3,9 @@
     python asv_bench/conv_sweep.py                       # print tables of milliseconds
     python asv_bench/conv_sweep.py --plot docs/conv.svg  # and draw them
 
-A step is a forward and both gradients, float32, of tensors where torch is installed, else of NumPy arrays. A
-star marks what ``method="auto"`` takes for the forward; it should be the smallest of its row, or close to it.
+A step is a forward and both gradients in float32, on tensors if torch is installed, else on NumPy arrays. A
+star marks the choice of ``method="auto"`` for the forward; it should be the smallest of its row, or close to
+it.
 """
 
 import argparse
@@ -77,7 +78,7 @@ SWEEPS = (
 
 
 def make(shape):
-    """Random numbers, as a tensor where torch is installed."""
+    """Random numbers, as a tensor if torch is installed."""
     values = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     try:
         import torch

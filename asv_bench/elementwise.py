@@ -1,14 +1,14 @@
-"""Prints PyTorch's time over ours for the gradient of every activation, and what a small call costs.
+"""Prints PyTorch's time over ours for the gradient of every activation, and the time of a small call.
 
     python asv_bench/elementwise.py                     # all
     python asv_bench/elementwise.py relu gelu softmax   # these
     python asv_bench/elementwise.py --seconds 0.3 --columns numpy torch
     python asv_bench/elementwise.py --write             # and put the table into docs/activations.md
 
-The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward) where it has one, else what its
-autograd makes of the formula, in brackets. 4096 x 1024 float32 numbers; calls of both in turns, medians;
-above 1 ours is faster. Each column runs in a process of its own. The last columns are microseconds of a
-call of ours with 1000 numbers.
+The peer is PyTorch's own backward kernel (torch.ops.aten.*_backward) if it has one, else its autograd's
+gradient of the formula, in brackets. 4096 x 1024 float32 numbers; medians of calls in turns; above 1 ours is
+faster. Each column runs in its own process. The last columns are microseconds of one of our calls with 1000
+numbers.
 """
 
 import argparse

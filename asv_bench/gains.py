@@ -1,8 +1,8 @@
-"""Writes what `swap(verbose=True)` says, adapters/xpgrad_torch/_gains.py, from the ratios in docs/machines.
+"""Writes the gains for `swap(verbose=True)`, adapters/xpgrad_torch/_gains.py, from docs/machines.
 
     python asv_bench/gains.py
 
-`performance.py` does it too, after it has written those.
+`performance.py` does this too, after it has written the ratios in docs/machines.
 """
 
 import json
@@ -20,7 +20,7 @@ MODULES = {
 
 
 def read():
-    """The ratios of every machine that was measured."""
+    """The ratios of every measured machine."""
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(MACHINES.glob("*.json"))]
 
 

@@ -3,9 +3,9 @@
     python asv_bench/instructions.py            # a table of some steps
     python asv_bench/instructions.py --write    # and put it into docs/performance.md
 
-The step is `xpgrad_torch`'s, forward and backward for all gradients. A program's instructions are run one at
-a time, between two looks at the clock; medians of many steps. What is in no program belongs to Python and
-PyTorch: the module's checks, autograd, views.
+The step is `xpgrad_torch`'s, forward and backward for all gradients. Each instruction of a program runs
+between two readings of the clock; the table has medians of many steps. Time outside of programs belongs to
+Python and PyTorch: the module's checks, autograd, views.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def watch(program, record):
 
 
 def sizes(code):
-    """Rows, columns and elements of a sum, of a product's instruction; zeros for any other."""
+    """Rows, columns and summed elements of a product's instruction; zeros for others."""
     if code[0] == BlasMultiply.number:
         return code[1:4].tolist()
     if code[0] == Multiply.number:

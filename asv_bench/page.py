@@ -1,4 +1,4 @@
-"""Pages with generated text between marks, and the page of each machine that was measured."""
+"""Pages with generated text between marks, and the page of each measured machine."""
 
 import re
 from pathlib import Path
@@ -55,7 +55,7 @@ GFLOP/s in one thread: our own products beside those of PyTorch, NumPy and oneDN
 
 
 def write_between(page: Path, name: str, text: str) -> None:
-    """Replace what stands between ``<!-- name: begin -->`` and ``<!-- name: end -->``."""
+    """Replace the text between ``<!-- name: begin -->`` and ``<!-- name: end -->``."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, found, after = rest.partition(end)
@@ -65,13 +65,13 @@ def write_between(page: Path, name: str, text: str) -> None:
 
 
 def slug(cpu: str) -> str:
-    """A CPU's name as the name of a file: ``Intel(R) Xeon(R) Processor`` is ``intel_xeon``."""
+    """A CPU's name as a file name: ``Intel(R) Xeon(R) Processor`` is ``intel_xeon``."""
     words = re.sub(r"\(\w+\)|\b(processor|cpu)\b|@.*", " ", cpu.lower())
     return "_".join(re.findall(r"[a-z0-9]+", words))
 
 
 def machine_page(cpu: str) -> Path:
-    """The page of a machine, written anew where it is the first time that one is measured."""
+    """The page of a machine; it is created if the machine has none."""
     page = MACHINES / f"{slug(cpu)}.md"
     if not page.exists():
         page.parent.mkdir(exist_ok=True)

@@ -3,9 +3,9 @@
     python -m xpgrad bench --json bench.json
     python asv_bench/performance.py bench.json
 
-Several files are taken as one run: peers may be measured in parts, on one machine. Each machine has a page of
-its own, and a file of its ratios beside it. From these come the tables in docs/performance.md and the README.
-The prose around the marks is written by hand.
+Several files count as one run: peers may be measured in parts, on one machine. Each machine has its own page,
+with a file of its ratios beside it. These files give the tables in docs/performance.md and the README. The
+prose around the marks is written by hand.
 """
 
 import argparse
@@ -35,12 +35,12 @@ def summary(report):
 
 
 def machine(report):
-    """What was measured on, as a list."""
+    """The machine and its libraries, as a list."""
     return "\n".join(f"- {name}: {text}" for name, text in machine_rows(report))
 
 
 def details(report):
-    """A table for each group, and what the peer calls."""
+    """A table for each group, and the functions that the peer calls."""
     parts = []
     for group in report["groups"]:
         columns, lines = group_lines(group)
@@ -49,7 +49,7 @@ def details(report):
 
 
 def behind(report):
-    """Where a peer is ahead."""
+    """The cases in which a peer is ahead."""
     rows = [
         [row["work"], group["title"], f"{1 / row['ratio']:.2f}"]
         for group in report["groups"]
@@ -61,7 +61,7 @@ def behind(report):
 
 
 def ratios(report):
-    """What the tables of all machines need of a run."""
+    """The part of a run for the tables of all machines."""
     machine = report["machine"]
     return {
         "machine": f"{machine['cpu']}, {machine['threads']} threads",
@@ -74,7 +74,7 @@ def ratios(report):
 
 
 def beside_one_another(runs):
-    """A table of all machines: geometric means, and from the lowest to the highest ratio."""
+    """A table of all machines: geometric means, with the lowest and highest ratio."""
     titles = dict.fromkeys(title for run in runs for title in run["groups"])
     rows = [
         [title, *("{:.2f} ({:.2f} to {:.2f})".format(*run["groups"][title]) if title in run["groups"] else "-"

@@ -1,12 +1,12 @@
-"""Prints the rates of matrix products in one thread: our own beside torch.mm's (MKL), NumPy's and oneDNN's.
+"""Prints the rates of matrix products in one thread: ours, torch.mm's (MKL), NumPy's and oneDNN's.
 
     python asv_bench/products.py                  # both dtypes
     python asv_bench/products.py --dtype float32 --seconds 0.3
     python asv_bench/products.py --write          # and put the table into docs/machines
 
-GFLOP/s, the best of several calls in turns; the last column is ours as a part of the best of all libraries.
-Few rows are those of a time loop, with a weight that serves at every step: ours and oneDNN have packed it
-before. Many rows are those behind a loop, from factors by rows or by columns (turned).
+GFLOP/s, the best of several calls in turns; the last column is ours as a share of the best library. Few rows
+are those of a time loop, in which every step uses the same weight: ours and oneDNN have packed it before.
+Many rows are those after a loop, with factors by rows or by columns (turned).
 """
 
 import argparse
@@ -26,7 +26,7 @@ from xpgrad.engine.process.team import PoolTeam
 MARK = "products"
 DTYPES = ("float32", "float64")
 FEW = [(1, 256, 1024), (8, 256, 1024), (16, 256, 1024), (16, 650, 2600), (32, 64, 256), (32, 512, 2048)]
-# Rows, elements of a sum, columns, and which factors are turned.
+# Rows, summed elements, columns, and which factors are turned.
 MANY = [
     (1600, 256, 1024, ""), (1600, 256, 1024, "B"), (1024, 1600, 256, "A"), (700, 650, 2600, "B"),
     (2600, 700, 650, "A"), (1600, 1024, 240, ""),
@@ -37,12 +37,12 @@ class OneThread(PoolTeam):
     """This one."""
 
     def size(self):
-        """How many threads."""
+        """The number of threads."""
         return 1
 
 
 def rates(operations, ways, seconds):
-    """GFLOP/s of each way by name, the best call of each."""
+    """GFLOP/s of each library by name, from its best call."""
     best = dict.fromkeys(ways, float("inf"))
     for way in ways.values():
         way()
@@ -62,7 +62,7 @@ def libraries(a, b, c):
 
 
 def few_rows(dtype, m, k, n):
-    """Ways for a time loop's product."""
+    """The libraries' products for a time loop."""
     a, b, c = matrix(dtype, m, k), matrix(dtype, n, k).T, np.empty((m, n), dtype)
     ways = {"ours": partial(products.multiply_packed, a, products.packed(b), c), **libraries(a, b, c)}
     if dtype == "float32" and torch.backends.mkldnn.is_available():
@@ -73,7 +73,7 @@ def few_rows(dtype, m, k, n):
 
 
 def many_rows(dtype, m, k, n, turned):
-    """Ways for a product behind a loop."""
+    """The libraries' products after a loop."""
     a = matrix(dtype, k, m).T if "A" in turned else matrix(dtype, m, k)
     b = matrix(dtype, n, k).T if "B" in turned else matrix(dtype, k, n)
     c = np.empty((m, n), dtype)
@@ -86,7 +86,7 @@ def matrix(dtype, rows, columns):
 
 
 def table(dtypes, seconds):
-    """Lines of a Markdown table, each printed when it is there."""
+    """Lines of a Markdown table; each is printed as soon as it is measured."""
     columns = ("ours", "torch.mm", "NumPy", "oneDNN")
     yield f"| rows x inner x columns | {' | '.join(columns)} | ours / best |"
     yield "| --- " + "| ---: " * (len(columns) + 1) + "|"

@@ -1,9 +1,9 @@
-"""Draws the track record: what asv measured at commits of the history, one line for each benchmark.
+"""Draws the track record: asv's results at older commits, one line for each benchmark.
 
     bash asv_bench/history.sh COMMIT ...    # measure
     python asv_bench/track.py               # draw docs/track.png and write the table in docs/history.md
 
-Times are on the left, ratios to the peer, which was timed in turns in the same process, on the right.
+Times are on the left. Ratios to the peer, timed in turns in the same process, are on the right.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 
 def read(folder):
-    """Times and ratios of ours on tensors, by benchmark and parameters, in the order of commits' dates."""
+    """Times and ratios of ours on tensors, by benchmark and parameters, in order of commit dates."""
     found = {}
     for result in iter_results(str(folder)):
         for name in filter(re.compile(r"\.(time|track)_").search, result.get_all_result_keys()):
@@ -56,13 +56,13 @@ def machines(folder):
 
 
 def label(name, params):
-    """What is said of a benchmark: its suite where that says something, and its parameters."""
+    """The label of a benchmark: its suite if that adds information, and its parameters."""
     suite = name.split(".")[1].removesuffix("Ratio")
     return ", ".join(([suite.lower()] if suite == "Lengths" else []) + [*params])
 
 
 def shown(name, point):
-    """What a point stands for: how many times as fast as the peer, or milliseconds."""
+    """The value of a point: how many times as fast as the peer, or milliseconds."""
     return 1 / point.value if ".track_" in name else 1e3 * point.value
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch's transformations give on our modules and on torch.nn's: tables in docs/pytorch.md.
+"""PyTorch's transformations on our modules and on torch.nn's: tables in docs/pytorch.md.
 
     python asv_bench/transforms.py            print the tables
     python asv_bench/transforms.py --write    put them into docs/pytorch.md, between its marks
@@ -28,7 +28,7 @@ T, N, C = 6, 4, 3
 
 
 class Case(NamedTuple):
-    """How a module is built and called: its arguments, the shape of an input, the input's batch axis."""
+    """How to build and call a module: its arguments, the shape of an input, the input's batch axis."""
 
     arguments: tuple = ()
     shape: tuple = (N, 5)
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
 
 def _activations():
-    """Every activation and softmax with the arguments that it needs."""
+    """Every activation and softmax with its required arguments."""
     needed = {"Softmax": (-1,), "LogSoftmax": (-1,), "Threshold": (0.2, 0.0)}
     kinds = [name for name in xpgrad_torch.activations.__all__ if name[0].isupper()]
     return {name: Case(needed.get(name, ())) for name in kinds}
@@ -67,9 +67,9 @@ CASES = {name: case for family in FAMILIES.values() for name, case in family.ite
 
 
 class Example:
-    """A module and an input, the same for ours and theirs.
+    """A module and an input, equal for ours and theirs.
 
-    `module` is float32, `exact` PyTorch's own in float64, whose path there consists of simple operators.
+    `module` is float32; `exact` is PyTorch's own in float64, where it uses simple operators.
     """
 
     def __init__(self, owner, name):
@@ -85,7 +85,7 @@ class Example:
         self.target = () if case.target is None else (case.target,)
 
     def call(self, x, parameters=None, target=None, module=None):
-        """The first tensor of the module's result, of the exact one's for float64."""
+        """The first tensor of the module's result; for float64 of the exact module's."""
         target = self.target if target is None else target
         if x.dtype == torch.float64:
             module, target = self.exact, [t.double() if t.is_floating_point() else t for t in target]
@@ -95,11 +95,11 @@ class Example:
         return first(functional_call(module, parameters, (x, *target)))
 
     def loss(self, parameters, x, *target):
-        """A number that depends on all."""
+        """A number that depends on the whole result."""
         return self.call(x, parameters, target).square().sum()
 
     def gradients(self, module=None):
-        """The loss's gradients in the parameters, or in the input where there are none."""
+        """The loss's gradients for the parameters, or for the input if there are none."""
         exact = module is self.exact
         x = (self.x.double() if exact else self.x.clone()).requires_grad_()
         leaves = list((self.module if module is None else module).parameters()) or [x]
@@ -113,20 +113,20 @@ def first(result):
 
 
 def close(got, expected):
-    """Raise where the numbers are not the same but for float32's rounding."""
+    """Raise unless the numbers agree up to float32's rounding."""
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a.float(), b.float(), rtol=1e-3, atol=1e-3)
 
 
 def along(function, x, tangent, step=1e-6):
-    """A function's derivative along a direction, by differences in float64."""
+    """A function's derivative along a direction, from differences in float64."""
     points = (x.double() + sign * step * tangent.double() for sign in (1, -1))
     ahead, behind = (function(point.requires_grad_()).detach() for point in points)
     return (ahead - behind) / (2 * step)
 
 
 def double_backward(example):
-    """How a gradient's length changes along a direction, beside differences in float64."""
+    """The derivative of a gradient's length along a direction, compared with differences in float64."""
     x, tangent = example.x, torch.randn_like(example.x)
 
     def length(x):
@@ -142,7 +142,7 @@ def double_backward(example):
 
 
 def forward_mode(example):
-    """A derivative along a direction, beside differences in float64."""
+    """A derivative along a direction, compared with differences in float64."""
     x, tangent = example.x, torch.randn_like(example.x)
     _, got = jvp(example.call, (x,), (tangent,))
     close([got], [along(example.call, x, tangent)])
@@ -157,7 +157,7 @@ def map_over_inputs(example):
 
 
 def per_sample_gradients(example):
-    """Each sample's gradient of every parameter and of itself."""
+    """Each sample's gradient for every parameter and for the sample."""
     axis, x = example.axis, example.x
     parameters = dict(example.module.named_parameters())
     dims = (None, axis, *(0 for _ in example.target))
@@ -171,7 +171,7 @@ def per_sample_gradients(example):
 
 
 def compiled(example):
-    """The whole module in one graph, and how many nodes that has."""
+    """The whole module in one graph, and the graph's number of nodes."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     module = torch.compile(example.module, fullgraph=True, backend=counter)
@@ -233,7 +233,7 @@ COLUMNS = {
 
 
 def attempt(run, owner, name):
-    """What a run gives: its answer, or how it fails."""
+    """The outcome of a run: its answer, or its failure."""
     try:
         return run(Example(owner, name))
     except AssertionError:
@@ -250,7 +250,7 @@ def row(owner, name):
 
 
 def table(names):
-    """The table of some modules, as Markdown; modules of which all cells are the same share their rows."""
+    """The table of some modules, as Markdown; modules with equal cells share a row."""
     lines = ["| | | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
     groups = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Makes what docs/activations.md shows that is computed: the plot of the functions and the table of errors.
+"""Makes the computed parts of docs/activations.md: the plot of the functions and the table of errors.
 
 python docs/activations.py             # print the table, draw the plot beside the page
 python docs/activations.py --write     # and put the table into the page
@@ -23,7 +23,7 @@ MARK = "<!-- errors -->"
 
 
 class Curve(NamedTuple):
-    """A function of the page: its kernel's attributes, where its slope jumps, and what its gradient takes."""
+    """A function of the page: its kernel's attributes, the kinks, and its gradient's residual."""
 
     name: str
     kinks: tuple[float, ...] = ()
@@ -40,7 +40,7 @@ class Curve(NamedTuple):
         return self.slope_from(self.value(x) if self.takes == "Y" else x)
 
     def slope_from(self, saved):
-        """The derivative from what the gradient takes, x or y: the gradient for a cotangent of ones."""
+        """The derivative from the gradient's residual, x or y: the gradient for a cotangent of ones."""
         gradient = getattr(xpgrad, f"{self.name}_grad")
         if self.name == "prelu":
             return gradient(saved * 0 + 1, saved, *self._slope(saved), wrt="X").dX
@@ -121,7 +121,7 @@ def plot(path=PLOT):
 
 
 def _draw(panel, curve, function, **style):
-    """A function in pieces between the kinks, where it may jump."""
+    """A function in pieces between the kinks, because it may jump there."""
     ends = [-4.0, *map(float, curve.kinks), 4.0]
     for left, right in itertools.pairwise(ends):
         inside = np.linspace(left, right, 1001)[1:-1]
@@ -130,17 +130,17 @@ def _draw(panel, curve, function, **style):
 
 # ----------------------------------------------------------------------------------------------- the table
 
-FLOOR = 0.01  # below this value errors are relative to it: where a function crosses 0, no dtype can do better
+FLOOR = 0.01  # below this value errors are relative to it: at a zero crossing no dtype can do better
 
 
 def points():
-    """Where errors are measured: densely around 0, and far out."""
+    """The points for errors: dense around 0, and far out."""
     far = np.geomspace(1e-6, 1e4, 2001)
     return np.concatenate([np.linspace(-30, 30, 60_001), far, -far])
 
 
 def array(values, dtype):
-    """Values as a NumPy array, or a tensor where NumPy lacks the dtype."""
+    """Values as a NumPy array, or a tensor if NumPy lacks the dtype."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     import torch
@@ -149,7 +149,7 @@ def array(values, dtype):
 
 
 def error(got, exact):
-    """The largest error, relative to the exact value, or to `FLOOR` where that is larger."""
+    """The largest error, relative to the exact value, or to `FLOOR` if that is larger."""
     exact = to_numpy(exact)
     return float(np.max(np.abs(to_numpy(got) - exact) / np.maximum(np.abs(exact), FLOOR)))
 

@@ -1,11 +1,11 @@
-"""Training in several processes: the gradients of DistributedDataParallel or FSDP, beside one process's.
+"""Training in several processes: gradients of DistributedDataParallel or FSDP, compared with one process.
 
 Start it with
 
     torchrun --standalone --nproc-per-node 2 examples/distributed.py --wrap ddp
 
-Every process takes its part of the batch. The first one then computes the gradients of the whole batch alone,
-and prints the largest difference.
+Every process takes its part of the batch. The first process then computes the gradients of the whole batch
+alone and prints the largest difference.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def loss_of(model: nn.Module, x: Tensor, lengths: Tensor, labels: Tensor) -> Ten
 
 
 def whole(gradient: Tensor) -> Tensor:
-    """A gradient of which FSDP keeps a part in each process, put together."""
+    """A whole gradient, joined from the parts that FSDP keeps in each process."""
     return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
 
 

@@ -1,8 +1,8 @@
-"""A GRU layer for Equinox: an `equinox.Module` around Equinox's own cell, whose time loop is xpgrad's.
+"""A GRU layer for Equinox: an `equinox.Module` around Equinox's own cell, with xpgrad's time loop.
 
-The parameters stay in Equinox's cell, so saved models keep their form. Both layers learn to tell whether what
-they read adds up to more than nothing, from the same weights on the same batches. Equinox's layers know no
-batch: `jax.vmap` gives them one, and joins it to that of xpgrad's kernel.
+The parameters stay in Equinox's cell, so saved models keep their form. Both layers learn whether the sum of a
+sequence is positive, from the same weights on the same batches. Equinox's layers have no batch axis:
+`jax.vmap` adds one and joins it to the batch of xpgrad's kernel.
 
     python examples/equinox_gru.py --steps 100
 """
@@ -21,7 +21,7 @@ STEPS, BATCH, INPUTS, HIDDEN = 12, 32, 3, 64
 
 
 class GRU(equinox.Module):
-    """A cell of Equinox's over a sequence (T, I); gives the last state (H,)."""
+    """One of Equinox's cells over a sequence (T, I); gives the last state (H,)."""
 
     cell: equinox.nn.GRUCell
 
@@ -57,7 +57,7 @@ class Classifier(equinox.Module):
 
 
 def batch(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sequences (N, T, I), and for each whether it adds up to more than 0."""
+    """Sequences (N, T, I), and for each whether its sum is positive."""
     X = jax.random.normal(key, (BATCH, STEPS, INPUTS))
     return X, (X.sum(axis=(1, 2)) > 0).astype(X.dtype)
 
@@ -70,7 +70,7 @@ def models(seed: int = 0) -> tuple[Classifier, Classifier]:
 
 
 def train(model: Classifier, steps: int, seed: int = 0) -> tuple[list[float], float]:
-    """Return the losses of all steps, and the seconds that one took."""
+    """Return the losses of all steps, and the seconds of one step."""
 
     @equinox.filter_jit
     def step(model, key):

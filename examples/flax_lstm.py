@@ -1,7 +1,7 @@
-"""An LSTM layer for Flax: an `nnx.Module` around Flax's own cell, whose time loop is xpgrad's.
+"""An LSTM layer for Flax: an `nnx.Module` around Flax's own cell, with xpgrad's time loop.
 
-The parameters stay in the cell of Flax, so checkpoints keep their form. Both layers learn to tell whether
-what they read adds up to more than nothing, from the same weights on the same batches.
+The parameters stay in Flax's cell, so checkpoints keep their form. Both layers learn whether the sum of a
+sequence is positive, from the same weights on the same batches.
 
     python examples/flax_lstm.py --steps 100
 """
@@ -20,7 +20,7 @@ STEPS, BATCH, INPUTS, HIDDEN = 12, 32, 3, 64
 
 
 class LSTM(nnx.Module):
-    """A cell of Flax's over sequences (T, N, I); gives all hidden states (T, N, H)."""
+    """One of Flax's cells over sequences (T, N, I); gives all hidden states (T, N, H)."""
 
     def __init__(self, cell: nnx.OptimizedLSTMCell) -> None:
         self.cell = cell
@@ -64,7 +64,7 @@ class Classifier(nnx.Module):
 
 
 def batch(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sequences (T, N, I), and for each whether it adds up to more than 0."""
+    """Sequences (T, N, I), and for each whether its sum is positive."""
     X = jax.random.normal(key, (STEPS, BATCH, INPUTS))
     return X, (X.sum(axis=(0, 2)) > 0).astype(X.dtype)
 
@@ -77,7 +77,7 @@ def models(seed: int = 0) -> tuple[Classifier, Classifier]:
 
 
 def train(model: Classifier, steps: int, seed: int = 0) -> tuple[list[float], float]:
-    """Return the losses of all steps, and the seconds that one took."""
+    """Return the losses of all steps, and the seconds of one step."""
     graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
     @jax.jit

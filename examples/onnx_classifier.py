@@ -1,8 +1,8 @@
-"""An LSTM classifier described in ONNX, trained with NumPy and onnx alone.
+"""An LSTM classifier in ONNX, trained with only NumPy and onnx.
 
-From 33 years of sunspot numbers it tells whether the next year will have more spots or fewer. The model is an
-ONNX model; `gradient_model` writes its training graph, and onnx's reference evaluator runs that with xpgrad's
-operators. What is learned goes back into the model's initializers, so that any ONNX runtime can run it.
+From 33 years of sunspot numbers it predicts whether the next year will have more spots or fewer. The model is
+an ONNX model; `gradient_model` writes its training graph, and onnx's reference evaluator runs that with
+xpgrad's operators. The trained weights go back into the model's initializers, so any ONNX runtime can run it.
 
     python examples/onnx_classifier.py --steps 300 --save sunspots.onnx
 """

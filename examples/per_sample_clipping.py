@@ -1,7 +1,7 @@
 """Training with differential privacy (DP-SGD): each sample's gradient is clipped, noise is added to the sum.
 
-This is the loop that Opacus runs. The gradient of every sample comes from `torch.func`: `vmap` over `grad`,
-which xpgrad's modules answer with their per-sample kernels, one call for the whole batch.
+This is the loop that Opacus runs. The gradient of every sample comes from `torch.func`: `vmap` over `grad`.
+xpgrad's modules then use their per-sample kernels, one call for the whole batch.
 
     python examples/per_sample_clipping.py --steps 60
 
@@ -18,7 +18,7 @@ import xpgrad_torch
 
 
 class Classifier(nn.Module):
-    """Tells whether a series is slower in its first half or in its second."""
+    """Classifies whether a series is slower in its first or in its second half."""
 
     def __init__(self, size: int = 16) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def series(count: int, generator: torch.Generator, steps: int = 32) -> tuple[Ten
 def private_gradients(
     model: nn.Module, x: Tensor, labels: Tensor, *, bound: float, noise: float
 ) -> dict[str, Tensor]:
-    """Return the mean of the samples' gradients, none longer than `bound`, and noise relative to it."""
+    """Return the mean of the samples' gradients, each clipped to `bound`, plus noise relative to it."""
     parameters = dict(model.named_parameters())
 
     def loss(parameters: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:

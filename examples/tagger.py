@@ -1,8 +1,8 @@
 """A tagger for sentences of different lengths: each word's tag depends on words on both sides of it.
 
-The made-up language has words 1 to 9; 0 is padding. A word's tag is whether the last larger word before it is
-nearer than the next larger one behind it. A bidirectional LSTM reads padded sentences with their lengths: the
-padding holds whatever it holds, and costs nothing.
+The made-up language has words 1 to 9; 0 is padding. A word's tag says whether the last larger word before it
+is nearer than the next larger word after it. A bidirectional LSTM reads padded sentences with their lengths:
+the values of the padding have no effect, and it costs nothing.
 
     python examples/tagger.py --steps 300
 """

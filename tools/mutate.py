@@ -1,9 +1,9 @@
-"""Draw random edits of the source and see whether the tests of their area notice: ``python tools/mutate.py``.
+"""Make random edits of the source and see whether the tests of their area fail: ``python tools/mutate.py``.
 
 Each edit is made in a temporary copy of the tree: a term dropped, operands or arguments swapped, a comparison
-turned, a condition negated, a constant or an index moved by one, a statement left out. `AREAS` maps files to
-their tests. An edit that the tests pass survives and is printed as a diff; one whose tests take longer than
-the limit is undecided. Many survivors change nothing or only speed; the others ask for a test.
+reversed, a condition negated, a constant or an index changed by one, a statement removed. `AREAS` maps files
+to their tests. An edit survives if the tests pass, and is printed as a diff; it is undecided if they take
+longer than the limit. Many survivors change nothing or only speed; the others need a test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import track
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Patterns of source files, and the tests of each; the first pattern that fits counts.
+#: Patterns of source files, and the tests of each; the first match counts.
 AREAS = {
     "src/xpgrad/_arguments.py": ["test_bad_calls", "test_lengths", "test_recurrent_errors"],
     "src/xpgrad/_activation_formulas.py": ["test_activations", "test_half_precision", "test_losses"],
@@ -70,7 +70,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 
 def edits(node: ast.AST) -> Iterator[ast.AST | None]:
-    """What could stand in the place of a node; None: nothing."""
+    """Possible replacements of a node; None removes it."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
         yield ast.Compare(node.left, [_COMPARISONS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
     if isinstance(node, ast.BinOp):
@@ -104,7 +104,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """Every node below functions, as its parent, the parent's field and the place in that."""
+    """Every node inside functions, as its parent, the parent's field and the index in that."""
     inside = {
         id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for s in f.body for n in ast.walk(s)
     }
@@ -150,7 +150,7 @@ def tests_of(name: str) -> list[str]:
 
 
 def survives(tree: Path, name: str, text: str, seconds: float) -> str | None:
-    """How an edit gets through its area's tests; None where they notice, by a failure or an error."""
+    """How an edit survives its area's tests; None if they fail."""
     path = tree / name
     original = path.read_text()
     path.write_text(text)

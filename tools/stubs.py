@@ -1,17 +1,16 @@
-"""Write the types that checkers of a user's code see, from the functions' own signatures.
+"""Write type stubs for users' type checkers, from the functions' own signatures.
 
     python tools/stubs.py            # write src/xpgrad/__init__.pyi and adapters/xpgrad_jax/__init__.pyi
-    python tools/stubs.py --check    # exit with 1 where a file is not what would be written
+    python tools/stubs.py --check    # exit with 1 if a file is not up to date
 
-The kernels work on arrays of any namespace, so their source says `Any`. A user has arrays of one kind, and
-gets arrays of that kind. The stubs say so, by overloads:
+The kernels work on arrays of any namespace, so their source says `Any`. A user passes arrays of one kind and
+gets arrays of that kind. The stubs state this with overloads:
 
-- NumPy arrays of one dtype give NumPy arrays of that dtype, of any shape (NumPy's types carry the number of
-  axes, and results do not have their arguments' number);
+- NumPy arrays of one dtype give NumPy arrays of that dtype, of any shape (NumPy's types include the number of
+  axes, and results have another number than arguments);
 - arrays of another class give arrays of this class;
-- what may be None (a gradient that `wrt` did not ask for, dP without P) is of the array's type or
-  `MaybeNone`, which is `Any`: a checker knows the array's methods, and asks for no test of what a caller
-  knows.
+- a result that may be None (a gradient that `wrt` did not ask for, dP without P) has the array's type or
+  `MaybeNone`, which is `Any`: a checker knows the array's methods and requires no test for None.
 """
 
 from __future__ import annotations
@@ -106,12 +105,12 @@ _Lengths: TypeAlias = {LENGTHS}
 
 
 def _annotation(annotation: Any) -> str:
-    """An annotation as it stands in the source."""
+    """An annotation as in the source."""
     return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
 
 
 def _parameters(function: Callable, array: str, replaced: Mapping[str, str] | None = None) -> str:
-    """A signature's parameters, with `array` where the source says `Any`; a type replaced has no default."""
+    """A signature's parameters, with `array` for `Any`; parameters with a replaced type have no default."""
     parts, keyword_only = [], False
     for p in inspect.signature(function).parameters.values():
         if p.kind is p.KEYWORD_ONLY and not keyword_only:
@@ -131,7 +130,7 @@ def _parameters(function: Callable, array: str, replaced: Mapping[str, str] | No
 
 
 def _result(function: Callable, array: str, element: str | None = None) -> str:
-    """The type of a result whose arrays are `array`; a named tuple's fields are `element`."""
+    """The type of a result with arrays of type `array`; a named tuple's fields are `element`."""
     source = _annotation(inspect.signature(function).return_annotation)
     if source == "Any":
         return array
@@ -165,18 +164,18 @@ def _overloads(name: str, function: Callable) -> Iterator[str]:
 
 
 def _vjp() -> Iterator[str]:
-    """`vjp`: an overload for each function with operands or results of its own, and one for the others.
+    """`vjp`: an overload for each function with special operands or results, and one for the others.
 
-    A function is known by its signature for one type of arrays. Protocols with `Any` would match each other's
-    functions, and checkers would then infer `Any`.
+    A function is identified by its signature for one type of arrays. Protocols with `Any` would match each
+    other's functions, and checkers would then infer `Any`.
     """
     example = "NDArray[np.float64]"
     protocols: list[str] = []
-    # a cell's results are known when it is made, not to checkers
+    # a cell's results are known at run time, not to checkers
     overloads = [
         "@overload\ndef vjp(fn: Cell, *args: Any, **kwargs: Any) -> tuple[Any, Callable[..., Any]]: ..."
     ]
-    # those with more parameters first: they would serve in the place of those with fewer
+    # those with more parameters first: they also match in place of those with fewer
     for forward in sorted(_RULES, key=lambda forward: -len(inspect.signature(forward).parameters)):
         if _is_plain(forward):
             continue
@@ -255,7 +254,7 @@ def jax() -> str:
 
 
 def formatted(text: str, path: Path) -> str:
-    """What ruff makes of a text."""
+    """A text formatted by ruff."""
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
     return subprocess.run(command, input=text, text=True, capture_output=True, check=True, cwd=ROOT).stdout
 

@@ -1,13 +1,12 @@
 """Test xpgrad with versions of Python, NumPy, numba, JAX and PyTorch; write the table of docs/versions.md.
 
-    python tools/versions.py --write               # all rows, an environment each
-    python tools/versions.py --write --only 3.12   # those rows that have all of these words, such as "numba"
+    python tools/versions.py --write               # all rows, one environment each
+    python tools/versions.py --write --only 3.12   # only rows that have all of these words, such as "numba"
 
-For each row an environment is made in a temporary folder, the wheel of this checkout is installed with the
-row's versions, and tests/test_core.py runs in it with a cache of compiled code of its own. Interpreters are
-looked for as python3.X and in pyenv's folder. A row whose interpreter is not here, or whose packages cannot
-be installed together, says so. Results are kept in docs/versions.json, so that rows can be measured one by
-one.
+For each row it makes an environment in a temporary folder, installs the wheel of this checkout with the row's
+versions, and runs tests/test_core.py there with a separate cache of compiled code. It looks for interpreters
+as python3.X and in pyenv's folder. A row says so if its interpreter is missing, or if its packages cannot be
+installed together. Results are kept in docs/versions.json, so rows can be measured one by one.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def measure(row: Mapping[str, str], wheel: Path) -> dict[str, Any]:
 
 
 def _install(python: str, row: Mapping[str, str], wheel: Path) -> str | None:
-    """Install into the environment of `python`; pip's reason where it cannot."""
+    """Install into the environment of `python`; pip's reason if it cannot."""
     versions = [f"{name}=={version}" for name, version in row.items() if name != "python"]
     if "jax" in row:
         versions.append(f"jaxlib=={row['jax']}")
@@ -113,7 +112,7 @@ def _install(python: str, row: Mapping[str, str], wheel: Path) -> str | None:
 
 
 def _summary(done: subprocess.CompletedProcess[str]) -> str:
-    """What a table says of a run."""
+    """The table's text for a run."""
     last = (done.stdout.strip().splitlines() or ["no output"])[-1]
     counts = re.findall(r"(\d+) (passed|failed|error)", last)
     if not counts:

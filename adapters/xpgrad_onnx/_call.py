@@ -1,4 +1,4 @@
-"""Operators as plain functions, and the OpRun classes that onnx's reference evaluator wants of them."""
+"""Operators as plain functions, and their OpRun classes for onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Call(NamedTuple):
-    """What an operator's function gets for one run of a node."""
+    """The argument of an operator's function for one run of a node."""
 
     operator: str
     inputs: Mapping[str, Any]
@@ -32,15 +32,15 @@ class Call(NamedTuple):
         return {name: self.attributes[name] for name in names if name in self.attributes}
 
     def renamed(self, **names: str) -> dict[str, Any]:
-        """The inputs that are given, under a function's names for them: ``function's=operator's``."""
+        """The given inputs, by a function's names for them: ``function's=operator's``."""
         return {ours: self.inputs[theirs] for ours, theirs in names.items() if theirs in self.inputs}
 
 
 class Definition(NamedTuple):
-    """An operator: its operands in order, and what computes it.
+    """An operator: its operands in order, and its function.
 
-    A question mark stands behind an optional operand, an asterisk behind the last one where there may be any
-    number of it.
+    An optional operand ends in a question mark. The last one ends in an asterisk if it may occur any number
+    of times.
     """
 
     domain: str
@@ -73,15 +73,15 @@ class _Operator(OpRun):
     def __init__(self, onnx_node: onnx.NodeProto, run_params: dict[str, Any]) -> None:
         domain = self.definition.domain
         self._opset = int(run_params["opsets"][domain])
-        # onnx would take the schema's latest version, or that of another domain's operator of this name
+        # onnx would use the schema's latest version, or that of another domain's operator of this name
         schema = onnx.defs.get_schema(self.definition.name, self._opset, domain) if domain == "" else False
         super().__init__(onnx_node, run_params, schema)
 
     def run(self, *args: Any, **options: Any) -> tuple[Any, ...]:
         """The node's outputs.
 
-        Those without a name are None: the evaluator keeps them under the name "", by which the nodes that
-        follow look up the inputs that they were not given.
+        Those without a name are None: the evaluator stores them under the name "", and later nodes look up
+        their missing inputs by that name.
         """
         results = super().run(*args, **options)
         return tuple(
@@ -141,7 +141,7 @@ def _plain_attributes(definition: Definition, attributes: Mapping[str, Any]) -> 
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars, which onnx makes of attributes, as Python's numbers."""
+    """NumPy's scalars, as onnx passes attributes, converted to Python's numbers."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value

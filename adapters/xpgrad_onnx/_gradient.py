@@ -11,7 +11,7 @@ from onnx import helper
 from xpgrad_onnx._graph import Graph, describe
 from xpgrad_onnx._rules import RULES
 
-_OLDEST = 13  # the first version in which ReduceSum, Squeeze and Unsqueeze take their axes as an input
+_OLDEST = 13  # the first version with the axes of ReduceSum, Squeeze and Unsqueeze as an input
 _LOSSES = ("cross_entropy", "mse", "bce_with_logits")
 
 
@@ -22,29 +22,28 @@ def gradient_model(
 
     Operators with a rule: LSTM, GRU and RNN with all of their attributes, Conv, ConvTranspose, MatMul, Gemm,
     arithmetic, every activation of ONNX, Softmax, LogSoftmax and SoftmaxCrossEntropyLoss, pooling,
-    BatchNormalization with given statistics, reductions, and what reshapes, joins or selects.
+    BatchNormalization with given statistics, reductions, and operators that reshape, join or select.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        The model, of opset 13 or later (16, where elements are selected or pooled by their maximum). It is
-        not changed.
+        The model, of opset 13 or later (16 if it selects elements or has max pooling). It is not changed.
     wrt : iterable of str, optional
-        Tensors whose gradients to compute: initializers, inputs, or what nodes give. By default all
+        Tensors whose gradients to compute: initializers, inputs, or outputs of nodes. By default all
         floating-point initializers that the loss depends on.
     loss : str, optional
-        ``"cross_entropy"``, ``"mse"`` or ``"bce_with_logits"`` of the model's first output, the mean over all
-        of its samples or elements, with a further input ``labels`` or ``target``; or the name of an output
-        that is the loss, whose elements are then summed up. By default there is no loss: for each
-        floating-point output NAME its cotangent is a further input, ``NAME_grad``.
+        ``"cross_entropy"``, ``"mse"`` or ``"bce_with_logits"`` of the model's first output: the mean over all
+        samples or elements, with an additional input ``labels`` or ``target``. Or the name of an output that
+        is the loss; its elements are summed. By default there is no loss: each floating-point output NAME
+        gets an additional input ``NAME_grad``, its cotangent.
 
     Returns
     -------
     onnx.ModelProto
-        The outputs are the model's, then ``loss`` where one was asked for, then ``NAME_grad`` for every name
-        in `wrt`. Initializers in `wrt` are inputs too, with their value as the default, so that a training
-        loop can feed others. Operators are ONNX's, ONNX Runtime Training's (domain ``com.microsoft``), and
-        for what that cannot do, those of the domain ``xpgrad``; `operators` has them all.
+        The outputs are the model's, then ``loss`` if one was asked for, then ``NAME_grad`` for every name in
+        `wrt`. Initializers in `wrt` become inputs with their value as the default, so a training loop can
+        feed new values. Operators are ONNX's and ONNX Runtime Training's (domain ``com.microsoft``); cases
+        that the latter lacks use the domain ``xpgrad``. `operators` has them all.
 
     Raises
     ------
@@ -111,7 +110,7 @@ def _outputs(graph: Graph) -> list[str]:
 
 
 def _loss(graph: Graph, loss: str) -> str:
-    """The name of the loss, whose nodes are put behind the graph where it is none of the outputs."""
+    """The name of the loss; its nodes are appended to the graph unless it is an output."""
     outputs = [value.name for value in graph.proto.output]
     if loss in outputs:
         return loss
@@ -134,7 +133,7 @@ def _loss(graph: Graph, loss: str) -> str:
         if loss == "mse":
             error = _step(graph, "Sub", scores, target, like=scores)
             losses = _step(graph, "Mul", error, error, like=scores)
-        else:  # log(1 + e^x) - t x, which holds for any logits
+        else:  # log(1 + e^x) - t x, stable for all logits
             logs = _step(graph, "Softplus", scores, like=scores)
             losses = _step(graph, "Sub", logs, _step(graph, "Mul", target, scores, like=scores), like=scores)
         graph.put(helper.make_node("ReduceMean", [losses], [_name(graph, "loss")], keepdims=0))
@@ -144,7 +143,7 @@ def _loss(graph: Graph, loss: str) -> str:
 
 
 def _name(graph: Graph, name: str) -> str:
-    """A name that the training graph gives, and that the model must not have."""
+    """A name that the training graph adds; the model must not have it."""
     if name in graph.used:
         raise ValueError(f"gradient_model: the model has a tensor {name!r}, expected that name to be free")
     graph.used.add(name)
@@ -160,7 +159,7 @@ def _input(graph: Graph, name: str, kind: int, shape: Sequence | None) -> str:
 
 
 def _step(graph: Graph, op_type: str, *inputs: str, like: str) -> str:
-    """A node of the loss, whose result has another tensor's type and shape."""
+    """A node of the loss; its result has the type and shape of another tensor."""
     name = graph.op(op_type, *inputs)
     if like in graph.types:
         graph.types[name] = graph.types[like]
@@ -173,7 +172,7 @@ def _step(graph: Graph, op_type: str, *inputs: str, like: str) -> str:
 
 
 def _wanted(graph: Graph, wrt: Iterable[str] | None, seeds: Iterable[str]) -> list[str]:
-    """The names in `wrt`, each of which the loss depends on."""
+    """The names in `wrt`; the loss must depend on each."""
     reached = _leading_to(graph.nodes, seeds)
     if wrt is None:
         names = [t.name for t in graph.proto.initializer if graph.is_float(t.name)]
@@ -200,7 +199,7 @@ def _wanted(graph: Graph, wrt: Iterable[str] | None, seeds: Iterable[str]) -> li
 
 
 def _depending(nodes: Sequence[onnx.NodeProto], names: Iterable[str], graph: Graph) -> set[str]:
-    """What changes smoothly with these tensors: a path through whole numbers is none."""
+    """The tensors that depend smoothly on these: a path through integers does not count."""
     found = set(names)
     for node in nodes:
         if node.op_type not in ("Shape", "Size") and not found.isdisjoint(_inputs(node)):
@@ -209,7 +208,7 @@ def _depending(nodes: Sequence[onnx.NodeProto], names: Iterable[str], graph: Gra
 
 
 def _leading_to(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[str]:
-    """What these tensors depend on, they themselves too."""
+    """The tensors that these depend on, including themselves."""
     found = set(names)
     for node in reversed(nodes):
         if not found.isdisjoint(node.output):
@@ -218,7 +217,7 @@ def _leading_to(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[st
 
 
 def _inputs(node: onnx.NodeProto) -> Iterator[str]:
-    """A node's inputs, also what its subgraphs take from around them."""
+    """A node's inputs, including outer tensors that its subgraphs use."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -230,7 +229,7 @@ def _inputs(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str], depending: set[str]) -> None:
-    """Put the gradients behind the graph, and declare them."""
+    """Append the gradients to the graph, and declare them."""
     useful = _leading_to(graph.nodes, seeds) & depending
     forward = [
         node
@@ -281,7 +280,7 @@ def _seed(graph: Graph, name: str, seed: str) -> str:
 
 
 def _total(graph: Graph, parts: dict[str, list[str]], name: str) -> str | None:
-    """The sum of all that arrived at a tensor, whose node is made once."""
+    """The sum of all cotangents of a tensor; its node is made once."""
     found = parts.get(name)
     if not found:
         return None
@@ -291,7 +290,7 @@ def _total(graph: Graph, parts: dict[str, list[str]], name: str) -> str | None:
 
 
 def _declare(graph: Graph, wanted: Sequence[str]) -> None:
-    """Let initializers be fed: an input of the same name, whose default they are."""
+    """Make initializers inputs of the same name, with their value as the default."""
     inputs = {value.name for value in graph.proto.input}
     for tensor in graph.proto.initializer:
         if tensor.name in wanted and tensor.name not in inputs:

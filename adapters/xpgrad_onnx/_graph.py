@@ -1,4 +1,4 @@
-"""A graph under construction: what is known of its tensors, and nodes that are put behind it."""
+"""A graph under construction: known facts about its tensors, and appended nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Graph:
     Parameters
     ----------
     model : onnx.ModelProto
-        The model, whose local functions are inlined in the copy.
+        The model; the copy has its local functions inlined.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -49,12 +49,12 @@ class Graph:
             )
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor holds floating-point numbers, as far as is known."""
+        """Whether a tensor is known to hold floating-point numbers."""
         kind = self.types.get(name)
         return kind is None or helper.tensor_dtype_to_np_dtype(kind) in (np.float16, np.float32, np.float64)
 
     def rank(self, name: str, asked_by: onnx.NodeProto) -> int:
-        """How many axes a tensor has."""
+        """The number of axes of a tensor."""
         shape = self.shapes.get(name)
         if shape is None:
             raise ValueError(
@@ -64,7 +64,7 @@ class Graph:
         return len(shape)
 
     def fresh(self, hint: str) -> str:
-        """A name that nothing has."""
+        """An unused name."""
         name, count = hint, 1
         while name in self.used:
             count += 1
@@ -83,13 +83,13 @@ class Graph:
         return self.constant(value, self.dtype)
 
     def op(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Put a node of one output behind the graph; the output's name."""
+        """Append a node with one output; returns the output's name."""
         return str(self.ops(op_type, *inputs, domain=domain, wanted=[True], **attributes)[0])
 
     def ops(
         self, op_type: str, *inputs: str, wanted: list[bool], domain: str = "", **attributes: Any
     ) -> list[str | None]:
-        """Put a node behind the graph; the names of those of its outputs that are wanted."""
+        """Append a node; returns the names of its wanted outputs."""
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
         names = [self.fresh(f"grad/{op_type}") if want else "" for want in wanted]
@@ -99,12 +99,12 @@ class Graph:
         return [name or None for name in [*names, *[""] * (len(wanted) - len(names))]]
 
     def put(self, node: onnx.NodeProto) -> None:
-        """Put a node behind the graph."""
+        """Append a node to the graph."""
         node.name = node.name or self.fresh(f"grad/{node.op_type}_node")
         self.nodes.append(node)
 
     def output(self, node: onnx.NodeProto, index: int, hint: str) -> str:
-        """The name of a node's output, which it gets here if it has none."""
+        """The name of a node's output; an unnamed output gets a name here."""
         while len(node.output) <= index:
             node.output.append("")
         if not node.output[index]:
@@ -117,12 +117,12 @@ class Graph:
         return self.op("Reshape", grad, self.op("Shape", other), **allow)
 
     def zeros(self, shape: str) -> str:
-        """Zeros of a shape that a tensor holds."""
+        """Zeros; a tensor holds their shape."""
         value = numpy_helper.from_array(np.zeros(1, dtype=self.dtype))
         return self.op("ConstantOfShape", shape, value=value)
 
     def summed_to(self, grad: str, shape: Shape | None, operand: str) -> str:
-        """A gradient of this shape, summed over the axes along which an operand was broadcast to it."""
+        """A gradient of this shape, summed over the axes along which an operand was broadcast."""
         target = self.shapes.get(operand)
         axes = None if target is None or shape is None else _broadcast_axes(target, shape)
         if axes is None or target is None or shape is None:
@@ -186,7 +186,7 @@ def _names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _broadcast_axes(target: Shape, shape: Shape) -> list[int] | None:
-    """The axes of `shape` along which `target` was broadcast; None where sizes do not tell."""
+    """The axes of `shape` along which `target` was broadcast; None if the sizes are unknown."""
     added = len(shape) - len(target)
     axes = list(range(added))
     for k, (size, whole) in enumerate(zip(target, shape[added:], strict=True), start=added):

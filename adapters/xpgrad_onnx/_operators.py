@@ -1,8 +1,8 @@
-"""The operators: which kernel of xpgrad computes each, and how its operands and attributes are called there.
+"""The operators: the kernel of xpgrad for each, and the kernel's names of operands and attributes.
 
-Two domains hold gradients. ``com.microsoft`` has ONNX Runtime's operators, with what they accept and do
-there; ``xpgrad`` has the true gradients of whole ONNX operators, with further operands where ONNX Runtime's
-lack some, and those of operators that ONNX Runtime cannot differentiate.
+Two domains hold gradients. ``com.microsoft`` has ONNX Runtime's operators with their behaviour. ``xpgrad``
+has the true gradients of complete ONNX operators, with the operands that ONNX Runtime's lack, and gradients
+of operators that ONNX Runtime cannot differentiate.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
 
     Three domains: ONNX Runtime Training's gradient operators (``com.microsoft``); ONNX's own recurrent
     operators, convolutions, activations, softmax and cross-entropy, with all of their attributes; and
-    ``xpgrad``, in which `gradient_model` writes what the others lack.
+    ``xpgrad``, which `gradient_model` uses for what the others lack.
 
     Parameters
     ----------
     exact : bool
-        Give the true gradients where ONNX Runtime's are others: LSTMGrad with peepholes (which then needs
-        them as a further input), and ConvGrad with ``auto_pad``.
+        Give the true gradients where ONNX Runtime's differ: LSTMGrad with peepholes (which then needs them as
+        an additional input), and ConvGrad with ``auto_pad``.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
 def _define(
     domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
 ) -> Callable[[Callable[[Call], tuple]], Callable[[Call], tuple]]:
-    """Put a function into the table as an operator."""
+    """Register a function as an operator."""
 
     def put(compute: Callable[[Call], tuple]) -> Callable[[Call], tuple]:
         operands = tuple(inputs.split()), tuple(outputs.split()), tuple(attributes.split())
@@ -91,7 +91,7 @@ def _recurrent_options(call: Call, *more: str) -> dict[str, Any]:
 
 
 def _wrt(call: Call, arguments: Mapping[str, str]) -> list[str]:
-    """The kernel's names of the arguments whose gradients somebody wants."""
+    """The kernel's names of the arguments with a wanted gradient."""
     return [argument for output, argument in arguments.items() if output in call.wanted]
 
 
@@ -123,11 +123,11 @@ _LSTM_GRAD_INPUTS = (
     MICROSOFT, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", " ".join(_LSTM_GRADIENTS), f"{_SEQUENCE} {_LSTM}"
 )
 def _lstm_grad_as_onnx_runtime(call: Call) -> tuple:
-    """ONNX Runtime's has no input for the peepholes, and the gradient that it passes through them is none."""
+    """ONNX Runtime's LSTMGrad has no input for the peepholes, and passes no gradient through them."""
     if call.exact:
         return _lstm_gradients(call, "full")
     inputs = dict(call.inputs)
-    if "dP" in call.wanted:  # dP itself is a sum over the saved arrays: it does not depend on P's numbers
+    if "dP" in call.wanted:  # dP is a sum over the saved arrays and does not depend on the values of P
         directions, _, hidden = inputs["R"].shape
         inputs.setdefault("P", np.zeros((directions, 3 * hidden), dtype=inputs["R"].dtype))
     return _lstm_gradients(call._replace(inputs=inputs), "truncated")
@@ -172,7 +172,7 @@ def _gru_grad(call: Call) -> tuple:
 @_define("", "RNN", _SEQUENCE_INPUTS, "Y Y_h", _SEQUENCE)
 def _rnn(call: Call) -> tuple:
     options = _recurrent_options(call)
-    if "activations" in options:  # ONNX's default is a name for either direction, also where there is one
+    if "activations" in options:  # ONNX's default has names for both directions, even if there is only one
         options["activations"] = list(options["activations"])[: call.inputs["W"].shape[0]]
     return xpgrad.rnn(**call.inputs, **options)
 
@@ -203,7 +203,7 @@ def _conv_options(call: Call) -> dict[str, Any]:
         )
     options = {name: value for name, value in call.attributes.items() if name != "kernel_shape"}
     if "output_shape" in options:
-        options.pop("pads", None)  # ONNX: then they are ignored
+        options.pop("pads", None)  # ONNX ignores them then
     return options
 
 
@@ -219,7 +219,7 @@ def _conv_transpose(call: Call) -> tuple:
 
 @_define(MICROSOFT, "ConvGrad", "dY X W", "dX dW dB", _CONV)
 def _conv_grad_as_onnx_runtime(call: Call) -> tuple:
-    """ONNX Runtime's does not look at `auto_pad`, and then takes dY for an array of another shape."""
+    """ONNX Runtime's ignores `auto_pad`, and then misreads dY as an array of another shape."""
     auto_pad = call.attributes.get("auto_pad", "NOTSET")
     if not call.exact and auto_pad.startswith("SAME"):
         raise ValueError(
@@ -245,9 +245,9 @@ def _conv_transpose_grad(call: Call) -> tuple:
     "auto_pad ceil_mode dilations kernel_shape pads storage_order strides",
 )  # fmt: skip
 def _max_pool(call: Call) -> tuple:
-    """Onnx's own, whose indices are wrong where all strides are 1.
+    """Onnx's own, but its indices are wrong if all strides are 1.
 
-    There it is told of one more axis, of one element, along which a stride of 2 changes nothing.
+    In that case it gets an additional axis of one element, on which a stride of 2 has no effect.
     """
     X, attributes = call.inputs["X"], dict(call.attributes)
     unit = set(attributes.get("strides", [1])) == {1}
@@ -274,7 +274,7 @@ def _max_pool(call: Call) -> tuple:
 
 
 def _by_onnx(op_type: str, X: Any, outputs: list[str], attributes: Mapping[str, Any]) -> tuple:
-    """What onnx's evaluator computes itself."""
+    """The result of onnx's own implementation."""
     node = onnx.helper.make_node(op_type, ["X"], outputs, **attributes)
     return tuple(ReferenceEvaluator(node).run(None, {"X": X}))
 
@@ -293,7 +293,7 @@ def _pointwise(domain: str, name: str, kernel: str, attributes: str = "", **fixe
 def _pointwise_grad(
     domain: str, name: str, kernel: str, residual: str, attributes: str = "", **fixed: Any
 ) -> None:
-    """The gradient of an activation, by its input X or its output Y."""
+    """The gradient of an activation, from its input X or its output Y."""
 
     @_define(domain, name, f"dY {residual}", "dX", attributes)
     def compute(call: Call) -> tuple:
@@ -349,7 +349,7 @@ def _prelu_grad(call: Call) -> tuple:
 
 
 def _biased(call: Call, bias: str) -> np.ndarray:
-    """X with its bias, which ONNX Runtime's fused operators add."""
+    """X plus the bias of ONNX Runtime's fused operators."""
     X = call.inputs["X"]
     return X + call.inputs[bias] if bias in call.inputs else X
 
@@ -377,7 +377,7 @@ def _fast_gelu_grad(call: Call) -> tuple:
 
 # --- softmax and losses -------------------------------------------------------------------------------------
 
-_PER_AXIS = 13  # the version of ONNX from which softmax works along one axis; before, it flattens to rows
+_PER_AXIS = 13  # from this version of ONNX softmax works along one axis; before, it flattens to rows
 
 
 def _softmax_pair(name: str, kernel: str) -> None:
@@ -431,7 +431,7 @@ def _cross_entropy(call: Call) -> tuple:
     "reduction output_type",
 )  # fmt: skip
 def _cross_entropy_grad(call: Call) -> tuple:
-    """The logarithms of the probabilities serve as logits: softmax makes the same of them."""
+    """The logarithms of the probabilities are valid logits: they have the same softmax."""
     options = _ignored(call)
     dY, labels = call.inputs["dY"], call.inputs["labels"]
     shape = labels.shape if options.get("reduction") == "none" else ()
@@ -453,9 +453,9 @@ def _scale(call: Call) -> tuple:
 
 @_define(MICROSOFT, "InPlaceAccumulatorV2", "buffer value overwrite?", "updated accumulated")
 def _accumulate_or_overwrite(call: Call) -> tuple:
-    """The sum of both, or the value alone.
+    """The sum of both, or only the value.
 
-    ONNX Runtime writes it into the buffer; here that stays as it is, and the second output has the sum.
+    ONNX Runtime writes it into the buffer. Here the buffer stays unchanged, and the second output is the sum.
     """
     overwrite = bool(np.any(call.inputs.get("overwrite", False)))
     return np.asarray([True]), (call.inputs["value"] if overwrite else _sum(call))
@@ -485,7 +485,7 @@ def _split(call: Call) -> tuple:
 
 @_define(MICROSOFT, "BroadcastGradientArgs", "a_shape b_shape", "a_axes b_axes")
 def _broadcast_axes(call: Call) -> tuple:
-    """Along which axes of a result of both shapes each gradient has to be summed."""
+    """The axes of the broadcast result over which each gradient must be summed."""
     a, b = (tuple(map(int, call.inputs[name])) for name in ("a_shape", "b_shape"))
     rank = max(len(a), len(b))
     a, b = ((1,) * (rank - len(shape)) + shape for shape in (a, b))

@@ -1,7 +1,7 @@
-"""Gradients of operators as nodes: graph rewriting alone, the numbers are made by the operators' kernels.
+"""Gradients of operators as nodes: only graph rewriting; the operators' kernels compute the numbers.
 
-A rule gets the graph, the node, the cotangents of its outputs (None where nothing depends on one) and which
-inputs' gradients are wanted. It puts nodes behind the graph, and returns a name for each wanted gradient.
+A rule gets the graph, the node, the cotangents of its outputs (None if nothing depends on one) and the wanted
+inputs. It appends nodes to the graph and returns a name for each wanted gradient.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _rule(*operators: str, domain: str = "") -> Callable[[Rule], Rule]:
 
 
 def refuse(node: onnx.NodeProto, what: str, expected: str) -> ValueError:
-    """The error for an operator that is known, used as it is not."""
+    """The error for a known operator in an unsupported use."""
     return ValueError(f"gradient_model: {describe(node)} has {what}, expected {expected}")
 
 
 def _first(cotangents: Cotangents) -> str:
-    """The cotangent of the first output; a rule is called only where some output has one."""
+    """The cotangent of the first output; a rule is only called if some output has one."""
     return str(cotangents[0])
 
 
@@ -46,7 +46,7 @@ _GATES = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN"
 
 
 def _recurrent_attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Without those that say what holds anyway."""
+    """The attributes without those that state a default."""
     attributes = attributes_of(node)
     both = _GATES[node.op_type] * (2 if attributes.get("direction") == "bidirectional" else 1)
     silent = {"activations": both, "direction": "forward", "layout": 0, "input_forget": 0}
@@ -54,9 +54,9 @@ def _recurrent_attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _train(graph: Graph, node: onnx.NodeProto, attributes: dict[str, Any], outputs: int) -> str:
-    """Let a recurrent node give what its gradient needs; the domain that has both.
+    """Make a recurrent node output what its gradient needs; returns the domain of both operators.
 
-    ONNX Runtime's operators take the plain form; the domain of our own takes all.
+    ONNX Runtime's operators accept the plain form; our own domain accepts all.
     """
     plain = {"hidden_size", "linear_before_reset"}
     lengths, peepholes = (len(node.input) > k and bool(node.input[k]) for k in (4, 7))
@@ -130,7 +130,7 @@ def _convolution(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
     attributes = attributes_of(node)
-    same = str(attributes.get("auto_pad", "NOTSET")).startswith("SAME")  # ONNX Runtime does not look at it
+    same = str(attributes.get("auto_pad", "NOTSET")).startswith("SAME")  # ONNX Runtime ignores it
     return graph.ops(
         f"{node.op_type}Grad", _first(cotangents), *node.input[:2],
         wanted=list(wanted), domain=DOMAIN if same or "output_shape" in attributes else MICROSOFT,
@@ -142,7 +142,7 @@ def _convolution(
 def _average_pool(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    """A depthwise convolution with equal weights; each channel of a sample stands as a sample here."""
+    """A depthwise convolution with equal weights; each channel of a sample is treated as a sample."""
     attributes = attributes_of(node)
     if attributes.pop("ceil_mode", 0):
         raise refuse(node, "ceil_mode 1", "0: its last windows reach past the padding")
@@ -190,7 +190,7 @@ def _global_average_pool(
 def _global_max_pool(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    """All of the cotangent goes to the first of equal maxima, as with MaxPool."""
+    """The whole cotangent goes to the first of equal maxima, as with MaxPool."""
     X = node.input[0]
     rows = graph.op("Reshape", X, graph.constant([0, 0, -1]))
     first = graph.op("ArgMax", rows, axis=2, keepdims=1)
@@ -230,7 +230,7 @@ def _gemm(
 def _matmul(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    """Vectors are matrices of one row or one column here."""
+    """Vectors are treated as matrices of one row or one column."""
     dY = _first(cotangents)
     A, B = node.input
     ranks = graph.rank(A, node), graph.rank(B, node)
@@ -249,7 +249,7 @@ def _matmul(
         grads[0] = _reduced(graph, dA, batch, (m, k), A, node.input[0], shapes[0])
     if wanted[1]:
         if len(shapes[1]) == 2 and len(shapes[0]) > 2 and isinstance(k, int) and isinstance(n, int):
-            # one product for all of the batch
+            # one product for the whole batch
             rows = graph.op("Reshape", A, graph.constant([-1, k]))
             dB = graph.op("Gemm", rows, graph.op("Reshape", dY, graph.constant([-1, n])), transA=1)
             grads[1] = dB if node.input[1] == B else graph.like(dB, node.input[1])
@@ -260,7 +260,7 @@ def _matmul(
 
 
 def _broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple | None:
-    """The shape of both together; None where the sizes do not tell."""
+    """The broadcast shape of both; None if sizes are unknown."""
     rank = max(len(a), len(b))
     a, b = ([1] * (rank - len(shape)) + list(shape) for shape in (a, b))
     both = []
@@ -429,7 +429,7 @@ def _reduce(
 
 
 def _spread_mean(graph: Graph, node: onnx.NodeProto, dY: str) -> str:
-    """The cotangent of a mean, for every element that was in it."""
+    """The cotangent of a mean, for each of its elements."""
     X, Y = node.input[0], node.output[0]
     count = graph.op("Div", graph.op("Size", X), graph.op("Size", Y))
     kind = onnx.helper.np_dtype_to_tensor_dtype(graph.dtype)
@@ -441,7 +441,7 @@ def _spread_mean(graph: Graph, node: onnx.NodeProto, dY: str) -> str:
 def _batch_normalization(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    """With given mean and variance: a scaling of the channels."""
+    """With given mean and variance it is a scaling of the channels."""
     attributes = attributes_of(node)
     if attributes.get("training_mode", 0):
         raise refuse(node, "training_mode 1", "0: means and variances that are given")
@@ -474,7 +474,7 @@ def _batch_normalization(
 def _activation(
     operator: str, gradient: str, residual: str, domain: str, of: str = "", **defaults: float
 ) -> None:
-    """`defaults` are the operator's, where its gradient has others."""
+    """`defaults` are the operator's, if its gradient has other ones."""
 
     @_rule(operator, domain=of)
     def rule(
@@ -528,7 +528,7 @@ def _leaky_relu(
     if alpha >= 0:
         gradient = "LeakyReluGrad"
         return [graph.op(gradient, _first(cotangents), node.output[0], domain=MICROSOFT, **attributes)]
-    # the output does not tell the slope then
+    # then the output does not determine the slope
     slope = graph.constant([alpha], graph.dtype)
     return [graph.op("PReluGrad", _first(cotangents), node.input[0], slope, domain=DOMAIN)]
 
@@ -599,7 +599,7 @@ def _concat(
         return graph.op("Gather", shape, index)
 
     sizes = graph.op("Concat", *map(size, node.input), axis=0)
-    # a part that nobody wants has to have a name, so that there are as many parts as sizes
+    # an unwanted part needs a name, so that there are as many parts as sizes
     parts = graph.ops("Split", _first(cotangents), sizes, wanted=[True] * len(node.input), axis=axis)
     return [part if want else None for part, want in zip(parts, wanted, strict=True)]
 
@@ -626,7 +626,7 @@ def _expand(
 def _selection(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    """What only picks elements: picked from the elements' numbers, it tells where each one came from."""
+    """Operators that only pick elements: applied to the elements' indices, they show the origin of each."""
     X = node.input[0]
     zero, one = (graph.constant(number) for number in (0, 1))
     numbers = graph.op("Range", zero, graph.op("Size", X), one)
@@ -640,7 +640,7 @@ def _selection(
 
 
 def _scattered(graph: Graph, node: onnx.NodeProto, X: str, places: str, dY: str) -> str:
-    """A cotangent's elements added up at their places in X."""
+    """Add the cotangent's elements at their places in X."""
     if graph.opset < 16:
         raise refuse(
             node, f"a gradient that adds at places, and the model opset {graph.opset}", "16 at least"

@@ -53,8 +53,8 @@ _OPERATORS: dict[str, _Pair] = {
     "log_softmax": _pair("LogSoftmax", "LogSoftmaxGrad_13"),
     "softmax_cross_entropy": _pair("SoftmaxCrossEntropyLoss"),
 }
-_RENAMED = {"loss": "Y"}  # outputs of nodes, as vectors name them
-_PLAIN = {"linear_before_reset"}  # what ONNX Runtime's own recurrent gradients take
+_RENAMED = {"loss": "Y"}  # names of nodes' outputs in vectors
+_PLAIN = {"linear_before_reset"}  # attributes of ONNX Runtime's own recurrent gradients
 
 
 def write(vector: Any, folder: Path, name: str) -> None:
@@ -65,7 +65,7 @@ def write(vector: Any, folder: Path, name: str) -> None:
     vector : xpgrad vector
         A case of `xpgrad.testing.vectors`.
     folder : pathlib.Path
-        Where to put their folders.
+        The parent of their folders.
     name : str
         The case's name.
 
@@ -99,7 +99,7 @@ def write(vector: Any, folder: Path, name: str) -> None:
 
 
 def _check_operands(vector: Any, forward: tuple[str, str], gradient: tuple[str, str]) -> None:
-    """A node without one of the arrays would be another function."""
+    """Without one of the arrays the node would be another function."""
     for operator, arrays in ((forward, vector.inputs), (gradient, vector.cotangents)):
         definition = _definition(operator)
         for name in arrays:
@@ -108,7 +108,7 @@ def _check_operands(vector: Any, forward: tuple[str, str], gradient: tuple[str, 
 
 
 def _by_dimension(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """One number for all dimensions as a list, as ONNX wants it."""
+    """One number for all dimensions as a list, as in ONNX."""
     rows = {}
     for name, value in attributes.items():
         if name in ("strides", "dilations", "output_padding") and isinstance(value, int):
@@ -162,7 +162,7 @@ def _infos(names: list[str], arrays: list[np.ndarray]) -> list[onnx.ValueInfoPro
 
 
 def _states(vector: Any) -> Iterator[tuple[str, str]]:
-    """The recurrent operators' outputs, whose names in ONNX are others."""
+    """The recurrent operators' outputs, by ONNX's names."""
     for name, end in (("H_all", ""), ("H_t", "_h"), ("C_t", "_c")):
         if name in vector.outputs:
             yield name, end

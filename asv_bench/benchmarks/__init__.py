@@ -1,7 +1,7 @@
-"""Suites for asv: ours beside the peer's, in the same parametrisation.
+"""Suites for asv: ours and the peer's, with the same parameters.
 
-What is run is defined in this checkout, in ``src/xpgrad/cli/benches``, which stands alone: with an older
-version of xpgrad installed the same definitions time that one. What a version lacks is skipped.
+This checkout defines the works, in ``src/xpgrad/cli/benches``, which is self-contained: if an older version
+of xpgrad is installed, the same definitions time that version. Works that a version lacks are skipped.
 """
 
 import contextlib
@@ -18,26 +18,27 @@ from benches.recurrent import OPERATORS, Recurrent
 SMOKE = bool(os.environ.get("XPGRAD_BENCH_SMOKE"))  # set by smoke.sh: does it work, whatever it takes?
 IMPLEMENTATIONS = ("xpgrad-numpy", "xpgrad-torch", "torch")
 OURS = ("xpgrad-numpy", "xpgrad-torch")
-PATIENCE = 0.0 if SMOKE else 8.0  # seconds in which others may leave the machine alone
+PATIENCE = 0.0 if SMOKE else 8.0  # seconds to wait for a quiet machine
 
 
 def ratio(ours, peer):
-    """The median time of ours over the peer's, when other processes disturbed the least."""
+    """The median time of ours over the peer's, from the least disturbed attempt."""
     brief = {"seconds": 0.0, "least": 1} if SMOKE else {}
     found, _ = load.quietest(lambda: timing.ratio(ours, peer, **brief), [], PATIENCE)
     return found
 
 
 def settle():
-    """Wait until other processes leave the machine alone, within patience: what is timed next counts."""
+    """Wait for a quiet machine, within the patience, before a timing that counts."""
     if not SMOKE:
         load.wait_for_quiet(PATIENCE)
 
 
 if SMOKE:
-    # asv forks each benchmark's process from the one that has read this: libraries and compiled formulas are
-    # loaded once. Where numbers count, each loads what it needs: no torch in peakmem_ of the NumPy kernels.
+    # asv forks each benchmark's process from the one that has read this, so libraries and compiled formulas
+    # are loaded once. In real runs each process loads only what it needs: no torch in peakmem_ of the NumPy
+    # kernels.
     for operator in OPERATORS:
-        with contextlib.suppress(NotImplementedError):  # the benchmarks themselves say what is missing
+        with contextlib.suppress(NotImplementedError):  # the benchmarks themselves report what is missing
             for impl in OURS:
                 make(impl, Recurrent(operator, (2, 1, 2, 2))).step()

@@ -1,4 +1,4 @@
-"""Memory and time of a training step through a stack of layers, by what is kept for the gradient."""
+"""Memory and time of a training step through a stack of layers, by what is saved for the gradient."""
 
 from benches.implementations import need
 from benches.recurrent import SHAPES

@@ -5,7 +5,7 @@ from benches.recurrent import SHAPES, Recurrent
 
 from . import IMPLEMENTATIONS, OURS, ratio, settle
 
-# Uneven lengths and variants: the shapes where a loop over time in Python is not all that is measured.
+# Uneven lengths and variants: shapes at which a Python loop over time does not dominate.
 FEW = ["50x32x64x64", "50x32x256x256"]
 OPERATORS = ["lstm", "gru", "rnn"]
 VARIANTS = ["lstm-peephole", "gru-reset-before"]
@@ -75,7 +75,7 @@ class Double(Step):
 
 
 class Variants(Step):
-    """A step of what torch has no module for; the peer is a loop over time in torch, as users write it."""
+    """A step of variants without a torch module; the peer is a loop over time in torch, as users write it."""
 
     params = (FEW, VARIANTS, [*IMPLEMENTATIONS])
 
@@ -118,6 +118,6 @@ class DoubleRatio(Ratio):
 
 
 class VariantsRatio(Ratio):
-    """The same for what torch has no module for."""
+    """The same for variants without a torch module."""
 
     params = (FEW, VARIANTS, [*OURS])

@@ -1,4 +1,4 @@
-"""A cell beside a PyTorch loop with autograd: whether they agree, and how long a training step takes."""
+"""Compares a cell with a PyTorch loop under autograd: whether they agree, and the time of a training step."""
 
 import time
 
@@ -21,7 +21,7 @@ def _times(run, repeats):
 
 
 def compare(cell, loop, shape=SHAPE, repeats=20, dtype=torch.float32):
-    """The largest difference of gradients, relative; and of forward and backward the loop's and our time."""
+    """The largest relative difference of gradients; the loop's and our time of forward and backward."""
     torch.manual_seed(0)
     T, N, I, H = shape
     layer, X = CellLayer(cell, I, H, dtype=dtype), torch.randn(T, N, I, dtype=dtype)

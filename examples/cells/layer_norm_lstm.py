@@ -1,12 +1,12 @@
 """An LSTM with layer normalization, of both products and of the cell state.
 
-Ba, Kiros, Hinton, "Layer normalization" (2016), as PyTorch's fastrnns benchmark has it::
+Ba, Kiros, Hinton, "Layer normalization" (2016), in the form of PyTorch's fastrnns benchmark::
 
     z = LN(W x; gamma_0, beta_0) + LN(R h'; gamma_1, beta_1) + b        over all four gates together
     c = sigmoid(z_f) c' + sigmoid(z_i) tanh(z_c)
     h = sigmoid(z_o) tanh(LN(c; gamma_c, beta_c))
 
-The shifts and the bias are one vector here, since they are added.
+The shifts and the bias are one vector here, because they are added.
 """
 
 import torch
@@ -33,7 +33,7 @@ cell = xpgrad.Cell(step, W="i o f c", R="i o f c", v=VECTORS, name="layer_norm_l
 
 
 def loop(X, W, R, v):
-    """The same in PyTorch, with the inputs' product and its normalization in front of the loop."""
+    """The same in PyTorch, with the inputs' product and its normalization before the loop."""
     H = R.shape[1]
     x_scale, h_scale, shift, gamma, beta = v.split([4 * H, 4 * H, 4 * H, H, H])
     Z = torch_layer_norm(X @ W.T, (4 * H,), x_scale, shift)

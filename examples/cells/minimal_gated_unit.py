@@ -1,4 +1,4 @@
-"""A minimal gated unit: a GRU with one gate, which forgets and resets.
+"""A minimal gated unit: a GRU with a single gate that forgets and resets.
 
 Zhou, Wu, Zhang, Zhou, "Minimal gated unit for recurrent neural networks" (2016)::
 
@@ -24,7 +24,7 @@ cell = xpgrad.Cell(step, W="f n", R="f n", v="f n", name="minimal_gated_unit")
 
 
 def loop(X, W, R, v):
-    """The same in PyTorch, with the inputs' product in front of the loop."""
+    """The same in PyTorch, with the inputs' product before the loop."""
     Z, (R_f, R_n) = torch.nn.functional.linear(X, W, v), R.chunk(2)
     h, states = X.new_zeros(X.shape[1], R.shape[1]), []
     for z in Z:

@@ -1,4 +1,4 @@
-"""A GRU whose gates see the state directly, by peepholes, as an LSTM's gates see its cell.
+"""A GRU with peepholes: its gates see the state directly, as an LSTM's gates see its cell state.
 
 The equations::
 
@@ -26,7 +26,7 @@ cell = xpgrad.Cell(step, W="z r n", R="z r n", v="z r n pz pr cn", name="peephol
 
 
 def loop(X, W, R, v):
-    """The same in PyTorch, with the inputs' product in front of the loop, and one product a step."""
+    """The same in PyTorch, with the inputs' product before the loop, and one product per step."""
     H = R.shape[1]
     Z, (p_z, p_r, c_n) = torch.nn.functional.linear(X, W, v[: 3 * H]), v[3 * H :].chunk(3)
     h, states = X.new_zeros(X.shape[1], H), []

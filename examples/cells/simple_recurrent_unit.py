@@ -5,8 +5,8 @@ Lei, Zhang, Wang, Dai, Artzi, "Simple recurrent units for highly parallelizable 
     f = sigmoid(W_f x + v_f c' + b_f)        c = f c' + (1 - f) (W_c x)
     r = sigmoid(W_r x + v_r c' + b_r)        h = r c + (1 - r) (W_x x)
 
-The output h is no input of the next step: a state that the step does not read is an output. W_x is there for
-inputs of another size than the state's.
+The output h is not an input of the next step: a state that the step does not read is an output. W_x allows
+inputs of another size than the state.
 """
 
 import torch
@@ -27,7 +27,7 @@ cell = xpgrad.Cell(step, W="f r c x", v="f r pf pr", name="simple_recurrent_unit
 
 
 def loop(X, W, v):
-    """The same in PyTorch, with the inputs' product in front of the loop."""
+    """The same in PyTorch, with the inputs' product before the loop."""
     b, p_f, p_r = v.split([v.shape[0] // 2, v.shape[0] // 4, v.shape[0] // 4])
     Z_f, Z_r, Z_c, Z_x = (X @ W.T).chunk(4, 2)
     (b_f, b_r), c, outputs = b.chunk(2), torch.zeros_like(Z_c[0]), []

@@ -14,7 +14,7 @@ import numpy as np
 from xpgrad import lstm, softmax_cross_entropy, vjp
 
 # %%
-# The text is the help of Python itself. We keep letters in lower case and a few signs.
+# The text is Python's own help. We keep lower-case letters and a few signs.
 
 keep = "abcdefghijklmnopqrstuvwxyz .,\n"
 text = "".join(c for c in "\n".join(topics[name] for name in sorted(topics)).lower() if c in keep)
@@ -24,8 +24,8 @@ codes = np.array([alphabet.index(c) for c in text])
 print(f"{len(codes)} characters, {len(alphabet)} different ones")
 
 # %%
-# The batch is 32 streams of text side by side. Each step of training reads 48 characters of every stream
-# and starts from the state in which the step before ended.
+# The batch is 32 streams of text side by side. Each training step reads 48 characters of every stream and
+# starts from the final state of the previous step.
 
 T, N, E, H = 48, 32, 32, 96
 V = len(alphabet)
@@ -46,8 +46,8 @@ parameters = {
 }
 
 # %%
-# A pullback maps the cotangent of an output to the gradients of the inputs. We walk the model backwards:
-# loss, linear layer, LSTM, embedding.
+# A pullback maps the cotangent of an output to the gradients of the inputs. We go through the model
+# backwards: loss, linear layer, LSTM, embedding.
 
 
 def loss_and_gradients(p, inputs, targets, state):
@@ -86,8 +86,8 @@ for step in range(1, 401):
         parameters[name] -= 0.005 * scale * first[name] / (np.sqrt(second[name]) + 1e-8)
 
 # %%
-# The loss, in nats a character. The dotted line is the loss of somebody who knows how frequent each
-# character is, and nothing else.
+# The loss, in nats per character. The dotted line is the loss of a model that only knows the frequency of
+# each character.
 
 frequency = np.bincount(codes) / len(codes)
 unigram = -(frequency * np.log(frequency)).sum()
@@ -98,7 +98,7 @@ plt.ylabel("loss, nats a character")
 plt.tight_layout()
 
 # %%
-# What it writes. Each character is drawn from the prediction and becomes the next input.
+# Text from the model. Each character is drawn from the prediction and becomes the next input.
 
 h, c = (np.zeros((1, 1, H), np.float32) for _ in range(2))
 code, written = alphabet.index(" "), ""

@@ -4,7 +4,7 @@ Sequences of different lengths, without packing
 
 Real sequences differ in length. PyTorch's way is to pack them: sort, pack, run, unpack. With xpgrad you
 pass the padded batch and the lengths. This page trains a bidirectional LSTM on such a batch, shows that
-padding cannot matter, and compares with packing.
+padding has no effect, and compares with packing.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ import xpgrad_torch
 
 # %%
 # The task: does a sequence of numbers end with a larger sum than it began with? The answer depends on the
-# true end, which padding hides.
+# true end, and padding hides it.
 
 torch.manual_seed(0)
 
@@ -29,7 +29,7 @@ def sequences(count, longest=40):
     valid = position < lengths[:, None]
     first = (x[..., 0] * (position < half)).sum(1)
     second = (x[..., 0] * (valid & (position >= half))).sum(1)
-    x[~valid] = float("nan")  # whoever reads the padding will be found out
+    x[~valid] = float("nan")  # reading the padding would show
     return x, lengths, (second > first).float()
 
 

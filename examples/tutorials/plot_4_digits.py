@@ -38,8 +38,8 @@ def predict(x):
 
 
 # %%
-# One step of training: forward, keeping the pullbacks, then backward. The first convolution is not asked
-# for the gradient of the pictures.
+# One training step: the forward keeps the pullbacks, then comes the backward. The first convolution does not
+# compute the gradient of the pictures.
 
 
 def gradients(x, y):

@@ -2,9 +2,9 @@
 Which examples taught it that? Influence by per-sample gradients
 ================================================================
 
-Gradient descent moves the weights along the sum of the examples' gradients. How much did one training
-example push a given prediction? To first order it is the product of two gradients: the example's and the
-prediction's. That takes the gradient of *every* example, which the kernels give in one call:
+Gradient descent moves the weights along the sum of the examples' gradients. How much did one training example
+push a given prediction? To first order this is the product of two gradients: the example's and the
+prediction's. It needs the gradient of *every* example, and the kernels give them in one call:
 ``per_sample=True``.
 
 The idea is TracIn (Pruthi et al., *Estimating training data influence by tracing gradient descent*, 2020).
@@ -35,7 +35,7 @@ p = {
 
 
 def gradients(samples, per_sample):
-    """Loss, and gradients by name; with a leading axis of samples where they are asked for."""
+    """Loss, and gradients by name, with a leading sample axis if asked for."""
     out, pull = vjp(gru, rows[:, samples], p["W"], p["R"], p["B"], wrt=("W", "R", "B"), per_sample=per_sample)
     h = out.H_t[0]
     loss, pull_loss = vjp(softmax_cross_entropy, h @ p["V"].T, labels[samples], reduction="sum")

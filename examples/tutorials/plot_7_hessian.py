@@ -2,8 +2,8 @@
 Second derivatives: how sharp is the minimum?
 =============================================
 
-The product of the Hessian with a vector is a derivative of a gradient: ``create_graph=True`` keeps what is
-needed for it. A few such products give the largest curvature of the loss by power iteration, without ever
+The product of the Hessian with a vector is the derivative of a gradient: ``create_graph=True`` keeps the
+graph for it. A few such products give the largest curvature of the loss by power iteration, without ever
 forming the Hessian.
 """
 
@@ -32,7 +32,7 @@ def hessian_times(vector):
 
 
 # %%
-# A difference of two gradients says the same.
+# A difference of two gradients gives the same result.
 
 vector = [torch.randn_like(p) for p in parameters]
 exact = hessian_times(vector)
@@ -54,9 +54,9 @@ for e, up, down in zip(exact, shifted(step), shifted(-step), strict=True):
     torch.testing.assert_close(e, (up - down) / (2 * step), rtol=1e-2, atol=1e-3)
 
 # %%
-# Power iteration while the network trains. Gradient descent with rate r is stable where the largest
-# curvature is below 2 / r; the curvature grows until it meets that bound (Cohen et al., *Gradient descent
-# on neural networks typically occurs at the edge of stability*, 2021).
+# Power iteration while the network trains. Gradient descent with rate r is stable if the largest curvature is
+# below 2 / r; the curvature grows until it meets that bound (Cohen et al., *Gradient descent on neural
+# networks typically occurs at the edge of stability*, 2021).
 
 rate, curvatures, losses = 0.4, [], []
 vector = [torch.randn_like(p) for p in parameters]

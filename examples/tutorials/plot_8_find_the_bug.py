@@ -2,9 +2,8 @@
 Find the bug in a gradient
 ==========================
 
-Here is the backward pass of a small recurrent network, with one mistake. The network learns all the same,
-so nobody notices. ``check_vjp`` notices, and a look at the blocks of the gradient shows where the mistake
-is.
+Here is the backward pass of a small recurrent network, with one mistake. The network still learns, so nobody
+notices. ``check_vjp`` notices, and the blocks of the gradient show where the mistake is.
 """
 
 import matplotlib.pyplot as plt
@@ -30,13 +29,12 @@ def backward(dY, x, h0, W, R, *, mistake):
         dz = (dh + dY[t]) * (1 - states[t] ** 2)
         dx[t], dh = dz @ W, dz @ R
         dW += dz.T @ x[t]
-        dR += dz.T @ (states[t] if mistake else before[t])  # the state after the step, not before it
+        dR += dz.T @ (states[t] if mistake else before[t])  # the state after the step instead of before it
     return {"x": dx, "h0": dh, "W": dW, "R": dR}
 
 
 # %%
-# It learns with the mistake too, only worse. Nothing but the loss would tell, and who knows what the loss
-# should be?
+# It learns with the mistake too, only worse. Only the loss shows it, and who knows what the loss should be?
 
 rng = np.random.default_rng(0)
 T, N, I, H = 12, 40, 2, 10
@@ -59,7 +57,7 @@ for mistake in (False, True):
     curves["with the mistake" if mistake else "right"] = losses
 
 # %%
-# ``check_vjp`` takes small arrays with sizes that all differ.
+# ``check_vjp`` takes small arrays. All sizes differ.
 
 arguments = {
     "x": rng.normal(size=(4, 2, 3)),
@@ -76,8 +74,8 @@ else:
     raise SystemExit("the mistake went unnoticed")
 
 # %%
-# x, h0 and W passed, R did not. So dz is right, and what it is multiplied with is wrong. One cotangent that
-# is zero but at a single step shows at which steps: the difference begins at the very first.
+# x, h0 and W passed; R did not. So dz is right, and its factor is wrong. A cotangent that is zero except at a
+# single step shows at which steps: the difference begins at the very first.
 
 errors = []
 for t in range(4):

@@ -3,10 +3,10 @@ A recurrent cell of your own, compiled
 ======================================
 
 A paper has a new gate, and you want to try it: on sequences of different lengths, and fast enough to train.
-You write its step as the paper does. :class:`xpgrad.Cell` makes the forward and the gradient of it.
+You write its step as in the paper. :class:`xpgrad.Cell` makes the forward and the gradient from it.
 
-Here it is a gate that leaks: a state that decays at a rate of its own, which is learned, and takes in a
-candidate where a gate opens. The task is to remember the first of many numbers.
+Here it is a leaky gate: a state decays at a learned rate and takes in a candidate when a gate opens. The task
+is to remember the first of many numbers.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ from xpgrad_torch import CellLayer
 
 
 def leaky(xp, x, h, W, R, v):
-    u = sigmoid(xp, W.u(x) + R.u(h) + v.u)  # opens for what is to be kept
+    u = sigmoid(xp, W.u(x) + R.u(h) + v.u)  # opens for values to keep
     n = xp.tanh(W.n(x) + R.n(h) + v.n)
     kept = sigmoid(xp, v.leak)
     return kept * (1 - u) * h + u * n
@@ -32,12 +32,12 @@ cell = xpgrad.Cell(leaky, W="u n", R="u n", v="u n leak")
 cell.check()  # against the formula above, and against central differences
 
 # %%
-# What reverse mode made of it: the pullback of one step. It reads gates that the forward saved.
+# The result of reverse mode: the pullback of one step. It reads gates that the forward saved.
 
 print(cell.text[cell.text.index("def leaky_pullback_0") :])
 
 # %%
-# A layer, as any other of PyTorch's. The sequences have 5 to 30 steps.
+# A layer like any other in PyTorch. The sequences have 5 to 30 steps.
 
 torch.manual_seed(0)
 layer, readout = CellLayer(cell, 2, 24), torch.nn.Linear(24, 1)
@@ -59,7 +59,7 @@ for _ in range(300):
 print(f"mean squared error {losses[0]:.3f} before, {losses[-1]:.4f} after")
 
 # %%
-# What it learned: the number stays, for how long the sequence may be.
+# The result: the number stays in the state for the whole sequence.
 
 figure, axes = plt.subplots(figsize=(6, 3))
 axes.semilogy(losses)

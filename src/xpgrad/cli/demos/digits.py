@@ -1,10 +1,10 @@
 """A convolutional network reads handwritten digits: in plain NumPy, and in torch beside it.
 
 The pictures are the 1797 digits of 8 x 8 pixels that come with scikit-learn. The network is three
-convolutions: one that looks at each pixel's neighbours, one with stride 2, which halves the picture where
-others would pool it, and one as large as what is left, with an output for each digit. Between them stands
-relu, behind them the softmax cross-entropy. The NumPy side takes the forward and the backward of each from
-xpgrad; the torch side is `torch.nn.Conv2d` with torch's own autograd and optimizer.
+convolutions: one of each pixel's neighbours, one with stride 2, which halves the picture like pooling, and
+one as large as the rest, with an output for each digit. Between them is relu, after them the softmax
+cross-entropy. The NumPy side takes the forward and backward of each from xpgrad; the torch side is
+`torch.nn.Conv2d` with torch's own autograd and optimizer.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def read_digits(seed: int) -> tuple[Digits, Digits]:
 
 
 def batches(digits: Digits, steps: int, seed: int) -> Iterator[Digits]:
-    """Yield batches; every digit's turn comes once before any has its second."""
+    """Yield batches; every digit is used once before any is used again."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(0)
     for _ in range(steps):
@@ -80,7 +80,7 @@ def batches(digits: Digits, steps: int, seed: int) -> Iterator[Digits]:
 
 
 def initial_parameters(channels: int, seed: int) -> Parameters:
-    """Weights uniform with the variance that keeps relu's outputs of one size; biases zero; float64."""
+    """Uniform weights with the variance that keeps the scale of relu's outputs; biases zero; float64."""
     rng = np.random.default_rng(seed)
     shapes = ((channels, 1, 3, 3), (2 * channels, channels, 3, 3), (CLASSES, 2 * channels, 4, 4))
     p: Parameters = {}
@@ -101,7 +101,7 @@ def _forward(p: Parameters, pictures: np.ndarray) -> tuple[list[np.ndarray], lis
 
 
 def loss_and_gradients(p: Parameters, batch: Digits) -> tuple[float, Parameters]:
-    """The mean loss of a batch, and its gradient in every parameter."""
+    """The mean loss of a batch, and its gradient for every parameter."""
     inputs, outputs = _forward(p, batch.pictures)
     logits = outputs[-1][:, :, 0, 0]
     loss = softmax_cross_entropy(logits, batch.labels)
@@ -110,7 +110,7 @@ def loss_and_gradients(p: Parameters, batch: Digits) -> tuple[float, Parameters]
     d = softmax_cross_entropy_grad(np.ones_like(loss), logits, batch.labels)[:, :, None, None]
     grads: Parameters = {}
     for layer in (2, 1, 0):
-        wanted = ("X", "W", "B") if layer else ("W", "B")  # nobody needs the gradient of a picture
+        wanted = ("X", "W", "B") if layer else ("W", "B")  # the gradient of a picture is not needed
         g = conv_grad(d, inputs[layer], p[f"W{layer}"], **LAYERS[layer], wrt=wanted)
         grads |= {f"W{layer}": g.dW, f"B{layer}": g.dB}
         if layer:
@@ -148,7 +148,7 @@ def torch_model(p: Parameters) -> Any:
 
 
 def train_torch(p: Parameters, stream: Iterator[Digits], steps: int) -> Training:
-    """Train torch's own convolutions from p, which stays as it is."""
+    """Train torch's own convolutions from p, which stays unchanged."""
     import torch
 
     model = torch_model(p)
@@ -167,14 +167,14 @@ def train_torch(p: Parameters, stream: Iterator[Digits], steps: int) -> Training
 
 
 class Answers(NamedTuple):
-    """What the network takes each picture for, (N,), and whether it is right, (N,)."""
+    """The network's answer for each picture, (N,), and whether it is right, (N,)."""
 
     guesses: np.ndarray
     right: np.ndarray
 
     @property
     def accuracy(self) -> float:
-        """The part that is right."""
+        """The share of right answers."""
         return float(self.right.mean())
 
 
@@ -188,7 +188,7 @@ def answer(p: Parameters, digits: Digits) -> Answers:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, read the held-out digits, plot, compare; 1 where the two implementations disagree."""
+    """Train, read the held-out digits, plot, compare; 1 if the two implementations disagree."""
     try:
         training, held_out = read_digits(args.seed)
     except ImportError:
@@ -209,7 +209,7 @@ def run(args: argparse.Namespace) -> int:
         return batches(training, args.steps, args.seed)
 
     runs = [train_numpy(parameters, stream(), args.steps)]
-    # Only now, so that torch's threads are not there yet while NumPy's are timed.
+    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
     if not args.no_torch and torch_imports():
         runs.append(train_torch(start, stream(), args.steps))
 

@@ -1,9 +1,9 @@
 """A GRU forecasts the yearly sunspot numbers: in plain NumPy, and in torch beside it.
 
 The sun's activity rises and falls in cycles of 9 to 14 years. Each cycle is one sequence, so the sequences
-are of uneven length. From every year the model forecasts the next: the number stays what it is, plus a
-change that a linear layer reads from the GRU's state. The NumPy side takes its forward and backward from
-`xpgrad.gru` and `xpgrad.gru_grad`; the torch side is `torch.nn.GRU` on packed sequences.
+have different lengths. From every year the model forecasts the next: the same number, plus a change that a
+linear layer computes from the GRU's state. The NumPy side takes its forward and backward from `xpgrad.gru`
+and `xpgrad.gru_grad`; the torch side is `torch.nn.GRU` on packed sequences.
 """
 
 import argparse
@@ -36,7 +36,7 @@ __all__ = ["Sunspots", "cycles", "read_sunspots", "run", "train_numpy", "train_t
 WINDOW = 4  # years: a minimum is the lowest number within this distance
 HELD_OUT = 5  # cycles at the end that training never sees
 BATCH = 8  # cycles in a training step
-SCALE = 100.0  # sunspot numbers in this unit are of the size that a GRU is made for
+SCALE = 100.0  # in this unit sunspot numbers have a scale that suits a GRU
 LAGS = 9  # years that the linear model looks back
 ADAM = AdamSettings(rate=3e-3, max_norm=1.0)
 DRAWN = 22  # held-out years in the plot of characters: two cycles
@@ -62,8 +62,8 @@ def read_sunspots() -> Sunspots:
 def cycles(numbers: np.ndarray) -> list[slice]:
     """The cycles, each from its minimum up to the year before the next one.
 
-    A year is a minimum where the `WINDOW` years before it are all higher, and none of the `WINDOW` years
-    after it, as far as the data go, is lower. The same minima come out for windows of 3, 4 and 5 years.
+    A year is a minimum if the `WINDOW` years before it are all higher, and none of the `WINDOW` years after
+    it, within the data, is lower. Windows of 3, 4 and 5 years give the same minima.
     """
     minima = [
         k
@@ -76,7 +76,7 @@ def cycles(numbers: np.ndarray) -> list[slice]:
 class Batch(NamedTuple):
     """Cycles side by side: this year's numbers (T, N, 1), lengths (N,), next year's numbers (T, N).
 
-    Behind a cycle's end stands NaN, which would show up in the loss if anything read it.
+    After a cycle's end is NaN, which would appear in the loss if anything read it.
     """
 
     X: np.ndarray
@@ -124,13 +124,13 @@ def initial_parameters(hidden: int, seed: int) -> Parameters:
 
 
 def _forward(p: Parameters, batch: Batch) -> tuple[Any, np.ndarray]:
-    """What the GRU saves, and the forecasts (T, N), NaN behind a cycle's end."""
+    """The GRU's saved arrays, and the forecasts (T, N), NaN after a cycle's end."""
     saved = gru(batch.X, p["W"], p["R"], p["B"], sequence_lens=batch.lengths, linear_before_reset=1)
     return saved, batch.X[..., 0] + (saved.H_all[:, 0] @ p["V"].T + p["b"])[..., 0]
 
 
 def loss_and_gradients(p: Parameters, batch: Batch) -> tuple[float, Parameters]:
-    """The mean squared error of a batch, and its gradient in every parameter."""
+    """The mean squared error of a batch, and its gradient for every parameter."""
     saved, forecasts = _forward(p, batch)
     errors = np.where(batch.valid, forecasts - batch.targets, 0.0)
     count = batch.lengths.sum()
@@ -169,7 +169,7 @@ def train_numpy(p: Parameters, stream: Iterator[Batch], steps: int) -> Training:
 
 
 def train_torch(p: Parameters, stream: Iterator[Batch], steps: int) -> Training:
-    """Train torch's own GRU from p, which stays as it is; its uneven lengths are packed sequences."""
+    """Train torch's own GRU, on packed sequences, from p, which stays unchanged."""
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -201,21 +201,21 @@ def train_torch(p: Parameters, stream: Iterator[Batch], steps: int) -> Training:
 
 
 class Forecast(NamedTuple):
-    """Forecasts for the years behind those of some cycles, one year ahead, in sunspot numbers."""
+    """Forecasts one year ahead for each year of some cycles, in sunspot numbers."""
 
     name: str
     values: np.ndarray
 
 
 def forecast_gru(p: Parameters, numbers: np.ndarray, chosen: Sequence[slice]) -> Forecast:
-    """The model's, cycle by cycle from its state at zero."""
+    """The model's forecasts, cycle by cycle from a zero state."""
     batch = batch_of(numbers, chosen)
     _, forecasts = _forward(p, batch)
     return Forecast("GRU", SCALE * forecasts.T[batch.valid.T])
 
 
 def forecast_linear(numbers: np.ndarray, training_end: int, at: np.ndarray) -> Forecast:
-    """An autoregression on the last years, whatever cycle they belong to; least squares up to the end."""
+    """An autoregression on the last years of any cycle; least squares up to the end."""
 
     def rows(of: np.ndarray) -> np.ndarray:
         return np.stack([numbers[of - lag] for lag in range(LAGS)] + [np.ones(len(of))], axis=1)
@@ -234,7 +234,7 @@ def rmse(forecast: Forecast, truth: np.ndarray) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, forecast, plot, compare; 1 where the two implementations disagree."""
+    """Train, forecast, plot, compare; 1 if the two implementations disagree."""
     years, numbers = read_sunspots()
     known = cycles(numbers)
     training, held_out = known[:-HELD_OUT], known[-HELD_OUT:]
@@ -254,7 +254,7 @@ def run(args: argparse.Namespace) -> int:
         return batches(numbers, training, args.steps, args.seed)
 
     runs = [train_numpy(parameters, stream(), args.steps)]
-    # Only now, so that torch's threads are not there yet while NumPy's are timed.
+    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
     if not args.no_torch and torch_imports():
         runs.append(train_torch(start, stream(), args.steps))
 

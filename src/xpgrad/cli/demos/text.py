@@ -58,14 +58,14 @@ class Corpus(NamedTuple):
 
     @property
     def unigram_entropy(self) -> float:
-        """The loss (nats per character) of who knows the characters' frequencies and nothing else."""
+        """The loss (nats per character) of predicting from the characters' frequencies alone."""
         p = np.bincount(self.train) / len(self.train)
         p = p[p > 0]
         return float(-(p * np.log(p)).sum())
 
 
 def read_corpus() -> Corpus:
-    """Read the topics of Python's own help as one cleaned text; ImportError where Python lacks them."""
+    """Read the topics of Python's own help as one cleaned text; ImportError if Python lacks them."""
     from pydoc_data.topics import topics
 
     text = clean("\n".join(topics[name] for name in sorted(topics)))
@@ -76,7 +76,7 @@ def read_corpus() -> Corpus:
 
 
 def clean(text: str) -> str:
-    """Plain prose in ASCII: no indentation, no ruled lines, no characters that stand there once or twice."""
+    """Plain prose in ASCII: no indentation, no ruled lines, no characters that occur only once or twice."""
     text = text.translate(dict(zip(map(ord, TYPOGRAPHIC), "''\"\"--", strict=True)))
     frequent = {c for c, n in Counter(text).items() if n >= 20 and c.isascii()}
     text = "".join(c for c in text if c in frequent)
@@ -87,8 +87,8 @@ def clean(text: str) -> str:
 def batches(codes: np.ndarray, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Yield inputs and targets (T, N), and whether the streams start anew here.
 
-    The text is cut into N streams that are read side by side, T characters at a time; at their end they
-    start over, and so must the state that is carried from one window to the next.
+    The text is cut into N streams that are read side by side, T characters at a time. At their end they start
+    over, and the state carried between windows must be reset.
     """
     windows = (len(codes) // BATCH - 1) // TIME
     length = windows * TIME
@@ -102,7 +102,7 @@ def batches(codes: np.ndarray, steps: int) -> Iterator[tuple[np.ndarray, np.ndar
 
 
 def initial_parameters(characters: int, hidden: int, seed: int) -> Parameters:
-    """Uniform in +-1/sqrt(H) like torch's, the biases zero but the forget gate's, which starts open."""
+    """Uniform in +-1/sqrt(H) like torch's; biases zero except the forget gate's, which starts open."""
     rng = np.random.default_rng(seed)
     bound = 1 / np.sqrt(hidden)
 
@@ -127,7 +127,7 @@ def zero_state(batch: int, hidden: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean of -log softmax(logits)[target], and its gradient: softmax minus the target's one."""
+    """The mean of -log softmax(logits)[target], and its gradient: softmax minus one-hot targets."""
     logits = logits - logits.max(axis=-1, keepdims=True)
     probabilities = np.exp(logits)
     sums = probabilities.sum(axis=-1, keepdims=True)
@@ -143,7 +143,7 @@ def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.nd
 def loss_and_gradients(
     p: Parameters, inputs: np.ndarray, targets: np.ndarray, state: tuple[np.ndarray, np.ndarray]
 ) -> tuple[float, Parameters, tuple[np.ndarray, np.ndarray]]:
-    """One window forward and backward: the loss, its gradient in every parameter, and the next state."""
+    """One window forward and backward: the loss, its gradient for every parameter, and the next state."""
     # Forward.
     X = p["embedding"][inputs]  # (T, N, I)
     saved = lstm(X, p["W"], p["R"], p["B"], initial_h=state[0], initial_c=state[1])
@@ -238,7 +238,7 @@ def torch_model(p: Parameters) -> Any:
 
 
 def train_torch(p: Parameters, codes: np.ndarray, steps: int) -> Training:
-    """Train torch's own LSTM from p, which stays as it is, on the same batches."""
+    """Train torch's own LSTM on the same batches, from p, which stays unchanged."""
     import torch
 
     model, hidden = torch_model(p), p["V"].shape[1]
@@ -264,7 +264,7 @@ def train_torch(p: Parameters, codes: np.ndarray, steps: int) -> Training:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, plot, write, compare; 1 where the two implementations disagree."""
+    """Train, plot, write, compare; 1 if the two implementations disagree."""
     try:
         corpus = read_corpus()
     except ImportError:
@@ -279,7 +279,7 @@ def run(args: argparse.Namespace) -> int:
     parameters = initial_parameters(len(corpus.alphabet), args.hidden, args.seed)
     start = {name: value.copy() for name, value in parameters.items()}
     runs = [train_numpy(parameters, corpus.train, args.steps)]
-    # Only now, so that torch's threads are not there yet while NumPy's are timed.
+    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
     if not args.no_torch and torch_imports():
         runs.append(train_torch(start, corpus.train, args.steps))
 

@@ -1,4 +1,4 @@
-"""What the demos share: Adam in NumPy and in torch, the training loop, the comparison, the report's parts."""
+"""Shared by the demos: Adam in NumPy and in torch, the training loop, the comparison, reports."""
 
 import importlib
 import time
@@ -39,17 +39,17 @@ Parameters = dict[str, np.ndarray]
 
 
 class AdamSettings(NamedTuple):
-    """How Adam moves.
+    """The settings of Adam.
 
     Parameters
     ----------
     rate : float
         The learning rate.
     max_norm : float
-        Of all gradients together; longer ones are scaled down to it.
+        Limit for the norm of all gradients together; longer ones are scaled down to it.
     epsilon : float
-        Adam divides by the gradients' usual size plus this. A small value would make steps of full length
-        out of gradients that are mostly rounding; then two correct programs soon part ways.
+        Adam divides by the gradients' usual size plus this. With a small value, gradients that are mostly
+        rounding would give steps of full length, and two correct programs would soon diverge.
     """
 
     rate: float
@@ -102,7 +102,7 @@ class TorchAdam:
 
 
 class Training(NamedTuple):
-    """What one implementation did: the loss of every step and the seconds it took."""
+    """The run of one implementation: the loss of every step, and the seconds."""
 
     name: str
     losses: list[float]
@@ -126,10 +126,10 @@ def train(name: str, batches: Iterable[Batch], steps: int, step: Callable[[Batch
 
 
 def torch_imports() -> bool:
-    """Whether torch is there; says why not."""
+    """Whether torch can be imported; prints why not."""
     try:
         importlib.import_module("torch")
-    except (ImportError, OSError) as error:  # OSError: installed, but a library of its own is missing
+    except (ImportError, OSError) as error:  # OSError: installed, but one of its libraries is missing
         if not (isinstance(error, ModuleNotFoundError) and error.name == "torch"):
             message(f"demo: torch is installed but does not import ({error})")
         else:
@@ -150,11 +150,11 @@ def load_torch_weights(module: Any, operator: str, p: Parameters) -> None:
 
 
 def compare(runs: list[Training]) -> int:
-    """Print by how much two loss curves differ; 1 where that is too much."""
+    """Print the difference of two loss curves; 1 if it is too large."""
     if len(runs) < 2:
         return 0
     differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
-    step = int(np.argmax(differences))  # the first NaN where there is one: then nothing agrees
+    step = int(np.argmax(differences))  # the first NaN if there is one: then nothing agrees
     worst = float(differences[step])
     found = f"Largest difference between the two loss curves: {worst:.1e}, at step {step + 1}"
     if worst < TOLERANCE:
@@ -187,7 +187,7 @@ def show_training(runs: list[Training], footer: str) -> None:
 
 
 def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Callable[[], str]) -> None:
-    """Draw a figure into a file; in the terminal where matplotlib or the file can't."""
+    """Draw a figure into a file; in the terminal if matplotlib is missing or the file fails."""
     try:
         # The figure class by itself needs no display.
         from matplotlib.figure import Figure
@@ -216,7 +216,7 @@ def plot_losses(axes: Any, runs: list[Training]) -> None:
 
 
 def plot_differences(axes: Any, runs: list[Training]) -> None:
-    """Draw how far two loss curves are apart, and how far they may be."""
+    """Draw the distance of two loss curves, and its limit."""
     differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
     axes.semilogy(np.arange(1, len(differences) + 1), np.maximum(differences, 1e-9), color="C3", lw=0.8)
     axes.axhline(TOLERANCE, color="0.4", ls="--", lw=1)

@@ -1,6 +1,6 @@
-"""How right kernels are: ours and other people's, against references that share no code with any of them.
+"""The accuracy of kernels, ours and other libraries', against references that share no code with them.
 
-`references` computes a case in float64, by definition. `callers` is a package for another interpreter, which
-computes cases with one peer and NumPy alone. `matrix` sends the cases there and compares; `page` writes what
-was found, with the programs of `reproducers`, which show what is wrong; `command` is the command line.
+`references` computes a case in float64 from its definition. `callers` is a package for another interpreter;
+it computes cases with only one peer and NumPy. `matrix` sends the cases there and compares. `page` writes the
+findings, with the programs of `reproducers`, which show the errors. `command` is the command line.
 """

@@ -18,19 +18,19 @@ __all__ = ["run_peers"]
 
 
 def run_peers(kernels: Sequence[Kernel], args: argparse.Namespace) -> int:
-    """Measure, print, and write the page where one was asked for.
+    """Measure, print, and write the page if one was asked for.
 
     Parameters
     ----------
     kernels : sequence of Kernel
-        What `check` checks.
+        The kernels of `check`.
     args : argparse.Namespace
         The parsed arguments.
 
     Returns
     -------
     int
-        0, or 1 where ours is wrong, nothing was measured, or a wrong entry has no program that shows it.
+        0, or 1 if ours is wrong, nothing was measured, or no program shows a wrong entry.
     """
     if not args.peers:
         message("--interpreter and --write go with --peers")

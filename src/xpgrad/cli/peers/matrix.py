@@ -1,4 +1,4 @@
-"""Measures kernels, ours and those of the peers that are installed, against the references."""
+"""Compares kernels, ours and those of installed peers, with the references."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["OURS", "PEERS", "WRONG", "Entry", "Measured", "Peer", "interpreter",
 WRONG = 1e-4
 """The error above which an entry is wrong: rounding of float32 stays below a tenth of it."""
 
-# The package of callers, found behind all else, so that no module of this folder stands for another.
+# The package of callers goes last on the path, so that no module of this folder hides another one.
 _CALLERS = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
     "runpy.run_module('callers', run_name='__main__', alter_sys=True)"
@@ -37,7 +37,7 @@ _PATIENCE = 1800  # seconds for all of a peer's cases
 
 
 class Peer(NamedTuple):
-    """A library whose kernels are measured."""
+    """A library with kernels to measure."""
 
     key: str
     title: str
@@ -59,7 +59,7 @@ OURS = (Peer("float64", "xpgrad, float64", "xpgrad"), Peer("float32", "xpgrad, f
 
 
 class Entry(NamedTuple):
-    """What one library makes of one case.
+    """The result of one library for one case.
 
     `status` is "right", "wrong", "refused" or "absent" (it has no such operator or option); `errors` are
     those of each output and gradient, `message` is the refusal.
@@ -109,7 +109,7 @@ def jobs(kernels: Sequence[Kernel], only: Sequence[str] | None = None) -> list[_
 
 
 def _variants(option: str, case: Case) -> Iterator[tuple[str, Case]]:
-    """A case as libraries are asked it: gradients of each sample on their own, lengths and padding apart."""
+    """A case in the form for libraries: gradients of each sample, lengths and padding are separate."""
     case = _uneven(case)
     if not option.startswith("per_sample"):
         case = case._replace(gradient_attributes=_without(case.gradient_attributes, "per_sample"))
@@ -132,14 +132,14 @@ def _without(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _uneven(case: Case) -> Case:
-    """With numbers that fill a float32: those of `check` have few digits, so that sums of them are exact."""
+    """The case with full float32 numbers: those of `check` have few digits, so their sums are exact."""
 
     def filled(arrays: Arrays) -> dict[str, np.ndarray]:
         return {k: (a * 0.97531).astype(np.float32).astype(np.float64) for k, a in arrays.items()}
 
     integers = dict(case.integers)
     labels = integers.get("labels")
-    if labels is not None and labels.dtype.kind == "f":  # probabilities, whose sum several peers want to be 1
+    if labels is not None and labels.dtype.kind == "f":  # probabilities; several peers require the sum 1
         integers["labels"] = (labels / labels.sum(1, keepdims=True)).astype(np.float32).astype(np.float64)
     return case._replace(
         arguments=filled(case.arguments), integers=integers, cotangents=filled(case.cotangents)
@@ -147,11 +147,11 @@ def _uneven(case: Case) -> Case:
 
 
 def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
-    """With these lengths, and this number as the padding of X and of cotangents over time."""
+    """The case with these lengths, and this number as padding in X and in cotangents over time."""
 
     def filled(name: str, array: np.ndarray) -> np.ndarray:
         array = np.where(np.isnan(array), 2.5, array)
-        by_sample = np.moveaxis(array, case.sample_axes[name], 0)  # then time comes first
+        by_sample = np.moveaxis(array, case.sample_axes[name], 0)  # then time is the first axis
         for n, length in enumerate(lengths):
             by_sample[n, length:] = padding
         return array
@@ -168,7 +168,7 @@ def _padded(case: Case, lengths: Sequence[int], padding: float) -> Case:
 
 
 def _forward_of(kernel: str, case: Case | None) -> Callable[..., dict[str, np.ndarray]] | None:
-    """The definition; without a case, only whether there is one."""
+    """The definition as a function; without a case it only shows whether there is one."""
     if kernel in ("conv", "conv_transpose"):
         return getattr(references, kernel)(None if case is None else case.numbers)
     attributes, integers = ({}, {}) if case is None else (dict(case.attributes), case.integers)
@@ -200,7 +200,7 @@ def _expected(job: _Job, outputs: Sequence[str] | None) -> dict[str, np.ndarray]
 
 
 def _where_used(case: Case) -> dict[str, np.ndarray]:
-    """NaN in place of padding, which tells the references what nothing depends on."""
+    """NaN in place of padding: it tells the references that nothing depends on it."""
     arguments = dict(case.arguments)
     lengths = case.integers.get("sequence_lens")
     if lengths is not None:
@@ -216,7 +216,7 @@ def _where_used(case: Case) -> dict[str, np.ndarray]:
 
 
 def interpreter(peer: Peer, given: Mapping[str, str]) -> str | None:
-    """The Python that has a peer: the option's or environment variable's, else this one if it has it."""
+    """The Python with a peer: from the option or environment variable, else this one if it has the peer."""
     named = given.get(peer.key) or os.environ.get(f"XPGRAD_PEER_{peer.key.upper()}")
     if named:
         return named
@@ -280,7 +280,7 @@ def _error(actual: Any, expected: np.ndarray) -> float:
 
 
 def _in_child(python: str, peer: Peer, chosen: Sequence[_Job]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a peer makes of all cases, in an interpreter that needs nothing but it and NumPy."""
+    """A peer's results for all cases, from an interpreter that needs only the peer and NumPy."""
     arrays: dict[str, Any] = {}
     about = []
     for index, job in enumerate(chosen):

@@ -54,7 +54,7 @@ cotangent of the cell state at every time. Probabilities as targets have a sum o
 
 
 class Reproducer(NamedTuple):
-    """A program that shows wrong entries of a peer: it needs that peer and NumPy alone."""
+    """A program that shows wrong entries of a peer; it needs only that peer and NumPy."""
 
     peer: str
     kernel: str
@@ -64,7 +64,7 @@ class Reproducer(NamedTuple):
     """What the names of the options contain; None: any."""
 
     def shows(self, entry: Entry) -> bool:
-        """Whether it is about this entry."""
+        """Whether it shows this entry."""
         here = (self.peer, self.kernel) == (entry.peer, entry.kernel)
         return here and (self.options is None or any(text in entry.option for text in self.options))
 
@@ -127,7 +127,7 @@ REPRODUCERS = (
 
 
 def without_reproducer(entries: Sequence[Entry]) -> list[Entry]:
-    """The peers' wrong entries that no program shows."""
+    """The peers' wrong entries without a program that shows them."""
     ours = {peer.key for peer in OURS}
     wrong = [entry for entry in entries if entry.status == "wrong" and entry.peer not in ours]
     return [entry for entry in wrong if not any(r.shows(entry) for r in REPRODUCERS)]
@@ -141,7 +141,7 @@ def page(measured: Measured, given: Mapping[str, str]) -> str:
     measured : Measured
         One run.
     given : mapping of str to str
-        The interpreters of peers by their key, in which reproducers are run too.
+        The interpreters of peers by their key; reproducers run in them too.
 
     Returns
     -------
@@ -245,7 +245,7 @@ def _wrong(measured: Measured, given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _printed(python: str, code: str) -> str:
-    """What a reproducer prints."""
+    """The output of a reproducer."""
     done = subprocess.run(
         [python, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
@@ -272,7 +272,7 @@ def _refusals(measured: Measured) -> Iterator[str]:
 
 
 def _short(message: str) -> str:
-    """The message's own words: not the file and signature before them."""
+    """The message without the file and signature before it."""
     text = message.split(" was false. ")[-1] if " was false. " in message else message
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = text.rsplit("Error: ", 1)[-1].replace("|", "\\|").replace("\n", " ").strip()

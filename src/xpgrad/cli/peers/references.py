@@ -1,8 +1,8 @@
-"""Operators and their gradients in float64, from their definitions alone.
+"""Operators and their gradients in float64, only from their definitions.
 
 Forwards are written out in NumPy on complex numbers, sequence by sequence and step by step. Gradients are
 their derivatives by the complex step (Squire and Trapp 1998): f'(x) = Im f(x + ih) / h, with h so small that
-nothing but rounding is left. Nothing here is taken from a kernel, ours or another.
+only rounding is left. No code here comes from a kernel, ours or another.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def gradients(
     forward : callable
         The definition, a function of complex arrays.
     arguments, cotangents : mapping of str to array
-        Where, and for which cotangent of each output.
+        The point of evaluation, and the cotangent of each output.
     samples : mapping of str to int, optional
-        The axis of the samples in each argument and output that has one. An argument that has none gets a
-        gradient of each sample, with the samples in front.
+        The sample axis of each argument and output that has one. An argument without one gets a gradient for
+        each sample, with a leading sample axis.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def gradients(
         for index in np.ndindex(array.shape):
             moved = array.copy()
             moved[index] += 1j * _STEP
-            # padding, which is NaN, is what nothing depends on
+            # nothing depends on padding, which is NaN
             there = outputs if np.isnan(array[index]) else forward(**{**point, name: moved})
             slopes = {k: np.nan_to_num(cotangents[k]) * there[k].imag / _STEP for k in cotangents}
             if each and samples is not None:
@@ -151,7 +151,7 @@ _BETA = {"Affine": 0.0, "HardSigmoid": 0.5, "ScaledTanh": 1.0}
 
 
 def _gate_functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Callable]:
-    """Functions of one argument; parameters go to those that take them, in order."""
+    """Functions of one argument; those with parameters get them in order."""
     alphas, betas = list(alphas), list(betas)
     functions = []
     for name in names:
@@ -188,8 +188,8 @@ def _sequences(
 ) -> tuple[list[Array], list[Array]]:
     """Every sequence on its own: each state at all times (T, D, N, width), and at the sequence's end.
 
-    S projects the output, a mask multiplies the last output where it goes into R, and zoneout keeps a share
-    of each state.
+    S projects the output, a mask multiplies the last output before R, and zoneout keeps a share of each
+    state.
     """
     if layout:
         X = X.swapaxes(0, 1)
@@ -243,7 +243,7 @@ def lstm(
     truncated: bool = False, S: Array | None = None, recurrent_mask: Array | None = None,
     zoneout_h: Array | None = None, zoneout_c: Array | None = None,
 ) -> dict[str, Array]:  # fmt: skip
-    """ONNX's LSTM; truncated: what reaches a cell state through a peephole has no derivative."""
+    """ONNX's LSTM; truncated: the path through a peephole into a cell state has no derivative."""
     H = R.shape[1] // 4
 
     def seen(c: Array) -> Array:
@@ -338,7 +338,7 @@ lstm_cell, gru_cell, rnn_cell = _cell(lstm), _cell(gru), _cell(rnn)
 
 
 def conv(numbers: Any) -> Callable[..., dict[str, Array]]:
-    """A convolution whose geometry is spelled out, tap by tap."""
+    """A convolution with explicit geometry, tap by tap."""
 
     def forward(X: Array, W: Array, B: Array | None = None) -> dict[str, Array]:
         around = [(0, 0), (0, 0), *zip(numbers.begins, numbers.ends, strict=True)]
@@ -358,7 +358,7 @@ def conv(numbers: Any) -> Callable[..., dict[str, Array]]:
 
 
 def conv_transpose(numbers: Any) -> Callable[..., dict[str, Array]]:
-    """A transposed convolution: each input puts its taps into the output, whose ends are then taken off."""
+    """A transposed convolution: each input adds its taps to the output, whose ends are then cropped."""
 
     def forward(X: Array, W: Array, B: Array | None = None) -> dict[str, Array]:
         whole = [
@@ -385,7 +385,7 @@ def conv_transpose(numbers: Any) -> Callable[..., dict[str, Array]]:
 
 
 def _window(tap: Sequence[int], numbers: Any, size: Sequence[int]) -> list[slice]:
-    """Which elements a tap meets, dimension by dimension."""
+    """The elements that a tap reads, by dimension."""
     return [
         slice(k * d, k * d + s * (n - 1) + 1, s)
         for k, d, s, n in zip(tap, numbers.dilations, numbers.strides, size, strict=True)
@@ -423,7 +423,7 @@ def softmax_cross_entropy(
     X: Array, labels: Array, weights: Array | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> dict[str, Array]:  # fmt: skip
-    """-sum over the classes of weight, target and log-probability; labels' mean is one by their weights."""
+    """-sum over classes of weight * target * log-probability; the mean of labels is weighted."""
     C = X.shape[1]
     w = np.ones(C) if weights is None else weights
     logs = np.moveaxis(log_softmax(X, axis=1)["Y"], 1, -1)

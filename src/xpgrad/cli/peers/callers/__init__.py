@@ -1,6 +1,6 @@
-"""Computes cases with other libraries, each called as its documentation says.
+"""Computes cases with other libraries, called as their documentation says.
 
-`matrix` runs this package in an interpreter of the peer's own, where it is a package by itself: it needs the
-peer and NumPy, nothing of xpgrad. A case that a peer has no operator or option for is absent; one that it
-turns down is a refusal, with its message. There is a module for each peer, and `case` for what they share.
+`matrix` runs this package in the peer's own interpreter, as a top-level package: it needs the peer and NumPy,
+and nothing of xpgrad. A case is absent if a peer has no operator or option for it. A case that the peer
+rejects is a refusal, with its message. There is a module for each peer; `case` has the shared parts.
 """

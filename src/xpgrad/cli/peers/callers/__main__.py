@@ -17,11 +17,11 @@ from .case import Absent, Job
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")  # an error tells who raised it
+os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")  # an error shows who raised it
 
 
 class Peer(NamedTuple):
-    """Where its function is, the distributions whose versions count, what it has beyond plain gradients."""
+    """A peer's module, the distributions that give its version, and its abilities beyond plain gradients."""
 
     module: str
     function: str
@@ -55,7 +55,7 @@ def _is_our_own(error: Exception) -> bool:
 
 
 def _beyond(peer: Peer, job: Job) -> list:
-    """What of a case the peer does not have, or none has."""
+    """The parts of a case that this peer, or every peer, lacks."""
     missing = set(job.gradient_attributes) - set(peer.gradient_attributes)
     missing |= {"method"} & set(job.attributes)
     missing |= {"C_all"} & set(job.cotangents)
@@ -82,7 +82,7 @@ def main() -> int:
                     found = compute(job)
             except Absent as absent:
                 entry |= {"status": "absent", "message": str(absent)}
-            except Exception as error:  # whatever a peer raises is its answer; what we got wrong is not
+            except Exception as error:  # a peer's exceptions are its answer; mistakes of the callers are not
                 if _is_our_own(error):
                     raise
                 first = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -26,7 +26,7 @@ def jax(job: Job) -> dict:
 
 
 def _run(job: Job, function: Callable[[dict], dict], batch: dict[str, int]) -> dict:
-    """Outputs and gradients; those of each sample by jax.vmap, with `batch` the samples' axes."""
+    """Outputs and gradients; per-sample ones by jax.vmap, with the sample axes `batch`."""
     import jax
 
     arguments = {k: jax.numpy.asarray(v) for k, v in job.arguments.items()}
@@ -48,7 +48,7 @@ def _run(job: Job, function: Callable[[dict], dict], batch: dict[str, int]) -> d
 
 
 def _lstm(job: Job) -> dict:
-    """`lstm_ref`, beside the LSTM for GPUs: two biases, all states, sequences of one length."""
+    """`lstm_ref`, the reference of the LSTM for GPUs: two biases, all states, sequences of one length."""
     from jax.experimental import rnn
 
     options = job.only("direction", "layout", arguments="X W R B initial_h initial_c")
@@ -101,8 +101,8 @@ def _convolution(job: Job) -> Callable[..., Any]:
     if job.kernel == "conv":
         return plain
     if group > 1:
-        raise Absent("groups")  # its documentation sends them to the general convolution
-    # Its padding is that of the input between whose elements zeros stand.
+        raise Absent("groups")  # for groups its documentation recommends the general convolution
+    # Its padding is that of the input after zeros were inserted between the elements.
     reach = [d * (k - 1) for d, k in zip(dilation, job.arguments["W"].shape[2:])]  # noqa: B905
     size = job.cotangents["Y"].shape[2:]
     inner = [s * (n - 1) + 1 for s, n in zip(stride, job.arguments["X"].shape[2:])]  # noqa: B905

@@ -38,7 +38,7 @@ def keras(job: Job) -> dict:
 
 
 def _taped(function: Callable[..., list], arrays: list, weights: list, cotangents: list) -> tuple:
-    """Outputs, and gradients of arrays, then of weights."""
+    """Outputs, then gradients of arrays, then of weights."""
     import tensorflow as tf
 
     inputs = [tf.constant(array) for array in arrays]
@@ -56,7 +56,7 @@ def _taped(function: Callable[..., list], arrays: list, weights: list, cotangent
 
 
 def _options(job: Job, kind: str, *own: str) -> dict:
-    """The layer's arguments for the attributes, where it has them all."""
+    """The layer's arguments for the attributes, if it has them all."""
     states = "H C initial_h initial_c sequence_lens"
     also = {"lstm": [], "gru": ["linear_before_reset"], "rnn": ["activations"]}[kind]
     options = job.only(*own, *also, arguments=f"X W R B {states}")
@@ -70,7 +70,7 @@ def _options(job: Job, kind: str, *own: str) -> dict:
 
 
 def _weights(job: Job, kind: str, W: np.ndarray, R: np.ndarray, B: Any) -> list:
-    """One bias, where the operator has two: their sum, unless the GRU resets after the product."""
+    """One bias in place of the operator's two: their sum, unless the GRU resets after the product."""
     order = _ORDERS[kind]
     weights = [gates(W, order).T, gates(R, order).T]
     if B is not None:
@@ -80,7 +80,7 @@ def _weights(job: Job, kind: str, W: np.ndarray, R: np.ndarray, B: Any) -> list:
 
 
 def _as_ours(kind: str, dW: Any, dR: Any, dB: Any = None) -> dict:
-    """The gradients of the sum of biases are those of both."""
+    """Both biases have the gradient of their sum."""
     back = list(np.argsort(_ORDERS[kind]))
     found = {"W": gates(dW.T, back), "R": gates(dR.T, back)}
     if dB is not None:
@@ -154,7 +154,7 @@ def _cell(job: Job) -> dict:
 
 
 def _convolution(job: Job) -> dict:
-    """Layers with channels last, as TensorFlow has them on CPUs; pads by the padding and cropping layers."""
+    """Layers with channels last, as TensorFlow needs on CPUs; padding and cropping layers do the pads."""
     import keras
     import tensorflow as tf
 
@@ -166,7 +166,7 @@ def _convolution(job: Job) -> dict:
         raise Absent("SAME_LOWER or output_shape")
     if transposed and group > 1:
         raise Absent("groups")
-    W = np.moveaxis(arguments["W"], (0, 1), (-1, -2))  # either layer has the axis first in ONNX last
+    W = np.moveaxis(arguments["W"], (0, 1), (-1, -2))  # in both layers ONNX's first axis is the last
     B = arguments.get("B")
     options: dict = {
         "kernel_size": W.shape[:rank], "strides": stride, "dilation_rate": dilation,
@@ -198,7 +198,7 @@ def _convolution(job: Job) -> dict:
 
 
 def _prelu(job: Job) -> dict:
-    """A layer whose slopes are shared along the axes that are named; the batch's axis always."""
+    """A layer with slopes shared along the named axes, and always along the batch axis."""
     import keras
 
     X, slope = job.arguments["X"], job.arguments["slope"]
@@ -258,7 +258,7 @@ def _loss(job: Job) -> Callable[..., Any] | None:
     if job.kernel == "binary_cross_entropy_with_logits":
         if set(job.integers) != {"targets"}:
             raise Absent("weights")
-        # Its last axis is one of outputs, which it averages over; the elements are samples here.
+        # It averages over its last axis, the outputs; here the elements are samples.
         loss = keras.losses.BinaryCrossentropy(from_logits=True, reduction=reduction)
         targets = tf.constant(job.integers["targets"][..., None])
         return lambda x: loss(targets, x[..., None])

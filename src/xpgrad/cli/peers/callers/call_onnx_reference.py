@@ -1,4 +1,4 @@
-"""onnx.reference: forwards alone, each as a model of one node."""
+"""onnx.reference: only forwards, each as a model of one node."""
 
 from .case import Job
 from .onnx_model import one_node

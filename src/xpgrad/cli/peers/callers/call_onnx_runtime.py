@@ -22,7 +22,7 @@ _GRADIENT = {
     ),
     "gru": ("X W R B sequence_lens initial_h H_all zrh grad_H_all grad_H_t", "dX dW dR dB dinitial_h"),
 }
-# Those whose gradient reads the output, and those whose gradient reads the input.
+# Gradients that read the output, and gradients that read the input.
 _BY_OUTPUT = {"sigmoid": "Sigmoid", "tanh": "Tanh", "leaky_relu": "LeakyRelu", "relu": "Relu"}
 _BY_INPUT = {"gelu": "Gelu", "quick_gelu": "QuickGelu"}
 _CONVOLUTIONS = {"conv": "Conv", "conv_transpose": "ConvTranspose"}
@@ -30,8 +30,8 @@ _ALONG = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}
 
 
 def onnx_runtime(job: Job) -> dict:
-    """Compute a case: a forward that saves what its gradient wants, and the gradient."""
-    # An option that its documentation has none of is absent; "full" peepholes are what a gradient is.
+    """Compute a case: a forward that saves its gradient's operands, and the gradient."""
+    # An undocumented option is absent; "full" peepholes are the true gradient.
     if job.kernel in _FORWARD:
         return _recurrent(job)
     if job.gradient_attributes:

@@ -45,10 +45,10 @@ def pytorch_native(job: Job) -> dict:
 def _run(
     job: Job, function: Callable[[dict], dict], parameters: Sequence[str], batch: dict[str, int], **more: Any
 ) -> dict:
-    """A function of named tensors, and its gradients; of each sample's, by torch.func.
+    """A function of named tensors, and its gradients; per-sample ones by torch.func.
 
-    `batch` tells which axis of arguments and outputs is that of the samples; `more` are arrays beside those
-    of the case, such as a module's parameters.
+    `batch` gives the sample axes of arguments and outputs; `more` are arrays besides the case's, such as a
+    module's parameters.
     """
     import torch
 
@@ -78,7 +78,7 @@ def _run(
 
 
 def _options(job: Job, *own: str) -> dict:
-    """The attributes, where the modules have them all; the RNN's function by PyTorch's name for it."""
+    """The attributes, if the modules have them all; the RNN's function by PyTorch's name."""
     gru, rnn = (job.kernel.startswith(kind) for kind in ("gru", "rnn"))
     options = job.only(
         *own, *["linear_before_reset"] * gru, *["activations"] * rnn,
@@ -93,7 +93,7 @@ def _options(job: Job, *own: str) -> dict:
 
 
 def _parameters(job: Job, ends: Sequence[str]) -> dict[str, np.ndarray]:
-    """W, R and B as the module's parameters: one of each for each direction, biases apart."""
+    """W, R and B as the module's parameters: separate for each direction, with two biases."""
     order = _ORDERS[job.kernel.removesuffix("_cell")]
     arrays: dict[str, np.ndarray] = {}
     for kind, name in (("weight_ih", "W"), ("weight_hh", "R")):
@@ -111,7 +111,7 @@ def _each(array: np.ndarray, ends: Sequence[str]) -> Sequence[np.ndarray]:
 
 
 def _as_ours(job: Job, results: dict, ends: Sequence[str]) -> dict:
-    """The gradients of W, R and B for those of the module's parameters."""
+    """The gradients of W, R and B from those of the module's parameters."""
     back = list(np.argsort(_ORDERS[job.kernel.removesuffix("_cell")]))
 
     def joined(kind: str) -> np.ndarray:

@@ -105,6 +105,6 @@ def _lstm(job: Job) -> dict:
             at += size
         grads["W"].append(pieces[0])
         grads["R"].append(pieces[2])
-        grads["B"].append(np.tile(pieces[1], 2))  # it gives the gradient of their sum to the first bias alone
+        grads["B"].append(np.tile(pieces[1], 2))  # it gives the gradient of their sum only to the first bias
     found = {"X": dX, **{k: np.stack(v) for k, v in grads.items() if k in a}}
     return {"H_all": Y, **gradients(found, found.values())}

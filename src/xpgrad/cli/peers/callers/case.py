@@ -1,4 +1,4 @@
-"""A case as a peer gets it, and the few rearrangements that several of them want."""
+"""A case for a peer, and rearrangements that several peers need."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,11 +34,11 @@ class Job:
 
     @property
     def per_sample(self) -> bool:
-        """Whether the parameters' gradients are wanted of each sample."""
+        """Whether the gradients of parameters are wanted for each sample."""
         return bool(self.gradient_attributes.get("per_sample"))
 
     def only(self, *attributes: str, arguments: str | None = None) -> dict:
-        """The attributes, none of which and of the arguments is another than these."""
+        """The attributes; there are no other attributes or arguments than these."""
         beyond = set(self.attributes) - set(attributes)
         if arguments is not None:
             beyond |= (set(self.arguments) | set(self.integers)) - set(arguments.split())
@@ -47,7 +47,7 @@ class Job:
         return dict(self.attributes)
 
     def one_input(self, table: dict[str, tuple[Callable, str]]) -> Callable:
-        """The table's function for the kernel, which takes the attributes that stand behind it."""
+        """The table's function for the kernel; it takes the attributes listed after it."""
         if self.kernel not in table:
             raise Absent(self.kernel)
         function, attributes = table[self.kernel]
@@ -62,7 +62,7 @@ class Job:
 
 
 def gradients(names: Any, found: Any) -> dict:
-    """Arrays by the argument whose gradient they are."""
+    """Gradients by argument."""
     return {f"gradient of {name}": np.asarray(array) for name, array in zip(names, found)}  # noqa: B905
 
 
@@ -77,7 +77,7 @@ def per_dimension(value: Any, rank: int) -> list:
 
 
 def is_close(number: float, expected: float) -> bool:
-    """Whether an option is the constant that a library has in its place."""
+    """Whether an option equals the constant that a library uses in its place."""
     return abs(number - expected) < 1e-9
 
 
@@ -86,14 +86,14 @@ SELU = (1.6732632423543772, 1.0507009873554805)
 
 
 def hard_sigmoid_of_frameworks(job: Job) -> None:
-    """Frameworks have no options, and a slope of 1/6."""
+    """Frameworks have no options and the slope 1/6."""
     a = job.only("alpha", "beta", arguments="X")
     if not (is_close(a.get("alpha", 0.2), 1 / 6) and is_close(a.get("beta", 0.5), 0.5)):
         raise Absent("alpha or beta")
 
 
 def selu_of_frameworks(job: Job) -> None:
-    """Frameworks have no options; ONNX's defaults are the paper's numbers, but for their last digits."""
+    """Frameworks have no options; ONNX's defaults are the paper's numbers except for their last digits."""
     a = job.only("alpha", "gamma", arguments="X")
     if a and not (is_close(a["alpha"], SELU[0]) and is_close(a["gamma"], SELU[1])):
         raise Absent("alpha or gamma")

@@ -1,4 +1,4 @@
-"""Models of one node, which ONNX Runtime and onnx's reference evaluator run."""
+"""Models of one node for ONNX Runtime and onnx's reference evaluator."""
 
 from typing import Any
 
@@ -58,8 +58,8 @@ def model(
 ) -> Any:
     """A model of one node.
 
-    `inputs` are arrays by the name of the operator's operand in its order, None where one is left out;
-    `outputs` tells by its name whether a result is wanted.
+    `inputs` are arrays by the operator's operand names, in order, None for omitted ones; `outputs` says for
+    each name whether the result is wanted.
     """
     import onnx
     from onnx import helper
@@ -72,7 +72,7 @@ def model(
         rows.append(row)
     node = helper.make_node(op_type, rows[0], rows[1], domain=domain, **attributes)
     kinds = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in inputs.items() if v is not None}
-    kind = kinds.get("X", onnx.TensorProto.FLOAT)  # that of the results
+    kind = kinds.get("X", onnx.TensorProto.FLOAT)  # the results' type
     ends = [[helper.make_tensor_value_info(n, kinds.get(n, kind), None) for n in row if n] for row in rows]
     graph = helper.make_graph([node], "g", ends[0], ends[1])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
@@ -80,7 +80,7 @@ def model(
 
 
 def attributes_of(job: Job) -> dict:
-    """The attributes as ONNX has them."""
+    """The attributes in ONNX's form."""
     a = dict(job.attributes)
     if "input_forget" in a:
         a["input_forget"] = int(a["input_forget"])
