@@ -7,7 +7,7 @@ The kernels work on arrays of any namespace, so their source says `Any`. A user 
 gets arrays of that kind. The stubs state this with overloads:
 
 - NumPy arrays of one dtype give NumPy arrays of that dtype, of any shape (NumPy's types include the number of
-  axes, and results have another number than arguments);
+  axes, which differs between arguments and results);
 - arrays of another class give arrays of this class;
 - a result that may be None (a gradient that `wrt` did not ask for, dP without P) has the array's type or
   `MaybeNone`, which is `Any`: a checker knows the array's methods and requires no test for None.

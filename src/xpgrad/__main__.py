@@ -10,7 +10,7 @@ from types import ModuleType
 from . import __version__
 from .cli.console import message
 
-# Only the module of the command that was asked for is imported, so that each starts fast.
+# Only the requested command's module is imported, so each command starts fast.
 _COMMANDS = {
     "demo": "train an LSTM on text, or a GRU on sunspot numbers, in plain NumPy and beside PyTorch",
     "check": "check every kernel's gradients on what is installed here",
@@ -19,7 +19,7 @@ _COMMANDS = {
     "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
     "warm": "compile kernels ahead, for an image or before a job",
 }
-_INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+_INTERRUPTED = 130  # a shell's status for a program that Ctrl-C ended
 
 
 def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 for success, 1 where the command failed or found something wrong, 130 after Ctrl-C. Arguments
-        that don't parse raise SystemExit(2), as argparse does.
+        0 for success, 1 if the command failed or found an error, 130 after Ctrl-C. Arguments that don't parse
+        raise SystemExit(2), like argparse.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
@@ -72,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("a command is needed")
         return int(module.run(args))
     except KeyboardInterrupt:
-        print(file=sys.stderr)  # leave the line that the terminal's ^C stands in
+        print(file=sys.stderr)  # leave the line with the terminal's ^C
         message("interrupted")
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has gone: no reason to complain
-        # Python would complain once more when it flushes stdout on its way out.
+    except BrokenPipeError:  # the reader (head, less) is gone: no error
+        # Python would report it again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

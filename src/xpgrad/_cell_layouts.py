@@ -1,8 +1,8 @@
-"""The parameters of Flax' and Equinox' cells as those of PyTorch's layout, and back; see `convert`.
+"""Converts the parameters of Flax' and Equinox' cells to and from PyTorch's layout; see `convert`.
 
-Both have one bias where two would be added: the LSTM's at its recurrent products (Flax) or on its own
-(Equinox), the GRU's of the gates r and z, the RNN's at its input's product (Flax; Equinox has no RNN). The
-GRU's candidate has two, since its reset gate multiplies the recurrent one.
+Both have one bias in place of two that would be added: for the LSTM at its recurrent products (Flax) or
+separate (Equinox), for the GRU's gates r and z, for the RNN at its input's product (Flax; Equinox has no
+RNN). The GRU's candidate has two, because its reset gate multiplies the recurrent one.
 
 References
 ----------
@@ -49,7 +49,7 @@ def flattened(operator: str, layout: str, parameters: Parameters) -> dict[str, A
 
 
 def read_flax(xp: Any, operator: str, parameters: Parameters, gradients: bool) -> dict[str, Any]:
-    """Of ``{"ii": {"kernel": (I, H)}, "hi": {"kernel": (H, H), "bias": (H,)}, ...}``."""
+    """From ``{"ii": {"kernel": (I, H)}, "hi": {"kernel": (H, H), "bias": (H,)}, ...}``."""
     gates, result = _GATES[operator], {}
     for side, weight in (("i", "weight_ih"), ("h", "weight_hh")):
         kernels = [parameters[side + gate]["kernel"] for gate in gates]
@@ -63,7 +63,7 @@ def read_flax(xp: Any, operator: str, parameters: Parameters, gradients: bool) -
 
 
 def write_flax(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> dict[str, Any]:
-    """The way back."""
+    """The inverse."""
     gates, result = _GATES[operator], dict[str, Any]()
     for side, weight in (("i", "weight_ih"), ("h", "weight_hh")):
         if weight in arrays:
@@ -80,7 +80,7 @@ def write_flax(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> d
 
 
 def read_equinox(xp: Any, operator: str, parameters: Parameters, gradients: bool) -> dict[str, Any]:
-    """Of ``weight_ih``, ``weight_hh``, ``bias``, and the GRU's ``bias_n``."""
+    """From ``weight_ih``, ``weight_hh``, ``bias``, and the GRU's ``bias_n``."""
     result = {name: parameters[name] for name in ("weight_ih", "weight_hh") if name in parameters}
     if parameters.get("bias") is not None:
         result |= _two_biases(xp, parameters["bias"], parameters.get("bias_n"), gradients)
@@ -88,7 +88,7 @@ def read_equinox(xp: Any, operator: str, parameters: Parameters, gradients: bool
 
 
 def write_equinox(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> dict[str, Any]:
-    """The way back."""
+    """The inverse."""
     result = {name: arrays[name] for name in ("weight_ih", "weight_hh") if name in arrays}
     if "bias_ih" in arrays:
         single, candidate = _one_bias(xp, operator, arrays, gradients)
@@ -97,7 +97,7 @@ def write_equinox(xp: Any, operator: str, arrays: Parameters, gradients: bool) -
 
 
 def _two_biases(xp: Any, single: Any, candidate: Any, gradients: bool) -> dict[str, Any]:
-    """Where both act as their sum, (b, 0), or twice the gradient of the sum."""
+    """Two biases that act as their sum: (b, 0), or as gradients twice the gradient of the sum."""
     second = single if gradients else xp.zeros_like(single)
     if candidate is not None:
         shared = 2 * candidate.shape[-1]
@@ -106,7 +106,7 @@ def _two_biases(xp: Any, single: Any, candidate: Any, gradients: bool) -> dict[s
 
 
 def _one_bias(xp: Any, operator: str, arrays: Parameters, gradients: bool) -> tuple[Any, Any]:
-    """What acts as both did, and the GRU's recurrence bias of its candidate."""
+    """One bias with the effect of both, and the recurrence bias of the GRU's candidate."""
     first, second = arrays["bias_ih"], arrays["bias_hh"]
     shared = first.shape[-1] // 3 * 2 if operator == "gru" else first.shape[-1]
     ours, theirs = first[..., :shared], second[..., :shared]

@@ -1,4 +1,4 @@
-"""Where a call is computed: its engine, and the dtype in which sums are kept."""
+"""The engine of a call, and the dtype in which sums are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpgrad.engine.protocol import Engine
 
 
 class Computation:
-    """The engine for the arrays of one call, and the way of arrays there and back.
+    """The engine for the arrays of one call, and the conversion of arrays for it.
 
     Parameters
     ----------
@@ -19,16 +19,16 @@ class Computation:
     xp : namespace
         The caller's.
     arrays : sequence of array or None
-        The call's arrays of one floating-point dtype; None for those left out.
+        The call's arrays of one floating-point dtype; None for omitted ones.
     recorder : Recorder, optional
-        Takes the place of the engine while a program is written down.
+        Replaces the engine while a program is recorded.
 
     Attributes
     ----------
     engine : Engine
         The engine.
     xp : namespace
-        The namespace in which it works.
+        The engine's namespace.
     """
 
     def __init__(self, operator: str, xp: Any, arrays: Sequence[Any], recorder: Any = None) -> None:
@@ -42,7 +42,7 @@ class Computation:
         self.xp = self.engine.xp
 
     def lift(self, array: Any) -> Any:
-        """The array where it is computed: half precision as float32, in the engine's namespace."""
+        """The array in the engine's namespace, half precision as float32."""
         if array.dtype != self._compute_dtype:
             array = self._caller_xp.astype(array, self._compute_dtype)
         return self.engine.lift(array)
@@ -51,25 +51,25 @@ class Computation:
         """A result in the caller's namespace and dtype."""
         array = self.engine.lower(array)
         if array.dtype != self._dtype:
-            with self.engine.quiet():  # what is too large or small for half precision is inf or 0 there
+            with self.engine.quiet():  # values too large or small for half precision become inf or 0
                 array = self._caller_xp.astype(array, self._dtype)
         return array
 
     def lift_integers(self, array: Any) -> Any:
-        """An array of integers where it is computed."""
+        """An array of integers in the engine's namespace."""
         return self.engine.lift(array)
 
     def reshape(self, array: Any, shape: Sequence[int]) -> Any:
-        """A lifted array in another shape: a view where that is possible."""
+        """A lifted array in another shape, as a view if possible."""
         return array if tuple(array.shape) == tuple(shape) else self.xp.reshape(array, tuple(shape))
 
     def deliver(
         self, operator: str, compute: Callable[[Any], Any], out: Any, shape: Sequence[int] | None = None
     ) -> Any:
-        """What ``compute(target)`` gives, in the caller's namespace and dtype; in `out` where that is given.
+        """The result of ``compute(target)``, in the caller's namespace and dtype, in `out` if given.
 
-        `target` is where the result may go at once, in the engine's namespace, or None. `shape` is the shape
-        in which compute works, if that is not `out`'s.
+        `target` is memory for the result in the engine's namespace, or None. `shape` is the shape that
+        compute works in, if it is not `out`'s.
         """
         if out is not None and out.dtype == self._compute_dtype:
             target = self.engine.target(out, tuple(out.shape) if shape is None else tuple(shape))
@@ -79,7 +79,7 @@ class Computation:
         return self.put(operator, compute(None), out)
 
     def put(self, operator: str, result: Any, out: Any) -> Any:
-        """A result in the caller's namespace and dtype; written to `out` where that is given."""
+        """A result in the caller's namespace and dtype, written to `out` if given."""
         if out is None:
             return self.lower(result)
         result = self.lower(self.reshape(result, tuple(out.shape)))

@@ -1,4 +1,4 @@
-"""Vectors: an operator's inputs and gradients, as other people's tests want them."""
+"""Vectors: an operator's inputs and gradients, for tests of other kernels."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from xpgrad.cli.check_cases import Case, Kernel, from_differences
 from xpgrad.testing import relative_error
 
 _ALLOWED = 1e-6  # central differences are good for about nine digits
-_GRADIENTS = {"initial_h": "dH0", "initial_c": "dC0"}  # what is not named as its argument, with a d
-_DRAWS = 3  # a draw may put a value onto a kink, where differences have no meaning
+_GRADIENTS = {"initial_h": "dH0", "initial_c": "dC0"}  # gradients that are not named d and their argument
+_DRAWS = 3  # a draw may put a value at a kink, where differences are meaningless
 
 
 class Vector(NamedTuple):
@@ -28,13 +28,13 @@ class Vector(NamedTuple):
     operator, option : str
         What was computed, and the option's name.
     attributes : mapping of str to object
-        The operator's attributes that are not left out.
+        The operator's attributes that were given.
     inputs : mapping of str to numpy.ndarray
         Its arrays: those with a gradient, then those of whole numbers.
     outputs : mapping of str to numpy.ndarray
-        All that the forward returns: outputs, and what the gradient takes of it.
+        All that the forward returns: outputs, and arrays that the gradient takes.
     cotangents, gradients : mapping of str to numpy.ndarray
-        By the names that the gradient's function has for them.
+        By the gradient function's names.
     error : float
         The largest difference to central differences, relative to each gradient's largest value.
     """
@@ -55,7 +55,7 @@ def operators() -> list[str]:
 
 
 def make(operator: str, cases: int | None, seed: int, option: str | None) -> Iterator[Vector]:
-    """What `xpgrad.testing.vectors` gives; bad arguments are told at once, not with the first case."""
+    """The result of `xpgrad.testing.vectors`; bad arguments raise at once, not with the first case."""
     kernel = next((kernel for kernel in KERNELS if kernel.name == operator), None)
     if kernel is None:
         raise ValueError(f"vectors: operator is {operator!r}, expected one of {', '.join(operators())}")
@@ -73,7 +73,7 @@ def make(operator: str, cases: int | None, seed: int, option: str | None) -> Ite
 
 
 def _has_differences(kernel: Kernel, option: str) -> bool:
-    """A truncated gradient has none, and samples' gradients are gradients of batches of one."""
+    """A truncated gradient has no vectors; samples' gradients are gradients of batches of one."""
     case = kernel.options[option]()
     return not option.startswith("per_sample") and case.gradient_attributes.get("peephole") != "truncated"
 
@@ -94,7 +94,7 @@ def _vector(kernel: Kernel, option: str, seed: int, index: int) -> Vector:
 
 
 def _finite(case: Case) -> Case:
-    """Padding holds ordinary numbers instead of NaN, which other kernels may not know to leave alone."""
+    """Padding holds ordinary numbers instead of NaN, which other kernels may not ignore."""
 
     def filled(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: np.where(np.isnan(array), 2.5, array) for name, array in arrays.items()}
@@ -122,5 +122,5 @@ def _named(kernel: Kernel, option: str, case: Case, results: Mapping[str, Any], 
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has, too."""
+    """A value in JSON types."""
     return list(value) if isinstance(value, tuple) else value
