@@ -92,6 +92,40 @@ def test_per_sample_gradients_add_up_and_wrt_leaves_out(cell):
         assert_close(made[0], whole[list(arrays).index(name)], label=name)
 
 
+@every_cell
+@pytest.mark.parametrize("lengths", [None, [5, 0, 4, 1]], ids=["whole", "lengths"])
+def test_norms_and_weighted_sums_are_those_of_per_sample_gradients(cell, lengths, engine):
+    arrays = operands(cell, D=2)
+    options = {"sequence_lens": lengths, "direction": "bidirectional"}
+    out, pullback = xpgrad.vjp(cell, **arrays, **options, per_sample=True)
+    given = cotangents(cell, out)
+    each = pullback(**given)
+    weights = np.asarray([0.3, -1.7, 0.0, 2.2])
+    norms = xpgrad.vjp(cell, **arrays, **options, per_sample="norm", sample_weight=weights)[1](**given)
+    sums = xpgrad.vjp(cell, **arrays, **options, sample_weight=weights)[1](**given)
+    for name in each._fields:
+        own = getattr(each, name)
+        if name in ("dW", "dR", "dv"):
+            own = own * weights.reshape(-1, *(1 for _ in own.shape[1:]))
+            assert_close(getattr(sums, name), own.sum(axis=0), rtol=1e-11, label=name)
+            own = np.sqrt(np.sum(own.reshape(*own.shape[:2], -1) ** 2, axis=2))
+        else:
+            assert_close(getattr(sums, name), own, rtol=1e-11, label=name)
+        assert_close(getattr(norms, name), own, rtol=1e-10, label=name)
+
+
+def test_norms_of_many_samples_come_in_parts():
+    cell = CELLS["two products"]
+    arrays = operands(cell, T=40, N=90, H=8)
+    out, pullback = xpgrad.vjp(cell, **arrays, per_sample=True)
+    given = cotangents(cell, out)
+    each = pullback(**given)
+    for _ in range(2):
+        norms = xpgrad.vjp(cell, **arrays, per_sample="norm")[1](**given)
+        assert_close(norms.dR[:, 0], np.sqrt(np.sum(each.dR**2, axis=(1, 2, 3))), rtol=1e-10)
+        assert_close(norms.dX, each.dX)
+
+
 @pytest.mark.parametrize("name", ["GRU", "peephole LSTM", "normalized"])
 def test_single_precision_padding_and_large_batches(name):
     cell = CELLS[name]
@@ -227,6 +261,10 @@ def test_wrong_calls_are_refused():
         cell.grad(**arrays, H_all=out.H_all, saved=out.saved[..., :6])
     with pytest.raises(ValueError, match="grad_H_all has shape"):
         cell.grad(**arrays, H_all=out.H_all, saved=out.saved, grad_H_all=out.H_t)
+    with pytest.raises(ValueError, match="per_sample is 'norms', expected"):
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, per_sample="norms")
+    with pytest.raises(ValueError, match="sample_weight has shape"):
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, sample_weight=arrays["X"])
     with pytest.raises(ValueError, match="wrt has 'B'"):
         cell.grad(**arrays, H_all=out.H_all, saved=out.saved, wrt=["B"])
     means = CELLS["centered"]

@@ -34,7 +34,9 @@ from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 from xpgrad.engine.programs.recorder import CannotRecordError, Recorder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
-PARAMETERS = frozenset(("W", "R", "B", "P", "S", "v"))  # v of a user's cell
+PARAMETERS = frozenset(  # v of a user's cell, the last four of layer normalization
+    ("W", "R", "B", "P", "S", "v", "gamma", "beta", "gamma_c", "beta_c")
+)
 # Samples whose norms are computed together, at least: the loop's products need rows. And at most in a
 # program, which has products for each.
 _LEAST_SAMPLES, _MOST_SAMPLES = 16, 1024
@@ -389,6 +391,10 @@ class RecurrentCall:
         inputs = matmul(x[chunk.part, :], self.part("W", direction).T)
         return inputs + matmul(h_prev, self.part("R", direction).T)
 
+    def _columns(self) -> int:
+        """How many values of width H have a cotangent that the parameters' gradients take."""
+        return self.gates
+
     # --- results
 
     def over_time(self, parts: list[Any]) -> Any:
@@ -441,7 +447,7 @@ class RecurrentCall:
 
     def _blocks(self) -> list[slice]:
         """Parts of the batch, whose cotangents a near cache nearly holds; none where one is enough."""
-        rows = self.engine.chunk(self.gates * self.H, self.arrays["X"])
+        rows = self.engine.chunk(self._columns() * self.H, self.arrays["X"])
         if rows is None or not self.N:
             return []
         if self._recorder is not None and self.N > _MOST_SAMPLES:

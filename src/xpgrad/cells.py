@@ -31,6 +31,7 @@ from xpgrad._cells.build import build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
 from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
+from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._recurrent import planned_call
 from xpgrad.engine import Recorder
 
@@ -94,7 +95,7 @@ class Cell:
 
         cell.grad(X, W, R, v, *, H_all, C_all, saved, grad_H_all=None, grad_C_all=None, grad_H_t=None,
                   grad_C_t=None, sequence_lens=None, initial_h=None, initial_c=None, direction="forward",
-                  layout=0, per_sample=False, wrt=None) -> (dX, dW, dR, dv, dH0, dC0)
+                  layout=0, per_sample=False, sample_weight=None, wrt=None) -> (dX, dW, dR, dv, dH0, dC0)
 
     as `lstm_grad` has its arguments. A cell without R or v has none of them in its calls.
 
@@ -242,22 +243,22 @@ class Cell:
 
     def _run_backward(self, arguments: dict[str, Any]) -> Any:
         operator = self.grad.__name__
-        check_choice(operator, "per_sample", arguments["per_sample"], (False, True))
+        check_choice(operator, "per_sample", arguments["per_sample"], PER_SAMPLE)
         options = {name: arguments.pop(name) for name in ("direction", "layout", "per_sample")}
         options["wanted"] = check_wrt(operator, arguments.pop("wrt"), self._arguments)
-        names = (*self._operands, *self._saved, *self._cotangents.values())
+        names = (*self._operands, *self._saved, *self._cotangents.values(), "sample_weight")
         arrays = [arguments[name] for name in names]
         return planned_call(self._compute_backward, operator, names, arrays, options)
 
     def _compute_backward(
-        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool,
+        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool | str,
         wanted: frozenset[str], **attributes: Any,
     ) -> Any:  # fmt: skip
         """Check and compute, or write down."""
         over_time = [name for name in self._cotangents.values() if name not in self._ends]
         call = CellCall(
-            operator, self._with_all(arrays), self._counts, over_time, states=self._initial,
-            saved=self._saved, cotangents=self._ends, recorder=recorder, **attributes,
+            operator, self._with_all(arrays), self._counts, over_time, self._backward.count,
+            states=self._initial, saved=self._saved, cotangents=self._ends, recorder=recorder, **attributes,
         )  # fmt: skip
         with call.engine.quiet():
             found = call.gradients(
@@ -335,7 +336,8 @@ def _signature(
     found.append(kinds("direction", by_name, default="forward", annotation="str"))
     found.append(kinds("layout", by_name, default=0, annotation="int"))
     if gradient:
-        found.append(kinds("per_sample", by_name, default=False, annotation="bool"))
+        found.append(kinds("per_sample", by_name, default=False, annotation="bool | str"))
+        found.append(kinds("sample_weight", by_name, default=None, annotation="Any"))
         found.append(kinds("wrt", by_name, default=None, annotation="Iterable[str] | None"))
     return inspect.Signature(found)
 

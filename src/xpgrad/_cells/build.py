@@ -85,6 +85,8 @@ class BackwardPlan(NamedTuple):
         All cotangents that products and sums take.
     inputs : range
         Which of its columns are those of W x.
+    count : int
+        How many of its first columns are cotangents; sources stand behind them.
     products : list of (range, int)
         Of each group the columns of its products' cotangents, and behind which stage they are all there.
     sources : list of int or None
@@ -100,6 +102,7 @@ class BackwardPlan(NamedTuple):
     stages: list[Stage]
     columns: Buffer
     inputs: range
+    count: int
     products: list[tuple[range, int]]
     sources: list[int | None]
     vectors: list[int]
@@ -241,9 +244,10 @@ class _Builder:
         for group in groups:
             products.append(_placed(wanted, [found.get(step.products[k]) for k in group.blocks]))
         vectors = [_placed(wanted, [found.get(value)]).start for value in step.vectors]
+        count = len(wanted)
         for group in groups:
-            source = self._sources[group.number]
-            sources.append(None if group.state is not None else _placed(wanted, [source]).start)
+            sources.append(None if group.state is not None else len(wanted))
+            wanted += [] if group.state is not None else [self._sources[group.number]]
         columns = Buffer("columns", len(wanted), "local")
         outputs = [(Place(columns, k), value) for k, value in enumerate(wanted)]
         outputs += [(Place(carry(k)), found.get(v)) for k, v in enumerate(step.before) if direct[k]]
@@ -259,6 +263,7 @@ class _Builder:
             stages,
             columns,
             range(len(step.inputs)),
+            count,
             list(zip(products, levels, strict=True)),
             sources,
             vectors,

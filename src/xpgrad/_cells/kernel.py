@@ -34,6 +34,8 @@ class CellCall(RecurrentCall):
         How many blocks W, R and v have.
     over_time : sequence of str
         The names of cotangents (T, D, N, H), which may be left out.
+    columns : int
+        How many values have a cotangent in the gradient.
     **options
         As RecurrentCall has them.
     """
@@ -44,13 +46,16 @@ class CellCall(RecurrentCall):
         arrays: Mapping[str, Any],
         blocks: Mapping[str, int],
         over_time: Sequence[str] = (),
+        columns: int = 0,
         **options: Any,
     ) -> None:
-        self._counts, self._optional = blocks, over_time
-        super().__init__(
-            operator, 0, arrays, clip=None, activations=None, activation_alpha=None, activation_beta=None,
-            defaults=(), **options,
-        )  # fmt: skip
+        self._counts, self._optional, self._column_count = blocks, over_time, columns
+        attributes = ("clip", "activations", "activation_alpha", "activation_beta")
+        plain = {**dict.fromkeys(attributes), "defaults": ()}
+        super().__init__(operator, 0, arrays, **(plain | options))
+
+    def _columns(self) -> int:
+        return self._column_count
 
     def _needed(self) -> Sequence[str]:
         return ("X", *(name for name in PARAMETERS if self._counts[name]))
@@ -72,6 +77,7 @@ class CellCall(RecurrentCall):
             check_shape(operator, "R", floats["R"], f"{rows['R'][0]}, H", (*rows["R"][1], H))
         if blocks["v"]:
             check_shape(operator, "v", floats["v"], *rows["v"])
+        check_shape(operator, "sample_weight", floats.get("sample_weight"), "N,", (N,))
         for name in states:
             axes = ("N, D, H", (N, D, H)) if self.layout else ("D, N, H", (D, N, H))
             check_shape(operator, name, floats.get(name), *axes)
@@ -167,7 +173,7 @@ def backward_direction(
     plan: BackwardPlan,
     states: Sequence[str],
     wanted: frozenset[str],
-    per_sample: bool,
+    per_sample: bool | str,
 ) -> dict[str, Any]:
     """The wanted gradients of one direction, by argument name."""
     if not wanted:
@@ -177,7 +183,7 @@ def backward_direction(
     for chunk, columns in sums.chunks(plan.columns.blocks * call.H, like=back.initial[0]):
         back.loop(chunk, columns)
         back.add(sums, chunk, call.engine.array(columns)[: chunk.rows, :])
-    return back.gradients(sums)
+    return back.gradients(sums, per_sample)
 
 
 class _Backward:
@@ -253,16 +259,17 @@ class _Backward:
     def add(self, sums: GradientSums, chunk: Chunk, d: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
         call, direction, wanted, H, plan = self.call, self.direction, self.wanted, self.call.H, self.plan
-        dz = d[:, : plan.inputs.stop * H]
         if "X" in wanted:
-            sums.add_input(chunk, dz, call.part("W", direction))
+            sums.add_input(chunk, d[:, : plan.inputs.stop * H], call.part("W", direction))
+        sources = {k: d[:, k * H : (k + 1) * H] for k in plan.sources if k is not None}
+        d = sums.weighted(chunk, d[:, : plan.count * H])
         if "W" in wanted:
-            sums.add_weight("W", dz, self.x[chunk.part, :])
+            sums.add_weight("W", d[:, : plan.inputs.stop * H], self.x[chunk.part, :])
         if "R" in wanted:
             for group, (own, _), source in zip(self.groups, plan.products, plan.sources, strict=True):
                 name, dr = f"R {group.number}", d[:, own.start * H : own.stop * H]
                 if source is not None:
-                    sums.add_weight(name, dr, d[:, source * H : (source + 1) * H])
+                    sums.add_weight(name, dr, sources[source])
                 else:
                     k: Any = group.state
                     initial = call.part(f"initial_{self.states[k]}", direction)
@@ -271,7 +278,7 @@ class _Backward:
             for number, column in enumerate(plan.vectors):
                 sums.add_rows(f"v {number}", d[:, column * H : (column + 1) * H])
 
-    def gradients(self, sums: GradientSums) -> dict[str, Any]:
+    def gradients(self, sums: GradientSums, per_sample: bool | str) -> dict[str, Any]:
         """All wanted gradients, once all chunks are through."""
         engine, timeline, xp, wanted, H = (
             self.call.engine, self.direction.timeline, self.call.xp, self.wanted, self.call.H,
@@ -281,7 +288,9 @@ class _Backward:
             grads["X"] = sums.input_rows()
         if "W" in wanted:
             grads["W"] = sums["W"]
-        if "R" in wanted:
+        if "R" in wanted and per_sample == "norm":
+            grads["R"] = sums.weight(*(f"R {group.number}" for group in self.groups))
+        elif "R" in wanted:
             places = {}
             for group in self.groups:
                 whole = sums[f"R {group.number}"]
