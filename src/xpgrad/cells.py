@@ -27,7 +27,7 @@ from typing import Any
 
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS
 from xpgrad._arguments import check_choice, check_number, check_wrt, is_list
-from xpgrad._cells.build import build
+from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
 from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
@@ -200,6 +200,11 @@ class Cell:
         return stages_text([*self._forward.stages, *self._backward.stages])
 
     @property
+    def plans(self) -> tuple[ForwardPlan, BackwardPlan]:
+        """The stages of the step and of its pullback, for operators that are made of a cell."""
+        return self._forward, self._backward
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The names of what a call returns."""
         return tuple(self._result._fields)
@@ -257,7 +262,7 @@ class Cell:
         """Check and compute, or write down."""
         over_time = [name for name in self._cotangents.values() if name not in self._ends]
         call = CellCall(
-            operator, self._with_all(arrays), self._counts, over_time, self._backward.count,
+            operator, self._with_all(arrays), self._counts, over_time, self._backward.cotangents,
             states=self._initial, saved=self._saved, cotangents=self._ends, recorder=recorder, **attributes,
         )  # fmt: skip
         with call.engine.quiet():

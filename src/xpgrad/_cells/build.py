@@ -85,7 +85,7 @@ class BackwardPlan(NamedTuple):
         All cotangents that products and sums take.
     inputs : range
         Which of its columns are those of W x.
-    count : int
+    cotangents : int
         How many of its first columns are cotangents; sources stand behind them.
     products : list of (range, int)
         Of each group the columns of its products' cotangents, and behind which stage they are all there.
@@ -102,7 +102,7 @@ class BackwardPlan(NamedTuple):
     stages: list[Stage]
     columns: Buffer
     inputs: range
-    count: int
+    cotangents: int
     products: list[tuple[range, int]]
     sources: list[int | None]
     vectors: list[int]

@@ -7,7 +7,7 @@ from typing import Any
 
 from xpgrad._arguments import check_rank, check_shape
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, Group, after, before, carry, given
-from xpgrad._cells.stages import Buffer, Stage
+from xpgrad._cells.stages import Buffer, Part, Stage
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._recurrent import Direction, RecurrentCall, units
 from xpgrad._timeline import Chunk
@@ -51,7 +51,7 @@ class CellCall(RecurrentCall):
     ) -> None:
         self._counts, self._optional, self._column_count = blocks, over_time, columns
         attributes = ("clip", "activations", "activation_alpha", "activation_beta")
-        plain = {**dict.fromkeys(attributes), "defaults": ()}
+        plain: dict[str, Any] = {**dict.fromkeys(attributes), "defaults": ()}
         super().__init__(operator, 0, arrays, **(plain | options))
 
     def _columns(self) -> int:
@@ -110,8 +110,11 @@ class _Loop:
         """A stage on the buffers; `others` stand in the place of some."""
         rows = {**self.rows, **others}
 
-        def operands(buffers: Sequence[Buffer]) -> list[Operand]:
-            return [Operand(rows.get(b.name), b.blocks, b.at, None, b.of_row) for b in buffers]
+        def operands(parts: Sequence[Part]) -> list[Operand]:
+            return [
+                Operand(rows.get(b.name), b.blocks, b.at, None if len(own) == b.blocks else own, b.of_row)
+                for b, own in parts
+            ]
 
         return Elementwise(stage.formula, operands(stage.inputs), operands(stage.outputs))
 
@@ -184,6 +187,17 @@ def backward_direction(
         back.loop(chunk, columns)
         back.add(sums, chunk, call.engine.array(columns)[: chunk.rows, :])
     return back.gradients(sums, per_sample)
+
+
+def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
+    """Columns as runs of consecutive ones: the first of each, and how many they are."""
+    runs: list[tuple[int, int]] = []
+    for column in columns:
+        if runs and column == sum(runs[-1]):
+            runs[-1] = runs[-1][0], runs[-1][1] + 1
+        else:
+            runs.append((column, 1))
+    return runs
 
 
 class _Backward:
@@ -262,7 +276,7 @@ class _Backward:
         if "X" in wanted:
             sums.add_input(chunk, d[:, : plan.inputs.stop * H], call.part("W", direction))
         sources = {k: d[:, k * H : (k + 1) * H] for k in plan.sources if k is not None}
-        d = sums.weighted(chunk, d[:, : plan.count * H])
+        d = sums.weighted(chunk, d[:, : plan.cotangents * H])
         if "W" in wanted:
             sums.add_weight("W", d[:, : plan.inputs.stop * H], self.x[chunk.part, :])
         if "R" in wanted:
@@ -275,8 +289,8 @@ class _Backward:
                     initial = call.part(f"initial_{self.states[k]}", direction)
                     sums.add_weight_before(name, dr, chunk, self.state_rows[k], initial)
         if "v" in wanted:
-            for number, column in enumerate(plan.vectors):
-                sums.add_rows(f"v {number}", d[:, column * H : (column + 1) * H])
+            for start, count in _runs(plan.vectors):
+                sums.add_rows(f"v {start}", d[:, start * H : (start + count) * H])
 
     def gradients(self, sums: GradientSums, per_sample: bool | str) -> dict[str, Any]:
         """All wanted gradients, once all chunks are through."""
@@ -300,7 +314,7 @@ class _Backward:
             in_order = len(self.groups) == 1  # whose blocks are all
             grads["R"] = sums["R 0"] if in_order else xp.concat(parts, axis=parts[0].ndim - 2)
         if "v" in wanted:
-            parts = [sums[f"v {number}"] for number in range(len(self.plan.vectors))]
+            parts = [sums[f"v {start}"] for start, _ in _runs(self.plan.vectors)]
             grads["v"] = parts[0] if len(parts) == 1 else xp.concat(parts, axis=parts[0].ndim - 1)
         for k, name in enumerate(self.states):
             if self._wants_initial(k):

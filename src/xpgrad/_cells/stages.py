@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import linecache
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -64,12 +64,19 @@ class Sum(NamedTuple):
     optional: tuple[Place, ...] = ()
 
 
+class Part(NamedTuple):
+    """Some blocks of a buffer, which a stage reads or writes."""
+
+    buffer: Buffer
+    blocks: tuple[int, ...]
+
+
 class Stage(NamedTuple):
-    """One formula, and the buffers that it takes and writes, all blocks of each."""
+    """One formula, and the parts of buffers that it takes and writes."""
 
     formula: Formula
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Buffer, ...]
+    inputs: tuple[Part, ...]
+    outputs: tuple[Part, ...]
 
 
 def is_expensive(value: Any) -> bool:
@@ -147,7 +154,7 @@ class Planner:
 
     def _stage(self, level: int) -> Stage:
         own = [(place, value) for place, value in self._outputs if self._level_of(place, value) == level]
-        text = _Text(self, level, [place.buffer for place, _ in own])
+        text = _Text(self, level)
         for place, value in own:
             text.write(place, value)
         return text.stage(f"{self.name}_{level}")
@@ -158,10 +165,6 @@ class Planner:
             return self.level(value)
         others = [self.level(v) for p, v in self._outputs if v is not None and p.buffer == place.buffer]
         return min(others, default=0)
-
-    def written(self, buffer: Buffer, level: int) -> dict[int, int]:
-        """Of a buffer's blocks that outputs go to, the level of each."""
-        return {p.block: self._level_of(p, v) for p, v in self._outputs if p.buffer == buffer}
 
     def found(self, value: Any, level: int) -> Place | Sum | None:
         """From where a stage reads a value; None where it makes it."""
@@ -180,10 +183,9 @@ class Planner:
 class _Text:
     """The text of one stage's formula."""
 
-    def __init__(self, planner: Planner, level: int, outputs: Iterable[Buffer]) -> None:
+    def __init__(self, planner: Planner, level: int) -> None:
         self._planner, self._level = planner, level
-        self._outputs = list(dict.fromkeys(outputs))
-        self._inputs: dict[Buffer, None] = {}
+        self._inputs: dict[Buffer, set[int]] = {}
         self._lines: list[str] = []
         self._names: dict[Value, str] = {}
         self._results: dict[Place, str] = {}
@@ -202,7 +204,7 @@ class _Text:
         return f"xp.zeros_like({self._read(self._planner.full)}) + {name}"
 
     def _read(self, place: Place) -> str:
-        self._inputs[place.buffer] = None
+        self._inputs.setdefault(place.buffer, set()).add(place.block)
         return f"{place.buffer.name}_{place.block}"
 
     def _made(self, value: Any) -> str:
@@ -253,23 +255,17 @@ class _Text:
         ]
 
     def stage(self, name: str) -> Stage:
-        """The stage: blocks of its outputs that other levels make are handed on, or zeros until then."""
-        results = []
-        for buffer in self._outputs:
-            levels = self._planner.written(buffer, self._level)
-            for block in range(buffer.blocks):
-                place = Place(buffer, block)
-                if place in self._results:
-                    results.append(self._results[place])
-                elif levels.get(block, self._level + 1) < self._level:
-                    results.append(self._read(place))
-                else:
-                    results.append(f"xp.zeros_like({self._read(self._planner.full)})")
-        inputs = tuple(self._inputs)
-        operands = [f"{buffer.name}_{block}" for buffer in inputs for block in range(buffer.blocks)]
+        """The stage."""
+        inputs = [Part(buffer, tuple(sorted(blocks))) for buffer, blocks in self._inputs.items()]
+        written: dict[Buffer, set[int]] = {}
+        for place in self._results:
+            written.setdefault(place.buffer, set()).add(place.block)
+        outputs = [Part(buffer, tuple(sorted(blocks))) for buffer, blocks in written.items()]
+        results = [self._results[Place(buffer, block)] for buffer, blocks in outputs for block in blocks]
+        operands = [f"{buffer.name}_{block}" for buffer, blocks in inputs for block in blocks]
         body = [*self._lines, f"return {', '.join(results)},"]
         text = "\n".join([f"def {name}({', '.join(['xp', *operands])}):", *(f"    {x}" for x in body)]) + "\n"
-        return Stage(Formula(_function(name, text)), inputs, tuple(self._outputs))
+        return Stage(Formula(_function(name, text)), tuple(inputs), tuple(outputs))
 
 
 def _values_under(value: Any) -> list[Any]:

@@ -488,7 +488,7 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
 def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
     """Evaluate a formula with NumPy on as many rows at a time as the cache holds."""
     rows_at_once = max(1, _BLOCK_ELEMENTS // max(1, _row_width(stage)))
-    of_row = [operand.of_row for operand in stage.outputs for _ in range(operand.blocks)]
+    of_row = [operand.of_row for operand in stage.outputs for _ in operand.places]
     for start in range(0, span.rows, rows_at_once):
         count = min(rows_at_once, span.rows - start)
         arguments = _views(stage.inputs, span, start, count)
@@ -503,7 +503,7 @@ def _views(operands: Sequence[Operand], span: Span, start: int, count: int) -> l
     views: list[np.ndarray | None] = []
     for operand in operands:
         if operand.rows is None:
-            views += [None] * operand.blocks
+            views += [None] * len(operand.places)
             continue
         first = 0 if operand.at == "every" else first_row(operand, span) + start
         part = operand.rows[first : first + (1 if operand.at == "every" else count)]

@@ -124,29 +124,39 @@ class StandardEngine(Images):
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """Run a time loop: for each step (a Span as a row of integers) all stages in order on its rows."""
         for span in map(Span._make, steps.tolist()):
+            begun: set[tuple[int, int]] = set()  # rows of which the step has written some columns
             for stage in stages:
                 if isinstance(stage, Product):
                     stage.target.write(0, self.xp.matmul(_read(stage.source, span), stage.weight))
                 else:
-                    self._evaluate(stage, span)
+                    self._evaluate(stage, span, begun)
 
-    def _evaluate(self, stage: Elementwise, span: Span) -> None:
+    def _evaluate(self, stage: Elementwise, span: Span, begun: set[tuple[int, int]]) -> None:
         arguments: list[Any] = []
         for operand in stage.inputs:
             if operand.rows is None:
-                arguments += [None] * operand.blocks
+                arguments += [None] * len(operand.places)
             else:
                 blocks = _split(_read(operand, span), operand.blocks)
                 arguments += [blocks[place] for place in operand.places]
         results = list(stage.formula(self.xp, *arguments))
         for operand in stage.outputs:
-            blocks, results = results[: operand.blocks], results[operand.blocks :]
+            count = len(operand.places)
+            blocks, results = results[:count], results[count:]
             if operand.of_row:
                 blocks = [self.xp.mean(blocks[0], axis=1, keepdims=True)]
             if operand.rows is not None:
-                in_place = [blocks[operand.places.index(k)] for k in range(operand.blocks)]
+                first = first_row(operand, span)
+                made = dict(zip(operand.places, blocks, strict=True))
+                if count < operand.blocks:
+                    known = (id(operand.rows), first) in begun
+                    old = _split(_read(operand, span), operand.blocks) if known else None
+                    for k in range(operand.blocks):
+                        made.setdefault(k, self.xp.zeros_like(blocks[0]) if old is None else old[k])
+                in_place = [made[k] for k in range(operand.blocks)]
                 whole = in_place[0] if operand.blocks == 1 else self.xp.concat(in_place, axis=1)
-                operand.rows.write(first_row(operand, span), whole)
+                operand.rows.write(first, whole)
+                begun.add((id(operand.rows), first))
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
         """Whether the arrays clearly are this engine's, of one shape and one dtype that it computes in."""

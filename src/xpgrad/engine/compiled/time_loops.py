@@ -110,13 +110,15 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     for name, value in (item for stage in formulas for item in stage.constants):
         if constants.setdefault(name, value) != value:
             raise ValueError(f"two formulas of one loop have a constant {name}")
+    loop = _loop(stages, dtype)
     parts = [
         preamble([stage.function for stage in formulas], constants, dtype),
         "import numpy as np\nfrom numba import carray, cfunc\n",
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers, pointer\n",
+        *(["from xpgrad.engine.compiled.native import element, put\n"] if "element(" in loop else []),
         "real = xp.real",
-        _loop(stages, dtype),
+        loop,
     ]
     return "\n".join(parts) + "\n"
 
@@ -124,6 +126,10 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
 _HEAD = 8  # integers in front of the matrices
 _MATRIX = 4  # integers of each
 
+
+# Pairs of vectors, at least one of which is written, up to which LLVM may look at run time whether they meet.
+# It gives up vectorizing at 128; each pair takes time for every row.
+_PAIRS = 100
 
 # How a product is begun, by the form of its weight.
 _PRODUCTS = {
@@ -183,7 +189,7 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
     for kind, places, elements in (("x", stage.inputs, arguments), ("y", stage.outputs, targets)):
         for number, (blocks, at, absent, same_as, order, of_row) in enumerate(places):
             if absent:
-                elements += ["None"] * blocks
+                elements += ["None"] * len(order)
                 continue
             if same_as is not None:
                 elements += [f"{prefix}x{same_as}_{block}[j]" for block in order]
@@ -200,11 +206,14 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
             if not any(line.startswith(width) for line in made):
                 made.append(f"{width} = head[{m + 2}] // {blocks}")
             row = "0" if at == "every" else f"{at} + k"
-            for block in range(blocks):
+            replaced = [y.order for y in stage.outputs if kind == "x" and y.same_as == number]
+            for block in sorted({*order, *(block for other in replaced for block in other)}):
                 view = f"{array}_{block}"
                 views.append(f"{view} = {array}[{row}, {block} * {width}:{block + 1} * {width}]")
             elements += [f"{array}_{block}[j]" for block in order]
     results = [f"r{number}" for number in range(len(targets))]
+    set_apart = _set_apart(prefix, arguments, targets)
+    arguments = [set_apart.get(argument, argument) for argument in arguments]
     call = f"{', '.join(results)}, = {stage.function.__name__}({', '.join(arguments)})"
     loops = [
         "for k in range(count):",
@@ -212,10 +221,38 @@ def _rows_loop(stage: FormulaText, prefix: str, matrices: Iterator[int]) -> tupl
         f"    for j in range({width}):",
         f"        {call}",
         *(
-            f"        {target} = {result if target.endswith(']') else f'xp.add_up({target}, {result})'}"
+            f"        {_written(target, result, set_apart)}"
             for target, result in zip(targets, results, strict=True)
             if target != "None"
         ),
         *(f"    {mean}" for mean in means),
     ]
     return made, loops
+
+
+def _set_apart(prefix: str, arguments: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
+    """How elements are read of vectors that are said to share no memory; empty where they are few.
+
+    They share none: an output that replaces an input is the same vector, and all others are other columns,
+    other rows or other matrices.
+    """
+    written = {target for target in targets if target.endswith("]")}
+    read = {argument for argument in arguments if argument.endswith("]")} - written
+    if len(written) * (len(read) + len(written) / 2) <= _PAIRS:
+        return {}
+    vectors = sorted(read | written)
+    names = [vector.removesuffix("[j]") for vector in vectors]
+    return {
+        vector: f"element({name}, j, {prefix[1:]}, {own}, {len(vectors)})"
+        for own, (vector, name) in enumerate(zip(vectors, names, strict=True))
+    }
+
+
+def _written(target: str, result: str, set_apart: dict[str, str]) -> str:
+    """The statement that puts a result where it goes: into a vector, or to a sum over the row."""
+    if not target.endswith("]"):
+        return f"{target} = xp.add_up({target}, {result})"
+    if target not in set_apart:
+        return f"{target} = {result}"
+    _, vector, *_, loop, own, count = set_apart[target].replace("(", ", ").replace(")", "").split(", ")
+    return f"put({vector}, j, {result}, {loop}, {own}, {count})"

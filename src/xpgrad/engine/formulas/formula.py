@@ -64,7 +64,7 @@ def as_text(constant: Any) -> Any:
 
 
 class Operand(NamedTuple):
-    """Consecutive blocks of columns of a row buffer; they are ``blocks`` operands of a formula.
+    """Consecutive blocks of columns of a row buffer; each is an operand of a formula.
 
     Parameters
     ----------
@@ -72,12 +72,13 @@ class Operand(NamedTuple):
         A buffer from the engine's ``wrap``, ``rows`` or ``carry``, shape (rows, blocks * width). None stands
         for absent operands: the formula gets None for each block.
     blocks : int
-        The number of equal blocks of columns; each block is an operand of the formula.
+        The number of equal blocks of columns.
     at : str
         Which rows a step uses. ``"now"``, ``"before"`` and ``"local"``: from the step's row of that name on.
         ``"first"``: from row 0 on. ``"every"``: the only row, for all rows of the step.
     order : tuple of int, optional
-        The block of columns of each of the formula's operands; in order by default.
+        The block of columns of each of the formula's operands; in order by default. Other blocks are not
+        read, and keep what an earlier stage of the step wrote there.
     of_row : bool
         Whether the buffer has one column, with a number for each row. As an input the number applies to every
         column; as an output it is the mean of the formula's result over the row.
