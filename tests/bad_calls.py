@@ -75,6 +75,19 @@ def _good() -> dict[str, dict[str, Any]]:
             saved["zrh"], cell_saved["zrh"] = _zeros(T, 1, N, 3 * H), _zeros(N, 3 * H)
         calls[name], calls[f"{name}_grad"] = sequence, sequence | saved | cotangents
         calls[f"{name}_cell"], calls[f"{name}_cell_grad"] = cell, cell | cell_saved | cell_cotangents
+    for name, gates, states in (("lstm", 4, "hc"), ("gru", 3, "h")):
+        G = gates * H
+        sequence = {"X": _zeros(T, N, I), "W": _zeros(1, G, I), "R": _zeros(1, G, H), "B": _zeros(1, 2 * G)}
+        sequence |= {"gamma": _zeros(1, 2, G), "beta": _zeros(1, 2, G), "sequence_lens": [3, 1]}
+        sequence |= {f"initial_{state}": _zeros(1, N, H) for state in states}
+        sequence |= {"gamma_c": _zeros(1, H), "beta_c": _zeros(1, H)} if name == "lstm" else {}
+        saved = {f"{state.upper()}_all": _zeros(T, 1, N, H) for state in states}
+        saved |= {"saved": _zeros(T, 1, N, 14 * H if name == "lstm" else 9 * H)}
+        saved |= {"means": _zeros(T, 1, N, 3 if name == "lstm" else 2)}
+        cotangents = {f"grad_{state.upper()}_all": _zeros(T, 1, N, H) for state in states}
+        cotangents |= {f"grad_{state.upper()}_t": _zeros(1, N, H) for state in states}
+        calls[f"layer_norm_{name}"] = sequence
+        calls[f"layer_norm_{name}_grad"] = sequence | saved | cotangents
     calls["convert"] = {
         "operator": "lstm", "parameters": {"W": _zeros(4 * H, I), "R": _zeros(4 * H, H)},
         "source": "onnx", "target": "torch",

@@ -375,7 +375,7 @@ def test_the_options_cover_the_contract(kernel: check.Kernel) -> None:
         used |= {*case.attributes, *case.gradient_attributes, *case.integers, *case.arguments}
         names = {"dY" if name == "Y" else f"grad_{name.removesuffix('_next')}" for name in case.cotangents}
         assert ({"dY"} if kernel.name in ELEMENTWISE else names) <= gradient
-    saved = {"H_all", "C_all", "iofc", "zrh", "C_next", "H_next", "dY"}
+    saved = {"H_all", "C_all", "iofc", "zrh", "C_next", "H_next", "dY", "saved", "means"}
     own = {name for name in gradient - forward if name.startswith("grad_") or name in saved} | {"wrt"}
     own |= {"dY", "Y", "out"}
     elsewhere = {"activation_beta", "sample_weight"}  # sample_weight: see test_per_sample_norms

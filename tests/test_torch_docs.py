@@ -79,7 +79,7 @@ def test_script_of_transformations_tells_what_fails():
     assert transforms.attempt(lambda example: example.module("x"), xpgrad_torch, "GRU") == "no: TypeError"
 
 
-NAMES = ["activations", "convolution", "functional", "losses", "modules", "swap"]
+NAMES = ["activations", "cells", "convolution", "functional", "layer_norm", "losses", "modules", "swap"]
 
 
 @pytest.mark.parametrize("name", NAMES)

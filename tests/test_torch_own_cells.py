@@ -122,8 +122,10 @@ def test_single_precision_is_that_of_the_double_one():
 def test_wrong_calls_are_refused():
     layer = layer_of(CELLS["simple recurrent unit"])
     X = torch.zeros(4, 3, 3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="input has 2 dimensions, expected a tensor of 3"):
-        layer(X[0])
+    with pytest.raises(ValueError, match="CellLayer: input has 1 dimensions, expected 2"):
+        layer(X[0, 0])
+    with pytest.raises(TypeError, match="CellLayer: input is list"):
+        layer([X])
     with pytest.raises(TypeError, match="R is given, expected None"):
         run_cell(layer.cell, X, layer.W, layer.W, layer.v)
     with pytest.raises(ValueError, match="initial has 2 tensors, expected 1: c"):

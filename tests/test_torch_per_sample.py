@@ -9,6 +9,7 @@ from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 from torch.utils import _pytree
 from torch.utils.data import DataLoader, TensorDataset
 
+import xpgrad
 import xpgrad_torch
 from xpgrad_torch import functional
 
@@ -178,75 +179,237 @@ class Classifier(nn.Module):
 
 
 def first_output(kind):
-    """The module with its first output as the only one: Opacus' hooks know of no others."""
+    """A class with the first output as the only one, as an own module of somebody."""
     return type(f"First{kind.__name__}", (kind,), {"forward": lambda self, x: kind.forward(self, x)[0]})
 
 
+def own_cell():
+    def step(xp, x, h, W, R, v):
+        return xp.tanh(W.z(x) + R.z(h) + v.z)
+
+    return xpgrad_torch.CellLayer(xpgrad.Cell(step, W="z", R="z", v="z"), 3, 4, batch_first=True)
+
+
 HOOKED = {
-    "LSTM": (lambda: first_output(xpgrad_torch.LSTM)(3, 4, batch_first=True, clip=1.0), SEQUENCES),
-    "GRU": (lambda: first_output(xpgrad_torch.GRU)(3, 4, batch_first=True), SEQUENCES),
-    "LSTMCell": (lambda: first_output(xpgrad_torch.LSTMCell)(3, 4, peephole=True), STEPS),
+    "LSTM": (
+        lambda: xpgrad_torch.LSTM(3, 4, 2, batch_first=True, bidirectional=True, clip=1.0, proj_size=2),
+        SEQUENCES,
+    ),
+    "LSTM-peepholes": (lambda: xpgrad_torch.LSTM(3, 4, batch_first=True, peephole=True), SEQUENCES),
+    "LSTM-first-output": (lambda: first_output(xpgrad_torch.LSTM)(3, 4, batch_first=True), SEQUENCES),
+    "GRU": (lambda: xpgrad_torch.GRU(3, 4, batch_first=True, bidirectional=True), SEQUENCES),
+    "RNN": (lambda: xpgrad_torch.RNN(3, 4, batch_first=True, save="states"), SEQUENCES),
+    "LayerNormGRU": (lambda: xpgrad_torch.LayerNormGRU(3, 4, batch_first=True), SEQUENCES),
+    "own cell": (own_cell, SEQUENCES),
+    "LSTMCell": (lambda: xpgrad_torch.LSTMCell(3, 4, peephole=True), STEPS),
     "GRUCell": (
         lambda: xpgrad_torch.GRUCell(3, 4, activations=["HardSigmoid", "Tanh"], activation_alpha=[0.3]),
         STEPS,
     ),
-    "Conv1d": (lambda: xpgrad_torch.Conv1d(3, 4, 3), (N, 3, 7)),
+    "RNNCell": (lambda: xpgrad_torch.RNNCell(3, 4), STEPS),
+    "Conv1d": (lambda: xpgrad_torch.Conv1d(3, 4, 3, padding=1, padding_mode="circular"), (N, 3, 7)),
     "Conv2d": (lambda: xpgrad_torch.Conv2d(3, 4, 3, bias=False), (N, 3, 5, 4)),
     "ConvTranspose2d": (lambda: xpgrad_torch.ConvTranspose2d(3, 4, 3), (N, 3, 5, 4)),
 }
+QUIET = pytest.mark.filterwarnings(
+    "ignore:::opacus", "ignore:Full backward hook is firing:UserWarning", "ignore:Secure RNG turned off"
+)
+KINDS = ["hooks", "functorch", "norms"]
 
 
-@pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook is firing:UserWarning")
-@pytest.mark.parametrize("force", [False, True], ids=["hooks", "functorch"])
-@pytest.mark.parametrize(("build", "shape"), HOOKED.values(), ids=HOOKED)
-def test_opacus_grad_sample_module(opacus, build, shape, force):
-    """Twice in a row, for other inputs: hooks keep what they find in attributes of the module."""
-    torch.manual_seed(0)
-    module = build().double()
-    alone = copy.deepcopy(module)
-    hooked = opacus.GradSampleModule(module, force_functorch=force)
-    for _ in range(2):
-        X = torch.randn(shape, dtype=torch.float64)
-        y = hooked(X)
-        c = torch.randn_like(y)
-        (y * c).flatten(1).sum(1).mean().backward()
-        expected = gradients(alone, X, [(c, 0)])[1]
+def wrapped(opacus, module, kind, **options):
+    """The module as Opacus wraps it: for gradients of samples, by its own way, for their norms."""
+    if kind == "norms":
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+        return GradSampleModuleFastGradientClipping(module, max_grad_norm=1.0, **options)
+    return opacus.GradSampleModule(module, force_functorch=kind == "functorch", **options)
+
+
+def of_samples(module, call, X, cotangents):
+    """The gradients of each sample, one at a time, of the sum over outputs and cotangents."""
+    found = []
+    for n in range(N):
+        outputs = _pytree.tree_leaves(call(module, X, n))
+        picked = [c.narrow(axis, n, 1) for c, axis in cotangents]
+        total = sum((y * c).sum() for y, c in zip(outputs, picked, strict=False))
+        found.append(torch.autograd.grad(total, list(module.parameters())))
+    return [torch.stack(each) for each in zip(*found, strict=True)]
+
+
+def assert_found(module, expected, kind):
+    """What hangs at the parameters: gradients of samples, or norms whose joint one is that of all."""
+    if kind != "norms":
         for p, grad in zip(module.parameters(), expected, strict=True):
             torch.testing.assert_close(p.grad_sample, grad, rtol=1e-9, atol=1e-9)
             p.grad_sample = None
+        return
+    ours = torch.stack([p._norm_sample for p in module.parameters()]).norm(dim=0)
+    theirs = torch.stack([grad.flatten(1).norm(dim=1) for grad in expected]).norm(dim=0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-@pytest.mark.filterwarnings("ignore:::opacus", "ignore:Secure RNG turned off:UserWarning")
-@pytest.mark.parametrize("mode", ["ew", "hooks"])
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTMCell", "GRUCell", "Conv1d", "Conv2d"])
-def test_opacus_privacy_engine(opacus, name, mode):
-    """A step of private training without noise is the mean of clipped gradients.
-
-    The recurrent modules' several outputs need PyTorch's own way, ``grad_sample_mode="ew"``.
-    """
+@QUIET
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("build", "shape"), HOOKED.values(), ids=HOOKED)
+def test_opacus_finds_samples_of_every_module(opacus, build, shape, kind):
+    """Twice in a row, for other inputs, of the first output: Opacus' own way knows of no others."""
     torch.manual_seed(0)
-    build, shape = HOOKED[name] if mode == "hooks" else MODULES[name]
-    model = Classifier(build() if mode == "hooks" else build(dtype=torch.float32))
+    module = build().double()
+    alone = copy.deepcopy(module)
+    if kind == "functorch" and not isinstance(module, (xpgrad_torch.Conv2d, xpgrad_torch.GRUCell)):
+        pytest.skip("its outputs are no tensor, which Opacus' own way needs")
+    hooked = wrapped(opacus, module, kind)
+    for _ in range(2):
+        X = torch.randn(shape, dtype=torch.float64)
+        y = _pytree.tree_leaves(hooked(X))[0]
+        c = torch.randn_like(y)
+        (y * c).flatten(1).sum(1).mean().backward()
+        expected = of_samples(alone, lambda m, X, n: m(X[n : n + 1]), X, [(c, 0)])
+        assert_found(module, expected, kind)
+
+
+RECURRENT = {
+    "LSTM": lambda: xpgrad_torch.LSTM(3, 4, 2, batch_first=True, bidirectional=True),
+    "GRU": lambda: xpgrad_torch.GRU(3, 4, batch_first=True),
+    "LayerNormLSTM": lambda: xpgrad_torch.LayerNormLSTM(3, 4, batch_first=True, bidirectional=True),
+}
+
+
+@QUIET
+@pytest.mark.parametrize("kind", ["hooks", "norms"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("build", RECURRENT.values(), ids=RECURRENT)
+def test_opacus_sees_all_outputs_states_and_lengths(opacus, build, kind, reduction):
+    """Also where only the final states are used, of which Opacus' hooks would see nothing."""
+    torch.manual_seed(0)
+    module = build().double()
+    alone = copy.deepcopy(module)
+    hooked = wrapped(opacus, module, kind, loss_reduction=reduction)
+    X = torch.randn(SEQUENCES, dtype=torch.float64)
+    lengths = [1 + n % X.shape[1] for n in range(N)]
+    for first in (0, 1):  # all outputs, and all but the first
+        outputs = _pytree.tree_leaves(hooked(X, lengths=lengths))
+        cotangents = [(torch.randn_like(y), min(k, 1)) for k, y in enumerate(outputs)]
+        cotangents = [(c * (k >= first), axis) for k, (c, axis) in enumerate(cotangents)]
+        terms = [
+            (y * c).movedim(axis, 0).flatten(1).sum(1)
+            for y, (c, axis) in zip(outputs[first:], cotangents[first:], strict=True)
+        ]
+        getattr(sum(terms), reduction)().backward()
+        expected = of_samples(
+            alone, lambda m, X, n: m(X[n : n + 1], lengths=lengths[n : n + 1]), X, cotangents
+        )
+        assert_found(module, expected, kind)
+
+
+@QUIET
+@pytest.mark.parametrize("kind", ["hooks", "norms"])
+def test_opacus_keeps_the_order_of_packed_samples(opacus, kind):
+    torch.manual_seed(0)
+    module = xpgrad_torch.LSTM(3, 4, batch_first=True).double()
+    alone = copy.deepcopy(module)
+    hooked = wrapped(opacus, module, kind)
+    X, lengths = torch.randn(SEQUENCES, dtype=torch.float64), [2, 4, 1, 3]
+    packed = nn.utils.rnn.pack_padded_sequence(X, lengths, batch_first=True, enforce_sorted=False)
+    _, (h, _) = hooked(packed)
+    c = torch.randn_like(h)
+    (h * c).sum((0, 2)).mean().backward()
+    expected = of_samples(
+        alone, lambda m, X, n: m(X[n : n + 1], lengths=lengths[n : n + 1])[1][0], X, [(c, 1)]
+    )
+    assert_found(module, expected, kind)
+
+
+@QUIET
+@pytest.mark.parametrize("kind", ["hooks", "norms"])
+def test_opacus_adds_up_the_steps_of_a_loop(opacus, kind):
+    """A cell's parameters meet a sample at every step: the gradients are added before their norm is taken."""
+    torch.manual_seed(0)
+    module = xpgrad_torch.LSTMCell(3, 4).double()
+    alone = copy.deepcopy(module)
+
+    def loop(cell, X):
+        states = None
+        for x in X.unbind(1):
+            states = cell(x, states) if states is not None else cell(x)
+        return states
+
+    X = torch.randn(SEQUENCES, dtype=torch.float64)
+    outputs = loop(wrapped(opacus, module, kind), X)
+    cotangents = [(torch.randn_like(y), 0) for y in outputs]
+    sum((y * c).sum(1) for y, (c, _) in zip(outputs, cotangents, strict=True)).mean().backward()
+    assert_found(module, of_samples(alone, lambda m, X, n: loop(m, X[n : n + 1]), X, cotangents), kind)
+
+
+@QUIET
+def test_opacus_takes_frozen_weights_evaluation_and_other_parameters(opacus):
+    torch.manual_seed(0)
+    module = xpgrad_torch.LSTM(3, 4, batch_first=True)
+    module.weight_hh_l0.requires_grad_(False)
+    hooked = wrapped(opacus, module, "hooks")
+    X = torch.randn(SEQUENCES)
+    hooked(X)[0].sum().backward()
+    assert not hasattr(module.weight_hh_l0, "grad_sample")
+    assert module.weight_ih_l0.grad_sample.shape == (N, 16, 3)
+    torch.testing.assert_close(module.weight_ih_l0.grad_sample.sum(0) / N, module.weight_ih_l0.grad)
+    module.weight_ih_l0.grad_sample = None
+    hooked.eval()
+    hooked(X)[0].sum().backward()
+    assert module.weight_ih_l0.grad_sample is None
+    hooked.remove_hooks()
+    hooked.train()
+    hooked(X)[0].sum().backward()
+    assert module.weight_ih_l0.grad_sample is None
+    with_more = xpgrad_torch.GRUCell(3, 4)
+    with_more.scale = nn.Parameter(torch.ones(4))  # whoever adds it uses it: the hooks stay Opacus'
+    assert wrapped(opacus, with_more, "hooks")._module._forward_hooks
+    assert not with_more._forward_pre_hooks
+
+
+@QUIET
+def test_opacus_is_told_what_has_no_samples(opacus):
+    hooked = wrapped(opacus, xpgrad_torch.LSTM(3, 4, save=2), "hooks")
+    with pytest.raises(RuntimeError, match=r"LSTM: 4 of 4 parameters, the first of shape .* save=k"):
+        hooked(torch.randn(5, N, 3))
+    hooked = wrapped(opacus, xpgrad_torch.Conv1d(3, 4, 3), "hooks")
+    with pytest.raises(RuntimeError, match="Conv1d: 2 of 2 parameters"), torch.autocast("cpu"):
+        hooked(torch.randn(N, 3, 5))
+
+
+@QUIET
+@pytest.mark.parametrize("mode", ["ew", "hooks", "ghost"])
+@pytest.mark.parametrize(
+    "name", ["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "Conv1d", "Conv2d", "LayerNormGRU", "own cell"]
+)
+def test_opacus_privacy_engine(opacus, name, mode):
+    """A step of private training without noise is the mean of clipped gradients."""
+    torch.manual_seed(0)
+    if mode == "ew" and name not in MODULES:
+        pytest.skip("PyTorch's ExpandedWeights are taken by the modules in PyTorch's place")
+    build, shape = MODULES[name] if mode == "ew" else HOOKED[name]
+    model = Classifier(build(dtype=torch.float32) if mode == "ew" else build())
     before = copy.deepcopy(model)
     X, labels = torch.randn(shape), torch.tensor([0, 1, 1, 0])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    private, optimizer, _ = opacus.PrivacyEngine().make_private(
+    private, optimizer, *more = opacus.PrivacyEngine().make_private(
         module=model,
         optimizer=optimizer,
+        criterion=nn.CrossEntropyLoss(),
         data_loader=DataLoader(TensorDataset(X, labels), batch_size=N),
         noise_multiplier=0.0,
         max_grad_norm=0.1,
         poisson_sampling=False,
         grad_sample_mode=mode,
     )
-    loss = nn.CrossEntropyLoss()
+    plain = nn.CrossEntropyLoss()
+    loss = more[0] if mode == "ghost" else plain
     optimizer.zero_grad()
     loss(private(X), labels).backward()
     optimizer.step()
     clipped = [torch.zeros_like(p) for p in before.parameters()]
     for k in range(N):
-        one = loss(before(X[k : k + 1]), labels[k : k + 1])
+        one = plain(before(X[k : k + 1]), labels[k : k + 1])
         grads = torch.autograd.grad(one, list(before.parameters()))
         norm = torch.stack([g.norm() for g in grads]).norm()
         for total, g in zip(clipped, grads, strict=True):

@@ -37,7 +37,9 @@ class Operator:
         known = SIZES | self.sizes | sizes
         drawn = {}
         for name, axes in self.shapes.items():
-            shape = [known[a] if a.isalpha() else int(a[:-1] or 1) * known[a[-1]] for a in axes.split()]
+            shape = [
+                int(a) if a.isdigit() else int(a.rstrip(a[-1]) or 1) * known[a[-1]] for a in axes.split()
+            ]
             drawn[name] = torch.randn(shape, generator=g, dtype=dtype) * 0.6
         if "sequence_lens" in drawn:
             drawn["sequence_lens"] = 1 + torch.arange(known["N"]) % known["T"]
@@ -102,6 +104,14 @@ _LSTM_CELL = {"X": "N I", "H": "N H", "C": "N H", "W": "4H I", "R": "4H H", "B":
 _GRU_CELL = {"X": "N I", "H": "N H", "W": "3H I", "R": "3H H", "B": "6H"}
 _RNN = {"X": "T N I", "W": "D H I", "R": "D H H", "B": "D 2H", "sequence_lens": "N", "initial_h": "D N H"}
 _RNN_CELL = {"X": "N I", "H": "N H", "W": "H I", "R": "H H", "B": "2H"}
+_LAYER_NORM_LSTM = {
+    "X": "T N I", "W": "D 4H I", "R": "D 4H H", "B": "D 8H", "gamma": "D 2 4H", "beta": "D 2 4H",
+    "gamma_c": "D H", "beta_c": "D H", "sequence_lens": "N", "initial_h": "D N H", "initial_c": "D N H",
+}  # fmt: skip
+_LAYER_NORM_GRU = {
+    "X": "T N I", "W": "D 3H I", "R": "D 3H H", "B": "D 6H", "gamma": "D 2 3H", "beta": "D 2 3H",
+    "sequence_lens": "N", "initial_h": "D N H",
+}  # fmt: skip
 _BOTH = {"direction": "bidirectional"}
 
 OPERATORS = {
@@ -116,6 +126,10 @@ OPERATORS = {
     "rnn": Operator(functional.rnn, functional._RNN, _RNN, {"clip": 1.5}),
     "rnn-both": Operator(
         functional.rnn, functional._RNN, _RNN, _BOTH | {"activations": ["Softplus", "Elu"]}, sizes={"D": 2}
+    ),
+    "layer_norm_lstm": Operator(functional.layer_norm_lstm, functional._LAYER_NORM_LSTM, _LAYER_NORM_LSTM),
+    "layer_norm_gru": Operator(
+        functional.layer_norm_gru, functional._LAYER_NORM_GRU, _LAYER_NORM_GRU, _BOTH, sizes={"D": 2}
     ),
     "lstm_cell": Operator(
         functional.lstm_cell, functional._LSTM_CELL, _LSTM_CELL, {"activations": ["Sigmoid", "Tanh", "Elu"]}

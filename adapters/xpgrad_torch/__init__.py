@@ -34,6 +34,7 @@ from xpgrad_torch.convolution import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from xpgrad_torch.layer_norm import LayerNormGRU, LayerNormLSTM
 from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from xpgrad_torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from xpgrad_torch.swap import swap, swap_report, unswap
@@ -58,6 +59,8 @@ __all__ = [
     "Hardtanh",
     "LSTM",
     "LSTMCell",
+    "LayerNormGRU",
+    "LayerNormLSTM",
     "LeakyReLU",
     "LogSigmoid",
     "LogSoftmax",

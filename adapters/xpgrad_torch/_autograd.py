@@ -11,6 +11,7 @@ import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import Kernel, autocasts
+from xpgrad_torch._opacus import KernelSamples, collecting
 from xpgrad_torch._private import (
     add_older_batch,
     are_transforms_active,
@@ -48,6 +49,7 @@ class _XpgradKernel(torch.autograd.Function):
         ctx.mark_non_differentiable(*output[len(kernel.cotangents) :])
         ctx.set_materialize_grads(False)
         ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, attributes, asked, again
+        ctx.samples = _samples_of(kernel, by_name)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
@@ -75,6 +77,9 @@ class _XpgradKernel(torch.autograd.Function):
             )
             arrays += kernel.saved_of(outputs)
         arrays += cotangents[: len(kernel.cotangents)]
+        if ctx.samples is not None and ctx.samples.is_wanted:
+            found = ctx.samples.gradients(kernel, arrays, wrt, ctx.attributes | ctx.asked)
+            return [found.get(name) for name in kernel.operands]
         if any(c is not None and is_of_older_vmap(c) for c in cotangents):
             grads = map_older_batch(kernel, arrays, wrt, ctx.attributes, ctx.asked)
         elif followed:
@@ -122,12 +127,14 @@ class _StackedKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         kernel, layout, *flat, attributes, asked, again = args
-        outputs = tuple(kernel.forward(*joined(_grouped(layout, flat)), **attributes))
+        operands = _grouped(layout, flat)
+        outputs = tuple(kernel.forward(*joined(operands), **attributes))
         ctx.save_for_backward(*flat, *([] if again else kernel.saved_of(outputs)))
         ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
         ctx.set_materialize_grads(False)
         ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, attributes, asked, again
         ctx.layout, ctx.count = layout, len(flat)
+        ctx.samples = _samples_of(kernel, dict(zip(kernel.operands, operands, strict=True)))
         return outputs
 
     @staticmethod
@@ -145,6 +152,12 @@ class _StackedKernel(torch.autograd.Function):
         for operand, grad in zip(operands, grads, strict=True):
             flat += operand.parts(grad) if type(operand) is Stacked else (grad,)
         return None, None, *flat, None, None, None
+
+
+def _samples_of(kernel: Kernel, operands: Mapping[str, Any]) -> KernelSamples | None:
+    """Return what the backward is to find out about samples, where the module that runs was asked to."""
+    samples = collecting.get()
+    return None if samples is None else samples.of_kernel(operands)
 
 
 def _grouped(layout: Sequence[tuple[int, int]], flat: Sequence[Any]) -> list[Any]:

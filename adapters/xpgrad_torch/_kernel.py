@@ -57,12 +57,18 @@ class Kernel:
         Operands without a gradient.
     ordered : bool
         Whether the gates of weights may stand in another order than ONNX's, by one more attribute.
+    planned : bool
+        Whether later calls of a known form run from their program, as those of ordered kernels do.
     products : bool
         Whether the kernel can keep its products for the gradient, as one more output.
     images : bool
         Whether X, W and Y are images or weights over them, whose channels may be last in memory.
     operator : str, optional
         The name among PyTorch's operators, where the kernel has two descriptions; its own by default.
+    optional : collection of str
+        Operands that may be None, although they have no default.
+    gradients : tuple of str, optional
+        The operands in the order in which the gradient returns theirs, where that is another order.
     functions : tuple of callable, optional
         The kernel and its gradient, where they are none of xpgrad's own of that name.
 
@@ -82,19 +88,22 @@ class Kernel:
         replaced: Mapping[str, str] | None = None,
         constants: Collection[str] = ("sequence_lens",),
         ordered: bool = False,
+        planned: bool = False,
         products: bool = False,
         images: bool = False,
         operator: str | None = None,
+        optional: Collection[str] = (),
+        gradients: tuple[str, ...] | None = None,
         functions: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> None:
         self._functions = functions
         self.name, self.gradient_name = name, f"{name}_grad"
         parameters = [*inspect.signature(self._called(0)).parameters.values()]
-        parameters += [_GATE_ORDER] if ordered and functions is None else []
+        parameters += [_GATE_ORDER] if ordered else []
         # Memory for the result is autograd's to choose.
         arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
         self.operands = tuple(p.name for p in arrays)
-        self.required = {p.name for p in arrays if p.default is p.empty}
+        self.required = {p.name for p in arrays if p.default is p.empty and p.name not in optional}
         self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
         self.differentiable = tuple(name for name in self.operands if name not in constants)
         # What the gradient depends on: not a bias that was only added.
@@ -120,14 +129,14 @@ class Kernel:
         self.gradient_attributes = [p for p in taken.values() if p.name not in known]
         # Gradients return those of all operands that have one in their order, or that of the first alone.
         self._selects = "wrt" in taken
-        self._graded = self.differentiable if self._selects else self.operands[:1]
+        self._graded = gradients or (self.differentiable if self._selects else self.operands[:1])
         self.has_per_sample = "per_sample" in taken
         self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
         self.elementwise = shapes["X"] == "..."
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
         self._images = images
-        recurrent = (self.operands, self._arguments) if ordered else ()
+        recurrent = (self.operands, self._arguments) if ordered or planned else ()
         self._programs = [
             Programs(functools.partial(self._called, k), names) for k, names in enumerate(recurrent)
         ]
@@ -171,7 +180,7 @@ class Kernel:
         arrays: Sequence[Tensor | None],
         wrt: Sequence[str],
         attributes: Mapping[str, Any],
-        per_sample: bool = False,
+        per_sample: bool | str = False,
     ) -> tuple[Tensor, ...]:
         """Run the gradient on its arrays, and return what is asked for in the order of `wrt`.
 
@@ -185,7 +194,7 @@ class Kernel:
         if own:
             options: dict[str, Any] = {"wrt": own} if self._selects else {}
             if per_sample:
-                options["per_sample"] = True
+                options["per_sample"] = per_sample
             options = {**attributes, **options}
             if self._programs:
                 results = self._programs[1].run(arrays, options)

@@ -15,12 +15,13 @@ from xpgrad_torch._autograd import autocasts
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._memory import check_save
+from xpgrad_torch._opacus import Sampled, collecting
 from xpgrad_torch._stacked import Stacked, joined_by_name
 
 States = tuple[Tensor, ...]
 
 
-class Recurrent(nn.Module):
+class Recurrent(Sampled, nn.Module):
     """A recurrent module on one of xpgrad's kernels, with the kernel's attributes as options.
 
     `_OPTIONS` names the options. The class attributes that hold them have the values that make the module
@@ -257,6 +258,8 @@ class Layers(Recurrent, nn.RNNBase):
         states = self._split(hx, self._state_shapes(int(batch_sizes[0])), data.dtype)
         if states is not None and sorted_indices is not None:
             states = tuple(state.index_select(1, sorted_indices) for state in states)
+        if (samples := collecting.get()) is not None:
+            samples.order = unsorted_indices
         X, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
         sequences, finals = self._run_layers(X, lengths.to(X.device), states, lengths)
         if unsorted_indices is not None:
@@ -381,6 +384,10 @@ class Layers(Recurrent, nn.RNNBase):
             for operand, parts in self._operand_parts().items()
         }
 
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        layers = range(self.num_layers)
+        return [p for layer in layers for p in self._parameters_of(layer).values()]  # type: ignore[misc]
+
     def _parameter(self, name: str) -> Tensor:
         """Return a parameter, or what has taken its place; a module's own way to it is a longer one."""
         found = self._parameters.get(name)
@@ -452,6 +459,9 @@ class Cell(Recurrent, nn.RNNCellBase):
         if self.bias:
             parameters |= {"bias_ih": self.bias_ih, "bias_hh": self.bias_hh}
         return parameters
+
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        return list(self._parameters_by_name().values())  # type: ignore[arg-type]
 
     def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the parameters by ONNX's names; the gates are PyTorch's."""

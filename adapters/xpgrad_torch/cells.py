@@ -1,18 +1,17 @@
 """`xpgrad.Cell` in PyTorch: as a differentiable function of tensors, and as a layer."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import xpgrad
-from xpgrad_torch._autograd import apply, autocasts
+from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import check_save
+from xpgrad_torch._sequence_layer import SequenceLayer
 from xpgrad_torch.functional import lengths_tensor
 
 _kernels: dict[xpgrad.Cell, Kernel] = {}
@@ -39,7 +38,7 @@ def _kernel_of(cell: xpgrad.Cell) -> Kernel:
                 cell.outputs,
                 tuple(cell.cotangents.values()),
                 shapes=shapes,
-                ordered=True,
+                planned=True,
                 operator=f"cell_{cell.__name__}_{next(_number)}",
                 functions=(cell, cell.grad),
             )
@@ -131,7 +130,7 @@ def run_cell(
     return apply(kernel, ordered, {"direction": direction, "layout": layout}, again=save == "states")
 
 
-class CellLayer(nn.Module):
+class CellLayer(SequenceLayer):
     """A layer of a cell of one's own, over sequences, in one or two directions.
 
     Parameters
@@ -168,8 +167,6 @@ class CellLayer(nn.Module):
     (torch.Size([7, 2, 5]), torch.Size([1, 2, 5]))
     """
 
-    W: Tensor
-
     def __init__(
         self,
         cell: xpgrad.Cell,
@@ -182,73 +179,32 @@ class CellLayer(nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
         _kernel_of(cell)
-        for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"CellLayer: {name} is {size!r}, expected an integer from 1 on")
+        self._check_sizes(input_size=input_size, hidden_size=hidden_size)
         if save not in ("all", "states"):
             raise ValueError(f"CellLayer: save is {save!r}, expected 'all' or 'states'")
-        self.cell, self.input_size, self.hidden_size = cell, input_size, hidden_size
-        self.bidirectional, self.batch_first, self.save = bidirectional, batch_first, save
-        D = 2 if bidirectional else 1
-        tails = {"W": (input_size,), "R": (hidden_size,), "v": ()}
-        for kind, names in cell.blocks.items():
-            if names:
-                rows = torch.empty((D, len(names) * hidden_size, *tails[kind]), device=device, dtype=dtype)
-                self.register_parameter(kind, nn.Parameter(rows))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the parameters."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        tails: dict[str, tuple[int, ...]] = {"W": (input_size,), "R": (hidden_size,), "v": ()}
+        super().__init__(
+            input_size,
+            hidden_size,
+            {kind: (len(names) * hidden_size, *tails[kind]) for kind, names in cell.blocks.items() if names},
+            bidirectional=bidirectional,
+            batch_first=batch_first,
+            save=save,
+            device=device,
+            dtype=dtype,
+        )
+        self.cell = cell
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""
-        extra = ", bidirectional=True" if self.bidirectional else ""
-        extra += ", batch_first=True" if self.batch_first else ""
-        return f"{self.cell}, {self.input_size}, {self.hidden_size}{extra}"
+        return f"{self.cell}, {super().extra_repr()}"
 
-    def forward(
-        self,
-        input: Tensor,  # noqa: A002, PyTorch's name for it
-        hx: Tensor | Sequence[Tensor | None] | None = None,
-        lengths: Any = None,
-    ) -> tuple[Tensor, Any]:
-        """Run the layer over a batch of sequences.
-
-        Parameters
-        ----------
-        input : Tensor
-            (T, N, I), or (N, T, I) where `batch_first`.
-        hx : Tensor or sequence of Tensor, optional
-            Initial values (D, N, H) of the states that the step reads, of several a sequence; default zeros.
-        lengths : Tensor or sequence of int, optional
-            Length of each sequence, (N,).
-
-        Returns
-        -------
-        output : Tensor
-            The first state over time, (T, N, D·H) or (N, T, D·H).
-        finals : Tensor or tuple of Tensor
-            The states at the sequences' ends (D, N, H), of one state alone it.
-        """
-        if not isinstance(input, Tensor) or input.dim() != 3:
-            got = f"{input.dim()} dimensions" if isinstance(input, Tensor) else type(input).__name__
-            raise ValueError(f"CellLayer: input has {got}, expected a tensor of 3: time, batch, features")
-        X = input.transpose(0, 1) if self.batch_first else input
-        initial = [hx] if isinstance(hx, Tensor) else hx
-        W = self.W
-        if autocasts(X):
-            X = X.to(W.dtype)
-            initial = None if initial is None else [s if s is None else s.to(W.dtype) for s in initial]
+    def _run(
+        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs = run_cell(
-            self.cell, X, W, getattr(self, "R", None), getattr(self, "v", None), lengths, initial,
-            direction="bidirectional" if self.bidirectional else "forward", save=self.save,
+            self.cell, X, self.W, getattr(self, "R", None), getattr(self, "v", None), lengths, initial,
+            direction="bidirectional" if self.bidirectional else "forward", save=str(self.save),
         )  # fmt: skip
-        output, finals = outputs[0].transpose(1, 2).flatten(2), outputs[len(self.cell.states) :]
-        if self.batch_first:
-            output = output.transpose(0, 1)
-        return output, finals if len(finals) > 1 else finals[0]
+        return outputs[0], outputs[len(self.cell.states) :]

@@ -10,6 +10,7 @@ from xpgrad._axes import AXES
 from xpgrad_torch._autograd import Kernel, apply, autocasts
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
+from xpgrad_torch._opacus import Sampled
 from xpgrad_torch._private import ConvNd, ConvTransposeNd
 
 __all__ = [
@@ -555,7 +556,7 @@ def conv_transpose3d(
 # --------------------------------------------------------------------------------------------- modules
 
 
-class _Convolution(ConvNd):
+class _Convolution(Sampled, ConvNd):
     """A convolution module of PyTorch's, on xpgrad's kernel."""
 
     _FUNCTION: ClassVar[Any]
@@ -563,6 +564,9 @@ class _Convolution(ConvNd):
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
         def __call__(self, input: Tensor) -> Tensor: ...  # noqa: A002
+
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        return [p for p in (self.weight, self.bias) if p is not None]
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
         # `forward` of PyTorch's module calls this, with its parameters.
@@ -573,7 +577,7 @@ class _Convolution(ConvNd):
         return type(self)._FUNCTION(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
-class _TransposedConvolution(ConvTransposeNd):
+class _TransposedConvolution(Sampled, ConvTransposeNd):
     """A transposed convolution module of PyTorch's, on xpgrad's kernel."""
 
     _FUNCTION: ClassVar[Any]
@@ -581,6 +585,9 @@ class _TransposedConvolution(ConvTransposeNd):
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
         def __call__(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor: ...  # noqa: A002
+
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        return [p for p in (self.weight, self.bias) if p is not None]
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # noqa: A002
         """Run the module.

@@ -71,6 +71,8 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "layer_norm_gru",
+    "layer_norm_lstm",
     "leaky_relu",
     "log_softmax",
     "logsigmoid",
@@ -151,6 +153,31 @@ _RNN_CELL = registered(
         ("grad_H",),
         shapes=AXES["rnn_cell"],
         ordered=True,
+    )
+)
+_LAYER_NORM_LSTM = registered(
+    Kernel(
+        "layer_norm_lstm",
+        xpgrad.LayerNormLSTMForward._fields,
+        ("grad_H_all", "grad_H_t", "grad_C_t", "grad_C_all"),
+        shapes=AXES["layer_norm_lstm"],
+        planned=True,
+        optional=("B",),
+        gradients=(
+            *("X", "W", "R", "B", "initial_h", "initial_c"),
+            *("gamma", "beta", "gamma_c", "beta_c"),
+        ),
+    )
+)
+_LAYER_NORM_GRU = registered(
+    Kernel(
+        "layer_norm_gru",
+        xpgrad.LayerNormGRUForward._fields,
+        ("grad_H_all", "grad_H_t"),
+        shapes=AXES["layer_norm_gru"],
+        planned=True,
+        optional=("B",),
+        gradients=("X", "W", "R", "B", "initial_h", "gamma", "beta"),
     )
 )
 _RECURRENT = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
@@ -460,6 +487,184 @@ def rnn(
     lengths = lengths_tensor("rnn", "sequence_lens", sequence_lens)
     H_all, H_t = apply_sequence(_RNN, (X, W, R, B, lengths, initial_h), attributes, save)
     return H_all, H_t
+
+
+def layer_norm_lstm(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    gamma_c: Tensor,
+    beta_c: Tensor,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    *,
+    epsilon: float = 1e-5,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The LSTM with layer normalization as a differentiable function of PyTorch tensors.
+
+    What it computes, and what each attribute does, is described in `xpgrad.layer_norm_lstm`; the gradient is
+    `xpgrad.layer_norm_lstm_grad`. As with `lstm`, only what requires a gradient is computed, and the gradient
+    is itself differentiable.
+
+    Parameters
+    ----------
+    X : Tensor
+        Input, (T, N, I).
+    W, R : Tensor
+        Input weights (D, 4H, I) and recurrence weights (D, 4H, H), gates in the order i o f c.
+    B : Tensor or None
+        Biases, (D, 8H): the input's, then the recurrence's.
+    gamma, beta : Tensor
+        Scales and shifts of the input's and of the recurrent product, (D, 2, 4H).
+    gamma_c, beta_c : Tensor
+        Those of the cell state, (D, H).
+    sequence_lens : Tensor, other integer array or sequence of int, optional
+        Length of each sequence, (N,), integers from 0 to T.
+    initial_h, initial_c : Tensor, optional
+        Initial states, (D, N, H); zero where left out.
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+        The attributes of `xpgrad.layer_norm_lstm`.
+    save : "all", "states" or int
+        As in `lstm`; ``"all"`` is 16H + 3 numbers a step and sequence.
+
+    Returns
+    -------
+    H_all, H_t, C_t, C_all : Tensor
+        The hidden states (T, D, N, H), the states at each sequence's end (D, N, H), the cell states
+        (T, D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no tensor, or the operands differ in dtype or device.
+    ValueError
+        Where a shape or an attribute breaks the operator's rules.
+
+    Notes
+    -----
+    Source: Ba, Kiros, Hinton, "Layer normalization" (2016).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import layer_norm_lstm
+    >>> X, W, R = torch.randn(7, 2, 3), torch.randn(1, 20, 3), torch.randn(1, 20, 5)
+    >>> gamma, beta = torch.ones(1, 2, 20, requires_grad=True), torch.zeros(1, 2, 20)
+    >>> H_all, H_t, C_t, C_all = layer_norm_lstm(
+    ...     X, W, R, None, gamma, beta, torch.ones(1, 5), torch.zeros(1, 5)
+    ... )
+    >>> H_all.sum().backward()
+    >>> gamma.grad.shape
+    torch.Size([1, 2, 20])
+    """
+    attributes = {
+        "epsilon": epsilon,
+        "direction": direction,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "layout": layout,
+    }
+    lengths = lengths_tensor("layer_norm_lstm", "sequence_lens", sequence_lens)
+    operands = (X, W, R, B, gamma, beta, gamma_c, beta_c, lengths, initial_h, initial_c)
+    return apply_sequence(_LAYER_NORM_LSTM, operands, attributes, save)  # type: ignore[return-value]
+
+
+def layer_norm_gru(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    epsilon: float = 1e-5,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor]:
+    """The GRU with layer normalization as a differentiable function of PyTorch tensors.
+
+    What it computes, and what each attribute does, is described in `xpgrad.layer_norm_gru`; the gradient is
+    `xpgrad.layer_norm_gru_grad`. As with `lstm`, only what requires a gradient is computed, and the gradient
+    is itself differentiable.
+
+    Parameters
+    ----------
+    X : Tensor
+        Input, (T, N, I).
+    W, R : Tensor
+        Input weights (D, 3H, I) and recurrence weights (D, 3H, H), gates in the order z r h.
+    B : Tensor or None
+        Biases, (D, 6H): the input's, then the recurrence's.
+    gamma, beta : Tensor
+        Scales and shifts of the input's and of the recurrent product, (D, 2, 3H).
+    sequence_lens : Tensor, other integer array or sequence of int, optional
+        Length of each sequence, (N,), integers from 0 to T.
+    initial_h : Tensor, optional
+        Initial state, (D, N, H); zero where left out.
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+        The attributes of `xpgrad.layer_norm_gru`.
+    save : "all", "states" or int
+        As in `lstm`; ``"all"`` is 10H + 2 numbers a step and sequence.
+
+    Returns
+    -------
+    H_all, H_t : Tensor
+        The hidden states (T, D, N, H), and the one at each sequence's end (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no tensor, or the operands differ in dtype or device.
+    ValueError
+        Where a shape or an attribute breaks the operator's rules.
+
+    Notes
+    -----
+    Source: Ba, Kiros, Hinton, "Layer normalization" (2016).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xpgrad_torch.functional import layer_norm_gru
+    >>> X, W, R = torch.randn(7, 2, 3), torch.randn(1, 15, 3), torch.randn(1, 15, 5)
+    >>> gamma, beta = torch.ones(1, 2, 15, requires_grad=True), torch.zeros(1, 2, 15)
+    >>> H_all, H_t = layer_norm_gru(X, W, R, None, gamma, beta)
+    >>> H_all.sum().backward()
+    >>> gamma.grad.shape
+    torch.Size([1, 2, 15])
+    """
+    attributes = {
+        "epsilon": epsilon,
+        "direction": direction,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "layout": layout,
+    }
+    lengths = lengths_tensor("layer_norm_gru", "sequence_lens", sequence_lens)
+    operands = (X, W, R, B, gamma, beta, lengths, initial_h)
+    return apply_sequence(_LAYER_NORM_GRU, operands, attributes, save)  # type: ignore[return-value]
 
 
 def lstm_cell(

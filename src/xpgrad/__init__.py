@@ -66,6 +66,16 @@ from xpgrad.gru import (
     gru_cell_grad,
     gru_grad,
 )
+from xpgrad.layer_norm import (
+    LayerNormGRUForward,
+    LayerNormGRUGrads,
+    LayerNormLSTMForward,
+    LayerNormLSTMGrads,
+    layer_norm_gru,
+    layer_norm_gru_grad,
+    layer_norm_lstm,
+    layer_norm_lstm_grad,
+)
 from xpgrad.loops import GateGrads, gate_inputs, gate_inputs_grad
 from xpgrad.losses import (
     binary_cross_entropy_with_logits,
@@ -117,6 +127,10 @@ __all__ = [
     "LSTMCellGrads",
     "LSTMForward",
     "LSTMGrads",
+    "LayerNormGRUForward",
+    "LayerNormGRUGrads",
+    "LayerNormLSTMForward",
+    "LayerNormLSTMGrads",
     "PReLUGrads",
     "RNNCellForward",
     "RNNCellGrads",
@@ -149,6 +163,10 @@ __all__ = [
     "hard_swish_grad",
     "hard_tanh",
     "hard_tanh_grad",
+    "layer_norm_gru",
+    "layer_norm_gru_grad",
+    "layer_norm_lstm",
+    "layer_norm_lstm_grad",
     "leaky_relu",
     "leaky_relu_grad",
     "log_sigmoid",

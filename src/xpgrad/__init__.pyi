@@ -48,6 +48,10 @@ __all__ = [
     "LSTMCellGrads",
     "LSTMForward",
     "LSTMGrads",
+    "LayerNormGRUForward",
+    "LayerNormGRUGrads",
+    "LayerNormLSTMForward",
+    "LayerNormLSTMGrads",
     "PReLUGrads",
     "RNNCellForward",
     "RNNCellGrads",
@@ -80,6 +84,10 @@ __all__ = [
     "hard_swish_grad",
     "hard_tanh",
     "hard_tanh_grad",
+    "layer_norm_gru",
+    "layer_norm_gru_grad",
+    "layer_norm_lstm",
+    "layer_norm_lstm_grad",
     "leaky_relu",
     "leaky_relu_grad",
     "log_sigmoid",
@@ -195,6 +203,41 @@ class LSTMGrads(NamedTuple, Generic[_T]):
     dC0: _T
     dP: _T | _MaybeNone
     dS: _T | _MaybeNone
+
+class LayerNormGRUForward(NamedTuple, Generic[_T]):
+    H_all: _T
+    H_t: _T
+    saved: _T
+    means: _T
+
+class LayerNormGRUGrads(NamedTuple, Generic[_T]):
+    dX: _T
+    dW: _T
+    dR: _T
+    dB: _T
+    dH0: _T
+    dgamma: _T
+    dbeta: _T
+
+class LayerNormLSTMForward(NamedTuple, Generic[_T]):
+    H_all: _T
+    H_t: _T
+    C_t: _T
+    C_all: _T
+    saved: _T
+    means: _T
+
+class LayerNormLSTMGrads(NamedTuple, Generic[_T]):
+    dX: _T
+    dW: _T
+    dR: _T
+    dB: _T
+    dH0: _T
+    dC0: _T
+    dgamma: _T
+    dbeta: _T
+    dgamma_c: _T
+    dbeta_c: _T
 
 class PReLUGrads(NamedTuple, Generic[_T]):
     dX: _T
@@ -804,6 +847,328 @@ def hard_tanh_grad(
 def hard_tanh_grad(
     dY: _A, X: _A, *, min_val: float = -1.0, max_val: float = 1.0, out: _A | None = None
 ) -> _A: ...
+@overload
+def layer_norm_gru(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    B: NDArray[_S],
+    gamma: NDArray[_S],
+    beta: NDArray[_S],
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    *,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> LayerNormGRUForward[NDArray[_S]]: ...
+@overload
+def layer_norm_gru(
+    X: _A,
+    W: _A,
+    R: _A,
+    B: _A,
+    gamma: _A,
+    beta: _A,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    *,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> LayerNormGRUForward[_A]: ...
+@overload
+def layer_norm_gru_grad(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    gamma: NDArray[_S],
+    beta: NDArray[_S],
+    H_all: NDArray[_S],
+    saved: NDArray[_S],
+    means: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: None = None,
+) -> LayerNormGRUGrads[NDArray[_S]]: ...
+@overload
+def layer_norm_gru_grad(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    gamma: NDArray[_S],
+    beta: NDArray[_S],
+    H_all: NDArray[_S],
+    saved: NDArray[_S],
+    means: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: Iterable[str],
+) -> LayerNormGRUGrads[NDArray[_S] | _MaybeNone]: ...
+@overload
+def layer_norm_gru_grad(
+    X: _A,
+    W: _A,
+    R: _A,
+    *,
+    gamma: _A,
+    beta: _A,
+    H_all: _A,
+    saved: _A,
+    means: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: None = None,
+) -> LayerNormGRUGrads[_A]: ...
+@overload
+def layer_norm_gru_grad(
+    X: _A,
+    W: _A,
+    R: _A,
+    *,
+    gamma: _A,
+    beta: _A,
+    H_all: _A,
+    saved: _A,
+    means: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: Iterable[str],
+) -> LayerNormGRUGrads[_A | _MaybeNone]: ...
+@overload
+def layer_norm_lstm(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    B: NDArray[_S],
+    gamma: NDArray[_S],
+    beta: NDArray[_S],
+    gamma_c: NDArray[_S],
+    beta_c: NDArray[_S],
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    initial_c: NDArray[_S] | None = None,
+    *,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> LayerNormLSTMForward[NDArray[_S]]: ...
+@overload
+def layer_norm_lstm(
+    X: _A,
+    W: _A,
+    R: _A,
+    B: _A,
+    gamma: _A,
+    beta: _A,
+    gamma_c: _A,
+    beta_c: _A,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    initial_c: _A | None = None,
+    *,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> LayerNormLSTMForward[_A]: ...
+@overload
+def layer_norm_lstm_grad(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    gamma: NDArray[_S],
+    beta: NDArray[_S],
+    gamma_c: NDArray[_S],
+    beta_c: NDArray[_S],
+    H_all: NDArray[_S],
+    C_all: NDArray[_S],
+    saved: NDArray[_S],
+    means: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_C_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    grad_C_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    initial_c: NDArray[_S] | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: None = None,
+) -> LayerNormLSTMGrads[NDArray[_S]]: ...
+@overload
+def layer_norm_lstm_grad(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    gamma: NDArray[_S],
+    beta: NDArray[_S],
+    gamma_c: NDArray[_S],
+    beta_c: NDArray[_S],
+    H_all: NDArray[_S],
+    C_all: NDArray[_S],
+    saved: NDArray[_S],
+    means: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_C_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    grad_C_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    initial_c: NDArray[_S] | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: Iterable[str],
+) -> LayerNormLSTMGrads[NDArray[_S] | _MaybeNone]: ...
+@overload
+def layer_norm_lstm_grad(
+    X: _A,
+    W: _A,
+    R: _A,
+    *,
+    gamma: _A,
+    beta: _A,
+    gamma_c: _A,
+    beta_c: _A,
+    H_all: _A,
+    C_all: _A,
+    saved: _A,
+    means: _A,
+    grad_H_all: _A | None = None,
+    grad_C_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    grad_C_t: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    initial_c: _A | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: None = None,
+) -> LayerNormLSTMGrads[_A]: ...
+@overload
+def layer_norm_lstm_grad(
+    X: _A,
+    W: _A,
+    R: _A,
+    *,
+    gamma: _A,
+    beta: _A,
+    gamma_c: _A,
+    beta_c: _A,
+    H_all: _A,
+    C_all: _A,
+    saved: _A,
+    means: _A,
+    grad_H_all: _A | None = None,
+    grad_C_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    grad_C_t: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    initial_c: _A | None = None,
+    epsilon: float = 1e-05,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: Iterable[str],
+) -> LayerNormLSTMGrads[_A | _MaybeNone]: ...
 @overload
 def leaky_relu(X: NDArray[_S], *, alpha: float = 0.01, out: NDArray[_S] | None = None) -> NDArray[_S]: ...
 @overload
@@ -1621,6 +1986,30 @@ class _Lstm(Protocol):
         zoneout_c: NDArray[np.float64] | None = None,
     ) -> LSTMForward[NDArray[np.float64]]: ...
 
+class _LayerNormLstm(Protocol):
+    def __call__(
+        self,
+        X: NDArray[np.float64],
+        W: NDArray[np.float64],
+        R: NDArray[np.float64],
+        B: NDArray[np.float64],
+        gamma: NDArray[np.float64],
+        beta: NDArray[np.float64],
+        gamma_c: NDArray[np.float64],
+        beta_c: NDArray[np.float64],
+        sequence_lens: _Lengths | None = None,
+        initial_h: NDArray[np.float64] | None = None,
+        initial_c: NDArray[np.float64] | None = None,
+        *,
+        epsilon: float = 1e-05,
+        direction: str = "forward",
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        clip: float | None = None,
+        layout: int = 0,
+    ) -> LayerNormLSTMForward[NDArray[np.float64]]: ...
+
 class _Gru(Protocol):
     def __call__(
         self,
@@ -1641,6 +2030,27 @@ class _Gru(Protocol):
         recurrent_mask: NDArray[np.float64] | None = None,
         zoneout_h: NDArray[np.float64] | None = None,
     ) -> GRUForward[NDArray[np.float64]]: ...
+
+class _LayerNormGru(Protocol):
+    def __call__(
+        self,
+        X: NDArray[np.float64],
+        W: NDArray[np.float64],
+        R: NDArray[np.float64],
+        B: NDArray[np.float64],
+        gamma: NDArray[np.float64],
+        beta: NDArray[np.float64],
+        sequence_lens: _Lengths | None = None,
+        initial_h: NDArray[np.float64] | None = None,
+        *,
+        epsilon: float = 1e-05,
+        direction: str = "forward",
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        clip: float | None = None,
+        layout: int = 0,
+    ) -> LayerNormGRUForward[NDArray[np.float64]]: ...
 
 class _LstmCell(Protocol):
     def __call__(
@@ -1791,6 +2201,24 @@ def vjp(
 ) -> tuple[LSTMForward[_A], Callable[..., LSTMGrads[_A]]]: ...
 @overload
 def vjp(
+    fn: _LayerNormLstm, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[
+    LayerNormLSTMForward[NDArray[_S]], Callable[..., LayerNormLSTMGrads[NDArray[_S] | _MaybeNone]]
+]: ...
+@overload
+def vjp(
+    fn: _LayerNormLstm, X: NDArray[_S], *args: Any, **kwargs: Any
+) -> tuple[LayerNormLSTMForward[NDArray[_S]], Callable[..., LayerNormLSTMGrads[NDArray[_S]]]]: ...
+@overload
+def vjp(
+    fn: _LayerNormLstm, X: _A, *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[LayerNormLSTMForward[_A], Callable[..., LayerNormLSTMGrads[_A | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _LayerNormLstm, X: _A, *args: Any, **kwargs: Any
+) -> tuple[LayerNormLSTMForward[_A], Callable[..., LayerNormLSTMGrads[_A]]]: ...
+@overload
+def vjp(
     fn: _Gru, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
 ) -> tuple[GRUForward[NDArray[_S]], Callable[..., GRUGrads[NDArray[_S] | _MaybeNone]]]: ...
 @overload
@@ -1803,6 +2231,22 @@ def vjp(
 ) -> tuple[GRUForward[_A], Callable[..., GRUGrads[_A | _MaybeNone]]]: ...
 @overload
 def vjp(fn: _Gru, X: _A, *args: Any, **kwargs: Any) -> tuple[GRUForward[_A], Callable[..., GRUGrads[_A]]]: ...
+@overload
+def vjp(
+    fn: _LayerNormGru, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[LayerNormGRUForward[NDArray[_S]], Callable[..., LayerNormGRUGrads[NDArray[_S] | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _LayerNormGru, X: NDArray[_S], *args: Any, **kwargs: Any
+) -> tuple[LayerNormGRUForward[NDArray[_S]], Callable[..., LayerNormGRUGrads[NDArray[_S]]]]: ...
+@overload
+def vjp(
+    fn: _LayerNormGru, X: _A, *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[LayerNormGRUForward[_A], Callable[..., LayerNormGRUGrads[_A | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _LayerNormGru, X: _A, *args: Any, **kwargs: Any
+) -> tuple[LayerNormGRUForward[_A], Callable[..., LayerNormGRUGrads[_A]]]: ...
 @overload
 def vjp(
     fn: _LstmCell, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any

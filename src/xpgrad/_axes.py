@@ -48,6 +48,14 @@ AXES: Mapping[str, Mapping[str, str]] = {
     ),
     "gru": _sequence(3, {"zrh": "T D N 3H", "recurrent_mask": "D N H", "zoneout_h": "T D N H"}),
     "rnn": _sequence(1, {}),
+    "layer_norm_lstm": _sequence(
+        4,
+        {"initial_c": "D N H", "C_t": "D N H", "C_all": "T D N H", "gamma": "D 2 4H", "beta": "D 2 4H"}
+        | {"gamma_c": "D H", "beta_c": "D H", "saved": "T D N 14H", "means": "T D N 3"},
+    ),
+    "layer_norm_gru": _sequence(
+        3, {"gamma": "D 2 3H", "beta": "D 2 3H", "saved": "T D N 9H", "means": "T D N 2"}
+    ),
     "lstm_cell": _cell(4, {"P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"}),
     "gru_cell": _cell(3, {"zrh": "N 3H"}),
     "rnn_cell": _cell(1, {}),

@@ -13,6 +13,7 @@ from xpgrad import activations, losses, softmax
 from xpgrad.cells import Cell
 from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
+from xpgrad.layer_norm import layer_norm_gru, layer_norm_gru_grad, layer_norm_lstm, layer_norm_lstm_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
 from xpgrad.rnn import rnn, rnn_cell, rnn_cell_grad, rnn_grad
 
@@ -49,6 +50,16 @@ _RULES: dict[Callable, _Rule] = {
     lstm: _Rule(
         lstm_grad,
         ("H_all", "C_all", "iofc"),
+        {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
+    ),
+    layer_norm_gru: _Rule(
+        layer_norm_gru_grad,
+        ("H_all", "saved", "means"),
+        {"H_all": "grad_H_all", "H_t": "grad_H_t"},
+    ),
+    layer_norm_lstm: _Rule(
+        layer_norm_lstm_grad,
+        ("H_all", "C_all", "saved", "means"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
     ),
     rnn: _Rule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),

@@ -45,6 +45,7 @@ from ..testing import (
 from .check_activations import ACTIVATIONS
 from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
 from .check_convolution import CONVOLUTIONS
+from .check_layer_norm import LAYER_NORM
 from .check_random import run_random
 from .console import progress, table
 
@@ -201,6 +202,7 @@ def _sequence_case(
     projection: int | None = None,
     cell_states: bool = False,
     gradient: Mapping[str, Any] | None = None,
+    weights: bool = False,
     **attributes: Any,
 ) -> Case:
     """A small problem in which no two sizes are equal."""
@@ -247,7 +249,8 @@ def _sequence_case(
     sample_axes = {
         name: _sample_axis(name, attributes.get("layout", 0)) for name in ("X", *op.states, *cotangents)
     }
-    return Case(arguments, integers, attributes, cotangents, gradient or {}, sample_axes)
+    own = {"sample_weight": draw(rng, N)} if weights else {}
+    return Case(arguments, integers, attributes, cotangents, gradient or {}, sample_axes, weights=own)
 
 
 _ANY_OPTIONS: dict[str, dict[str, Any]] = {
@@ -289,6 +292,7 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "per_sample": {**_PEEPHOLES, "gradient": {"per_sample": True}},
     "per_sample, norm": {**_PEEPHOLES, "lengths": True, "gradient": {"per_sample": "norm"}},
+    "sample_weight": {**_PEEPHOLES, "lengths": True, "weights": True},
     "everything": {
         **_PEEPHOLES,
         "lengths": True,
@@ -318,6 +322,7 @@ _GRU_CHOICES: dict[str, dict[str, Any]] = {
     },
     "per_sample": {"gradient": {"per_sample": True}},
     "per_sample, norm": {"lengths": True, "gradient": {"per_sample": "norm"}},
+    "sample_weight": {"lengths": True, "weights": True},
     "everything": {
         "lengths": True,
         "direction": "bidirectional",
@@ -352,6 +357,7 @@ _RNN_OPTIONS: dict[str, dict[str, Any]] = {
     "activations, alpha < 0": {"activations": ["LeakyRelu"], "activation_alpha": [-0.2]},
     "per_sample": {"gradient": {"per_sample": True}},
     "per_sample, norm": {"lengths": True, "gradient": {"per_sample": "norm"}},
+    "sample_weight": {"lengths": True, "weights": True},
     "everything": {
         "lengths": True,
         "direction": "bidirectional",
@@ -373,6 +379,7 @@ def _run_sequence(op: Recurrence, case: Case) -> dict[str, Array]:
         **case.integers,
         **case.attributes,
         **case.gradient_attributes,
+        **case.weights,
     )
     grads = pullback(**{f"grad_{name}": cotangent for name, cotangent in case.cotangents.items()})
     return {**forward._asdict(), **_named(op, case, grads)}
@@ -387,6 +394,7 @@ def _from_reference(op: Recurrence, case: Case) -> Arrays:
     saved = {name: getattr(forward, name) for name in op.saved}
     cotangents = {f"grad_{name}": value for name, value in case.cotangents.items()}
     inputs = {**case.arguments, **case.integers, **case.attributes, **case.gradient_attributes}
+    inputs |= case.weights
     grads = op.gradient_reference(**inputs, **saved, **cotangents)
     return {**forward._asdict(), **_named(op, case, grads)}
 
@@ -419,7 +427,9 @@ def _from_torch_nn(op: Recurrence, case: Case, *, cell: bool = False) -> Arrays 
     attributes = {k: v for k, v in case.attributes.items() if k not in ("direction", "layout")}
     if set(case.arguments) != {"X", "W", "R", "B", *op.states} or attributes != op.native:
         return None
-    if case.integers or case.attributes.get("direction") == "reverse" or case.gradient_attributes:
+    if case.integers or case.attributes.get("direction") == "reverse":
+        return None
+    if case.gradient_attributes or case.weights:
         return None
     if set(case.cotangents) != set(op.outputs):
         return None
@@ -585,6 +595,7 @@ KERNELS: tuple[Kernel, ...] = (
     _cell_kernel(_LSTM, _LSTM_CELL_OPTIONS),
     _cell_kernel(_GRU, _GRU_CELL_OPTIONS),
     _cell_kernel(_RNN, _RNN_CELL_OPTIONS),
+    *LAYER_NORM,
     *ACTIVATIONS,
     *CONVOLUTIONS,
 )
@@ -655,6 +666,7 @@ def _run_in(kernel: Kernel, case: Case, backend: Backend, dtype: str) -> Mapping
         arguments=convert(case.arguments),
         integers=convert(case.integers),
         cotangents=convert(case.cotangents),
+        weights=convert(case.weights),
     )
     engine = contextlib.nullcontext() if backend.engine is None else xpgrad.use_engine(backend.engine)
     with engine:

@@ -34,6 +34,8 @@ class Case(NamedTuple):
     """Which axis of X and of each cotangent the samples have."""
     numbers: Any = None
     """What an operator's oracles know of the case besides its attributes."""
+    weights: Mapping[str, Any] = {}
+    """`sample_weight`, where the gradient takes one."""
 
 
 class Oracle(NamedTuple):
@@ -97,7 +99,8 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
     """Gradients of the batch; for per_sample the parameters' one sample at a time, or their norms."""
     cotangents = {name: np.nan_to_num(c) for name, c in case.cotangents.items()}  # only padding holds NaN
     grads = dict(pullback(cotangents))
-    if case.gradient_attributes.get("per_sample"):
+    per_sample = case.gradient_attributes.get("per_sample")
+    if per_sample or case.weights:
         samples = []
         for n in range(case.arguments["X"].shape[case.sample_axes["X"]]):
             alone = {}
@@ -107,10 +110,14 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
                 alone[name] = cotangent.copy()
                 np.moveaxis(alone[name], axis, 0)[others] = 0
             samples.append(pullback(alone))
-        for name in {"W", "R", "B", "P", "S"} & set(grads):
-            grads[name] = np.stack([sample[name] for sample in samples])
-            if case.gradient_attributes["per_sample"] == "norm":
-                grads[name] = _norms(grads[name], 2 if "R" in grads else 1)
+        vectors = {"B", "P", "gamma", "beta", "gamma_c", "beta_c"}
+        for name in ({"W", "R", "S"} | vectors) & set(grads):
+            each = np.stack([sample[name] for sample in samples])
+            if case.weights:
+                each *= case.weights["sample_weight"].reshape(-1, *(1 for _ in each.shape[1:]))
+            grads[name] = each if per_sample else each.sum(axis=0)
+            if per_sample == "norm":
+                grads[name] = _norms(each, 2 if "R" in grads else 1)
     return {f"gradient of {name}": gradient for name, gradient in grads.items()}
 
 

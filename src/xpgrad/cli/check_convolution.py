@@ -50,6 +50,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "large kernel": {"size": (9,), "kernel": (15,), "pads": 7},
     "per_sample": {"size": (4, 3), "kernel": (2, 3), "pads": 1, "gradient": {"per_sample": True}},
     "per_sample, norm": {"size": (4, 3), "kernel": (2, 3), "pads": 1, "gradient": {"per_sample": "norm"}},
+    "sample_weight": {"size": (4, 3), "kernel": (2, 3), "pads": 1, "weights": True},
     "everything": {
         "size": (7, 6),
         "kernel": (2, 3),
@@ -128,10 +129,12 @@ def _case(transposed: bool, *, seed: Any, **option: Any) -> Case:
     arguments = {"X": draw(rng, 2, channels, *size), "W": draw(rng, *ends, *kernel) / 2}
     if option.get("bias", True):
         arguments["B"] = draw(rng, outputs)
-    own = ("size", "kernel", "channels", "outputs", "bias", "gradient", "equals")
+    own = ("size", "kernel", "channels", "outputs", "bias", "gradient", "equals", "weights")
     attributes = {name: value for name, value in option.items() if name not in own}
     cotangents = {"Y": draw(rng, 2, outputs, *n.output)}
-    return Case(arguments, {}, attributes, cotangents, option.get("gradient", {}), {"X": 0, "Y": 0}, n)
+    weights = {"sample_weight": draw(rng, 2)} if option.get("weights") else {}
+    axes = {"X": 0, "Y": 0}
+    return Case(arguments, {}, attributes, cotangents, option.get("gradient", {}), axes, n, weights)
 
 
 # ------------------------------------------------------------------------- the kernels, and the oracles
@@ -139,7 +142,11 @@ def _case(transposed: bool, *, seed: Any, **option: Any) -> Case:
 
 def _run(kernel: str, case: Case) -> dict[str, Array]:
     Y, pullback = xpgrad.vjp(
-        getattr(xpgrad, kernel), **case.arguments, **case.attributes, **case.gradient_attributes
+        getattr(xpgrad, kernel),
+        **case.arguments,
+        **case.attributes,
+        **case.gradient_attributes,
+        **case.weights,
     )
     grads = pullback(case.cotangents["Y"])
     return {"Y": Y, **{f"gradient of {name}": getattr(grads, f"d{name}") for name in case.arguments}}

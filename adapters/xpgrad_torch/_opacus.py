@@ -1,0 +1,256 @@
+"""Private training by Opacus: each sample's gradients of a module's parameters, or their norms.
+
+Opacus hangs two hooks on every module with parameters. They see the first input, the first output and its
+cotangent, which is not enough for a recurrent module: final states have cotangents too, and lengths are no
+input of theirs. So our modules keep these hooks away and do what they do, where all that is needed is at
+hand: in the backward of the kernel.
+
+- While such a module runs, `collecting` holds a `Samples`. Each kernel that it calls takes a note of it, of
+  the parameters among its operands, and counts their uses as Opacus does.
+- In the backward the kernel's gradient is asked for each sample's gradients, or for their norms alone where
+  Opacus wants no more ("ghost clipping"): then nothing of the size of N times the parameters is ever there.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from xpgrad_torch._stacked import Stacked
+
+if TYPE_CHECKING:
+    from xpgrad_torch._kernel import Kernel
+
+collecting: ContextVar[Samples | None] = ContextVar("xpgrad_samples", default=None)
+"""What the module that runs now wants of its kernels; None where nobody asked for samples."""
+
+
+def _owner(hook: Any) -> Any:
+    """Return the hooks of Opacus that a hook belongs to; None for any other hook."""
+    base = sys.modules.get("opacus.grad_sample.gsm_base")
+    function = hook.func if isinstance(hook, functools.partial) else hook
+    owner = getattr(function, "__self__", None)
+    return owner if base is not None and isinstance(owner, base.AbstractGradSampleHooks) else None
+
+
+class Sampled:
+    """A module whose parameters are operands of kernels, all of them; it stands before `nn.Module`."""
+
+    def register_forward_hook(self, hook: Any, **options: Any) -> Any:
+        """Register a hook; that of Opacus becomes our own way to samples' gradients."""
+        owner = _owner(hook)
+        if owner is None or not self._is_served(owner):
+            return super().register_forward_hook(hook, **options)  # type: ignore[misc]
+        return _Watch(self, owner)
+
+    def register_full_backward_hook(self, hook: Any, *args: Any, **options: Any) -> Any:
+        """Register a hook; that of Opacus has nothing left to do."""
+        owner = _owner(hook)
+        if owner is None or not self._is_served(owner):
+            return super().register_full_backward_hook(hook, *args, **options)  # type: ignore[misc]
+        return RemovableHandle(OrderedDict())
+
+    def _is_served(self, owner: Any) -> bool:
+        """Tell whether kernels take all parameters: a subclass may have added others."""
+        own = {id(p) for p in self._kernel_parameters()}
+        return not owner.force_functorch and all(id(p) in own for p in self.parameters())  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that are operands of kernels."""
+
+
+class _Watch(RemovableHandle):
+    """What stands around each call of a module under Opacus."""
+
+    def __init__(self, module: Any, owner: Any) -> None:
+        super().__init__(OrderedDict())
+        self._owner, self._tokens = owner, list[Any]()
+        self._handles = [
+            nn.Module.register_forward_pre_hook(module, self._begin),
+            nn.Module.register_forward_hook(module, self._end, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _begin(self, module: nn.Module, inputs: Any) -> None:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        wanted = trained and module.training and torch.is_grad_enabled() and self._owner.hooks_enabled
+        samples = Samples(type(module).__name__, self._owner, trained) if wanted else None
+        self._tokens.append(collecting.set(samples))
+
+    def _end(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        samples = collecting.get()
+        collecting.reset(self._tokens.pop())
+        if samples is not None and output is not None:
+            samples.check()
+
+
+class Samples:
+    """What one call of a module is to find out about its samples.
+
+    Parameters
+    ----------
+    name : str
+        The module's, for messages.
+    owner : object
+        Opacus' hooks.
+    parameters : list of Parameter
+        Those that are trained.
+
+    Attributes
+    ----------
+    order : Tensor or None
+        Where each of the caller's samples is among the kernels', if that is another order.
+    """
+
+    def __init__(self, name: str, owner: Any, parameters: Sequence[nn.Parameter]) -> None:
+        self._name, self._owner = name, owner
+        self._trained = {id(p): p for p in parameters}
+        self._seen: set[int] = set()
+        self.order: Tensor | None = None
+
+    def of_kernel(self, operands: Mapping[str, Any]) -> KernelSamples | None:
+        """Take a note of a kernel's operands; None where none is trained."""
+        found: dict[str, tuple[Sequence[Any], int]] = {}
+        for name, operand in operands.items():
+            parts, directions = (
+                (operand.parameters, operand.directions) if type(operand) is Stacked else ((operand,), -1)
+            )
+            if any(id(part) in self._trained for part in parts):
+                found[name] = parts, directions
+        if not found:
+            return None
+        trained = [p for parts, _ in found.values() for p in parts if id(p) in self._trained]
+        self._seen |= {id(p) for p in trained}
+        for parameter in trained:
+            parameter._forward_counter += 1
+        return KernelSamples(self._owner, found, self)
+
+    def check(self) -> None:
+        """Raise RuntimeError where a trained parameter came to no kernel as it is."""
+        missing = [p for k, p in self._trained.items() if k not in self._seen]
+        if missing:
+            raise RuntimeError(
+                f"{self._name}: {len(missing)} of {len(self._trained)} parameters, the first of shape "
+                f"{tuple(missing[0].shape)}, came to no kernel as they are, expected all: under autocast, a "
+                "compiler or with save=k there are no gradients of samples for Opacus"
+            )
+
+
+class KernelSamples:
+    """One kernel's call.
+
+    Parameters
+    ----------
+    owner : object
+        Opacus' hooks.
+    operands : mapping of str to (parameters, directions)
+        The operands that consist of parameters, as `Stacked` has them; -1 directions for one that is a
+        parameter itself.
+    samples : Samples
+        The module's call.
+    """
+
+    def __init__(
+        self, owner: Any, operands: Mapping[str, tuple[Sequence[Any], int]], samples: Samples
+    ) -> None:
+        self._owner, self._operands, self._samples = owner, operands, samples
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether Opacus still asks: not in the second pass of ghost clipping."""
+        return bool(self._owner.hooks_enabled)
+
+    def gradients(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[Tensor | None],
+        wrt: Sequence[str],
+        attributes: Mapping[str, Any],
+    ) -> dict[str, Tensor | None]:
+        """Return the gradients of the operands by name, and leave each sample's of parameters with these."""
+        with_norms = hasattr(self._owner, "use_ghost_clipping")
+        own = [name for name in wrt if name in self._operands]
+        parameters = [p for name in own for p in self._operands[name][0] if p.requires_grad]
+        several = any(p._forward_counter > 1 or hasattr(p, "_current_grad_sample") for p in parameters)
+        norms_alone = with_norms and self._owner.use_ghost_clipping and not several
+        found = kernel.gradient(arrays, wrt, attributes, "norm" if norms_alone else True)
+        grads: dict[str, Tensor | None] = dict(zip(wrt, found, strict=True))
+        for name in own:
+            parts, directions = self._operands[name]
+            each: Any = grads[name]
+            # the second pass of ghost clipping brings the gradient
+            grads[name] = None if with_norms else each.sum(0)
+            each = self._scaled(each)
+            pieces = _norms(each, len(parts), directions) if norms_alone else _parts(each, parts, directions)
+            for parameter, piece in zip(parts, pieces, strict=True):
+                if parameter.requires_grad and norms_alone:
+                    parameter._norm_sample = piece
+                    parameter._forward_counter -= 1
+                elif parameter.requires_grad:
+                    self._leave(parameter, piece, with_norms)
+        return grads
+
+    def _scaled(self, each: Tensor) -> Tensor:
+        """Samples' gradients, in the order of the caller's samples, of the sum of their losses."""
+        if self._samples.order is not None:
+            each = each.index_select(0, self._samples.order)
+        return each * each.shape[0] if self._owner.loss_reduction == "mean" else each
+
+    def _leave(self, parameter: Any, each: Tensor, with_norms: bool) -> None:
+        """Do with a parameter's gradients what Opacus' hook does."""
+        from opacus.grad_sample.grad_sample_module import (
+            create_or_accumulate_grad_sample,
+            promote_current_grad_sample,
+        )
+        from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import create_norm_sample
+
+        count = each.shape[0]
+        create_or_accumulate_grad_sample(param=parameter, grad_sample=each, max_batch_len=count)
+        parameter._forward_counter -= 1
+        if parameter._forward_counter:
+            return
+        promote_current_grad_sample(parameter)
+        if with_norms:
+            create_norm_sample(param=parameter, grad_sample=parameter.grad_sample, max_batch_len=count)
+            parameter.grad_sample = None
+        elif not self._owner.grad_accumulation_allowed and isinstance(parameter.grad_sample, list):
+            raise ValueError(
+                "Poisson sampling does not go with gradients of several batches: expected optimizer.step() "
+                "after each backward, or Opacus' BatchMemoryManager"
+            )
+
+
+def _parts(each: Tensor, parts: Sequence[Tensor], directions: int) -> Sequence[Tensor]:
+    """Return each parameter's part of an operand's gradients, samples first."""
+    if directions < 0:
+        return (each,)
+    flat = each.flatten(1, 2) if directions else each
+    return (flat,) if len(parts) == 1 else flat.split([part.shape[0] for part in parts], 1)
+
+
+def _norms(each: Tensor, count: int, directions: int) -> Sequence[Tensor]:
+    """Return each parameter's norms from an operand's, (N, D) or (N,).
+
+    Parameters that are one operand of a direction, a layer's two biases, have its norm in equal parts: what
+    Opacus takes is the norm of all together.
+    """
+    if each.dim() == 1:
+        each = each.unsqueeze(1)
+    if directions < 0:
+        return (each.norm(dim=1),)
+    joined = count // each.shape[1]
+    return [column / joined**0.5 for column in each.unbind(1) for _ in range(joined)]

@@ -1,0 +1,133 @@
+"""One layer over sequences whose parameters are an operator's own: a user's cell, layer normalization."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xpgrad_torch._autograd import autocasts
+from xpgrad_torch._memory import check_save
+from xpgrad_torch._opacus import Sampled
+
+
+class SequenceLayer(Sampled, nn.Module):
+    """A layer in one or two directions, with parameters named and shaped as the operator has them.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+        I and H.
+    shapes : mapping of str to tuple of int
+        The parameters without the axis of directions, in the order in which they are drawn.
+    bidirectional : bool
+        Whether a second set of parameters runs from the sequences' ends.
+    batch_first : bool
+        Whether input and output are (N, T, ...).
+    save : "all", "states" or int
+        As of the operator's function.
+    device, dtype
+        Of the parameters.
+    """
+
+    W: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        bidirectional: bool,
+        batch_first: bool,
+        save: str | int,
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        check_save(type(self).__name__, save)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.bidirectional, self.batch_first, self.save = bidirectional, batch_first, save
+        D, self._own = (2 if bidirectional else 1), tuple(shapes)
+        for name, shape in shapes.items():
+            parameter = nn.Parameter(torch.empty((D, *shape), device=device, dtype=dtype))
+            self.register_parameter(name, parameter)
+        self.reset_parameters()
+
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        return [getattr(self, name) for name in self._own if getattr(self, name) is not None]
+
+    @classmethod
+    def _check_sizes(cls, **sizes: Any) -> None:
+        for name, size in sizes.items():
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{cls.__name__}: {name} is {size!r}, expected an integer from 1 on")
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters, uniform between -1/sqrt(H) and 1/sqrt(H) as those of `torch.nn.LSTM`."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def extra_repr(self) -> str:
+        """Return the constructor's arguments."""
+        extra = ", bidirectional=True" if self.bidirectional else ""
+        extra += ", batch_first=True" if self.batch_first else ""
+        return f"{self.input_size}, {self.hidden_size}{extra}"
+
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002, PyTorch's name for it
+        hx: Tensor | Sequence[Tensor | None] | None = None,
+        lengths: Any = None,
+    ) -> tuple[Tensor, Any]:
+        """Run the layer over a batch of sequences.
+
+        Parameters
+        ----------
+        input : Tensor
+            (T, N, I), (N, T, I) where `batch_first`, or (T, I) for a single sequence.
+        hx : Tensor or sequence of Tensor, optional
+            Initial values (D, N, H) of the states that the step reads, of several a sequence; without N for a
+            single sequence; default zeros.
+        lengths : Tensor or sequence of int, optional
+            Length of each sequence, (N,).
+
+        Returns
+        -------
+        output : Tensor
+            The first state over time, (T, N, D·H), (N, T, D·H) or (T, D·H).
+        finals : Tensor or tuple of Tensor
+            The states at the sequences' ends, (D, N, H) or (D, H), of one state alone it.
+        """
+        name = type(self).__name__
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}: input is {type(input).__name__}, expected torch.Tensor")
+        if input.dim() not in (2, 3):
+            raise ValueError(
+                f"{name}: input has {input.dim()} dimensions, expected 2 (one sequence) or 3 (a batch of "
+                "them)"
+            )
+        single = input.dim() == 2
+        X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
+        given = [hx] if isinstance(hx, Tensor) else hx
+        initial = None if given is None else [s if s is None or not single else s.unsqueeze(1) for s in given]
+        if autocasts(X):
+            dtype = self.W.dtype
+            X = X.to(dtype)
+            initial = None if initial is None else [s if s is None else s.to(dtype) for s in initial]
+        sequence, finals = self._run(X, initial, lengths)
+        output = sequence.transpose(1, 2).flatten(2)
+        if single:
+            output, finals = output.squeeze(1), tuple(state.squeeze(1) for state in finals)
+        elif self.batch_first:
+            output = output.transpose(0, 1)
+        return output, finals if len(finals) > 1 else finals[0]
+
+    @abstractmethod
+    def _run(
+        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the first state over time (T, D, N, H), and all states at the ends."""

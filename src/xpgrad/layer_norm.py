@@ -1,0 +1,828 @@
+r"""Recurrent networks with layer normalization: `layer_norm_lstm`, `layer_norm_gru`, and their gradients.
+
+One step of the LSTM, gates i o f c, with LN(z; g, s) = g (z - mean(z)) / sqrt(variance(z) + epsilon) + s over
+all gates of a product together, and the biased variance::
+
+    z = LN(W x; gamma_0, beta_0) + LN(R h'; gamma_1, beta_1) + b
+    c = f(z_f) c' + f(z_i) g(z_c)
+    h = f(z_o) h(LN(c; gamma_c, beta_c))
+
+and of the GRU, gates z r h::
+
+    a = LN(W x; gamma_0, beta_0) + w        p = LN(R h'; gamma_1, beta_1) + u
+    z = f(a_z + p_z)        r = f(a_r + p_r)        n = g(a_n + r p_n)
+    h = (1 - z) n + z h'
+
+Both are cells (`xpgrad.Cell`): the step stands here, its pullback is reverse mode over it, and the loops are
+those of all recurrent operators. What is added to the same values, biases and shifts, is one vector of the
+cell. The gates' slopes come from the saved gates; `clip`, and activations whose output does not tell the
+slope, make the pre-activations anew of the saved normalized products.
+
+References
+----------
+Ba, Kiros, Hinton, "Layer normalization" (2016).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xpgrad._activation_formulas import clip_pullback, clip_value
+from xpgrad._arguments import check_choice, check_number, check_shape, check_wrt
+from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
+from xpgrad._per_sample import PER_SAMPLE
+from xpgrad._recurrent import ActivationChoice, Direction, planned_call
+from xpgrad.cells import Cell, layer_norm, with_pullback
+from xpgrad.engine import Recorder
+
+
+class LayerNormLSTMForward(NamedTuple):
+    """What `layer_norm_lstm` returns; the last three are what `layer_norm_lstm_grad` needs beside H_all.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t, C_t : array, shape (D, N, H)
+        The states at each sequence's end.
+    C_all : array, shape (T, D, N, H)
+        Every step's cell state.
+    saved : array, shape (T, D, N, 14H)
+        Normalized products, gates, normalized cell state and its tanh.
+    means : array, shape (T, D, N, 3)
+        The variances, of the products over all gates times 4.
+    """
+
+    H_all: Any
+    H_t: Any
+    C_t: Any
+    C_all: Any
+    saved: Any
+    means: Any
+
+
+class LayerNormLSTMGrads(NamedTuple):
+    """What `layer_norm_lstm_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        0 past a sequence's end.
+    dW, dR, dB : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H)
+        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
+        So are the last four.
+    dH0, dC0 : array, shape (D, N, H)
+        Of the initial states.
+    dgamma, dbeta : array, shape (D, 2, 4H)
+        Of the scales and shifts of both products.
+    dgamma_c, dbeta_c : array, shape (D, H)
+        Of those of the cell state.
+    """
+
+    dX: Any
+    dW: Any
+    dR: Any
+    dB: Any
+    dH0: Any
+    dC0: Any
+    dgamma: Any
+    dbeta: Any
+    dgamma_c: Any
+    dbeta_c: Any
+
+
+class LayerNormGRUForward(NamedTuple):
+    """What `layer_norm_gru` returns; the last two are what `layer_norm_gru_grad` needs beside H_all.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t : array, shape (D, N, H)
+        The state at each sequence's end.
+    saved : array, shape (T, D, N, 9H)
+        Normalized products and gates.
+    means : array, shape (T, D, N, 2)
+        The variances of the products, times 3.
+    """
+
+    H_all: Any
+    H_t: Any
+    saved: Any
+    means: Any
+
+
+class LayerNormGRUGrads(NamedTuple):
+    """What `layer_norm_gru_grad` returns: a gradient each, None where it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        0 past a sequence's end.
+    dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
+        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
+        So are the last two.
+    dH0 : array, shape (D, N, H)
+        Of the initial state.
+    dgamma, dbeta : array, shape (D, 2, 3H)
+        Of the scales and shifts of both products.
+    """
+
+    dX: Any
+    dW: Any
+    dR: Any
+    dB: Any
+    dH0: Any
+    dgamma: Any
+    dbeta: Any
+
+
+# --- the steps ---------------------------------------------------------------------------------------
+
+
+def _gate(choice: ActivationChoice, clip: float | None) -> Callable[[Any, Any], Any]:
+    """An activation behind `clip`. Its pullback takes the input where the output does not tell the slope."""
+    value, by_output, numbers = choice.activation.value, choice.activation.pullback, choice[1:]
+    needs_input = choice.activation.needs_input(choice.alpha)
+
+    def pullback(xp: Any, d: Any, z: Any, y: Any) -> Any:
+        x = clip_value(xp, z, clip) if needs_input else y
+        return clip_pullback(xp, by_output(xp, d, x, y, *numbers), z, clip)  # type: ignore[misc]
+
+    @with_pullback(pullback)
+    def gate(xp: Any, z: Any) -> Any:
+        return value(xp, clip_value(xp, z, clip), *numbers)
+
+    return gate
+
+
+def _scaled(vector: Any, side: str, names: str, products: Sequence[Any]) -> list[Any]:
+    """Each block times its scale."""
+    return [getattr(vector, f"{side}{name}") * z for name, z in zip(names, products, strict=True)]
+
+
+_LSTM_GATES, _GRU_GATES = "iofc", "zrn"
+
+
+def _vectors(names: str) -> list[str]:
+    """Scales of the input's product, of the recurrent one, and shifts."""
+    return [f"{kind}{name}" for kind in "xhs" for name in names]
+
+
+@functools.lru_cache(maxsize=64)
+def _lstm_cell(activations: tuple[ActivationChoice, ...], clip: float | None, epsilon: float) -> Cell:
+    names = _LSTM_GATES
+    f, g = (_gate(choice, clip) for choice in activations[:2])
+    output = _gate(activations[2], None)
+
+    def layer_norm_lstm(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any, v: Any) -> tuple[Any, Any]:
+        inputs = _scaled(v, "x", names, layer_norm(xp, [getattr(W, name)(x) for name in names], epsilon))
+        recurrent = _scaled(v, "h", names, layer_norm(xp, [getattr(R, name)(h) for name in names], epsilon))
+        shifts = [getattr(v, f"s{name}") for name in names]
+        zi, zo, zf, zc = (a + p + s for a, p, s in zip(inputs, recurrent, shifts, strict=True))
+        c = f(xp, zf) * c + f(xp, zi) * g(xp, zc)
+        (normal,) = layer_norm(xp, [c], epsilon)
+        return f(xp, zo) * output(xp, v.scale * normal + v.shift), c
+
+    return Cell(layer_norm_lstm, W=list(names), R=list(names), v=[*_vectors(names), "scale", "shift"])
+
+
+@functools.lru_cache(maxsize=64)
+def _gru_cell(activations: tuple[ActivationChoice, ...], clip: float | None, epsilon: float) -> Cell:
+    names = _GRU_GATES
+    f, g = (_gate(choice, clip) for choice in activations)
+
+    def layer_norm_gru(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any) -> Any:
+        inputs = _scaled(v, "x", names, layer_norm(xp, [getattr(W, name)(x) for name in names], epsilon))
+        recurrent = _scaled(v, "h", names, layer_norm(xp, [getattr(R, name)(h) for name in names], epsilon))
+        z = f(xp, inputs[0] + recurrent[0] + v.sz)
+        r = f(xp, inputs[1] + recurrent[1] + v.sr)
+        n = g(xp, inputs[2] + v.sn + r * (recurrent[2] + v.sm))
+        return n + z * (h - n)
+
+    return Cell(layer_norm_gru, W=list(names), R=list(names), v=[*_vectors(names), "sm"])
+
+
+# --- what both operators share ------------------------------------------------------------------------
+
+_VECTORS = ("B", "gamma", "beta", "gamma_c", "beta_c")
+
+
+class _Operator(NamedTuple):
+    """What tells one operator from the other.
+
+    Parameters
+    ----------
+    gates : int
+        4 or 3.
+    cell : callable
+        Its cell, by activations, clip and epsilon.
+    defaults : tuple of str
+        One direction's activations.
+    states : tuple of str
+        The names of the states.
+    vectors : tuple of str
+        The names of the parameters that are vectors.
+    saved : dict of str to int
+        What its forward saves, with the widths as a cell has them.
+    """
+
+    gates: int
+    cell: Callable[[tuple[ActivationChoice, ...], float | None, float], Cell]
+    defaults: tuple[str, ...]
+    states: tuple[str, ...]
+    vectors: tuple[str, ...]
+    saved: dict[str, int]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Those that have a gradient, in the order of the gradient's results."""
+        initial = (f"initial_{state}" for state in self.states)
+        return ("X", "W", "R", "B", *initial, *self.vectors[1:])
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The forward's arrays."""
+        return (
+            "X", "W", "R", *self.vectors, "sequence_lens", *(f"initial_{state}" for state in self.states)
+        )  # fmt: skip
+
+    @property
+    def cotangents(self) -> tuple[str, ...]:
+        """The gradient's names for those of the outputs."""
+        names = [state.upper() for state in self.states]
+        return (*(f"grad_{name}_all" for name in names), *(f"grad_{name}_t" for name in names))
+
+
+class _Call(CellCall):
+    """A checked call; the vectors become the cell's v.
+
+    Parameters
+    ----------
+    own : _Operator
+        Which operator.
+    epsilon : float
+        What is added to variances.
+    **options
+        As CellCall has them.
+    """
+
+    def __init__(
+        self, operator: str, own: _Operator, arrays: Mapping[str, Any], epsilon: float, **options: Any
+    ) -> None:
+        self._own = own
+        super().__init__(
+            operator,
+            {"v": None, **arrays},
+            {"W": own.gates, "R": own.gates, "v": 0},
+            states=tuple(f"initial_{state}" for state in own.states),
+            defaults=own.defaults,
+            **options,
+        )
+        self.cells = [own.cell(d.activations, self.clip, epsilon) for d in self.directions]
+        self.arrays["v"] = self._joined()
+
+    def _columns(self) -> int:
+        return max(cell.plans[1].cotangents for cell in self.cells)
+
+    def _needed(self) -> Sequence[str]:
+        return ("X", "W", "R", *self._own.vectors[1:])
+
+    def _check_shapes(
+        self, direction: str, floats: dict[str, Any], widths: Mapping[str, int], states: Sequence[str]
+    ) -> None:
+        super()._check_shapes(direction, floats, widths, states)
+        D, H, gates = self.D, self.H, self._own.gates
+        axes: dict[str, tuple[str, tuple[int, ...]]] = {"B": (f"D, {2 * gates}H", (D, 2 * gates * H))}
+        axes |= dict.fromkeys(("gamma", "beta"), (f"D, 2, {gates}H", (D, 2, gates * H)))
+        axes |= dict.fromkeys(("gamma_c", "beta_c"), ("D, H", (D, H)))
+        for name in self._own.vectors:
+            check_shape(self.operator, name, floats[name], *axes[name])
+
+    def _joined(self) -> Any:
+        """The cell's v: scales of the input's and of the recurrent product, and the shifts' sums."""
+        xp, H, split = self.xp, self.H, self._own.gates * self.H
+        B: Any = self.arrays.get("B")
+        gamma, beta = self.arrays["gamma"], self.arrays["beta"]
+        shifts = [beta[:, 0, :], beta[:, 1, :]]
+        if B is not None:
+            shifts = [shifts[0] + B[:, :split], shifts[1] + B[:, split:]]
+        if "gamma_c" in self._own.vectors:
+            last = [shifts[0] + shifts[1], self.arrays["gamma_c"], self.arrays["beta_c"]]
+        else:  # the candidate's two shifts stay apart, for the reset
+            both = shifts[0][:, : 2 * H] + shifts[1][:, : 2 * H]
+            last = [both, shifts[0][:, 2 * H :], shifts[1][:, 2 * H :]]
+        return xp.concat([gamma[:, 0, :], gamma[:, 1, :], *last], axis=1)
+
+    def parted(self, dv: Any, per_sample: bool | str) -> dict[str, Any]:
+        """The vectors' gradients from that of v, of one direction; each sample's behind a batch axis."""
+        xp, H, split = self.xp, self.H, self._own.gates * self.H
+        axis = dv.ndim - 1
+        shifts, rest = dv[..., 2 * split :], None
+        if "gamma_c" in self._own.vectors:
+            sides, rest = [shifts[..., :split]] * 2, shifts[..., split:]
+        else:
+            sides = [shifts[..., :split], xp.concat([shifts[..., : 2 * H], shifts[..., split:]], axis=axis)]
+        found = {"B": xp.concat(sides, axis=axis), "beta": xp.concat(sides, axis=axis)}
+        found["gamma"] = dv[..., : 2 * split]
+        if rest is not None:
+            found |= {"gamma_c": rest[..., :H], "beta_c": rest[..., H:]}
+        if per_sample == "norm":  # which is found of rows
+            return found
+        lead = (dv.shape[0],) if per_sample else ()
+        return found | {name: xp.reshape(found[name], (*lead, 2, split)) for name in ("gamma", "beta")}
+
+
+def _check_epsilon(operator: str, epsilon: Any) -> float:
+    number = check_number(operator, "epsilon", epsilon)
+    if not number > 0:
+        raise ValueError(f"{operator}: epsilon is {number}, expected a number > 0")
+    return number
+
+
+def _compute_forward(
+    operator: str,
+    arrays: Mapping[str, Any],
+    recorder: Recorder | None,
+    *,
+    own: _Operator,
+    result: type,
+    epsilon: float,
+    **attributes: Any,
+) -> Any:
+    """Check and compute, or write down."""
+    call = _Call(operator, own, arrays, epsilon, recorder=recorder, **attributes)
+    with call.engine.quiet():
+        parts = [
+            forward_direction(call, d, cell.plans[0], own.states)
+            for d, cell in zip(call.directions, call.cells, strict=True)
+        ]
+        over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
+        sequences = [call.over_time(list(rows)) for rows in zip(*over_time, strict=True)]
+        finals = [call.states(list(rows)) for rows in zip(*ends, strict=True)]
+        kept = call.over_time(saved), call.over_time(means)
+        return result(sequences[0], *finals, *sequences[1:], *kept)
+
+
+def _compute_backward(
+    operator: str,
+    arrays: Mapping[str, Any],
+    recorder: Recorder | None,
+    *,
+    own: _Operator,
+    result: type,
+    wanted: frozenset[str],
+    per_sample: bool | str,
+    epsilon: float,
+    **attributes: Any,
+) -> Any:
+    """Check and compute, or write down."""
+    over_time = [name for name in own.cotangents if name.endswith("_all")]
+    ends = [name for name in own.cotangents if name.endswith("_t")]
+    call = _Call(
+        operator, own, arrays, epsilon, over_time=over_time, saved=own.saved, cotangents=ends,
+        recorder=recorder, **attributes,
+    )  # fmt: skip
+    inner = frozenset("v" if name in _VECTORS else name for name in wanted)
+
+    def compute(call: Any, direction: Direction) -> dict[str, Any]:
+        cell = call.cells[direction.number]
+        found = backward_direction(
+            call, direction, cell.plans[0], cell.plans[1], own.states, inner, per_sample
+        )
+        if "v" in found:
+            found |= call.parted(found.pop("v"), per_sample)
+        return {name: found[name] for name in wanted}
+
+    with call.engine.quiet():
+        return result(*call.gradients(compute, own.arguments, per_sample=per_sample))
+
+
+# --- the LSTM ----------------------------------------------------------------------------------------
+
+
+def layer_norm_lstm(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any,
+    gamma: Any,
+    beta: Any,
+    gamma_c: Any,
+    beta_c: Any,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    *,
+    epsilon: float = 1e-5,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> LayerNormLSTMForward:
+    r"""LSTM with layer normalization over sequences, with everything that its gradient needs.
+
+    .. math::
+
+        z &= LN(W x_t; \gamma_0, \beta_0) + LN(R h_{t-1}; \gamma_1, \beta_1) + b \\
+        c_t &= f(z_f) \odot c_{t-1} + f(z_i) \odot g(z_c) \\
+        h_t &= f(z_o) \odot h(LN(c_t; \gamma_c, \beta_c))
+
+    Parameters
+    ----------
+    X, W, R : array, shapes (T, N, I), (D, 4H, I), (D, 4H, H)
+        As of `lstm`, rows in order i o f c.
+    B : array, shape (D, 8H), or None
+        Input biases, then recurrence biases; b is their sum, 0 for None.
+    gamma, beta : array, shape (D, 2, 4H)
+        Scales and shifts of the input's and of the recurrent product, each normalized over all 4H together.
+    gamma_c, beta_c : array, shape (D, H)
+        Those of the cell state.
+    sequence_lens, initial_h, initial_c
+        As of `lstm`.
+    epsilon : float
+        What is added to the variance, which is the biased one.
+    direction, layout
+        As of `lstm`.
+    activations : list of str, optional
+        ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
+    activation_alpha, activation_beta : list of float, optional
+        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+    clip : float, optional
+        Bounds every gate's pre-activation to -clip .. clip.
+
+    Returns
+    -------
+    LayerNormLSTMForward
+        ``(H_all, H_t, C_t, C_all, saved, means)``. H_all and the last three are what
+        `layer_norm_lstm_grad` takes; they hold 16H + 3 numbers a step and sequence.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    layer_norm_lstm_grad : The gradient.
+
+    Notes
+    -----
+    Ba, Kiros, Hinton, "Layer normalization" (2016), as PyTorch's fastrnns benchmark has it. The carried cell
+    state is not normalized.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import layer_norm_lstm
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 20, 3), (1, 20, 5)])
+    >>> gamma, beta = np.ones((1, 2, 20)), np.zeros((1, 2, 20))
+    >>> gamma_c, beta_c = np.ones((1, 5)), np.zeros((1, 5))
+    >>> layer_norm_lstm(X, W, R, None, gamma, beta, gamma_c, beta_c).H_all.shape
+    (7, 1, 2, 5)
+    """
+    return planned_call(
+        _lstm_forward, "layer_norm_lstm", _LSTM.operands,
+        (X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c),
+        {"epsilon": _check_epsilon("layer_norm_lstm", epsilon), "direction": direction, "layout": layout,
+         "clip": clip, "activations": activations, "activation_alpha": activation_alpha,
+         "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+_LSTM = _Operator(
+    4, _lstm_cell, ("Sigmoid", "Tanh", "Tanh"), ("h", "c"), _VECTORS,
+    {"H_all": 1, "C_all": 1, "saved": 14, "means": -3},
+)  # fmt: skip
+
+
+def _lstm_forward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> LayerNormLSTMForward:
+    return _compute_forward(operator, arrays, recorder, own=_LSTM, result=LayerNormLSTMForward, **options)
+
+
+def _lstm_backward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> LayerNormLSTMGrads:
+    return _compute_backward(operator, arrays, recorder, own=_LSTM, result=LayerNormLSTMGrads, **options)
+
+
+def layer_norm_lstm_grad(
+    X: Any,
+    W: Any,
+    R: Any,
+    *,
+    gamma: Any,
+    beta: Any,
+    gamma_c: Any,
+    beta_c: Any,
+    H_all: Any,
+    C_all: Any,
+    saved: Any,
+    means: Any,
+    grad_H_all: Any = None,
+    grad_C_all: Any = None,
+    grad_H_t: Any = None,
+    grad_C_t: Any = None,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    epsilon: float = 1e-5,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
+    wrt: Iterable[str] | None = None,
+) -> LayerNormLSTMGrads:
+    r"""Gradient of `layer_norm_lstm`: cotangents of its outputs to gradients of its arguments.
+
+    .. math::
+
+        \hat z = (z - \mu) / s, \quad s = \sqrt{\sigma^2 + \epsilon}, \quad
+        dz = (d\hat z - \overline{d\hat z} - \hat z \odot \overline{d\hat z \odot \hat z}) / s
+
+    for each normalization, with means over its row; the rest is the LSTM's.
+
+    Parameters
+    ----------
+    X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c
+        As `layer_norm_lstm` was given them.
+    H_all, C_all, saved, means
+        As it returned them.
+    grad_H_all, grad_C_all : array, shape (T, D, N, H), optional
+        Cotangents of H_all and C_all; zero where left out, as the next two.
+    grad_H_t, grad_C_t : array, shape (D, N, H), optional
+        Cotangents of the final states.
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+        As `layer_norm_lstm` was given them.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute; all by default.
+
+    Returns
+    -------
+    LayerNormLSTMGrads
+        ``(dX, dW, dR, dB, dH0, dC0, dgamma, dbeta, dgamma_c, dbeta_c)``, None where not asked for.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    layer_norm_lstm : The forward.
+    vjp : Both in one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import layer_norm_lstm, vjp
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 20, 3), (1, 20, 5)])
+    >>> gamma, beta = np.ones((1, 2, 20)), np.zeros((1, 2, 20))
+    >>> gamma_c, beta_c = np.ones((1, 5)), np.zeros((1, 5))
+    >>> out, pullback = vjp(layer_norm_lstm, X, W, R, None, gamma, beta, gamma_c, beta_c)
+    >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dgamma.shape
+    (1, 2, 20)
+    """
+    operator = "layer_norm_lstm_grad"
+    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
+    arrays = (
+        X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c, H_all, C_all, saved,
+        means, grad_H_all, grad_C_all, grad_H_t, grad_C_t, sample_weight,
+    )  # fmt: skip
+    return planned_call(
+        _lstm_backward, operator, (*_LSTM.operands, *_LSTM.saved, *_LSTM.cotangents, "sample_weight"), arrays,
+        {"wanted": check_wrt(operator, wrt, _LSTM.arguments), "per_sample": per_sample,
+         "epsilon": _check_epsilon(operator, epsilon), "direction": direction, "layout": layout, "clip": clip,
+         "activations": activations, "activation_alpha": activation_alpha,
+         "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+# --- the GRU -----------------------------------------------------------------------------------------
+
+
+def layer_norm_gru(
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any,
+    gamma: Any,
+    beta: Any,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    epsilon: float = 1e-5,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> LayerNormGRUForward:
+    r"""GRU with layer normalization over sequences, with everything that its gradient needs.
+
+    .. math::
+
+        a &= LN(W x_t; \gamma_0, \beta_0) + w, \quad p = LN(R h_{t-1}; \gamma_1, \beta_1) + u \\
+        z &= f(a_z + p_z), \quad r = f(a_r + p_r), \quad n = g(a_n + r \odot p_n) \\
+        h_t &= (1 - z) \odot n + z \odot h_{t-1}
+
+    Parameters
+    ----------
+    X, W, R : array, shapes (T, N, I), (D, 3H, I), (D, 3H, H)
+        As of `gru`, rows in order z r h.
+    B : array, shape (D, 6H), or None
+        The input biases w, then the recurrence biases u; 0 for None.
+    gamma, beta : array, shape (D, 2, 3H)
+        Scales and shifts of the input's and of the recurrent product, each normalized over all 3H together.
+    sequence_lens, initial_h
+        As of `gru`.
+    epsilon : float
+        What is added to the variance, which is the biased one.
+    direction, layout
+        As of `gru`.
+    activations : list of str, optional
+        ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
+    activation_alpha, activation_beta : list of float, optional
+        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+    clip : float, optional
+        Bounds every gate's pre-activation to -clip .. clip.
+
+    Returns
+    -------
+    LayerNormGRUForward
+        ``(H_all, H_t, saved, means)``. All but H_t are what `layer_norm_gru_grad` takes; they hold 10H + 2
+        numbers a step and sequence.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length or an attribute out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    layer_norm_gru_grad : The gradient.
+
+    Notes
+    -----
+    Ba, Kiros, Hinton, "Layer normalization" (2016), for the GRU with the reset after the product
+    (``linear_before_reset=1``), each product normalized over its three gates together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import layer_norm_gru
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 15, 3), (1, 15, 5)])
+    >>> layer_norm_gru(X, W, R, None, np.ones((1, 2, 15)), np.zeros((1, 2, 15))).H_all.shape
+    (7, 1, 2, 5)
+    """
+    return planned_call(
+        _gru_forward, "layer_norm_gru", _GRU.operands,
+        (X, W, R, B, gamma, beta, sequence_lens, initial_h),
+        {"epsilon": _check_epsilon("layer_norm_gru", epsilon), "direction": direction, "layout": layout,
+         "clip": clip, "activations": activations, "activation_alpha": activation_alpha,
+         "activation_beta": activation_beta},
+    )  # fmt: skip
+
+
+_GRU = _Operator(
+    3, _gru_cell, ("Sigmoid", "Tanh"), ("h",), _VECTORS[:3], {"H_all": 1, "saved": 9, "means": -2}
+)
+
+
+def _gru_forward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> LayerNormGRUForward:
+    return _compute_forward(operator, arrays, recorder, own=_GRU, result=LayerNormGRUForward, **options)
+
+
+def _gru_backward(
+    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
+) -> LayerNormGRUGrads:
+    return _compute_backward(operator, arrays, recorder, own=_GRU, result=LayerNormGRUGrads, **options)
+
+
+def layer_norm_gru_grad(
+    X: Any,
+    W: Any,
+    R: Any,
+    *,
+    gamma: Any,
+    beta: Any,
+    H_all: Any,
+    saved: Any,
+    means: Any,
+    grad_H_all: Any = None,
+    grad_H_t: Any = None,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    epsilon: float = 1e-5,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: Any = None,
+    wrt: Iterable[str] | None = None,
+) -> LayerNormGRUGrads:
+    r"""Gradient of `layer_norm_gru`: cotangents of its outputs to gradients of its arguments.
+
+    .. math::
+
+        \hat z = (z - \mu) / s, \quad s = \sqrt{\sigma^2 + \epsilon}, \quad
+        dz = (d\hat z - \overline{d\hat z} - \hat z \odot \overline{d\hat z \odot \hat z}) / s
+
+    for each normalization, with means over its row; the rest is the GRU's.
+
+    Parameters
+    ----------
+    X, W, R, B, gamma, beta, sequence_lens, initial_h
+        As `layer_norm_gru` was given them.
+    H_all, saved, means
+        As it returned them.
+    grad_H_all : array, shape (T, D, N, H), optional
+        Cotangent of H_all; zero where left out, as the next.
+    grad_H_t : array, shape (D, N, H), optional
+        Cotangent of the final state.
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+        As `layer_norm_gru` was given them.
+    per_sample : bool or "norm"
+        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
+        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
+        the parameters.
+    sample_weight : array, shape (N,), optional
+        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
+        apart or measured. It has no effect on the other gradients.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute; all by default.
+
+    Returns
+    -------
+    LayerNormGRUGrads
+        ``(dX, dW, dR, dB, dH0, dgamma, dbeta)``, None where not asked for.
+
+    Raises
+    ------
+    ValueError
+        For a shape, a length, an attribute or a name out of its rule.
+    TypeError
+        For what is no array, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    layer_norm_gru : The forward.
+    vjp : Both in one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import layer_norm_gru, vjp
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 15, 3), (1, 15, 5)])
+    >>> out, pullback = vjp(layer_norm_gru, X, W, R, None, np.ones((1, 2, 15)), np.zeros((1, 2, 15)))
+    >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dgamma.shape
+    (1, 2, 15)
+    """
+    operator = "layer_norm_gru_grad"
+    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
+    arrays = (
+        X, W, R, B, gamma, beta, sequence_lens, initial_h, H_all, saved, means, grad_H_all, grad_H_t,
+        sample_weight,
+    )  # fmt: skip
+    return planned_call(
+        _gru_backward, operator, (*_GRU.operands, *_GRU.saved, *_GRU.cotangents, "sample_weight"), arrays,
+        {"wanted": check_wrt(operator, wrt, _GRU.arguments), "per_sample": per_sample,
+         "epsilon": _check_epsilon(operator, epsilon), "direction": direction, "layout": layout, "clip": clip,
+         "activations": activations, "activation_alpha": activation_alpha,
+         "activation_beta": activation_beta},
+    )  # fmt: skip
