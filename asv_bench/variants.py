@@ -34,7 +34,7 @@ PRIVATE = (50, 256, 128, 256)
 PROJECTED = ((50, 32, 256, 256, 128), (50, 32, 64, 64, 32))
 
 
-def medians(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float = 6.0) -> tuple[float, float]:
+def medians(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float = 4.0) -> tuple[float, float]:
     """Both times in ms, measured in turns for so many seconds."""
     found: tuple[list[float], list[float]] = [], []
     for run in (ours, theirs) * 3:
@@ -159,7 +159,7 @@ def _steps() -> tuple[Callable[[], Any], Callable[[], Any]]:
 def measure_private() -> None:
     """Time in turns; memory above what the process held before, in a process for each."""
     plain, private = _steps()
-    own, other = medians(plain, private, 20.0)
+    own, other = medians(plain, private, 12.0)
     print(
         f"private step {'·'.join(map(str, PRIVATE))}: {other:.0f} ms, plain {own:.0f} ms: "
         f"{other / own:.2f} times"

@@ -68,7 +68,7 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
     return float(right)
 
 
-def train(kind: str, mode: str, *, epsilon: float = 8.0, epochs: int = 20, seed: int = 0) -> dict:
+def train(kind: str, mode: str, *, epsilon: float = 8.0, epochs: int = 25, seed: int = 0) -> dict:
     """Train, and return what came of it.
 
     Parameters
@@ -134,7 +134,7 @@ def in_a_process(kind: str, mode: str, **options: float) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--epsilon", type=float, default=8.0, help="what may be spent")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--one", nargs=2, metavar=("KIND", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     chosen = {"epsilon": options.epsilon, "epochs": options.epochs}

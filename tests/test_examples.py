@@ -54,6 +54,14 @@ def test_per_sample_clipping_learns():
     assert after > 0.85
 
 
+@pytest.mark.filterwarnings("ignore:::opacus", "ignore:Full backward hook is firing:UserWarning")
+def test_private_training_spends_what_it_may():
+    pytest.importorskip("opacus", reason="Opacus is not installed")
+    found = load("private_training").train("ours", "ghost", epsilon=8.0, epochs=1)
+    assert 0 < found["epsilon"] <= 8
+    assert len(found["accuracy"]) == 1
+
+
 @pytest.mark.parametrize("bound", [0.05, 100.0])
 def test_clipped_gradients_are_those_of_a_loop(bound):
     example = load("per_sample_clipping")

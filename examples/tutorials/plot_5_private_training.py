@@ -16,7 +16,7 @@ row by row. What it takes to make its training private is one call::
 
     model, optimizer, criterion, loader = PrivacyEngine().make_private_with_epsilon(
         module=model, optimizer=optimizer, criterion=criterion, data_loader=loader,
-        target_epsilon=8, target_delta=1e-3, epochs=20, max_grad_norm=1.0, grad_sample_mode="ghost",
+        target_epsilon=8, target_delta=1e-3, epochs=25, max_grad_norm=1.0, grad_sample_mode="ghost",
     )
 """
 
@@ -32,7 +32,7 @@ import private_training
 # Each runs in a process of its own, so that its memory can be told apart. An epsilon of 8 is weak privacy, 2
 # is strong; infinity is ordinary training.
 
-EPOCHS = 20
+EPOCHS = 25
 runs = {
     "not private": ("ours", "ghost", float("inf")),
     "ours, epsilon 8": ("ours", "ghost", 8.0),
