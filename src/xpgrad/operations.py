@@ -49,7 +49,7 @@ class GradOperation:
     output_id : int
         The tensor that the operation makes.
     input_ids : sequence of int
-        The tensors that it takes: the cotangents of the cell's outputs, and what the forward saved.
+        The tensors that it takes: the cotangents of the cell's outputs, and arrays that the forward saved.
     output_type : str
         ``"Float16"``, ``"BFloat16"``, ``"Float32"`` or ``"Float64"``.
     output_shape : sequence of int
@@ -268,11 +268,11 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
         grad_h, grad_c : array, shape (N, H), or None
             Cotangents of the step's output and cell state; None for zero.
         input, h_prev, c_prev : array, shapes (N, I), (N, H), (N, H)
-            What the step took.
+            The step's arguments.
         W_ih, W_hh : array, shapes (4H, I), (4H, H)
             Weights, gates in the order i f g o.
         c_next, ifgo : array, shapes (N, H), (N, 4H)
-            What the forward saved: the cell state after the step, and the gates after their activations.
+            Saved by the forward: the cell state after the step, and the gates after their activations.
 
         Returns
         -------
@@ -363,13 +363,13 @@ class GradGRUCellInputOp(GradOperation):
         grad_h : array, shape (N, H)
             Cotangent of the step's output.
         input, h_prev : array, shapes (N, I), (N, H)
-            What the step took.
+            The step's arguments.
         W_ih, W_hh : array, shapes (3H, I), (3H, H)
             Weights, gates in the order r z n.
         b_ih, b_hh : array, shape (3H,), optional
             Biases; the recurrence bias matters for the reset gate's slope.
         rzn : array, shape (N, 3H)
-            What the forward saved: the gates after their activations.
+            Saved by the forward: the gates after their activations.
 
         Returns
         -------

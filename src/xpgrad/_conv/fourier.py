@@ -104,7 +104,7 @@ class Spectra:
         self.shape = spectrum_shape(geometry)
 
     def parts(self, count: int, others: int) -> list[slice]:
-        """Slices of one side's channels, for whose weights spectra are made together; groups stay whole."""
+        """Slices of one side's channels; a slice's weight spectra are made together. Groups stay whole."""
         g = self._geometry
         each = count // g.group if g.group > 1 else 1
         size = 2 * prod(self.shape) * others // g.group * each

@@ -1,7 +1,7 @@
 """Random calls, each made three times with fresh numbers, compared with the standard engine.
 
-The first call of a form runs without a program, the second records one, the third runs from it. Each must
-agree with the standard engine, for any operator, options, memory layouts and dtypes.
+The first call of a form records its program, and later calls run from it, in the adapters by a shorter path.
+Each must agree with the standard engine, for any operator, options, memory layouts and dtypes.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def cpu_has_avx512(cpuinfo: str, numpy_features: Iterable[str]) -> bool:
     Parameters
     ----------
     cpuinfo : str
-        The text of ``/proc/cpuinfo``, "" where there is none.
+        The text of ``/proc/cpuinfo``, "" if there is none.
     numpy_features : iterable of str
         Features that NumPy found, used if the text has no flags: AVX512_SKX, or X86_V4 since NumPy 2.4.
     """
@@ -132,7 +132,7 @@ def usable_cores(affinity: int, cpu_max: str) -> int:
         Cores that it may be scheduled on.
     cpu_max : str
         The text of the control group's ``cpu.max``, such as "200000 100000" for two cores or
-        "max 100000" for no limit; "" where there is none.
+        "max 100000" for no limit; "" if there is none.
     """
     quota = re.fullmatch(r"(\d+) (\d+)", cpu_max.strip())
     return min(affinity, max(1, round(int(quota[1]) / int(quota[2])))) if quota else affinity
@@ -289,7 +289,7 @@ def read_machine() -> Report:
         if name in versions:
             try:
                 importlib.import_module(name)
-            except Exception as error:  # whatever a broken installation raises belongs into the report
+            except Exception as error:  # any exception of a broken installation belongs in the report
                 versions[name] += f" (does not import: {error})"
     engines, products = describe_engines(), describe_products()
     np.ones((64, 64)) @ np.ones((64, 64))  # BLAS libraries may load and choose on first use

@@ -30,7 +30,7 @@ __all__ = ["add_arguments", "run"]
 
 _ROWS = (1, 32)  # a batch in one thread, with products of one row; and one that is split into parts
 _LARGE = (512, 1024)  # enough elements for threads, which have their own loops
-_TIMES = 3  # a program is recorded at the second call, and runs at the third
+_TIMES = 3  # the first call records the program; later calls take shorter paths to it
 
 
 def _recurrent(operator: str, dtype: str) -> Iterator[Any]:

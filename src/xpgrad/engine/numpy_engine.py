@@ -24,27 +24,27 @@ from xpgrad.engine.process.team import PoolTeam, integers
 from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad.engine.standard import StandardEngine, first_row
 
-# Elements of one operand in a block: with about twenty operands and temporaries in float32 a block stays
-# in a second-level cache of 1 MB.
+# Elements of one operand in a block: a block of about twenty float32 operands and temporaries fits a
+# second-level cache of 1 MB.
 _BLOCK_ELEMENTS = 8192
 # Rows of a chunk of the backward loop: so many bytes of cotangents, but enough rows for a fast product and
-# a loop that is worth handing to threads.
+# for a loop in threads.
 _CHUNK_BYTES = 1 << 22
 _CHUNK_ROWS = 1024
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 17
 # The same for a time loop with products in it, all of its steps together.
 _PARALLEL_LOOP = 1 << 14
-# A weight with fewer elements than this, or used less often, is not worth being packed: products take it as
-# fast row by row from a second-level cache. If it must be rearranged anyway, packing is the faster way.
+# A weight with fewer elements, or used less often, is not packed: products read it as fast row by row from
+# the second-level cache. If it must be rearranged anyway, packing is faster.
 _PACKED = 1 << 19
 _PACKED_FROM_COLUMNS = 1 << 17
 _PACKED_TIMES = 12
-# A product of fewer rows than this makes too little of each number of the weight that it reads: by BLAS, and
-# by ours, whose tiles are so tall.
+# With fewer rows a product uses each weight that it reads too few times: for a BLAS, and for our own tiles of
+# this height.
 _PRODUCT_ROWS = 16
 _TILE_ROWS = 8
-# What is computed in, by name: a dtype's own `name` is made anew at every call.
+# The dtypes of computations by name, because a dtype rebuilds its own `name` at every call.
 _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
 

@@ -85,7 +85,7 @@ def clean(text: str) -> str:
 
 
 def batches(codes: np.ndarray, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Yield inputs and targets (T, N), and whether the streams start anew here.
+    """Yield inputs and targets (T, N), and whether the streams start again here.
 
     The text is cut into N streams that are read side by side, T characters at a time. At their end they start
     over, and the state carried between windows must be reset.

@@ -141,7 +141,7 @@ class NumpyImages(Images):
             for r, b, step, count, large in zip(
                 phase, begin, steps, size, part.shape[-len(size) :], strict=True
             ):
-                first = max(0, -((r - b) // step))  # the part's first element at or behind `begin`
+                first = max(0, -((r - b) // step))  # the part's first element at or after `begin`
                 place = first * step + r - b
                 number = max(0, min(large - first, -((place - count) // step)))
                 places.append(slice(place, place + number * step, step) if number else slice(0, 0))

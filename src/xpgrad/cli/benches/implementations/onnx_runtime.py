@@ -61,7 +61,7 @@ class Kernel:
 
 
 class BackwardRun:
-    """A gradient kernel alone."""
+    """Only a gradient kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
