@@ -13,10 +13,10 @@ and of the GRU, gates z r h::
     z = f(a_z + p_z)        r = f(a_r + p_r)        n = g(a_n + r p_n)
     h = (1 - z) n + z h'
 
-Both are cells (`xpgrad.Cell`): the step stands here, its pullback is reverse mode over it, and the loops are
-those of all recurrent operators. What is added to the same values, biases and shifts, is one vector of the
-cell. The gates' slopes come from the saved gates; `clip`, and activations whose output does not tell the
-slope, make the pre-activations anew of the saved normalized products.
+Both are cells (`xpgrad.Cell`): this module has the step, its pullback comes from reverse mode, and the loops
+are those of all recurrent operators. Biases and shifts that are added to the same values are one vector of
+the cell. The gates' slopes come from the saved gates. With `clip`, and with activations whose output does not
+determine the slope, the pre-activations are rebuilt from the saved normalized products.
 
 References
 ----------
@@ -39,7 +39,7 @@ from xpgrad.engine import Recorder
 
 
 class LayerNormLSTMForward(NamedTuple):
-    """What `layer_norm_lstm` returns; the last three are what `layer_norm_lstm_grad` needs beside H_all.
+    """What `layer_norm_lstm` returns; `layer_norm_lstm_grad` needs H_all and the last three.
 
     Parameters
     ----------
@@ -64,15 +64,15 @@ class LayerNormLSTMForward(NamedTuple):
 
 
 class LayerNormLSTMGrads(NamedTuple):
-    """What `layer_norm_lstm_grad` returns: a gradient each, None where it was not asked for.
+    """What `layer_norm_lstm_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB : array, shapes (D, 4H, I), (D, 4H, H), (D, 8H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
-        So are the last four.
+        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
+        (N, D). So are the last four.
     dH0, dC0 : array, shape (D, N, H)
         Of the initial states.
     dgamma, dbeta : array, shape (D, 2, 4H)
@@ -94,7 +94,7 @@ class LayerNormLSTMGrads(NamedTuple):
 
 
 class LayerNormGRUForward(NamedTuple):
-    """What `layer_norm_gru` returns; the last two are what `layer_norm_gru_grad` needs beside H_all.
+    """What `layer_norm_gru` returns; `layer_norm_gru_grad` needs H_all and the last two.
 
     Parameters
     ----------
@@ -115,15 +115,15 @@ class LayerNormGRUForward(NamedTuple):
 
 
 class LayerNormGRUGrads(NamedTuple):
-    """What `layer_norm_gru_grad` returns: a gradient each, None where it was not asked for.
+    """What `layer_norm_gru_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
     ----------
     dX : array, shape (T, N, I)
         0 past a sequence's end.
     dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
-        With ``per_sample=True`` behind a batch axis, (N, D, ...); their norms, (N, D), with ``"norm"``.
-        So are the last two.
+        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
+        (N, D). So are the last two.
     dH0 : array, shape (D, N, H)
         Of the initial state.
     dgamma, dbeta : array, shape (D, 2, 3H)
@@ -352,7 +352,7 @@ def _compute_forward(
     epsilon: float,
     **attributes: Any,
 ) -> Any:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     call = _Call(operator, own, arrays, epsilon, recorder=recorder, **attributes)
     with call.engine.quiet():
         parts = [
@@ -378,7 +378,7 @@ def _compute_backward(
     epsilon: float,
     **attributes: Any,
 ) -> Any:
-    """Check and compute, or write down."""
+    """Check and compute; with a recorder, record."""
     over_time = [name for name in own.cotangents if name.endswith("_all")]
     ends = [name for name in own.cotangents if name.endswith("_t")]
     call = _Call(
@@ -451,7 +451,7 @@ def layer_norm_lstm(
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
-        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
     clip : float, optional
         Bounds every gate's pre-activation to -clip .. clip.
 
@@ -459,14 +459,14 @@ def layer_norm_lstm(
     -------
     LayerNormLSTMForward
         ``(H_all, H_t, C_t, C_all, saved, means)``. H_all and the last three are what
-        `layer_norm_lstm_grad` takes; they hold 16H + 3 numbers a step and sequence.
+        `layer_norm_lstm_grad` takes; they hold 16H + 3 numbers per step and sequence.
 
     Raises
     ------
     ValueError
-        For a shape, a length or an attribute out of its rule.
+        For an invalid shape, length or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -559,36 +559,36 @@ def layer_norm_lstm_grad(
     Parameters
     ----------
     X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c
-        As `layer_norm_lstm` was given them.
+        The arguments of `layer_norm_lstm`.
     H_all, C_all, saved, means
         As it returned them.
     grad_H_all, grad_C_all : array, shape (T, D, N, H), optional
-        Cotangents of H_all and C_all; zero where left out, as the next two.
+        Cotangents of H_all and C_all; zero by default, like the next two.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
         Cotangents of the final states.
     epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
-        As `layer_norm_lstm` was given them.
+        The arguments of `layer_norm_lstm`.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute; all by default.
 
     Returns
     -------
     LayerNormLSTMGrads
-        ``(dX, dW, dR, dB, dH0, dC0, dgamma, dbeta, dgamma_c, dbeta_c)``, None where not asked for.
+        ``(dX, dW, dR, dB, dH0, dC0, dgamma, dbeta, dgamma_c, dbeta_c)``, None for those not asked for.
 
     Raises
     ------
     ValueError
-        For a shape, a length, an attribute or a name out of its rule.
+        For an invalid shape, length, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -668,7 +668,7 @@ def layer_norm_gru(
     activations : list of str, optional
         ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
-        Parameters, in order, of those activations that take them; the rest keep ONNX's defaults.
+        Parameters of the activations that take them, in order; missing ones have ONNX's defaults.
     clip : float, optional
         Bounds every gate's pre-activation to -clip .. clip.
 
@@ -676,14 +676,14 @@ def layer_norm_gru(
     -------
     LayerNormGRUForward
         ``(H_all, H_t, saved, means)``. All but H_t are what `layer_norm_gru_grad` takes; they hold 10H + 2
-        numbers a step and sequence.
+        numbers per step and sequence.
 
     Raises
     ------
     ValueError
-        For a shape, a length or an attribute out of its rule.
+        For an invalid shape, length or attribute.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
@@ -767,36 +767,36 @@ def layer_norm_gru_grad(
     Parameters
     ----------
     X, W, R, B, gamma, beta, sequence_lens, initial_h
-        As `layer_norm_gru` was given them.
+        The arguments of `layer_norm_gru`.
     H_all, saved, means
         As it returned them.
     grad_H_all : array, shape (T, D, N, H), optional
-        Cotangent of H_all; zero where left out, as the next.
+        Cotangent of H_all; zero by default, like the next.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
     epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
-        As `layer_norm_gru` was given them.
+        The arguments of `layer_norm_gru`.
     per_sample : bool or "norm"
-        True gives each parameter's gradient for every sequence of the batch on its own, behind a batch axis.
-        ``"norm"`` gives the Euclidean norms of these alone, (N, D), in memory that does not grow with N times
-        the parameters.
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D); its memory does not grow with N times the
+        parameters.
     sample_weight : array, shape (N,), optional
-        What each sequence's gradients of the parameters are multiplied with, before they are added up, kept
-        apart or measured. It has no effect on the other gradients.
+        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
     wrt : iterable of str, optional
         Arguments whose gradients to compute; all by default.
 
     Returns
     -------
     LayerNormGRUGrads
-        ``(dX, dW, dR, dB, dH0, dgamma, dbeta)``, None where not asked for.
+        ``(dX, dW, dR, dB, dH0, dgamma, dbeta)``, None for those not asked for.
 
     Raises
     ------
     ValueError
-        For a shape, a length, an attribute or a name out of its rule.
+        For an invalid shape, length, attribute or name.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
 
     See Also
     --------
