@@ -1,12 +1,12 @@
-"""Variants of recurrent layers beside what one has without them: how many times as fast, how much memory.
+"""Variants of recurrent layers compared with the alternatives: how many times as fast, how much memory.
 
     python asv_bench/variants.py layer_norm cells projection private
 
-- layer_norm: `LayerNormLSTM` and `LayerNormGRU` beside a loop over PyTorch's `layer_norm` with autograd.
-- cells: the cells of examples/cells beside a loop.
-- projection: `LSTM(proj_size=...)` beside torch.nn's.
-- private: a step whose samples' gradients are clipped by their norms, beside a plain step; its time, and the
-  memory of both in processes of their own.
+- layer_norm: `LayerNormLSTM` and `LayerNormGRU`, and a loop over PyTorch's `layer_norm` with autograd.
+- cells: the cells of examples/cells, and a loop.
+- projection: `LSTM(proj_size=...)`, and torch.nn's.
+- private: a step that clips the samples' gradients by their norms, and a plain step; the times, and the
+  memory of both in separate processes.
 
 Both sides of a ratio run in turns, forward and backward; the medians count.
 """
@@ -81,7 +81,7 @@ def _gru_loop(X: Any, W: Any, R: Any, B: Any, gamma: Any, beta: Any) -> Any:
 
 
 def measure_layer_norm() -> None:
-    """The input's product and its normalization stand in front of the loop, too."""
+    """The input's product and its normalization are before the loop, too."""
     for T, N, I, H in SHAPES:
         for kind, loop in ((xpgrad_torch.LayerNormLSTM, _lstm_loop), (xpgrad_torch.LayerNormGRU, _gru_loop)):
             module, X, d = kind(I, H), torch.randn(T, N, I), torch.randn(T, N, H)
@@ -157,7 +157,7 @@ def _steps() -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def measure_private() -> None:
-    """Time in turns; memory above what the process held before, in a process for each."""
+    """Time in turns; memory beyond the process's earlier memory, in a process for each."""
     plain, private = _steps()
     own, other = medians(plain, private, 12.0)
     print(
@@ -174,7 +174,7 @@ def measure_private() -> None:
 def _memory(which: int) -> None:
     step = _steps()[which]
     small = torch.randn(2, 2, PRIVATE[2])
-    xpgrad_torch.LSTM(*PRIVATE[2:])(small)[0].sum().backward()  # what is made once
+    xpgrad_torch.LSTM(*PRIVATE[2:])(small)[0].sum().backward()  # allocations that happen only once
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(3):
         step()

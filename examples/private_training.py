@@ -1,15 +1,15 @@
-"""A classifier of sequences, trained with differential privacy by Opacus: our LSTM beside Opacus' own.
+"""A classifier of sequences, trained with differential privacy by Opacus: our LSTM and Opacus' own.
 
-An LSTM reads handwritten digits (scikit-learn's, 8 rows of 8 pixels) row by row. Training may not tell
-whether a given digit was among the data: Opacus clips each digit's gradient, adds noise, and says which
-epsilon that makes, at delta = 1e-3.
+An LSTM reads handwritten digits (scikit-learn's, 8 rows of 8 pixels) row by row. Training must not reveal
+whether a given digit was among the data: Opacus clips each digit's gradient, adds noise, and computes the
+epsilon at delta = 1e-3.
 
-Opacus' DPLSTM keeps the gradient of every weight for every digit. Ours finds the norms of these in the
-backward of its kernel, without them ("ghost clipping").
+Opacus' DPLSTM keeps the gradient of every weight for every digit. Ours computes the norms of these gradients
+in the backward of its kernel, without the gradients themselves ("ghost clipping").
 
     python examples/private_training.py
 
-prints accuracy, time and peak memory of both, each in a process of its own.
+prints accuracy, time and peak memory of both, each in its own process.
 
 Source: Abadi et al., "Deep Learning with Differential Privacy" (2016); Li et al., "Large Language Models Can
 Be Strong Differentially Private Learners" (2022), for clipping by norms alone.
@@ -51,7 +51,7 @@ class Reader(nn.Module):
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """Digits to train on, and others to be tested with."""
+    """Digits to train on, and others to test with."""
     X, y = load_digits(return_X_y=True)
     images = torch.tensor(X.reshape(-1, 8, 8) / 8 - 1, dtype=torch.float32)
     split = train_test_split(images, torch.tensor(y), test_size=360, random_state=0)
@@ -59,7 +59,7 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
 
 
 def accuracy(model: nn.Module, data: TensorDataset) -> float:
-    """The share of digits that are read right."""
+    """The share of digits that are read correctly."""
     rows, labels = data.tensors
     model.eval()
     with torch.no_grad():
@@ -69,7 +69,7 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
 
 
 def train(kind: str, mode: str, *, epsilon: float = 8.0, epochs: int = 25, seed: int = 0) -> dict:
-    """Train, and return what came of it.
+    """Train, and return the results.
 
     Parameters
     ----------
@@ -78,15 +78,15 @@ def train(kind: str, mode: str, *, epsilon: float = 8.0, epochs: int = 25, seed:
     mode : str
         Opacus' `grad_sample_mode`.
     epsilon : float
-        What may be spent; infinity trains without privacy.
+        The privacy budget; infinity trains without privacy.
     epochs, seed : int
-        How long, and of all random numbers.
+        The number of epochs, and the seed of all random numbers.
 
     Returns
     -------
     dict
-        The accuracy after each epoch, the epsilon that was spent, seconds, and MB of memory above what the
-        process held before.
+        The accuracy after each epoch, the spent epsilon, seconds, and MB of memory beyond the process's
+        earlier memory.
     """
     torch.manual_seed(seed)
     warnings.filterwarnings("ignore", module="opacus")
@@ -104,7 +104,7 @@ def train(kind: str, mode: str, *, epsilon: float = 8.0, epochs: int = 25, seed:
         )  # fmt: skip
         *own, loader = more
         criterion = own[0] if own else criterion
-    # what is made once, compiled code too, is no memory of training
+    # memory that is allocated once, such as compiled code, is not memory of training
     criterion(model(training.tensors[0][:4]), training.tensors[1][:4]).backward()
     optimizer.zero_grad()
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -123,7 +123,7 @@ def train(kind: str, mode: str, *, epsilon: float = 8.0, epochs: int = 25, seed:
 
 
 def in_a_process(kind: str, mode: str, **options: float) -> dict:
-    """What `train` returns, from a process of its own: memory is never given back to the system."""
+    """The result of `train` in its own process, because memory is never returned to the system."""
     command = [sys.executable, __file__, "--one", kind, mode]
     for name, value in options.items():
         command += [f"--{name}", str(value)]

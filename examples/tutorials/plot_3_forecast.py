@@ -4,11 +4,11 @@ Forecast a series, and say how sure you are
 
 A network that forecasts the sun's activity gives one number for next year. How wrong may it be? Dropout can
 answer that (Gal and Ghahramani, *A theoretically grounded application of dropout in recurrent neural
-networks*, 2016): each mask of the recurrent state makes another network, and where these networks disagree
-the forecast is unsure. The mask is the same at every step, so that it removes parts of the network and not
-bits of its memory.
+networks*, 2016): each mask of the recurrent state makes another network, and if these networks disagree the
+forecast is unsure. The mask is the same at every step, so it removes parts of the network instead of bits of
+its memory.
 
-``recurrent_dropout=0.25`` of :class:`xpgrad_torch.LSTM` draws such masks in training. We let it draw them in
+``recurrent_dropout=0.25`` of :class:`xpgrad_torch.LSTM` draws such masks in training. Here it draws them in
 the forecast too.
 """
 
@@ -20,7 +20,7 @@ import xpgrad_torch
 from xpgrad.cli.demos.series import read_sunspots
 
 # %%
-# The numbers of sunspots, year by year. What comes from 1976 on is not shown in training.
+# The numbers of sunspots, year by year. Training does not see the years from 1976 on.
 
 years, numbers = read_sunspots()
 series = torch.tensor(np.sqrt(numbers) / 10, dtype=torch.float32)  # a square root evens out the noise
@@ -41,8 +41,8 @@ class Forecaster(torch.nn.Module):
 
 
 # %%
-# Train on windows of sixty years. The loss is the likelihood of what came next: a network that is unsure says
-# so, and one that is too sure pays for it.
+# Train on windows of sixty years. The loss is the likelihood of the next number: it rewards a network that
+# says when it is unsure, and punishes one that is too sure.
 
 torch.manual_seed(0)
 model = Forecaster()
@@ -60,12 +60,12 @@ for _ in range(500):
     losses.append(loss.item())
 
 # %%
-# A forecast of thirty years: each of 400 networks goes on with numbers that it drew itself. Because the mask
-# must be the same for the whole way, the forecast runs the whole series again at each year.
+# A forecast of thirty years: each of 400 networks continues with numbers that it drew itself. The mask must
+# be the same at all steps, so the forecast runs the whole series again for each year.
 
 
 def paths(until, count, steps):
-    """Forecasts (steps, count) behind the year with the number `until`."""
+    """Forecasts (steps, count) after the year with the number `until`."""
     x = series[max(0, until - 60) : until, None].repeat(1, count)
     for _ in range(steps):
         torch.manual_seed(1)  # the same masks each time
@@ -96,8 +96,8 @@ figure.tight_layout()
 assert 0.6 < inside <= 1
 
 # %%
-# What of it is the network's own doubt? With the noise left out, only the masks tell the forecasts apart. In
-# evaluation, ``model.eval()``, no mask is drawn, and all forecasts are one.
+# How much of it is the network's own doubt? Without the noise only the masks make the forecasts differ. In
+# evaluation, ``model.eval()``, no mask is drawn, and all forecasts are equal.
 
 with torch.no_grad():
     window = series[known - 60 : known, None].repeat(1, 400)

@@ -4,15 +4,16 @@ Train without telling on anybody: differential privacy
 
 A trained network may give away whether a certain example was among its data. Private training bounds that:
 each example's gradient is clipped to a length, and noise that hides one such gradient is added to their sum
-(Abadi et al., *Deep learning with differential privacy*, 2016). Opacus does this for PyTorch, and counts what
-it costs: an epsilon.
+(Abadi et al., *Deep learning with differential privacy*, 2016). Opacus does this for PyTorch and computes the
+cost, an epsilon.
 
-The price is time and memory, for the gradient of *every* example is to be clipped. Our modules find the norms
-of these gradients in the backward of their kernels, without the gradients (*ghost clipping*), and then sum
-the clipped ones in a second backward. Here this is put beside Opacus' own LSTM, which keeps them all.
+The price is time and memory, because the gradient of *every* example must be clipped. Our modules compute the
+norms of these gradients in the backward of their kernels, without the gradients (*ghost clipping*), and then
+sum the clipped ones in a second backward. This page compares them with Opacus' own LSTM, which keeps all
+gradients.
 
-The model, the data and the loop stand in ``examples/private_training.py``: an LSTM reads a handwritten digit
-row by row. What it takes to make its training private is one call::
+The model, the data and the loop are in ``examples/private_training.py``: an LSTM reads a handwritten digit
+row by row. One call makes its training private::
 
     model, optimizer, criterion, loader = PrivacyEngine().make_private_with_epsilon(
         module=model, optimizer=optimizer, criterion=criterion, data_loader=loader,
@@ -29,8 +30,8 @@ sys.path.insert(0, str(Path.cwd().parent))
 import private_training
 
 # %%
-# Each runs in a process of its own, so that its memory can be told apart. An epsilon of 8 is weak privacy, 2
-# is strong; infinity is ordinary training.
+# Each runs in its own process, so that its memory can be measured. An epsilon of 8 is weak privacy, 2 is
+# strong; infinity is ordinary training.
 
 EPOCHS = 25
 runs = {
@@ -50,8 +51,8 @@ for name, result in found.items():
     )
 
 # %%
-# Privacy costs accuracy, the stronger the more. Both private runs at the same epsilon learn equally well:
-# they compute the same sums. They differ in what they need for it.
+# Privacy costs accuracy: the stronger, the more. Both private runs at the same epsilon learn equally well,
+# because they compute the same sums. They differ in time and memory.
 
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.4), width_ratios=(2, 1, 1))
 for name, result in found.items():

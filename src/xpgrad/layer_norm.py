@@ -143,7 +143,7 @@ class LayerNormGRUGrads(NamedTuple):
 
 
 def _gate(choice: ActivationChoice, clip: float | None) -> Callable[[Any, Any], Any]:
-    """An activation behind `clip`. Its pullback takes the input where the output does not tell the slope."""
+    """An activation after `clip`. Its pullback takes the input if the output does not give the slope."""
     value, by_output, numbers = choice.activation.value, choice.activation.pullback, choice[1:]
     needs_input = choice.activation.needs_input(choice.alpha)
 
@@ -211,7 +211,7 @@ _VECTORS = ("B", "gamma", "beta", "gamma_c", "beta_c")
 
 
 class _Operator(NamedTuple):
-    """What tells one operator from the other.
+    """The differences between the two operators.
 
     Parameters
     ----------
@@ -311,13 +311,13 @@ class _Call(CellCall):
             shifts = [shifts[0] + B[:, :split], shifts[1] + B[:, split:]]
         if "gamma_c" in self._own.vectors:
             last = [shifts[0] + shifts[1], self.arrays["gamma_c"], self.arrays["beta_c"]]
-        else:  # the candidate's two shifts stay apart, for the reset
+        else:  # the candidate's two shifts stay separate, because of the reset
             both = shifts[0][:, : 2 * H] + shifts[1][:, : 2 * H]
             last = [both, shifts[0][:, 2 * H :], shifts[1][:, 2 * H :]]
         return xp.concat([gamma[:, 0, :], gamma[:, 1, :], *last], axis=1)
 
     def parted(self, dv: Any, per_sample: bool | str) -> dict[str, Any]:
-        """The vectors' gradients from that of v, of one direction; each sample's behind a batch axis."""
+        """The vectors' gradients from that of v, of one direction; a batch axis of samples comes first."""
         xp, H, split = self.xp, self.H, self._own.gates * self.H
         axis = dv.ndim - 1
         shifts, rest = dv[..., 2 * split :], None
@@ -329,7 +329,7 @@ class _Call(CellCall):
         found["gamma"] = dv[..., : 2 * split]
         if rest is not None:
             found |= {"gamma_c": rest[..., :H], "beta_c": rest[..., H:]}
-        if per_sample == "norm":  # which is found of rows
+        if per_sample == "norm":  # the norm of rows
             return found
         lead = (dv.shape[0],) if per_sample else ()
         return found | {name: xp.reshape(found[name], (*lead, 2, split)) for name in ("gamma", "beta")}
@@ -424,7 +424,7 @@ def layer_norm_lstm(
     clip: float | None = None,
     layout: int = 0,
 ) -> LayerNormLSTMForward:
-    r"""LSTM with layer normalization over sequences, with everything that its gradient needs.
+    r"""LSTM with layer normalization over sequences; it also returns what its gradient needs.
 
     .. math::
 
@@ -441,11 +441,11 @@ def layer_norm_lstm(
     gamma, beta : array, shape (D, 2, 4H)
         Scales and shifts of the input's and of the recurrent product, each normalized over all 4H together.
     gamma_c, beta_c : array, shape (D, H)
-        Those of the cell state.
+        Scales and shifts of the cell state.
     sequence_lens, initial_h, initial_c
         As of `lstm`.
     epsilon : float
-        What is added to the variance, which is the biased one.
+        Added to the variance, which is the biased one.
     direction, layout
         As of `lstm`.
     activations : list of str, optional
@@ -458,8 +458,8 @@ def layer_norm_lstm(
     Returns
     -------
     LayerNormLSTMForward
-        ``(H_all, H_t, C_t, C_all, saved, means)``. H_all and the last three are what
-        `layer_norm_lstm_grad` takes; they hold 16H + 3 numbers per step and sequence.
+        ``(H_all, H_t, C_t, C_all, saved, means)``. `layer_norm_lstm_grad` takes H_all and the last three;
+        they hold 16H + 3 numbers per step and sequence.
 
     Raises
     ------
@@ -474,8 +474,8 @@ def layer_norm_lstm(
 
     Notes
     -----
-    Ba, Kiros, Hinton, "Layer normalization" (2016), as PyTorch's fastrnns benchmark has it. The carried cell
-    state is not normalized.
+    Ba, Kiros, Hinton, "Layer normalization" (2016), in the form of PyTorch's fastrnns benchmark. The carried
+    cell state is not normalized.
 
     Examples
     --------
@@ -547,7 +547,7 @@ def layer_norm_lstm_grad(
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> LayerNormLSTMGrads:
-    r"""Gradient of `layer_norm_lstm`: cotangents of its outputs to gradients of its arguments.
+    r"""Gradient of `layer_norm_lstm`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
 
@@ -561,7 +561,7 @@ def layer_norm_lstm_grad(
     X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c
         The arguments of `layer_norm_lstm`.
     H_all, C_all, saved, means
-        As it returned them.
+        Its results.
     grad_H_all, grad_C_all : array, shape (T, D, N, H), optional
         Cotangents of H_all and C_all; zero by default, like the next two.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
@@ -643,7 +643,7 @@ def layer_norm_gru(
     clip: float | None = None,
     layout: int = 0,
 ) -> LayerNormGRUForward:
-    r"""GRU with layer normalization over sequences, with everything that its gradient needs.
+    r"""GRU with layer normalization over sequences; it also returns what its gradient needs.
 
     .. math::
 
@@ -662,7 +662,7 @@ def layer_norm_gru(
     sequence_lens, initial_h
         As of `gru`.
     epsilon : float
-        What is added to the variance, which is the biased one.
+        Added to the variance, which is the biased one.
     direction, layout
         As of `gru`.
     activations : list of str, optional
@@ -675,7 +675,7 @@ def layer_norm_gru(
     Returns
     -------
     LayerNormGRUForward
-        ``(H_all, H_t, saved, means)``. All but H_t are what `layer_norm_gru_grad` takes; they hold 10H + 2
+        ``(H_all, H_t, saved, means)``. `layer_norm_gru_grad` takes all except H_t; they hold 10H + 2
         numbers per step and sequence.
 
     Raises
@@ -755,7 +755,7 @@ def layer_norm_gru_grad(
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
 ) -> LayerNormGRUGrads:
-    r"""Gradient of `layer_norm_gru`: cotangents of its outputs to gradients of its arguments.
+    r"""Gradient of `layer_norm_gru`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
 
@@ -769,7 +769,7 @@ def layer_norm_gru_grad(
     X, W, R, B, gamma, beta, sequence_lens, initial_h
         The arguments of `layer_norm_gru`.
     H_all, saved, means
-        As it returned them.
+        Its results.
     grad_H_all : array, shape (T, D, N, H), optional
         Cotangent of H_all; zero by default, like the next.
     grad_H_t : array, shape (D, N, H), optional

@@ -17,7 +17,7 @@ __all__ = ["LAYER_NORM"]
 
 
 class _Operator(NamedTuple):
-    """What tells one of them from the other."""
+    """The differences between the two operators."""
 
     name: str
     gates: int
@@ -64,7 +64,7 @@ def _case(
 ) -> Case:
     """A small problem in which no two sizes are equal."""
     T, N, I, H = 5, 3, 2, 4
-    attributes["epsilon"] = 0.25  # a row whose numbers are near one another loses digits otherwise
+    attributes["epsilon"] = 0.25  # otherwise a row of nearly equal numbers loses digits
     if "activations" in attributes:
         attributes["activations"] = list(attributes["activations"][: 3 if op.gates == 4 else 2])
     G, D = op.gates * H, 2 if attributes.get("direction") == "bidirectional" else 1
