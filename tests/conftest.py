@@ -81,6 +81,13 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling is on, whatever the environment says: for tests of what is compiled."""
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    monkeypatch.setenv("XPGRAD_JIT", "1")
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20240607)
 

@@ -342,9 +342,9 @@ def test_what_a_row_formula_keeps_in_place():
     assert ROWS.each_output == "y"
 
 
+@pytest.mark.usefixtures("compiled")
 def test_small_calls_take_the_short_way(monkeypatch):
     """Checked by what they pass: nothing of the general way."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
     x = np.linspace(-1, 1, 1000, dtype=np.float32)
     expected = xpgrad.silu_grad(x, x), xpgrad.softmax_grad(x.reshape(8, 125), x.reshape(8, 125))
     for name in ("elementwise", "over_rows"):
@@ -353,9 +353,9 @@ def test_small_calls_take_the_short_way(monkeypatch):
     np.testing.assert_array_equal(xpgrad.softmax_grad(x.reshape(8, 125), x.reshape(8, 125)), expected[1])
 
 
+@pytest.mark.usefixtures("compiled")
 def test_numbers_do_not_compile_again(tmp_path):
     """One file serves every alpha, and read-only arrays as well."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
     output = _run(
         """
         import numpy as np, xpgrad, pathlib, os
@@ -566,9 +566,9 @@ def test_core_imports_no_framework():
     assert output == "[]"
 
 
+@pytest.mark.usefixtures("compiled")
 def test_compiled_formulas_are_kept(tmp_path):
     """A second process finds what the first one compiled, and two formulas do not share a file."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
     code = """
         import numpy as np, xpgrad
         rng = np.random.default_rng(0)
