@@ -170,6 +170,51 @@ def turn_tile(dtype: str, lanes: int) -> Any:
     return _tile(dtype, lanes, generate, 4)
 
 
+@functools.cache
+def row_tile(dtype: str, lanes: int, from_step: int, to_step: int) -> Any:
+    """A row of numbers from one place to another; one of the steps is 1, the other 1 or 2.
+
+    Returns ``tile(source, target, count, more)``, with addresses, and `count` at least 1. For t below `count`
+    it sets
+
+        target[t * to_step] = source[t * from_step] + more
+
+    and touches nothing else: rows are short, and what a compiler makes of the loop takes most of them one by
+    one.
+    """
+
+    def generate(code: _Code, arguments: list[Any]) -> None:
+        source, target, count, more = arguments
+        source, target, more = code.reals(source), code.reals(target), code.everywhere(more)
+        builder = code.builder
+        whole = builder.udiv(builder.sub(count, _INT64(1)), _INT64(lanes))
+
+        def move(i: Any, rest: Any) -> None:
+            at = code.at(source, code.times(i, lanes * from_step))
+            to = code.at(target, code.times(i, lanes * to_step))
+            is_whole = from_step == 1
+            row = code.load_first(at, rest) if is_whole else code.even(*code.load_spread(at, rest))
+            row = builder.fadd(row, more)
+            if to_step == 1:
+                code.store_first(row, to, rest)
+            else:
+                code.store_spread(row, to, rest)
+
+        with code.loop(whole) as i:
+            move(i, None)
+        move(whole, builder.sub(count, code.times(whole, lanes)))
+
+    def codegen(context, builder, signature, args):
+        generate(_Code(builder, dtype, lanes), list(args))
+        return context.get_dummy_value()
+
+    def row(typingctx, source, target, count, more):
+        real = types.float32 if dtype == "float32" else types.float64
+        return types.void(types.int64, types.int64, types.int64, real), codegen
+
+    return intrinsic(row)
+
+
 def _tile(dtype: str, lanes: int, generate: Any, count: int = 6) -> Any:
     """The function of so many integers that is generated."""
 
@@ -289,6 +334,51 @@ class _Code:
             for variable, vector in zip(row, vectors, strict=True):
                 total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
                 self.builder.store(total, variable)
+
+    # Of a row that goes on: all of a vector where `rest` is None, else its first so many elements.
+
+    def load_first(self, place: Any, rest: Any) -> Any:
+        """The elements; what is behind them is 0."""
+        return self.load(place) if rest is None else self._masked_load(place, self.mask(rest))
+
+    def store_first(self, vector: Any, place: Any, rest: Any) -> None:
+        """Into memory."""
+        if rest is None:
+            to = self.builder.bitcast(place, self._vector.as_pointer())
+            self.builder.store(vector, to, align=self._size)
+        else:
+            self._masked_store(vector, place, self.mask(rest))
+
+    def load_spread(self, place: Any, rest: Any) -> tuple[Any, Any]:
+        """Two vectors, of which every other element is one of the row."""
+        places = (place, self.at(place, self._lanes))
+        if rest is None:
+            return self.load(places[0]), self.load(places[1])
+        low, high = (self._masked_load(p, m) for p, m in zip(places, self._spread_masks(rest), strict=True))
+        return low, high
+
+    def store_spread(self, vector: Any, place: Any, rest: Any) -> None:
+        """Into every other element of memory."""
+        halves = self.alternating(vector, vector)
+        places = (place, self.at(place, self._lanes))
+        all_of_them = _INT64(self._lanes) if rest is None else rest
+        for half, to, mask in zip(halves, places, self._spread_masks(all_of_them), strict=True):
+            others = ir.Constant(mask.type, [k % 2 == 0 for k in range(self._lanes)])
+            self._masked_store(half, to, self.builder.and_(mask, others))
+
+    def _spread_masks(self, rest: Any) -> tuple[Any, Any]:
+        """Which elements of two vectors are up to the last of so many that have one between them."""
+        reach = self.builder.sub(self.times(rest, 2), _INT64(1))
+        return self.mask(reach), self.mask(self.builder.sub(reach, _INT64(self._lanes)))
+
+    def even(self, a: Any, b: Any) -> Any:
+        """Every other element of two vectors."""
+        kind = ir.VectorType(ir.IntType(32), self._lanes)
+        return self.builder.shuffle_vector(a, b, ir.Constant(kind, [2 * k for k in range(self._lanes)]))
+
+    def everywhere(self, number: Any) -> Any:
+        """A vector of equal elements."""
+        return self._everywhere(number, self._vector)
 
     def alternating(self, a: Any, b: Any) -> tuple[Any, Any]:
         """The elements of two vectors in turns: those of the first halves, and those of the second."""

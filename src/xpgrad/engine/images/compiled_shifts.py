@@ -102,7 +102,7 @@ def sum_of_shifts(
     length, layer = max(part.crop.length for part in parts), _whole(places[0])
     grid = np.empty(len(places) * channels * layer, dtype)
     for part, (start, wanted, _) in zip(parts, results, strict=True):
-        _few().sum_of_shifts(
+        _few(dtype.name).sum_of_shifts(
             *taken, _taps(part.taps), part.weights, length, layer, grid, wanted, start, *made
         )  # fmt: skip
     return Y
@@ -139,7 +139,7 @@ def products_of_shifts(
         )  # fmt: skip
     else:
         layer = _whole(places[0])
-        _few().products_of_shifts(
+        _few(dtype.name).products_of_shifts(
             *taken, layer, np.empty(channels * layer, dtype), np.zeros(length, dtype), results
         )
     return products
@@ -149,7 +149,7 @@ def row_sums(rows: np.ndarray) -> np.ndarray:
     """The sums of the rows of a matrix."""
     rows = np.ascontiguousarray(rows)
     sums = np.zeros(rows.shape[0], dtype=rows.dtype)
-    _few().row_sums(flat(rows, False), rows.shape[1], sums)
+    _few(rows.dtype.name).row_sums(flat(rows, False), rows.shape[1], sums)
     return sums
 
 
@@ -256,9 +256,9 @@ def _joined(rows: list[list[int]]) -> np.ndarray:
 
 
 @functools.cache
-def _few() -> Any:
+def _few(dtype: str) -> Any:
     """The loops over positions."""
-    return Lazy(load("shifts", few_channels()))
+    return Lazy(load(f"shifts_{dtype}", few_channels(dtype, tiles())))
 
 
 def _many(dtype: str, vectors: int) -> Any:

@@ -10,14 +10,14 @@ from xpgrad.engine.compiled.register_tiles import Tiles
 from xpgrad.engine.compiled.source import versions
 
 
-def few_channels() -> str:
+def few_channels(dtype: str, tiles: Tiles) -> str:
     """The loops for groups of few channels: a stretch of a sum stays in the cache while terms are added.
 
     Up to eight terms are added at a time, so a sum is read and written once per eight multiplications. LLVM
     checks eight pairs of pointers for overlap; it does not vectorize loops with more. In the inner products
     the order of additions is free ("reassoc", "nsz"): each vector lane keeps its own sum.
     """
-    return _HEAD + _FEW.format(
+    return _head(dtype, tiles) + _FEW.format(
         first=_terms_at_once(8, 24, "="),
         eight=_terms_at_once(8, 24, "+="),
         four=_terms_at_once(4, 24, "+="),
@@ -39,10 +39,7 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
     columns : int
         The number of positions whose cotangents are transposed to columns at a time.
     """
-    size = 4 if dtype == "float32" else 8
     constants = {
-        "SIZE": size,
-        "LANES": tiles.bytes // size,
         "TALL": tiles.tall[0],
         "TALL_VECTORS": tiles.tall[1],
         "FLAT": tiles.flat[0],
@@ -67,17 +64,33 @@ def many_channels(dtype: str, tiles: Tiles, vectors: int, columns: int) -> str:
         f"products = product_tile({dtype!r}, LANES, ROWS, VECTORS)",
         f"turn = turn_tile({dtype!r}, LANES)",
     ]
-    return _HEAD + "\n".join(lines) + "\n" + _MANY
+    return _head(dtype, tiles) + "\n".join(lines) + "\n" + _MANY
+
+
+def _head(dtype: str, tiles: Tiles) -> str:
+    size = 4 if dtype == "float32" else 8
+    lanes = tiles.bytes // size
+    return (
+        f"""# weighted sums of shifted images, and their gradient; generated, {versions()}
+import numpy as np
+from numba import njit
+
+from xpgrad.engine.compiled.register_tiles import row_tile
+
+U = np.uintp
+SIZE, LANES = {size}, {lanes}
+NOTHING = np.{dtype}(-0.0)  # which changes no number that it is added to
+move_row = row_tile({dtype!r}, {lanes}, 1, 1)
+gather_row = row_tile({dtype!r}, {lanes}, 2, 1)
+spread_row = row_tile({dtype!r}, {lanes}, 1, 2)
+"""
+        + _ROWS
+    )
 
 
 # Rows are short: views of them would cost more than their elements. Indices are unsigned, because for numba a
 # signed index may count from the end.
-_HEAD = """# weighted sums of shifted images, and their gradient; generated
-import numpy as np
-from numba import njit
-
-U = np.uintp
-
+_ROWS = """
 
 @njit(nogil=True, cache=True, error_model='numpy')
 def stretch_of(rows, low, count, clipped):
@@ -99,14 +112,13 @@ def stretch_of(rows, low, count, clipped):
 @njit(nogil=True, cache=True, error_model='numpy', forceinline=True)
 def place(x, start, rows, count, grid, base, by_layer):
     # an image's rows into the grid
+    x_at, grid_at = x.ctypes.data, grid.ctypes.data
     for r in range(count):
         source, to, step = start + rows[r, 0], base + rows[r, 1] + rows[r, 4] * by_layer, rows[r, 3]
         if step == 1:
-            for t in range(rows[r, 2]):
-                grid[U(to + t)] = x[U(source + t)]
+            move_row(x_at + SIZE * source, grid_at + SIZE * to, rows[r, 2], NOTHING)
         elif step == 2:
-            for t in range(rows[r, 2]):
-                grid[U(to + t)] = x[U(source + 2 * t)]
+            gather_row(x_at + SIZE * source, grid_at + SIZE * to, rows[r, 2], NOTHING)
         else:
             for t in range(rows[r, 2]):
                 grid[U(to + t)] = x[U(source + step * t)]
@@ -122,14 +134,13 @@ def place_group(x, start, by_channel, rows, count, grid, room, channels):
 @njit(nogil=True, cache=True, error_model='numpy', forceinline=True)
 def crop(total, start, rows, count, b, y, target):
     # the wanted rows of a sum into the result
+    total_at, y_at = total.ctypes.data, y.ctypes.data
     for r in range(count):
         source, to, step = start + rows[r, 1], target + rows[r, 0], rows[r, 3]
         if step == 1:
-            for t in range(rows[r, 2]):
-                y[U(to + t)] = total[U(source + t)] + b
+            move_row(total_at + SIZE * source, y_at + SIZE * to, rows[r, 2], b)
         elif step == 2:
-            for t in range(rows[r, 2]):
-                y[U(to + 2 * t)] = total[U(source + t)] + b
+            spread_row(total_at + SIZE * source, y_at + SIZE * to, rows[r, 2], b)
         else:
             for t in range(rows[r, 2]):
                 y[U(to + step * t)] = total[U(source + t)] + b
