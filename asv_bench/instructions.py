@@ -22,7 +22,16 @@ import xpgrad_torch
 from page import machine_page, write_between
 from xpgrad import _plans
 from xpgrad.cli.info import read_cpu
-from xpgrad.engine.programs.program import Arithmetic, BlasMultiply, BlasPack, Loop, Multiply, Pack, Work
+from xpgrad.engine.programs.program import (
+    Arithmetic,
+    BlasMultiply,
+    BlasPack,
+    Loop,
+    Multiply,
+    Pack,
+    Work,
+    _executor,
+)
 
 STEPS = (
     ("LSTM", (50, 1, 64, 64), {}),
@@ -44,10 +53,11 @@ KINDS = {
 
 def watch(program, record):
     """Let a program call ``record(kind, seconds, operations)`` for each instruction."""
-    execute = program._execute
+    link, execute = program._link, _executor(program._name)
 
-    def run(address, begin, end):
-        code = np.ctypeslib.as_array((ctypes.c_int64 * end).from_address(address))
+    def run(address, begin, end, *links):
+        link(address, 0, 0, *links)
+        code = np.ctypeslib.as_array((ctypes.c_int64 * max(end, 1)).from_address(address))
         while begin < end:
             size, kind = int(code[begin]), int(code[begin + 1])
             start = time.perf_counter()
@@ -56,8 +66,8 @@ def watch(program, record):
             record(KINDS[kind], seconds, 2 * math.prod(sizes(code[begin + 1 : begin + size])))
             begin += size
 
-    program._execute = run
-    return execute
+    program._link = run
+    return link
 
 
 def sizes(code):
@@ -98,7 +108,7 @@ def measure(kind, shape, options, seconds):
         sums[kind] += seconds
         sums["operations"] += count
 
-    executors = [watch(program, record) for program in programs]
+    links = [watch(program, record) for program in programs]
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         sums.clear()
@@ -106,8 +116,8 @@ def measure(kind, shape, options, seconds):
         operations = sums["operations"]
         for name in set(KINDS.values()):
             parts[name].append(sums[name])
-    for program, execute in zip(programs, executors, strict=True):
-        program._execute = execute
+    for program, link in zip(programs, links, strict=True):
+        program._link = link
     return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in set(KINDS.values())}, operations
 
 

@@ -1,5 +1,6 @@
 """xpgrad's kernels under autograd and `torch.func`: one autograd function for all of them."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from xpgrad_torch._kernel import Kernel, autocasts
 from xpgrad_torch._opacus import KernelSamples, collecting
 from xpgrad_torch._private import (
     add_older_batch,
+    applied_alone,
     are_transforms_active,
     count_dispatch_modes,
     is_forward_mode,
@@ -22,7 +24,8 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._stacked import Stacked, joined
+from xpgrad_torch._programs import Known
+from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
 __all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
 
@@ -117,75 +120,164 @@ class _EagerKernel(_XpgradKernel):
     setup_context = staticmethod(no_setup_context)
 
 
-class _StackedKernel(torch.autograd.Function):
-    """The same for operands of which some are `Stacked`: what joins them needs no nodes of autograd's.
+class _Call:
+    """What calls of a recurrent kernel have in common that differ in their tensors alone.
 
-    Its arguments are a `Kernel`, of each operand the number of parameters and of directions, these parameters
-    one behind the other, and what `_XpgradKernel` has behind the operands.
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    layout : Layout
+        Of its operands, of which some may be `Stacked`.
+    attributes, asked, again
+        See `apply`.
+    lasting : bool
+        Whether there will be other calls.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        layout: Layout,
+        attributes: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        again: bool,
+        lasting: bool,
+    ) -> None:
+        self.kernel, self.layout, self.attributes, self.asked, self.again = (
+            kernel, layout, attributes, asked, again
+        )  # fmt: skip
+        self._lasting = lasting
+        self._options = kernel.forward_options(attributes)
+        self._known: Known | None = {} if lasting else None
+        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], Known | None] | None] = {}
+        spans = dict(zip(kernel.operands, _spans(layout), strict=True))
+        self.taken = [k for name in kernel.taken for k in spans[name]]
+        sizes = dict(zip(kernel.operands, layout, strict=True))
+        given = len(kernel.gradient_arrays) - len(kernel.taken)
+        self._gradient_layout = (*(sizes[name] for name in kernel.taken), *[PLAIN] * given)
+        graded = [k for name in kernel.graded for k in spans[name]]
+        self._places = [graded.index(k) if k in graded else None for k in range(sum(n for n, _ in layout))]
+
+    def forward(self, flat: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """Return the kernel's outputs."""
+        return tuple(self.kernel.programs[0].run(flat, self.layout, self._options, self._known))
+
+    def gradient(
+        self, arrays: Sequence[Tensor | None], needed: tuple[bool, ...]
+    ) -> list[Tensor | None] | None:
+        """Return the gradients of the operands' parameters, of which some are needed.
+
+        None where the kernel's gradient does not have them all.
+        """
+        if needed not in self._gradients:
+            self._gradients[needed] = self._find(needed)
+        found = self._gradients[needed]
+        if found is None:
+            return None
+        results = self.kernel.programs[1].run(arrays, self._gradient_layout, *found)
+        return [None if place is None else results[place] for place in self._places]
+
+    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], Known | None] | None:
+        wrt = _wanted(self.kernel, self.layout, needed)
+        sizes = zip(self.kernel.operands, self.layout, strict=True)
+        stacked = {name for name, size in sizes if size != PLAIN}
+        # the pieces of a gradient are those of an operand that the gradient takes
+        if not set(wrt) <= set(self.kernel.graded) or not stacked <= set(self.kernel.taken):
+            return None
+        return {**self.attributes, **self.asked, "wrt": wrt}, {} if self._lasting else None
+
+
+def _spans(layout: Layout) -> list[range]:
+    """Return where each operand's parameters stand among all."""
+    ends = list(itertools.accumulate(size for size, _ in layout))
+    return [range(end - size, end) for end, (size, _) in zip(ends, layout, strict=True)]
+
+
+def _wanted(kernel: Kernel, layout: Layout, needed: Sequence[bool]) -> tuple[str, ...]:
+    """Return the names of those operands of which a parameter is needed."""
+    spans = zip(kernel.operands, _spans(layout), strict=True)
+    return tuple(name for name, span in spans if any(needed[k] for k in span))
+
+
+_MOST = 512  # calls that are remembered
+_calls: dict[tuple, _Call] = {}
+
+
+def _call_of(
+    kernel: Kernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
+) -> _Call:
+    """Return what is known of such calls."""
+    values = *attributes.values(), *asked.values()
+    # a tensor is another number at the next call
+    if not any(isinstance(value, Tensor) for value in values):
+        key = kernel, layout, again, tuple(attributes), tuple(asked), values, tuple(map(type, values))
+        try:
+            call = _calls.get(key)
+        except TypeError:  # lists, whose elements may change
+            pass
+        else:
+            if call is None:
+                if len(_calls) >= _MOST:
+                    _calls.clear()
+                call = _calls[key] = _Call(kernel, layout, attributes, asked, again, lasting=True)
+            return call
+    return _Call(kernel, layout, attributes, asked, again, lasting=False)
+
+
+class _RecurrentKernel(torch.autograd.Function):
+    """A kernel with programs where nothing follows what is done.
+
+    Its arguments are a `_Call` and the operands, those of several parameters as these: what joins them needs
+    no nodes of autograd's.
     """
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
-        kernel, layout, *flat, attributes, asked, again = args
-        operands = _grouped(layout, flat)
-        outputs = tuple(kernel.forward(*joined(operands), **attributes))
-        ctx.save_for_backward(*flat, *([] if again else kernel.saved_of(outputs)))
+    def forward(ctx: Any, call: _Call, *flat: Tensor | None) -> Any:
+        outputs, kernel = call.forward(flat), call.kernel
+        ctx.save_for_backward(*flat, *([] if call.again else kernel.saved_of(outputs)))
         ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
         ctx.set_materialize_grads(False)
-        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, attributes, asked, again
-        ctx.layout, ctx.count = layout, len(flat)
-        ctx.samples = _samples_of(kernel, dict(zip(kernel.operands, operands, strict=True)))
+        ctx.call, ctx.samples = call, None
+        if collecting.get() is not None:
+            operands = dict(zip(kernel.operands, grouped(call.layout, flat), strict=True))
+            ctx.samples = _samples_of(kernel, operands)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        call, saved, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        kernel, count = call.kernel, len(needed)
+        cotangents = cotangents[: len(kernel.cotangents)]
         if all(cotangent is None for cotangent in cotangents):
-            return (None,) * len(ctx.needs_input_grad)
-        kernel, count, saved = ctx.kernel, ctx.count, ctx.saved_tensors
-        operands = _grouped(ctx.layout, saved[:count])
-        needed = _grouped(ctx.layout, ctx.needs_input_grad[2 : count + 2])
-        needs = [any(one.parameters) if type(one) is Stacked else one for one in needed]
+            return (None,) * (count + 1)
+        is_plain = ctx.samples is None and not (
+            call.again or torch.is_grad_enabled() or are_transforms_active()
+        )
+        if is_plain and not any(c is not None and is_of_older_vmap(c) for c in cotangents):
+            arrays = [*[saved[k] for k in call.taken], *saved[count:], *cotangents]
+            grads = call.gradient(arrays, needed)
+            if grads is not None:
+                return None, *grads
+        operands = grouped(call.layout, saved[:count])
         by_name = dict(zip(kernel.operands, joined(operands), strict=True))
-        arrays = [by_name[name] for name in kernel.taken]
-        grads = _XpgradKernel._gradients(ctx, needs, [*arrays, *saved[count:]], cotangents)
+        arrays = [*[by_name[name] for name in kernel.taken], *saved[count:]]
+        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, call.attributes, call.asked, call.again
+        wrt = _wanted(kernel, call.layout, needed)
+        grads = _XpgradKernel._gradients(ctx, [name in wrt for name in kernel.operands], arrays, cotangents)
         flat: list[Tensor | None] = []
         for operand, grad in zip(operands, grads, strict=True):
             flat += operand.parts(grad) if type(operand) is Stacked else (grad,)
-        return None, None, *flat, None, None, None
+        return None, *flat
+
+
+_apply_recurrent = applied_alone(_RecurrentKernel)
 
 
 def _samples_of(kernel: Kernel, operands: Mapping[str, Any]) -> KernelSamples | None:
     """Return what the backward is to find out about samples, where the module that runs was asked to."""
     samples = collecting.get()
     return None if samples is None else samples.of_kernel(operands)
-
-
-def _grouped(layout: Sequence[tuple[int, int]], flat: Sequence[Any]) -> list[Any]:
-    """Return operands from their parameters one behind the other; those of no parameters are as they are."""
-    operands: list[Any] = []
-    start = 0
-    for size, directions in layout:
-        whole = directions < 0
-        operands.append(flat[start] if whole else Stacked(flat[start : start + size], directions))
-        start += size
-    return operands
-
-
-def _apply_stacked(
-    kernel: Kernel,
-    operands: Sequence[Any],
-    attributes: Mapping[str, Any],
-    asked: Mapping[str, Any],
-    again: bool,
-) -> Sequence[Tensor]:
-    """Run the kernel on operands of which some are `Stacked`."""
-    layout: list[tuple[int, int]] = []
-    flat: list[Any] = []
-    for x in operands:
-        stacked = type(x) is Stacked
-        flat += x.parameters if stacked else (x,)
-        layout.append((len(x.parameters), x.directions) if stacked else (1, -1))
-    return _StackedKernel.apply(kernel, layout, *flat, attributes, asked, again)
 
 
 class _XpgradGradient(torch.autograd.Function):
@@ -286,9 +378,9 @@ def apply(
     **asked
         Attributes of the gradient alone.
     """
-    stacked = Stacked in map(type, operands)
-    if stacked and is_followed():
-        operands, stacked = joined(operands), False
+    followed = is_followed()
+    if followed and Stacked in map(type, operands):
+        operands = joined(operands)
     kernel.check(operands)
     # The kernel's forward does not know this attribute, and the backward is late for an error.
     if asked.get("peephole", "full") not in ("full", "truncated"):
@@ -297,8 +389,9 @@ def apply(
     if has_expanded(operands):
         return _run_expanded(kernel, operands, attributes, again, asked)
     try:
-        if stacked:
-            outputs = _apply_stacked(kernel, operands, attributes, asked, again)
+        if kernel.programs and not followed:
+            layout, flat = flattened(operands)
+            outputs = _apply_recurrent(_call_of(kernel, layout, attributes, asked, again), *flat)
         elif is_recorded():
             outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
         elif is_forward_mode():

@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 import xpgrad
+from xpgrad_torch._autocast import autocasts, without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
-from xpgrad_torch._programs import Programs
+from xpgrad_torch._programs import Known, Programs
 from xpgrad_torch._stacked import Stacked
 
+__all__ = ["Kernel", "autocasts", "check_dense"]
+
 _OPEN = ("...", "?")  # axes of any number
+_OPERANDS = (Tensor, Stacked)
+_MOST = 512  # combinations of options whose programs are remembered
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
 )
@@ -24,12 +29,6 @@ def check_dense(operator: str, name: str, tensor: Tensor) -> None:
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
         raise TypeError(f"{operator}: {name} is {kind}, expected a dense one of layout torch.strided")
-
-
-def autocasts(x: Tensor) -> bool:
-    """Tell whether autocast is on where x is."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 class Kernel:
@@ -117,9 +116,9 @@ class Kernel:
         # The arrays that the gradient takes, its own names for them, and the attributes that it has on top.
         self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
         given = {output: operand for operand, output in replaced.items()}
-        self._arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
+        self.gradient_arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
         known = {
-            *self._arguments,
+            *self.gradient_arguments,
             *(p.name for p in self.attributes),
             "per_sample",
             "sample_weight",
@@ -129,17 +128,20 @@ class Kernel:
         self.gradient_attributes = [p for p in taken.values() if p.name not in known]
         # Gradients return those of all operands that have one in their order, or that of the first alone.
         self._selects = "wrt" in taken
-        self._graded = gradients or (self.differentiable if self._selects else self.operands[:1])
+        self.graded = gradients or (self.differentiable if self._selects else self.operands[:1])
         self.has_per_sample = "per_sample" in taken
         self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
         self.elementwise = shapes["X"] == "..."
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
         self._images = images
-        recurrent = (self.operands, self._arguments) if ordered or planned else ()
-        self._programs = [
-            Programs(functools.partial(self._called, k), names) for k, names in enumerate(recurrent)
+        recurrent = (self.operands, self.gradient_arguments) if ordered or planned else ()
+        results: tuple[Sequence[str | None], ...] = ((None,) * len(self.outputs), self.graded)
+        self.programs = [
+            Programs(functools.partial(self._called, k), names, results[k])
+            for k, names in enumerate(recurrent)
         ]
+        self._known: dict[tuple, Known] = {}
         self.operator_name = operator or name
         self.operator: Any = None
         self.gradient_operator: Any = None
@@ -157,13 +159,17 @@ class Kernel:
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
-        if autocasts(operands[0]):
-            with torch.autocast(operands[0].device.type, enabled=False):
-                return self.forward(*operands, **attributes)
-        if self._keeps_products:
-            attributes["keep_products"] = True
-        if self._programs:
-            return tuple(self._programs[0].run(operands, attributes))
+        if self.programs:
+            options = self.forward_options(attributes)
+            return tuple(self.programs[0].run(operands, None, options, self._remembered(0, options)))
+        with without_autocast(operands[0]):
+            return self._run_forward(operands, attributes)
+
+    def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the kernel takes beside operands, for these attributes."""
+        return {**attributes, "keep_products": True} if self._keeps_products else dict(attributes)
+
+    def _run_forward(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Tensor, ...]:
         named = dict(zip(self.operands, operands, strict=True))
         outputs = self._called(0)(**named, **attributes)
         if self._has_channels_last(named):
@@ -186,27 +192,50 @@ class Kernel:
 
         As the forward, it knows no autocast, in which a backward may be called too.
         """
-        if autocasts(like := next(array for array in arrays if array is not None)):
-            with torch.autocast(like.device.type, enabled=False):
-                return self.gradient(arrays, wrt, attributes, per_sample)
-        own = tuple(name for name in wrt if name in self._graded)
+        with without_autocast(next(array for array in arrays if array is not None)):
+            return self._run_gradient(arrays, wrt, attributes, per_sample)
+
+    def _run_gradient(
+        self,
+        arrays: Sequence[Tensor | None],
+        wrt: Sequence[str],
+        attributes: Mapping[str, Any],
+        per_sample: bool,
+    ) -> tuple[Tensor, ...]:
+        own = tuple(name for name in wrt if name in self.graded)
         grads: dict[str, Tensor] = {}
         if own:
             options: dict[str, Any] = {"wrt": own} if self._selects else {}
             if per_sample:
                 options["per_sample"] = per_sample
             options = {**attributes, **options}
-            if self._programs:
-                results = self._programs[1].run(arrays, options)
+            if self.programs:
+                results = self.programs[1].run(arrays, None, options, self._remembered(1, options))
             else:
-                named = dict(zip(self._arguments, arrays, strict=True))
+                named = dict(zip(self.gradient_arguments, arrays, strict=True))
                 results = self._called(1)(**named, **options)
-            grads |= zip(self._graded, results if self._selects else (results,), strict=True)
+            grads |= zip(self.graded, results if self._selects else (results,), strict=True)
             if self._images and not per_sample and self._has_channels_last(named):
                 grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
         if len(own) < len(wrt):
             grads |= self._composed_gradient(arrays, [name for name in wrt if name not in own], attributes)
         return tuple(grads[name] for name in wrt)
+
+    def _remembered(self, which: int, options: Mapping[str, Any]) -> Known | None:
+        """Return the programs of calls with these options; None where the options may change."""
+        values = tuple(options.values())
+        if any(isinstance(value, Tensor) for value in values):
+            return None
+        key = which, tuple(options), values, tuple(map(type, values))
+        try:
+            known = self._known.get(key)
+        except TypeError:  # lists, whose elements may change
+            return None
+        if known is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            known = self._known[key] = {}
+        return known
 
     def _composed_gradient(
         self, arrays: Sequence[Tensor | None], wrt: Sequence[str], attributes: Mapping[str, Any]
@@ -298,7 +327,7 @@ class Kernel:
     def check(self, operands: Sequence[Any]) -> None:
         """Raise TypeError for an operand that is no tensor."""
         for name, operand in zip(self.operands, operands, strict=True):
-            if not isinstance(operand, Tensor | Stacked) and (operand is not None or name in self.required):
+            if not isinstance(operand, _OPERANDS) and (operand is not None or name in self.required):
                 raise TypeError(f"{self.name}: {name} is {type(operand).__name__}, expected torch.Tensor")
 
     def explain(self, operands: Sequence[Any]) -> None:

@@ -96,6 +96,24 @@ ConvTransposeNd: Any = _needed("nn.modules.conv._ConvTransposeNd")
 # What a function has whose forward takes the context: PyTorch compares by identity.
 no_setup_context: Any = _needed("autograd.function._SingleLevelFunction.setup_context")
 
+
+def applied_alone(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return an autograd function's `apply` for where no transformation of `torch.func` is at work.
+
+    PyTorch's own looks through all arguments for tensors that a transformation has left behind, which takes
+    as long as a small kernel; it is called where there is one.
+    """
+    plain = super(torch.autograd.Function, function).apply
+
+    def apply(*args: Any) -> Any:
+        for x in args:
+            if isinstance(x, Tensor) and is_wrapped(x):
+                return function.apply(*args)
+        return plain(*args)
+
+    return apply
+
+
 # --- trees of arguments
 tree_map: Callable[..., Any] = _pytree.tree_map
 tree_leaves: Callable[..., list[Any]] = _pytree.tree_leaves

@@ -83,6 +83,11 @@ class Recurrent(Sampled, nn.Module):
         """Return the attributes that the gradient has and the kernel has not."""
         return {}
 
+    def _parameter(self, name: str) -> Tensor:
+        """Return a parameter, or what has taken its place; a module's own way to it is a longer one."""
+        found = self._parameters.get(name)
+        return getattr(self, name) if found is None else found
+
     def _run_kernel(self, **operands: Any) -> States:
         attributes = self._attributes() | self._gradient_attributes()
         return functional.run_recurrent(self._KERNEL, operands, attributes | {"gate_order": self._GATE_ORDER})
@@ -388,10 +393,8 @@ class Layers(Recurrent, nn.RNNBase):
         layers = range(self.num_layers)
         return [p for layer in layers for p in self._parameters_of(layer).values()]  # type: ignore[misc]
 
-    def _parameter(self, name: str) -> Tensor:
-        """Return a parameter, or what has taken its place; a module's own way to it is a longer one."""
-        found = self._parameters.get(name)
-        return getattr(self, name) if found is None else found
+
+_BIASED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class Cell(Recurrent, nn.RNNCellBase):
@@ -421,7 +424,7 @@ class Cell(Recurrent, nn.RNNCellBase):
                 f"{self._NAME}: input has {input.dim()} dimensions, expected 1 (one sequence) or 2 "
                 "(a batch of them)"
             )
-        self._check_input(input, self.weight_ih)
+        self._check_input(input, self._parameter("weight_ih"))
         shape = (*input.shape[:-1], self.hidden_size)
         states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         if states is None:
@@ -455,10 +458,8 @@ class Cell(Recurrent, nn.RNNCellBase):
 
     def _parameters_by_name(self) -> dict[str, Tensor]:
         """Return the parameters by their names."""
-        parameters = {"weight_ih": self.weight_ih, "weight_hh": self.weight_hh}
-        if self.bias:
-            parameters |= {"bias_ih": self.bias_ih, "bias_hh": self.bias_hh}
-        return parameters
+        names = _BIASED if self.bias else _BIASED[:2]
+        return {name: self._parameter(name) for name in names}
 
     def _kernel_parameters(self) -> list[nn.Parameter]:
         return list(self._parameters_by_name().values())  # type: ignore[arg-type]

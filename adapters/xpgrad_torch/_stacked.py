@@ -39,6 +39,36 @@ class Stacked(NamedTuple):
         return flat.split([parameter.shape[0] for parameter in self.parameters])
 
 
+Layout = tuple[tuple[int, int], ...]
+"""Of each operand the number of parameters and of directions; (1, -1) for one that is as it is."""
+PLAIN = (1, -1)
+
+
+def flattened(operands: Iterable[Any]) -> tuple[Layout, list[Tensor | None]]:
+    """Return the layout of operands, and their parameters one behind the other."""
+    layout: list[tuple[int, int]] = []
+    flat: list[Tensor | None] = []
+    for x in operands:
+        if type(x) is Stacked:
+            flat += x.parameters
+            layout.append((len(x.parameters), x.directions))
+        else:
+            flat.append(x)
+            layout.append(PLAIN)
+    return tuple(layout), flat
+
+
+def grouped(layout: Layout, flat: Sequence[Any]) -> list[Any]:
+    """Return operands from their parameters one behind the other; those of no parameters are as they are."""
+    operands: list[Any] = []
+    start = 0
+    for size, directions in layout:
+        whole = directions < 0
+        operands.append(flat[start] if whole else Stacked(flat[start : start + size], directions))
+        start += size
+    return operands
+
+
 def joined(operands: Iterable[Any]) -> list[Tensor | None]:
     """Return the operands, those of several parameters as one tensor each."""
     return [x.joined() if type(x) is Stacked else x for x in operands]

@@ -22,6 +22,7 @@ _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
 
@@ -69,25 +70,34 @@ class TorchEngine(NumpyEngine):
 
     def form(self, arrays: Collection[torch.Tensor]) -> Form | None:
         """See NumpyEngine.form."""
-        layouts, grad = [], torch.is_grad_enabled()
+        looked = self.look(arrays)
+        return None if looked is None else looked[0]
+
+    def look(self, arrays: Collection[torch.Tensor]) -> tuple[Form, list[int]] | None:
+        """The form, and the addresses of the arrays; None where there is none."""
+        layouts, addresses, grad = [], [], torch.is_grad_enabled()
         dtype = next(iter(arrays)).dtype
-        if dtype not in _COMPUTED:
+        computed = _COMPUTED.get(dtype)
+        if computed is None:
             return None
         for array in arrays:  # as _plain does; its calls would take as long as what it looks at
             if (
                 type(array) not in _TENSORS
                 or array.dtype is not dtype
                 or not array.is_cpu
-                or array.layout is not torch.strided
+                or array.layout is not _STRIDED
                 or is_wrapped(array)
                 or array.is_neg()
                 or (grad and array.requires_grad)
-                or not array.numel()
-                or not array.data_ptr()
             ):
                 return None
+            address = array.data_ptr()
+            if not address:  # it has no elements, or no memory
+                return None
+            addresses.append(address)
             layouts.append((array.shape, array.stride()))
-        return self._form(_COMPUTED[dtype], layouts)
+        form = self._form(computed, layouts)
+        return None if form is None else (form, addresses)
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See NumpyEngine.integers."""
@@ -98,6 +108,10 @@ class TorchEngine(NumpyEngine):
     ) -> list[torch.Tensor | None]:
         """See NumpyEngine.run."""
         return self._run(program, [array.data_ptr() for array in arrays], lengths, _fresh)
+
+    def run_at(self, program: Program, addresses: list[int]) -> list[torch.Tensor | None]:
+        """The program's results, for arrays at these addresses."""
+        return program.run(addresses, _fresh)
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]

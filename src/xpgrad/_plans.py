@@ -7,9 +7,11 @@ down, and runs it as all later ones do: the same call gives the same bits every 
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +19,14 @@ import numpy as np
 from xpgrad import engine as engines
 from xpgrad.engine.programs.foreign import ForeignEngine, ForeignProgram
 from xpgrad.engine.programs.program import Program, address_of
-from xpgrad.engine.programs.recorder import CannotRecordError, Recorder, row_major
+from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
 
 _MOST = 512  # forms
 _known: dict[tuple, Any] = {}  # of each form its program and the type of its results, None without a program
 _writing = threading.RLock()  # a signal handler may call a kernel
 _writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
 _NEW = object()
+_NONE: Mapping[str, Any] = MappingProxyType({})
 _CONSTANT = {type(None), bool, int, str, frozenset}  # kinds of options that stay what they are
 
 
@@ -39,16 +42,11 @@ class Lengths(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A program, the engine that runs it, the type of its results, and the names of its arrays."""
+    """A program, what makes a call's result of its own ones, and the names of its arrays."""
 
-    engine: Any
     program: Program
-    kind: Any
+    result: Callable[[list[Any]], Any]
     names: tuple[str, ...]
-
-    def run(self, arrays: Iterable[Any]) -> Any:
-        """What a call for these arrays returns."""
-        return self.kind._make(self.engine.run(self.program, arrays))
 
 
 def planned(
@@ -58,6 +56,7 @@ def planned(
     options: Mapping[str, Any],
     lengths_of: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Lengths],
     seen: list[Plan] | None = None,
+    joined: Mapping[str, Sequence[Any]] = _NONE,
 ) -> Any:
     """What ``compute(operator, arrays, recorder, **options)`` returns, a named tuple of arrays and None.
 
@@ -75,12 +74,18 @@ def planned(
         Gives the lengths, by engine, arrays and options.
     seen : list, optional
         Takes the program from which the call ran, for callers that find it again by themselves.
+    joined : mapping of str to sequence of array, optional
+        Of arrays that were joined along the first axis: from which. A program takes these, and what it
+        returns for them, in fields with their names behind a d, are tuples of arrays of their shapes.
     """
     if (writing := _writing_for.get()) is not None:
         return writing.record(compute, operator, arrays, options)
     given = {name: array for name, array in arrays.items() if array is not None and name != "sequence_lens"}
     engine = engines.of_type(next(iter(given.values()), None))
-    form = None if engine is None else engine.form(given.values())
+    flat = (
+        [x for name, array in given.items() for x in joined.get(name, (array,))] if joined else given.values()
+    )
+    form = None if engine is None else engine.form(flat)
     if form is None:
         return compute(operator, arrays, None, **options)
     lengths = lengths_of(engine, arrays, options)
@@ -90,22 +95,29 @@ def planned(
     if numbers is None:
         arrays = {**arrays, "sequence_lens": None}
     try:
-        key = (compute, engine, form, numbers is None, tuple(given), *map(_typed, options.values()))
+        counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
+        key = (compute, engine, form, numbers is None, tuple(given), counts, *map(_typed, options.values()))
         known = _known.get(key, _NEW)
     except TypeError:  # something that has no hash, and that `compute` may not take
         return compute(operator, arrays, None, **options)
     if known is _NEW:
-        layouts = dict(zip(given, form.layouts, strict=True))
+        each = iter(form.layouts)
+        layouts = {
+            name: Joined([next(each) for _ in joined[name]], tuple(array.shape))
+            if name in joined
+            else next(each)
+            for name, array in given.items()
+        }
         if numbers is not None:
             layouts["sequence_lens"] = (numbers.shape, (1,))
         known = _plan(compute, operator, arrays, options, engine, layouts, form.dtype)
         _remember(key, known)
     if known is None:
         return compute(operator, arrays, None, **options)
-    program, kind = known
+    program, result = known
     if seen is not None and numbers is None:
-        seen.append(Plan(engine, program, kind, tuple(given)))
-    return kind._make(engine.run(program, given.values(), numbers))
+        seen.append(Plan(program, result, tuple(given)))
+    return result(engine.run(program, flat, numbers))
 
 
 def _typed(value: Any) -> Any:
@@ -138,13 +150,31 @@ def _plan(
     engine: Any,
     layouts: dict[str, Any],
     dtype: Any,
-) -> tuple[Program, type] | None:
+) -> tuple[Program, Callable[[list[Any]], Any]] | None:
     try:
         recorder = Recorder(engine, layouts, dtype)
         result = compute(operator, arrays, recorder, **options)
-        return recorder.program(result), type(result)
+        joined = {f"d{name}": name for name, layout in layouts.items() if isinstance(layout, Joined)}
+        fields = getattr(result, "_fields", ())
+        if not joined.keys() & fields:
+            return recorder.program(result), type(result)._make
+        results: list[Any] = []
+        counts: list[int] = []
+        for field, array in zip(fields, result, strict=True):
+            pieces = recorder.pieces(joined[field], array) if field in joined else [array]
+            results += pieces
+            counts.append(len(pieces) if field in joined else 0)
+        return recorder.program(results), functools.partial(_grouped, type(result), counts)
     except CannotRecordError:
         return None
+
+
+def _grouped(kind: Any, counts: Sequence[int], results: Sequence[Any]) -> Any:
+    """A named tuple of that kind; where a count is not 0, of so many results a tuple."""
+    each = iter(results)
+    return kind._make(
+        [tuple([next(each) for _ in range(count)]) if count else next(each) for count in counts]
+    )
 
 
 # --- for a host that runs programs itself

@@ -81,9 +81,10 @@ class _Foreign(NamedTuple):
     options: dict[str, Any]
     arrays: dict[str, Any]
     seen: list[Plan] | None
+    joined: Mapping[str, Sequence[Any]]
 
 
-_PLAIN = _Foreign({}, {}, None)
+_PLAIN = _Foreign({}, {}, None, {})
 _foreign: ContextVar[_Foreign] = ContextVar("xpgrad_foreign", default=_PLAIN)
 
 
@@ -94,6 +95,7 @@ def run_foreign(
     products: Any = None,
     keep_products: bool = False,
     seen: list[Plan] | None = None,
+    joined: Mapping[str, Sequence[Any]] | None = None,
     **keywords: Any,
 ) -> Any:
     """What the kernel returns for a framework's own layout of weights, and with more kept for the gradient.
@@ -111,11 +113,16 @@ def run_foreign(
         These, for `gru_grad`, which else makes them anew.
     seen : list, optional
         Takes the program from which the call ran.
+    joined : mapping of str to sequence of array, optional
+        Of arguments that were joined from several arrays along the first axis: these. A program then takes
+        them instead, and its results for them, tuples, have their shapes.
     """
     options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
     if keep_products:
         options["keep_products"] = True
-    token = _foreign.set(_Foreign(options, {} if products is None else {"products": products}, seen))
+    token = _foreign.set(
+        _Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
+    )
     try:
         return kernel(*arrays, **keywords)
     finally:
@@ -134,7 +141,7 @@ def planned_call(
     named = dict(zip(names, arrays, strict=True)) | foreign.arrays
     try:
         options = _as_numbers(operator, {**options, **foreign.options})
-        return planned(compute, operator, named, options, _lengths_of, foreign.seen)
+        return planned(compute, operator, named, options, _lengths_of, foreign.seen, foreign.joined)
     except (TypeError, ValueError) as error:
         explain(error, "recurrent")
         raise

@@ -28,6 +28,30 @@ def run(code, begin, end):
 
 
 @functools.cache
+def compiled_linker(dtype: str) -> int:
+    """The address of native_program.link, which then runs instructions on arrays of a dtype.
+
+    It takes ``(code, begin, end, links, count, addresses)``.
+    """
+    text = f"""# adds addresses to a program on {dtype} and runs it; generated, {versions()}
+from numba import cfunc
+import numpy as np
+
+from xpgrad.engine.programs.native_program import execute, link
+
+one = np.{dtype}(1)
+
+
+@cfunc("void({", ".join(["int64"] * 6)})", cache=True, error_model="numpy")
+def run(code, begin, end, links, count, addresses):
+    link(code, links, count, addresses)
+    if end > begin:
+        execute(code, begin, end, one)
+"""
+    return load(f"linked_program_{dtype}", text).run.address
+
+
+@functools.cache
 def compiled_arithmetic(dtype: str) -> int:
     """The address of native_program.arithmetic for arrays of a dtype, as ``function(data, part)``."""
     text = f"""# part of an array's arithmetic in {dtype}; generated, {versions()}

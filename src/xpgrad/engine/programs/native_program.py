@@ -106,6 +106,20 @@ def _work(code, i):
 
 
 @njit(forceinline=True)
+def link(address, links, count, addresses):
+    """Write the addresses into a program's array.
+
+    Of each of `count` places in it, `links` holds, one behind the other: the places, which of the memories at
+    `addresses` is meant, and the distance from its beginning.
+    """
+    code = carray(pointer(address), (_FAR,), np.int64)
+    places = carray(pointer(links), (3, count), np.int64)
+    begins = carray(pointer(addresses), (_FAR,), np.int64)
+    for k in range(count):
+        code[places[0, k]] = places[2, k] + begins[places[1, k]]
+
+
+@njit(forceinline=True)
 def execute(address, begin, end, one):
     """Run the instructions that stand from `begin` to `end` in the program's array at the address.
 

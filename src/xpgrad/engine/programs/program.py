@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from math import prod
@@ -406,9 +407,14 @@ class Program:
         self._parts = [part for part in self._parts if part[2] is not None or part[0] < part[1]]
 
         self._code, self._where, self._memory = self._relocatable(code, number_of)
-        self._distances, self._spare = self._code[self._where], list[tuple[np.ndarray, int]]()
+        self._spare = list[tuple[np.ndarray, int]]()
+        self._links = np.stack([self._where, self._memory, self._code[self._where]])
+        self._linking = address_of(self._links), len(self._where)
         self._loops = [i.loop for i in self._instructions if isinstance(i, Loop)]  # whose arrays are needed
-        self._execute = _executor(self._name)
+        self._link = _linker(self._name)
+        # Compiled code does the first instructions with the same call that adds the addresses.
+        first = self._parts.pop(0) if self._parts and self._parts[0][2] is None else (0, 0, None)
+        self._first = first[:2]
         del self._instructions
 
     def _relocatable(
@@ -472,7 +478,9 @@ class Program:
     @property
     def extent(self) -> tuple[int, int]:
         """Where the instructions begin and end."""
-        return (self._parts[0][0], self._parts[-1][1]) if self._parts else (0, 0)
+        parts = [self._first] if self._first[1] else []
+        parts += [part[:2] for part in self._parts]
+        return (parts[0][0], parts[-1][1]) if parts else (0, 0)
 
     @property
     def executor(self) -> int:
@@ -498,10 +506,11 @@ class Program:
             code = self._code.copy()
             own = address_of(code)
         addresses += [arena[1], own]
-        code[self._where] = self._distances + np.asarray(addresses, dtype=np.int64)[self._memory]
+        held = array("q", addresses)  # until it was read
+        self._link(own, *self._first, *self._linking, held.buffer_info()[0])
         for begin, end, work in self._parts:
             if work is None:
-                self._execute(own, begin, end)
+                _executor(self._name)(own, begin, end)
             else:
                 work.run(code[begin:])
         # Both are given back when nothing can write to them any more, and never after an exception.
@@ -556,3 +565,11 @@ def _executor(dtype: str) -> Any:
     from xpgrad.engine.programs.entry_points import compiled_executor
 
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor(dtype))
+
+
+@functools.cache
+def _linker(dtype: str) -> Any:
+    """``(code, begin, end, links, count, addresses)``, which adds addresses before it does the same."""
+    from xpgrad.engine.programs.entry_points import compiled_linker
+
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(compiled_linker(dtype))

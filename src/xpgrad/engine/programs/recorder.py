@@ -7,9 +7,10 @@ down once, they are run again without the kernel, its checks and its views: see 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,16 @@ _ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet 
 
 class CannotRecordError(Exception):
     """What is asked for has no instruction: the call runs without a program."""
+
+
+class Joined(NamedTuple):
+    """Several of a call's arrays that are one operand, each behind the other along the first axis.
+
+    `layouts` holds the shape and strides of each; `shape` is that of the operand.
+    """
+
+    layouts: Sequence[tuple[tuple[int, ...], Strides]]
+    shape: tuple[int, ...]
 
 
 class Recorded:
@@ -233,7 +244,7 @@ class Recorder:
     ----------
     engine : NumpyEngine
         The one on whose threads and BLAS the program is to run.
-    arrays : dict of str to (tuple of int, tuple of int)
+    arrays : dict of str to (tuple of int, tuple of int) or Joined
         Shapes and strides of the call's arrays, in elements.
     dtype : dtype
         Of all of them.
@@ -241,20 +252,49 @@ class Recorder:
 
     name = "recorder"
 
-    def __init__(self, engine: Any, arrays: dict[str, tuple[tuple[int, ...], Strides]], dtype: Any) -> None:
+    def __init__(
+        self, engine: Any, arrays: dict[str, tuple[tuple[int, ...], Strides] | Joined], dtype: Any
+    ) -> None:
         self._engine, self.dtype, self._name = engine, dtype, name_of(dtype)
-        self._program = Program(engine, dtype, len(arrays))
+        self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
+        layouts = [
+            layout
+            for name, place in arrays.items()
+            for layout in (place.layouts if isinstance(place, Joined) else (place,))
+        ]
+        self._program = Program(engine, dtype, len(layouts))
         self._schedule: Schedule | None = None
         self._has_one_step = False
         self.xp = RecordedNamespace(self)
-        self._inputs = {
-            name: Recorded(self, block, 0, shape, strides)
-            for block, (name, (shape, strides)) in zip(self._program.inputs, arrays.items(), strict=True)
-        }
+        each = iter(zip(self._program.inputs, layouts, strict=True))
+        self._inputs: dict[str, Recorded] = {}
+        self._pieces: dict[str, list[Recorded]] = {}
+        for name, place in arrays.items():
+            count = len(place.layouts) if isinstance(place, Joined) else 1
+            pieces = [Recorded(self, block, 0, *layout) for block, layout in itertools.islice(each, count)]
+            if isinstance(place, Joined):
+                self._pieces[name] = pieces
+            else:
+                (self._inputs[name],) = pieces
 
     def input(self, name: str) -> Recorded:
-        """One of the call's arrays."""
+        """One of the call's arrays, or several that are joined when the first one asks for them."""
+        if name not in self._inputs:
+            pieces = self._pieces[name]
+            whole = pieces[0] if len(pieces) == 1 else self.xp.concat(pieces)
+            self._inputs[name] = self.xp.reshape(whole, self._joined[name].shape)
         return self._inputs[name]
+
+    def pieces(self, name: str, array: Recorded | None) -> list[Recorded | None]:
+        """An array of the shape of an operand that is joined, in the shapes of what was joined to it."""
+        shapes = [shape for shape, _ in self._joined[name].layouts]
+        if array is None:
+            return [None] * len(shapes)
+        if array.shape != self._joined[name].shape:
+            raise CannotRecordError("pieces of an array of another shape")
+        rows = self.xp.reshape(array, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
+        ends = list(itertools.accumulate(shape[0] for shape in shapes))
+        return [rows[end - shape[0] : end, ...] for shape, end in zip(shapes, ends, strict=True)]
 
     def program(self, results: Sequence[Recorded | None]) -> Program:
         """What was written down, to be run for these results."""

@@ -1,0 +1,86 @@
+"""Single steps in a loop of one's own: xpgrad_torch's cells beside PyTorch's.
+
+    python asv_bench/cells.py             # ratios, above 1 is ours
+    python asv_bench/cells.py --profile   # and which functions the time of the small ones goes to
+
+A run is 8 steps forward and backward for all gradients. Both take turns in one process.
+"""
+
+import argparse
+import cProfile
+import pstats
+import time
+from statistics import geometric_mean, median
+
+import torch
+
+import xpgrad_torch
+from xpgrad.cli.info import read_cpu
+
+STEPS = 8
+SIZES = ((1, 64), (32, 256))
+CELLS = ("LSTMCell", "GRUCell", "RNNCell")
+
+
+def runner(library, kind, batch, hidden):
+    """A function that runs `STEPS` steps, forward and backward."""
+    torch.manual_seed(0)
+    cell = getattr(library, kind)(hidden, hidden)
+    X = torch.randn(STEPS, batch, hidden, requires_grad=True)
+    cotangent = torch.randn(batch, hidden)
+    has_cell_state = kind == "LSTMCell"
+
+    def run():
+        state = None
+        for x in X.unbind(0):
+            state = cell(x, state)
+        (state[0] if has_cell_state else state).backward(cotangent)
+        X.grad = None
+        cell.zero_grad()
+
+    return run
+
+
+def measure(ours, theirs, seconds):
+    """Medians of microseconds a run; the two take turns of some runs each."""
+    times = {ours: [], theirs: []}
+    for run in times:
+        for _ in range(20):
+            run()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for run, taken in times.items():
+            for _ in range(10):
+                start = time.perf_counter()
+                run()
+                taken.append(time.perf_counter() - start)
+    return [1e6 * median(taken) for taken in times.values()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each pair (default: 2)")
+    parser.add_argument("--profile", action="store_true", help="also print where the small ones' time goes")
+    args = parser.parse_args()
+
+    print("| cell, N, H | ours, us | torch.nn, us | torch.nn / ours |\n| --- | ---: | ---: | ---: |")
+    ratios = []
+    for kind in CELLS:
+        for batch, hidden in SIZES:
+            run = runner(xpgrad_torch, kind, batch, hidden)
+            ours, theirs = measure(run, runner(torch.nn, kind, batch, hidden), args.seconds)
+            ratios.append(theirs / ours)
+            print(f"| {kind} {batch}, {hidden} | {ours:.0f} | {theirs:.0f} | {ratios[-1]:.2f} |")
+    print(f"| geometric mean | | | {geometric_mean(ratios):.2f} |")
+    print(f"\n{STEPS} steps, {read_cpu().name}, {torch.get_num_threads()} threads.")
+    if args.profile:
+        run = runner(xpgrad_torch, "LSTMCell", *SIZES[0])
+        run()
+        with cProfile.Profile() as profile:
+            for _ in range(200):
+                run()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+
+
+if __name__ == "__main__":
+    main()
