@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("numba", reason="numba is not installed: there are no tiles")
 
+from numba import njit
+
 import xpgrad
 from conv_cases import Case
 from xpgrad.engine import NumpyEngine
@@ -58,6 +60,31 @@ def test_tiles_for_other_machines(name: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(compiled_shifts, "tiles", lambda: SHAPES[name])
     for case in ("two vectors", "phases that nothing meets"):
         check(CASES[case], "float32")
+
+
+@pytest.mark.parametrize("bytes_of_vector", [16, 64])
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize("steps", [(1, 1), (2, 1), (1, 2)])
+def test_rows_of_every_length(
+    steps: tuple[int, int], dtype: str, bytes_of_vector: int, rng: np.random.Generator
+) -> None:
+    """Nothing beside a row is read into it, or written."""
+    size = np.dtype(dtype).itemsize
+    lanes = bytes_of_vector // size
+    tile = register_tiles.row_tile(dtype, lanes, *steps)
+
+    @njit
+    def move(source, target, count, more):
+        tile(source.ctypes.data + size, target.ctypes.data + size, count, more)
+
+    for count in range(1, 3 * lanes + 2):
+        source = np.full(2 * count + 2, np.nan, dtype)
+        target = np.full(2 * count + 2, 7, dtype)
+        row, expected = rng.normal(size=count).astype(dtype), target.copy()
+        source[1 : 1 + count * steps[0] : steps[0]] = row
+        expected[1 : 1 + count * steps[1] : steps[1]] = row + np.dtype(dtype).type(3)
+        move(source, target, count, np.dtype(dtype).type(3))
+        np.testing.assert_array_equal(target, expected)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -10,6 +10,7 @@ import pytest
 import xpgrad
 from backends import without_programs
 from xpgrad import _plans
+from xpgrad._recurrent import run_foreign
 from xpgrad.engine import numpy_engine
 from xpgrad.engine.process.team import PoolTeam
 from xpgrad.engine.programs import program as programs
@@ -128,6 +129,42 @@ def test_a_single_step_has_its_own_numbers(kind, dtype, rng):
 
         compare(step(), without_plans(step), 2e-5 if dtype == "float32" else 1e-12)
     assert programs_made() == 4
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("kind", GATES)
+def test_operands_that_consist_of_several_arrays(kind, directions, rng):
+    """A program takes the arrays that were joined, and returns their gradients apart."""
+    direction = "bidirectional" if directions == 2 else "forward"
+    arrays = operands(kind, rng, directions=directions)
+    out = getattr(xpgrad, kind)(**arrays, direction=direction)
+    saved = {name: getattr(out, name) for name in SAVED[kind]}
+    given = {**arrays, **saved, "grad_H_all": rng.normal(size=out.H_all.shape).astype("float32")}
+    gradient = getattr(xpgrad, f"{kind}_grad")
+    expected = gradient(**given, direction=direction)
+    half = arrays["B"].shape[1] // 2
+    pieces = {
+        "W": [*arrays["W"].copy()],
+        "R": [*arrays["R"].copy()],
+        "B": [part.copy() for row in arrays["B"] for part in (row[:half], row[half:])],
+    }
+    for _ in range(2):
+        seen = []
+        again = run_foreign(getattr(xpgrad, kind), **arrays, direction=direction, joined=pieces, seen=seen)
+        compare(again, out, 1e-6)
+        assert len(seen[0].program.inputs) == len(arrays) - 3 + sum(map(len, pieces.values()))
+        grads = run_foreign(gradient, **given, direction=direction, joined=pieces)
+        for name, parts in pieces.items():
+            whole, found = getattr(expected, f"d{name}"), getattr(grads, f"d{name}")
+            assert [x.shape for x in found] == [x.shape for x in parts]
+            np.testing.assert_array_equal(np.concatenate(found), whole.reshape(-1, *parts[0].shape[1:]))
+        np.testing.assert_array_equal(grads.dX, expected.dX)
+    numbers = {**given, **{name: array + 1 for name, array in arrays.items() if name in pieces}}
+    for parts in pieces.values():  # their numbers, and not the joined ones', are what counts
+        for part in parts:
+            part += 1
+    grads = run_foreign(gradient, **given, direction=direction, joined=pieces)
+    np.testing.assert_array_equal(grads.dX, gradient(**numbers, direction=direction).dX)
 
 
 def test_equal_attributes_of_another_type_are_still_wrong(rng):

@@ -80,6 +80,36 @@ def test_gradients_of_gradients_reach_joined_weights(name):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_lengths_that_change(name, bidirectional):
+    """One module, the lengths in another order each time, equal ones and wrong ones between."""
+    ours, theirs = pair(name, bidirectional=bidirectional)
+    T = 6
+    for lengths in ([6, 2, 4], [1, 6, 6], [6, 6, 6], [3, 6, 0], [6, 2, 4]):
+        x = torch.randn(T, N, I, dtype=torch.float64, requires_grad=True)
+        output, states = ours(x, lengths=torch.tensor(lengths))
+        state = states[0] if name == "LSTM" else states
+        grads = torch.autograd.grad((output.pow(2).sum() + state.sin().sum()), [x, *ours.parameters()])
+        outputs, ends, expected = [], [], [torch.zeros_like(g) for g in grads[1:]]
+        for n, length in enumerate(lengths):  # each sequence on its own
+            if not length:
+                assert not output[:, n].any()
+                assert not grads[0][:, n].any()
+                continue
+            one, final = theirs(x[:length, n : n + 1])
+            final = final[0] if name == "LSTM" else final
+            own = torch.autograd.grad(one.pow(2).sum() + final.sin().sum(), [x, *theirs.parameters()])
+            expected = [a + b for a, b in zip(expected, own[1:], strict=True)]
+            torch.testing.assert_close(grads[0][:, n], own[0][:, n], rtol=1e-9, atol=1e-11)
+            outputs.append((output[:length, n], one[:, 0]))
+            ends.append((state[:, n], final[:, 0]))
+        for a, b in [*outputs, *ends, *zip(grads[1:], expected, strict=True)]:
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+        with pytest.raises(ValueError, match="sequence_lens"):
+            ours(x, lengths=torch.tensor([6, 7, 1]))
+
+
 def test_an_option_that_changes_has_an_effect():
     cell = xpgrad_torch.LSTMCell(I, H)
     x, weights = torch.randn(N, I), dict(cell.named_parameters())

@@ -116,9 +116,9 @@ class Kernel:
         # The arrays that the gradient takes, its own names for them, and the attributes that it has on top.
         self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
         given = {output: operand for operand, output in replaced.items()}
-        self.gradient_arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
+        self._arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
         known = {
-            *self.gradient_arguments,
+            *self._arguments,
             *(p.name for p in self.attributes),
             "per_sample",
             "sample_weight",
@@ -135,7 +135,7 @@ class Kernel:
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
         self._images = images
-        recurrent = (self.operands, self.gradient_arguments) if ordered or planned else ()
+        recurrent = (self.operands, self._arguments) if ordered or planned else ()
         results: tuple[Sequence[str | None], ...] = ((None,) * len(self.outputs), self.graded)
         self.programs = [
             Programs(functools.partial(self._called, k), names, results[k])
@@ -210,9 +210,9 @@ class Kernel:
                 options["per_sample"] = per_sample
             options = {**attributes, **options}
             if self.programs:
-                results = self.programs[1].run(arrays, None, options, self._remembered(1, options))
+                results: Any = self.programs[1].run(arrays, None, options, self._remembered(1, options))
             else:
-                named = dict(zip(self.gradient_arguments, arrays, strict=True))
+                named = dict(zip(self._arguments, arrays, strict=True))
                 results = self._called(1)(**named, **options)
             grads |= zip(self.graded, results if self._selects else (results,), strict=True)
             if self._images and not per_sample and self._has_channels_last(named):

@@ -103,7 +103,7 @@ def applied_alone(function: type[torch.autograd.Function]) -> Callable[..., Any]
     PyTorch's own looks through all arguments for tensors that a transformation has left behind, which takes
     as long as a small kernel; it is called where there is one.
     """
-    plain = super(torch.autograd.Function, function).apply
+    plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def apply(*args: Any) -> Any:
         for x in args:

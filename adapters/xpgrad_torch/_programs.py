@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from xpgrad import engine as engines
 from xpgrad._plans import Plan
-from xpgrad._recurrent import run_foreign
+from xpgrad._recurrent import lengths_of, run_foreign
+from xpgrad.engine.process.memory import address_of
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
 _MOST = 512  # calls with the same options
+_LENGTHS = "sequence_lens"
 
 Known = dict[tuple, tuple[Plan, list[int] | None]]
 """Programs of calls with the same options; of which arrays they take the numbers, None for all of them."""
@@ -36,6 +39,7 @@ class Programs:
         self, find: Callable[[], Callable[..., Any]], names: Sequence[str], gradients: Sequence[str | None]
     ) -> None:
         self._find, self._names, self._function = find, tuple(names), find()
+        self._has_lengths = _LENGTHS in self._names
         self._gradients = [None if name is None else self._names.index(name) for name in gradients]
 
     def run(
@@ -44,7 +48,7 @@ class Programs:
         layout: Layout | None,
         options: Mapping[str, Any],
         known: Known | None = None,
-    ) -> list[Tensor | None]:
+    ) -> list[Any]:
         """Return the function's results.
 
         Parameters
@@ -60,15 +64,18 @@ class Programs:
         """
         function = self._find()
         # a function that somebody has put in the place of xpgrad's is called each time
-        looked = None if known is None or function is not self._function else _look(arrays)
-        if looked is not None:
-            key, engine, addresses = looked
+        looked = None
+        if known is not None and function is self._function:
+            looked = self._look(arrays, layout, options)
+        if looked is not None and known is not None:
+            key, engine, addresses, numbers = looked  # the last are held while a program reads them
             found = known.get(key)
             if found is not None:
                 plan, order = found
-                return engine.run_at(
-                    plan.program, addresses if order is None else [addresses[k] for k in order]
-                )
+                taken = addresses if order is None else [addresses[k] for k in order]
+                if numbers is not None:
+                    taken.append(address_of(numbers))
+                return engine.run_at(plan.program, taken)
         operands = list(arrays) if layout is None else grouped(layout, arrays)
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
@@ -77,18 +84,50 @@ class Programs:
         keywords: dict[str, Any] = {**dict(zip(self._names, joined(operands), strict=True)), **options}
         with without_autocast(next(x for x in arrays if x is not None)):
             results = run_foreign(function, **keywords, seen=seen, joined=stacked)
-        if looked is not None and seen:
+        if looked is not None and known is not None and seen:
             if len(known) >= _MOST:
                 known.clear()
             known[key] = seen[0], self._order(seen[0], operands)
         return list(self._flat(results, operands))
+
+    def _look(
+        self, arrays: Sequence[Tensor | None], layout: Layout | None, options: Mapping[str, Any]
+    ) -> tuple[tuple, Any, list[int], np.ndarray | None] | None:
+        """Return all else that a program depends on, the engine, the addresses of the arrays, and lengths.
+
+        None where that cannot be said.
+        """
+        engine = engines.of_type(arrays[0])
+        if engine is None:
+            return None
+        numbers = None
+        if self._has_lengths:
+            place = self._place_of_lengths(layout)
+            if arrays[place] is not None:
+                named = {"X": arrays[0], _LENGTHS: arrays[place]}
+                lengths = lengths_of(engine, named, {"layout": options.get("layout", 0)})
+                if not lengths.usable:
+                    return None
+                numbers, arrays = lengths.numbers, [*arrays[:place], None, *arrays[place + 1 :]]
+        given = [array for array in arrays if array is not None]
+        looked = engine.look(given)
+        if looked is None:
+            return None
+        form, addresses = looked
+        absent = None if len(given) == len(arrays) else tuple([array is None for array in arrays])
+        return (engine, form, absent, numbers is None), engine, addresses, numbers
+
+    def _place_of_lengths(self, layout: Layout | None) -> int:
+        """Return where the lengths are among the arrays that are given."""
+        number = self._names.index(_LENGTHS)
+        return number if layout is None else sum(size for size, _ in layout[:number])
 
     def _order(self, plan: Plan, operands: Sequence[Any]) -> list[int] | None:
         """Return which of the arrays that are given the program takes, in its order."""
         places: dict[str, list[int]] = {}
         count = 0
         for name, x in zip(self._names, operands, strict=True):
-            if x is not None:
+            if x is not None and name != _LENGTHS:
                 size = len(x.parameters) if type(x) is Stacked else 1
                 places[name] = list(range(count, count + size))
                 count += size
@@ -105,20 +144,3 @@ class Programs:
                 yield from result
             else:
                 yield from operand.parts(result)
-
-
-def _look(arrays: Sequence[Tensor | None]) -> tuple[tuple, Any, list[int]] | None:
-    """Return all that a program depends on but options, the engine, and the addresses of the arrays.
-
-    None where that cannot be said.
-    """
-    engine = engines.of_type(arrays[0])
-    if engine is None:
-        return None
-    given = [array for array in arrays if array is not None]
-    looked = engine.look(given)
-    if looked is None:
-        return None
-    form, addresses = looked
-    absent = None if len(given) == len(arrays) else tuple([array is None for array in arrays])
-    return (engine, form, absent), engine, addresses

@@ -115,7 +115,7 @@ def planned(
     if known is None:
         return compute(operator, arrays, None, **options)
     program, result = known
-    if seen is not None and numbers is None:
+    if seen is not None:
         seen.append(Plan(program, result, tuple(given)))
     return result(engine.run(program, flat, numbers))
 

@@ -141,7 +141,7 @@ def planned_call(
     named = dict(zip(names, arrays, strict=True)) | foreign.arrays
     try:
         options = _as_numbers(operator, {**options, **foreign.options})
-        return planned(compute, operator, named, options, _lengths_of, foreign.seen, foreign.joined)
+        return planned(compute, operator, named, options, lengths_of, foreign.seen, foreign.joined)
     except (TypeError, ValueError) as error:
         explain(error, "recurrent")
         raise
@@ -158,7 +158,7 @@ def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
+def lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
     """The lengths of a call as its program takes them, if they are right; without them, where all are T."""
     lengths, X = arrays.get("sequence_lens"), arrays["X"]
     if lengths is None:

@@ -255,15 +255,19 @@ def _joined(rows: list[list[int]]) -> np.ndarray:
     return np.asarray(joined, dtype=np.int64).reshape(-1, 5)
 
 
-@functools.cache
 def _few(dtype: str) -> Any:
     """The loops over positions."""
-    return Lazy(load(f"shifts_{dtype}", few_channels(dtype, tiles())))
+    return _position_loops(dtype, tiles())
 
 
 def _many(dtype: str, vectors: int) -> Any:
     """The loops with tiles; `vectors` are those of a tile of products."""
     return _tile_loops(dtype, tiles(), vectors)
+
+
+@functools.cache
+def _position_loops(dtype: str, kinds: Tiles) -> Any:
+    return Lazy(load(f"shifts_{dtype}", few_channels(dtype, kinds)))
 
 
 @functools.cache

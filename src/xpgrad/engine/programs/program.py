@@ -491,6 +491,8 @@ class Program:
 
     def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
         """The results, for the call's arrays at these addresses."""
+        if len(addresses) != len(self.inputs):  # compiled code would read behind them
+            raise ValueError(f"a program of {len(self.inputs)} arrays was given {len(addresses)}")
         results: list[Any] = []
         for shape in self._shapes:
             if shape is None:
