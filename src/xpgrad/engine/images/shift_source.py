@@ -22,6 +22,8 @@ def few_channels(dtype: str, tiles: Tiles) -> str:
         eight=_terms_at_once(8, 24, "+="),
         four=_terms_at_once(4, 24, "+="),
         one=_terms_at_once(1, 24, "+="),
+        three=_products_at_once(3, 20),
+        single=_products_at_once(1, 20),
     )
 
 
@@ -165,6 +167,16 @@ def _terms_at_once(count: int, indent: int, operation: str) -> str:
     return f"\n{' ' * indent}".join(lines)
 
 
+def _products_at_once(count: int, indent: int) -> str:
+    """The text that adds up so many inner products with one stretch, from number k on."""
+    lines = [f"x{i} = grid[offsets[k + {i}]:]" for i in range(count)]
+    lines += [f"p{i} = products[g, i, k] * 0" for i in range(count)]
+    lines += ["for t in range(length):", "    a_t = other[t]"]
+    lines += [f"    p{i} += a_t * x{i}[t]" for i in range(count)]
+    lines += [f"products[g, i, k + {i}] += p{i}" for i in range(count)]
+    return f"\n{' ' * indent}".join(lines)
+
+
 _FEW = """
 STRETCH = 1024
 
@@ -224,12 +236,13 @@ def products_of_shifts(
             for i in range(sums):
                 start = n * a_image + (g * sums + i) * a_channel
                 place(a, start, a_rows, len(a_rows), other, 0, 0)
-                for k in range(len(offsets)):
-                    shifted = grid[offsets[k]:]
-                    total = products[g, i, k] * 0
-                    for t in range(length):
-                        total += other[t] * shifted[t]
-                    products[g, i, k] += total
+                k = 0
+                while k + 3 <= len(offsets):
+                    {three}
+                    k += 3
+                while k < len(offsets):
+                    {single}
+                    k += 1
 
 
 @njit(nogil=True, cache=True, error_model='numpy', fastmath={{'contract', 'reassoc', 'nsz'}})
