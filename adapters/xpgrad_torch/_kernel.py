@@ -200,7 +200,7 @@ class Kernel:
         arrays: Sequence[Tensor | None],
         wrt: Sequence[str],
         attributes: Mapping[str, Any],
-        per_sample: bool,
+        per_sample: bool | str,
     ) -> tuple[Tensor, ...]:
         own = tuple(name for name in wrt if name in self.graded)
         grads: dict[str, Tensor] = {}

@@ -40,7 +40,7 @@ class Programs:
     ) -> None:
         self._find, self._names, self._function = find, tuple(names), find()
         self._has_lengths = _LENGTHS in self._names
-        self._gradients = [None if name is None else self._names.index(name) for name in gradients]
+        self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
 
     def run(
         self,
