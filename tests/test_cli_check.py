@@ -68,12 +68,12 @@ def check_onnx(rows: list[dict[str, Any]]) -> None:
     every = {(kernel.name, option) for kernel in check.KERNELS for option in kernel.options}
     lacking = {kernel for kernel, _ in every} - {kernel for kernel, _ in has}
     assert lacking == {
-        *("lstm_cell", "gru_cell", "rnn_cell"),
+        *("lstm_cell", "gru_cell", "rnn_cell", "layer_norm_lstm", "layer_norm_gru"),
         *("log_sigmoid", "scaled_tanh", "binary_cross_entropy_with_logits"),
     }
     left_out = {option for kernel, option in every - has if kernel not in lacking}
     assert {option.partition(" ")[0].partition(",")[0] for option in left_out} == {
-        *("per_sample", "everything", "masks", "projection", "cell", "method", "flatten"),
+        *("per_sample", "sample_weight", "everything", "masks", "projection", "cell", "method", "flatten"),
         *("beta", "threshold", "label", "probabilities"),
     }
     for option in ("peepholes, truncated", "lengths, NaN padding", "layout 1", "input_forget", "clip"):

@@ -46,6 +46,7 @@ def test_ours_is_right(alone: None) -> None:
             "gru, lengths",
             "gru_cell",
             "rnn",
+            "layer_norm_gru",
             "conv",
             "softmax",
             "gelu",
@@ -158,11 +159,12 @@ def test_the_reference_evaluator_of_onnx_ignores_lengths(monkeypatch: pytest.Mon
 def test_pytorch_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(matrix, "PEERS", (of("pytorch"),))
-    found = entries_of("pytorch", *FEW, "lstm, lengths", "conv, pads")
+    found = entries_of("pytorch", *FEW, "lstm, lengths", "conv, pads", "lstm, sample_weight")
     status = {name: entry.status for name, entry in found.items()}
     assert status["lstm, plain"] == status["conv, pads of each end"] == status["mish, plain"] == "right"
     assert status["lstm, lengths"] == status["lstm, lengths, NaN padding"] == "right"
     assert status["lstm, peepholes"] == status["conv, SAME_UPPER"] == "absent"
+    assert status["lstm, sample_weight"] == "absent"
     assert found["lstm, lengths, one of 0"].status == "refused"
     assert "greater than 0" in found["lstm, lengths, one of 0"].message
 

@@ -27,7 +27,7 @@ def results(kernel: str, case: Case) -> Mapping[str, Any] | None:
     from .peers.callers.case import Absent, Job
     from .peers.callers.onnx_model import one_node
 
-    if case.gradient_attributes.get("per_sample") or "method" in case.attributes:
+    if case.gradient_attributes.get("per_sample") or case.weights or "method" in case.attributes:
         return None
     ends = ("begins", "ends") if case.numbers is not None else ()
     pads = [[int(n) for n in getattr(case.numbers, end)] for end in ends]

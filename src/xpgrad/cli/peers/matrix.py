@@ -189,13 +189,18 @@ def _expected(job: _Job, outputs: Sequence[str] | None) -> dict[str, np.ndarray]
     cotangents = {
         name: array for name, array in job.case.cotangents.items() if outputs is None or name in outputs
     }
-    samples = job.case.sample_axes if job.case.gradient_attributes.get("per_sample") else None
+    each = job.case.gradient_attributes.get("per_sample") or job.case.weights
+    samples = job.case.sample_axes if each else None
     with np.errstate(all="ignore"):
         values, found = references.gradients(forward, _where_used(job.case), cotangents, samples)
     if job.case.gradient_attributes.get("per_sample") == "norm":
-        leading = 2 if job.kernel.name in ("lstm", "gru", "rnn") else 1  # samples, and directions
+        sequences = ("lstm", "gru", "rnn", "layer_norm_lstm", "layer_norm_gru")
+        leading = 2 if job.kernel.name in sequences else 1  # samples, and directions
         for name in set(found) - set(job.case.sample_axes):
             found[name] = np.linalg.norm(found[name].reshape(*found[name].shape[:leading], -1), axis=-1)
+    elif job.case.weights:
+        for name in set(found) - set(job.case.sample_axes):
+            found[name] = np.tensordot(job.case.weights["sample_weight"], found[name], axes=1)
     return values | {f"gradient of {name}": array for name, array in found.items()}
 
 
@@ -264,6 +269,7 @@ def _ours(job: _Job, peer: Peer, expected: Arrays) -> Entry:
         arguments=cast(job.case.arguments),
         integers=cast(job.case.integers),
         cotangents=cast(job.case.cotangents),
+        weights=cast(job.case.weights),
     )
     return _compared(job, peer, job.kernel.run(case), expected)
 
@@ -289,7 +295,14 @@ def _in_child(python: str, peer: Peer, chosen: Sequence[_Job]) -> tuple[dict[str
         pads = [] if numbers is None else [[int(n) for n in ends] for ends in (numbers.begins, numbers.ends)]
         about.append(
             {"id": index, "kernel": job.kernel.name, "pads": pads}
-            | {kind: dict(getattr(job.case, kind)) for kind in ("attributes", "gradient_attributes")}
+            | {"attributes": dict(job.case.attributes)}
+            # weights of samples are named alone: no peer has them
+            | {
+                "gradient_attributes": {
+                    **job.case.gradient_attributes,
+                    **dict.fromkeys(job.case.weights, True),
+                }
+            }
             | {kind: list(getattr(job.case, kind)) for kind in kinds}
         )
         for kind in kinds:

@@ -18,6 +18,7 @@ _FAMILIES = {
     "LSTM": ("lstm",),
     "GRU": ("gru",),
     "RNN": ("rnn",),
+    "Layer normalization": ("layer_norm_lstm", "layer_norm_gru"),
     "Cells": ("lstm_cell", "gru_cell", "rnn_cell"),
     "Convolution": ("conv",),
     "Transposed convolution": ("conv_transpose",),

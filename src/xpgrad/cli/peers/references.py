@@ -15,7 +15,8 @@ import numpy as np
 
 __all__ = [
     "POINTWISE", "binary_cross_entropy_with_logits", "conv", "conv_transpose", "gradients", "gru", "gru_cell",
-    "log_softmax", "lstm", "lstm_cell", "rnn", "rnn_cell", "softmax", "softmax_cross_entropy",
+    "layer_norm_gru", "layer_norm_lstm", "log_softmax", "lstm", "lstm_cell", "rnn", "rnn_cell", "softmax",
+    "softmax_cross_entropy",
 ]  # fmt: skip
 
 Array = np.ndarray
@@ -313,6 +314,63 @@ def rnn(
         1, step, ("Tanh",), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
         direction=direction, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,
+    )  # fmt: skip
+    return {"H_all": Y, "H_t": H_t}
+
+
+def _normalized(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
+    """Of mean 0 and variance 1, scaled and moved (Ba, Kiros and Hinton 2016)."""
+    centred = x - x.sum() / x.size
+    return gamma * centred / np.sqrt((centred * centred).sum() / x.size + epsilon) + beta
+
+
+def layer_norm_lstm(
+    *, X: Array, W: Array, R: Array, B: Array | None = None, gamma: Array, beta: Array, gamma_c: Array,
+    beta_c: Array, sequence_lens: Any = None, initial_h: Array | None = None, initial_c: Array | None = None,
+    epsilon: float = 1e-5, direction: str = "forward", activations: Any = None, activation_alpha: Any = None,
+    activation_beta: Any = None, clip: float | None = None, layout: int = 0,
+) -> dict[str, Array]:  # fmt: skip
+    """An LSTM with layer normalization of both products and of the cell state."""
+    H = R.shape[2]
+
+    def step(x: Array, now: Any, w: Array, r: Array, b: Array, own: Any, bounded: Any, d: int) -> tuple:
+        f, g, h = own
+        z = _normalized(w @ x, gamma[d, 0], beta[d, 0], epsilon) + b[: 4 * H] + b[4 * H :]
+        z = z + _normalized(r @ now[0], gamma[d, 1], beta[d, 1], epsilon)
+        i, o, forget = (f(bounded(z[k * H : (k + 1) * H])) for k in range(3))
+        c = forget * now[1] + i * g(bounded(z[3 * H :]))
+        return o * h(_normalized(c, gamma_c[d], beta_c[d], epsilon)), c
+
+    (Y, C_all), (H_t, C_t) = _sequences(
+        4, step, ("Sigmoid", "Tanh", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h, initial_c),
+        sequence_lens=sequence_lens, direction=direction, activations=activations,
+        activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip, layout=layout,
+        extra=lambda d: d,
+    )  # fmt: skip
+    return {"H_all": Y, "H_t": H_t, "C_t": C_t, "C_all": C_all}
+
+
+def layer_norm_gru(
+    *, X: Array, W: Array, R: Array, B: Array | None = None, gamma: Array, beta: Array,
+    sequence_lens: Any = None, initial_h: Array | None = None, epsilon: float = 1e-5,
+    direction: str = "forward", activations: Any = None, activation_alpha: Any = None,
+    activation_beta: Any = None, clip: float | None = None, layout: int = 0,
+) -> dict[str, Array]:  # fmt: skip
+    """A GRU with layer normalization of both products, which resets after the product."""
+    H = R.shape[2]
+
+    def step(x: Array, now: Any, w: Array, r: Array, b: Array, own: Any, bounded: Any, d: int) -> tuple:
+        f, g = own
+        [last] = now
+        u = _normalized(w @ x, gamma[d, 0], beta[d, 0], epsilon) + b[: 3 * H]
+        v = _normalized(r @ last, gamma[d, 1], beta[d, 1], epsilon) + b[3 * H :]
+        z, reset = (f(bounded((u + v)[k * H : (k + 1) * H])) for k in range(2))
+        return ((1 - z) * g(bounded(u[2 * H :] + reset * v[2 * H :])) + z * last,)
+
+    [Y], [H_t] = _sequences(
+        3, step, ("Sigmoid", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
+        direction=direction, activations=activations, activation_alpha=activation_alpha,
+        activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: d,
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t}
 
