@@ -1,0 +1,46 @@
+"""Tools to check gradient kernels: finite differences, naive references, comparisons.
+
+Nothing here is fast and nothing here shares code with the kernels: each function is the shortest
+transcription of a definition that was found, so that it can be believed by reading it.
+
+- `check_vjp` holds a gradient rule against central differences.
+- `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time;
+  `gru_reference` and `gru_grad_reference` the GRU and its own.
+- `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position;
+  with X and dY exchanged they are those of a transposed one, too.
+- `vectors` makes cases for the tests of other people's kernels.
+- `cell_reference` runs the plain formula of a `xpgrad.Cell`, and `check_cell` holds the cell against it.
+- `assert_close` and `relative_error` compare arrays of any namespace.
+"""
+
+from xpgrad.testing._cases import vectors
+from xpgrad.testing._cells import cell_reference, check_cell
+from xpgrad.testing._comparing import assert_close, relative_error, to_numpy
+from xpgrad.testing._comparing import dtype_name as dtype_name
+from xpgrad.testing._convolution import conv_grad_reference, conv_reference
+from xpgrad.testing._differences import check_vjp, numerical_jacobian
+from xpgrad.testing._gru import gru_grad_reference, gru_reference
+from xpgrad.testing._layer_norm import layer_norm_gru_reference, layer_norm_lstm_reference
+from xpgrad.testing._lstm import lstm_grad_reference, lstm_reference
+from xpgrad.testing._rnn import rnn_grad_reference, rnn_reference
+
+__all__ = [
+    "assert_close",
+    "cell_reference",
+    "check_cell",
+    "check_vjp",
+    "conv_grad_reference",
+    "conv_reference",
+    "gru_grad_reference",
+    "gru_reference",
+    "layer_norm_gru_reference",
+    "layer_norm_lstm_reference",
+    "lstm_grad_reference",
+    "lstm_reference",
+    "numerical_jacobian",
+    "relative_error",
+    "rnn_grad_reference",
+    "rnn_reference",
+    "to_numpy",
+    "vectors",
+]

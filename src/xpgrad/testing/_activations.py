@@ -1,0 +1,137 @@
+"""The activations of ONNX's recurrent operators and their slopes, one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = Any
+
+
+class Activation(NamedTuple):
+    name: str
+    alpha: float
+    beta: float
+
+
+_DEFAULT_ALPHA = {
+    "affine": 1.0,
+    "leakyrelu": 0.01,
+    "thresholdedrelu": 1.0,
+    "scaledtanh": 1.0,
+    "hardsigmoid": 0.2,
+    "elu": 1.0,
+}
+_DEFAULT_BETA = {"affine": 0.0, "scaledtanh": 1.0, "hardsigmoid": 0.5}
+
+
+_ACTIVATIONS = {*_DEFAULT_ALPHA, "relu", "sigmoid", "softplus", "softsign", "tanh"}
+
+
+def read_activations(
+    operator: str,
+    names: Sequence[str] | None,
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+    directions: int,
+    defaults: Sequence[str],
+) -> list[list[Activation]]:
+    """[[f, g, ...] of each direction]; alphas and betas stand only for the activations that take them."""
+    names = list(defaults) * directions if names is None else names
+    left_alphas, left_betas = list(alphas or []), list(betas or [])
+    read = []
+    for name in (n.lower() for n in names):
+        if name not in _ACTIVATIONS:
+            raise ValueError(f"{operator}: activation {name!r} is none of ONNX's eleven")
+        alpha, beta = _DEFAULT_ALPHA.get(name, math.nan), _DEFAULT_BETA.get(name, math.nan)
+        if name in _DEFAULT_ALPHA and left_alphas:
+            alpha = float(left_alphas.pop(0))
+        if name in _DEFAULT_BETA and left_betas:
+            beta = float(left_betas.pop(0))
+        read.append(Activation(name, alpha, beta))
+    return [read[len(defaults) * d : len(defaults) * (d + 1)] for d in range(directions)]
+
+
+def activate(xp: Any, activation: Activation, x: Array) -> Array:
+    """Value of an activation, written such that autograd's slopes at the kinks are the documented ones."""
+    name, alpha, beta = activation
+    zero = xp.zeros_like(x)
+    if name == "sigmoid":
+        return 0.5 * (1 + xp.tanh(0.5 * x))
+    if name == "tanh":
+        return xp.tanh(x)
+    if name == "relu":
+        return xp.where(x <= 0, zero, x)
+    if name == "affine":
+        return alpha * x + beta
+    if name == "leakyrelu":
+        return xp.where(x > 0, x, alpha * x)
+    if name == "thresholdedrelu":
+        return xp.where(x <= alpha, zero, x)
+    if name == "scaledtanh":
+        return alpha * xp.tanh(beta * x)
+    if name == "hardsigmoid":
+        y = alpha * x + beta
+        return xp.where(y <= 0, zero, xp.where(y >= 1, zero + 1, y))
+    if name == "elu":
+        return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, zero, x)))
+    if name == "softsign":
+        return x / (1 + xp.abs(x))
+    return xp.logaddexp(x, zero)  # softplus
+
+
+def slope_at(activation: Activation, x: np.ndarray) -> np.ndarray:
+    """Derivative of an activation at x."""
+    name, alpha, beta = activation
+    if name == "sigmoid":
+        y = 0.5 * (1 + np.tanh(0.5 * x))
+        return y * (1 - y)
+    if name == "tanh":
+        return 1 - np.tanh(x) ** 2
+    if name == "relu":
+        return np.where(x > 0, 1.0, 0.0)
+    if name == "affine":
+        return np.full_like(x, alpha)
+    if name == "leakyrelu":
+        return np.where(x > 0, 1.0, alpha)
+    if name == "thresholdedrelu":
+        return np.where(x > alpha, 1.0, 0.0)
+    if name == "scaledtanh":
+        return alpha * beta * (1 - np.tanh(beta * x) ** 2)
+    if name == "hardsigmoid":
+        y = alpha * x + beta
+        return np.where((y > 0) & (y < 1), alpha, 0.0)
+    if name == "elu":
+        return np.where(x > 0, 1.0, alpha * np.exp(np.minimum(x, 0)))
+    if name == "softsign":
+        return 1 / (1 + np.abs(x)) ** 2
+    return 0.5 * (1 + np.tanh(0.5 * x))  # softplus
+
+
+def slope_from_output(activation: Activation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Derivative of an activation where its value is y; x is used only where y does not tell the branch."""
+    name, alpha, beta = activation
+    if name == "sigmoid":
+        return y * (1 - y)
+    if name == "tanh":
+        return 1 - y**2
+    if name == "relu":
+        return np.where(y > 0, 1.0, 0.0)
+    if name == "affine":
+        return np.full_like(y, alpha)
+    if name == "leakyrelu":
+        return np.where(x > 0 if alpha < 0 else y > 0, 1.0, alpha)
+    if name == "thresholdedrelu":
+        return np.where(x > alpha if alpha < 0 else y > alpha, 1.0, 0.0)
+    if name == "scaledtanh":
+        return beta * (alpha - y**2 / alpha) if alpha else np.zeros_like(y)
+    if name == "hardsigmoid":
+        return np.where((y > 0) & (y < 1), alpha, 0.0)
+    if name == "elu":
+        return np.where(x > 0 if alpha < 0 else y > 0, 1.0, y + alpha)
+    if name == "softsign":
+        return (1 - np.abs(y)) ** 2
+    return -np.expm1(-y)  # softplus

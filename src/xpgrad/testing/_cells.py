@@ -1,0 +1,169 @@
+"""The cells that a user wrote: their plain formula, and the check of a cell."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from xpgrad.testing._comparing import assert_close
+from xpgrad.testing._differences import check_vjp
+from xpgrad.testing._sequences import lengths_of, time_order
+
+if TYPE_CHECKING:
+    from xpgrad.cells import Cell
+
+Array = Any
+
+
+class _Blocks:
+    """What stands for W, R or v in a step: by its name each block, as a product or as it is."""
+
+    def __init__(self, array: Array, names: Sequence[str], multiplies: bool) -> None:
+        height = array.shape[0] // len(names)
+        for k, name in enumerate(names):
+            block = array[k * height : (k + 1) * height, ...]
+            setattr(self, name, _product_with(block) if multiplies else block)
+
+
+def _product_with(block: Array) -> Callable[[Array], Array]:
+    return lambda x: array_namespace(x).matmul(block, x)
+
+
+def cell_reference(
+    cell: Cell,
+    X: Array,
+    W: Array,
+    R: Array | None = None,
+    v: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial: Mapping[str, Array] | None = None,
+    *,
+    direction: str = "forward",
+) -> tuple[Array, ...]:
+    r"""Naive `xpgrad.Cell`: its step as it was written, one sample and one step at a time.
+
+    Only the step's own operations, nothing written in place: with torch tensors that require gradients,
+    PyTorch's autograd differentiates it. Pullbacks that the step gives are not used.
+
+    Parameters
+    ----------
+    cell : Cell
+        The cell.
+    X, W, R, v, sequence_lens : array
+        As the cell takes them. They are taken to be valid.
+    initial : mapping of str to array, optional
+        Initial states (D, N, H) by the states' names; zeros where left out.
+    direction : {"forward", "reverse", "bidirectional"}
+        As the cell has it.
+
+    Returns
+    -------
+    tuple of array
+        Each state over time (T, D, N, H), then each final state (D, N, H).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xpgrad
+    >>> from xpgrad.testing import cell_reference
+    >>> def elman(xp, x, h, W, R):
+    ...     return xp.tanh(W.z(x) + R.z(h))
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 4, 3)), rng.normal(size=(1, 4, 4))
+    >>> H_all, H_t = cell_reference(xpgrad.Cell(elman, W="z", R="z"), X, W, R)
+    >>> H_all.shape
+    (5, 1, 2, 4)
+    """
+    xp, (T, N, _), D = array_namespace(X), X.shape, W.shape[0]
+    count, H = len(cell.states), W.shape[1] // len(cell.blocks["W"])
+    lengths = lengths_of(sequence_lens, T, N)
+    zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
+    over_time: dict[tuple[int, int, int, int], Array] = {}
+    ends: dict[tuple[int, int, int], Array] = {}
+    for d, n in itertools.product(range(D), range(N)):
+        given = {"W": W, "R": R, "v": v}
+        taken = {
+            kind: _Blocks(given[kind][d, ...], names, multiplies=kind != "v")
+            for kind, names in cell.blocks.items()
+            if names
+        }
+        begin = initial or {}
+        states = [begin[name][d, n, :] if name in begin else zeros for name in cell.states]
+        for t in time_order(direction, d, lengths[n]):
+            named = dict(zip(cell.states, states, strict=True))
+            after = cell.step(xp, X[t, n, :], **named, **taken)
+            states = list(after) if isinstance(after, tuple | list) else [after]
+            over_time |= {(k, t, d, n): state for k, state in enumerate(states)}
+        ends |= {(k, d, n): state for k, state in enumerate(states)}
+
+    def stack(found: Mapping[Any, Array], k: int, *shape: int) -> Array:
+        keys = itertools.product([k], *map(range, shape))
+        rows = [found.get(key, zeros) for key in keys]
+        return xp.reshape(xp.stack(rows), (*shape, H)) if rows else xp.zeros((*shape, H), dtype=X.dtype)
+
+    return (
+        *(stack(over_time, k, T, D, N) for k in range(count)),
+        *(stack(ends, k, D, N) for k in range(count)),
+    )
+
+
+def check_cell(cell: Cell, *, seed: int = 0) -> None:
+    """Check a cell on small random arrays: against its plain formula, and against central differences.
+
+    Parameters
+    ----------
+    cell : Cell
+        The cell.
+    seed : int
+        Of the numbers.
+
+    Raises
+    ------
+    AssertionError
+        At the first result that is not right.
+
+    Examples
+    --------
+    >>> import xpgrad
+    >>> from xpgrad.testing import check_cell
+    >>> check_cell(xpgrad.Cell(lambda xp, x, h, W, R: xp.tanh(W.z(x) + R.z(h)), W="z", R="z", name="elman"))
+    """
+    rng = np.random.default_rng(seed)
+    T, N, inputs, H = 3, 2, 3, 4
+    counts = {kind: len(names) for kind, names in cell.blocks.items() if names}
+    for direction, lengths in (("forward", None), ("reverse", [2, 3]), ("bidirectional", [3, 1])):
+        D = 2 if direction == "bidirectional" else 1
+        tails = {"W": (inputs,), "R": (H,), "v": ()}
+        arguments = {"X": rng.standard_normal((T, N, inputs))}
+        for kind, count in counts.items():
+            arguments[kind] = 0.7 * rng.standard_normal((D, count * H, *tails[kind]))
+        arguments |= {f"initial_{name}": rng.standard_normal((D, N, H)) for name in cell.carried}
+        options: dict[str, Any] = {"direction": direction, "sequence_lens": lengths}
+        _check_cell_call(cell, arguments, options)
+
+
+def _check_cell_call(cell: Cell, arguments: dict[str, np.ndarray], options: dict[str, Any]) -> None:
+    differentiable = list(cell.cotangents)
+
+    def forward(**arrays: Array) -> tuple[Array, ...]:
+        out = cell(**arrays, **options)
+        return tuple(getattr(out, name) for name in differentiable)
+
+    def gradient(*cotangents: Array, **arrays: Array) -> Any:
+        out = cell(**arrays, **options)
+        saved = {name: getattr(out, name) for name in cell.saved}
+        named = dict(zip(cell.cotangents.values(), cotangents, strict=True))
+        return tuple(cell.grad(**arrays, **saved, **named, **options))
+
+    initial = {name: arguments[f"initial_{name}"] for name in cell.carried}
+    plain = cell_reference(
+        cell, arguments["X"], arguments["W"], arguments.get("R"), arguments.get("v"),
+        options["sequence_lens"], initial, direction=options["direction"],
+    )  # fmt: skip
+    for name, actual, desired in zip(differentiable, forward(**arguments), plain, strict=True):
+        assert_close(actual, desired, label=f"{cell.__name__}: {name}")
+    check_vjp(forward, gradient, arguments, operator=cell.__name__, outputs=differentiable)

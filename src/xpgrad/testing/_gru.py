@@ -1,0 +1,269 @@
+"""The GRU and its backward, one sample and one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from xpgrad.gru import GRUForward, GRUGrads
+from xpgrad.testing._activations import Activation, activate, read_activations
+from xpgrad.testing._sequences import Track, bounded, gate_slope, walk, walk_back
+
+Array = Any
+
+
+_GRU_ACTIVATIONS = ("Sigmoid", "Tanh")
+
+
+def gru_reference(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+    recurrent_mask: Array | None = None,
+    zoneout_h: Array | None = None,
+) -> GRUForward:
+    r"""Naive GRU: `xpgrad.gru` by the definition, one sample and one step at a time.
+
+    .. math::
+
+        z_t &= f(W_z x_t + w_z + R_z h_{t-1} + v_z) \\
+        r_t &= f(W_r x_t + w_r + R_r h_{t-1} + v_r) \\
+        n_t &= g(W_h x_t + w_h + R_h (r_t \odot h_{t-1}) + v_h)
+            &\text{with linear_before_reset} = 0 \\
+        n_t &= g(W_h x_t + w_h + r_t \odot (R_h h_{t-1} + v_h))
+            &\text{with linear_before_reset} = 1 \\
+        h_t &= (1 - z_t) \odot n_t + z_t \odot h_{t-1}
+
+    w and v are B's halves, the input and the recurrence biases; with `clip` every argument of f and g is
+    bounded to [-clip, clip]. With zoneout the state is :math:`k \odot h_{t-1} + (1 - k) \odot h_t`, and
+    `recurrent_mask` multiplies :math:`h_{t-1}` where it meets R.
+
+    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
+    gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h : array
+        As for `xpgrad.gru`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+        As for `xpgrad.gru`.
+    recurrent_mask, zoneout_h
+        As for `xpgrad.gru`.
+
+    Returns
+    -------
+    GRUForward
+        H_all, H_t, zrh, in the dtype of X; half precision is computed in float32.
+
+    See Also
+    --------
+    xpgrad.gru : the kernel.
+
+    References
+    ----------
+    ONNX operator specification, GRU (version 14).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import gru_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 12, 3)), rng.normal(size=(1, 12, 4))
+    >>> gru_reference(X, W, R, linear_before_reset=1).H_all.shape
+    (5, 1, 2, 4)
+    """
+    xp = array_namespace(X)
+    acts = read_activations(
+        "gru_reference", activations, activation_alpha, activation_beta, W.shape[0], _GRU_ACTIVATIONS
+    )
+
+    def step(
+        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
+    ) -> tuple[tuple[Array, ...], Array]:
+        h, gates = _gru_step(xp, x, states[0], W, R, b, acts[d], clip, linear_before_reset)
+        return (h,), gates
+
+    [H_all], [H_t], zrh = walk(
+        step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout, None, recurrent_mask, (zoneout_h,)
+    )
+    return GRUForward(H_all=H_all, H_t=H_t, zrh=zrh)
+
+
+def _gru_step(
+    xp: Any,
+    x: Array,
+    h: Array,
+    W: Array,
+    R: Array,
+    b: Array | None,
+    activations: Sequence[Activation],
+    clip: float | None,
+    linear_before_reset: int,
+) -> tuple[Array, Array]:
+    """One step of one sample: x (I,), h (H,), W (3H, I), R (3H, H), b (6H,)."""
+    H = h.shape[0]
+    f_act, g_act = activations
+    w, v = (xp.zeros_like(h),) * 3, (xp.zeros_like(h),) * 3
+    if b is not None:
+        w, v = (tuple(half[k * H : (k + 1) * H] for k in range(3)) for half in (b[: 3 * H], b[3 * H :]))
+    W_z, W_r, W_h = (W[k * H : (k + 1) * H, :] for k in range(3))
+    R_z, R_r, R_h = (R[k * H : (k + 1) * H, :] for k in range(3))
+
+    z = activate(xp, f_act, bounded(xp, xp.matmul(W_z, x) + w[0] + xp.matmul(R_z, h) + v[0], clip))
+    r = activate(xp, f_act, bounded(xp, xp.matmul(W_r, x) + w[1] + xp.matmul(R_r, h) + v[1], clip))
+    after, before = r * (xp.matmul(R_h, h) + v[2]), xp.matmul(R_h, r * h) + v[2]
+    recurrent = after if linear_before_reset else before
+    n = activate(xp, g_act, bounded(xp, xp.matmul(W_h, x) + w[2] + recurrent, clip))
+    return (1 - z) * n + z * h, xp.concat([z, r, n])
+
+
+def gru_grad_reference(
+    X: np.ndarray,
+    W: np.ndarray,
+    R: np.ndarray,
+    *,
+    H_all: np.ndarray,
+    zrh: np.ndarray,
+    grad_H_all: np.ndarray | None = None,
+    grad_H_t: np.ndarray | None = None,
+    B: np.ndarray | None = None,
+    sequence_lens: np.ndarray | None = None,
+    initial_h: np.ndarray | None = None,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+    recurrent_mask: np.ndarray | None = None,
+    zoneout_h: np.ndarray | None = None,
+    per_sample: bool | str = False,
+    sample_weight: np.ndarray | None = None,
+) -> GRUGrads:
+    r"""Naive GRU backward in NumPy: `xpgrad.gru_grad`, one sample and one step at a time.
+
+    A step takes :math:`\bar h_t` (what the later steps and the cotangents sent) to the cotangents of what z,
+    n and r took through their activations
+
+    .. math::
+
+        \bar a_z &= \bar h_t \odot (h_{t-1} - n_t) \odot f'(a_z), \quad
+            \bar a_n = \bar h_t \odot (1 - z_t) \odot g'(a_n) \\
+        \bar a_r &= \bar r_t \odot f'(a_r)
+
+    With ``linear_before_reset=1`` the recurrent product :math:`q = R_h h_{t-1} + v_h` has the cotangent
+    :math:`\bar q = \bar a_n \odot r_t`, and :math:`\bar r_t = \bar a_n \odot q`. With 0 it is :math:`q =
+    R_h s + v_h` of :math:`s = r_t \odot h_{t-1}`, with :math:`\bar q = \bar a_n, \bar s = R_h^T \bar q` and
+    :math:`\bar r_t = \bar s \odot h_{t-1}`. The state before the step gets
+
+    .. math::
+
+        \bar h_{t-1} = \bar h_t \odot z_t + R_z^T \bar a_z + R_r^T \bar a_r
+            + (R_h^T \bar q \quad\text{or}\quad \bar s \odot r_t)
+
+    and the parameters' gradients sum over steps.
+
+    The slopes of the gates are read off the saved values. What these do not tell, which arguments of f and g
+    were clipped and, for LeakyRelu, Elu and ThresholdedRelu with a negative alpha, their branch, comes from
+    the arguments themselves, rebuilt from X, the saved arrays and the parameters.
+
+    Parameters
+    ----------
+    X, W, R, H_all, zrh, grad_H_all, grad_H_t, B, sequence_lens, initial_h, recurrent_mask, zoneout_h
+        NumPy arrays, as for `xpgrad.gru_grad`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+        As for `xpgrad.gru_grad`.
+    per_sample, sample_weight
+        As for `xpgrad.gru_grad`.
+
+    Returns
+    -------
+    GRUGrads
+        dX, dW, dR, dB, dH0, in the dtype of X; computed in float64.
+
+    See Also
+    --------
+    xpgrad.gru_grad : the kernel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import gru_grad_reference, gru_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 12, 3)), rng.normal(size=(1, 12, 4))
+    >>> y = gru_reference(X, W, R)
+    >>> cotangent = rng.normal(size=(1, 2, 4))
+    >>> gru_grad_reference(X, W, R, H_all=y.H_all, zrh=y.zrh, grad_H_t=cotangent).dR.shape
+    (1, 12, 4)
+    """
+    D, H = W.shape[0], R.shape[2]
+    acts = read_activations(
+        "gru_grad_reference", activations, activation_alpha, activation_beta, D, _GRU_ACTIVATIONS
+    )
+
+    def step(
+        d: int,
+        x: Array,
+        before: list,
+        after: list,
+        gates: Array,
+        cotangents: list,
+        w: Array,
+        r: Array,
+        b: Array,
+    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        [h_prev], [dh] = before, cotangents
+        z, reset, n = np.split(gates, 3)
+        f_act, g_act = acts[d]
+        R_z, R_r, R_h = np.split(r, 3)
+        b_x, b_h = b[: 3 * H], b[3 * H :]
+
+        # what the gates' activations took
+        source = h_prev if linear_before_reset else reset * h_prev
+        q = R_h @ source + b_h[2 * H :]
+        inputs = w @ x + b_x
+        a_z, a_r = np.split(inputs[: 2 * H] + r[: 2 * H] @ h_prev + b_h[: 2 * H], 2)
+        a_n = inputs[2 * H :] + (reset * q if linear_before_reset else q)
+
+        da_z = dh * (h_prev - n) * gate_slope(f_act, z, a_z, clip)
+        da_n = dh * (1 - z) * gate_slope(g_act, n, a_n, clip)
+        if linear_before_reset:
+            dq = da_n * reset
+            d_reset, d_state = da_n * q, R_h.T @ dq
+        else:
+            dq = da_n
+            d_source = R_h.T @ dq
+            d_reset, d_state = d_source * h_prev, d_source * reset
+        da_r = d_reset * gate_slope(f_act, reset, a_r, clip)
+
+        from_input = np.concatenate([da_z, da_r, da_n])
+        from_state = np.concatenate([da_z, da_r, dq])
+        found = {
+            "X": w.T @ from_input,
+            "W": np.outer(from_input, x),
+            "R": np.concatenate([np.outer(da_z, h_prev), np.outer(da_r, h_prev), np.outer(dq, source)]),
+            "B": np.concatenate([from_input, from_state]),
+        }
+        return found, [dh * z + R_z.T @ da_z + R_r.T @ da_r + d_state]
+
+    tracks = (Track(H_all, grad_H_all, grad_H_t, initial_h),)
+    grads, [dH0] = walk_back(
+        step, X, W, R, B, sequence_lens, tracks, zrh, {"B": 6 * H}, direction, layout, per_sample,
+        sample_weight, None, recurrent_mask, (zoneout_h,),
+    )  # fmt: skip
+    return GRUGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)

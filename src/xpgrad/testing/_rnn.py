@@ -1,0 +1,185 @@
+"""The plain recurrent network and its backward, one sample and one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from xpgrad.rnn import RNNForward, RNNGrads
+from xpgrad.testing._activations import activate, read_activations
+from xpgrad.testing._sequences import Track, bounded, gate_slope, walk, walk_back
+
+Array = Any
+
+
+_RNN_ACTIVATIONS = ("Tanh",)
+
+
+def rnn_reference(
+    X: Array,
+    W: Array,
+    R: Array,
+    B: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> RNNForward:
+    r"""Naive RNN: `xpgrad.rnn` by the definition, one sample and one step at a time.
+
+    .. math:: h_t = f(W x_t + w + R h_{t-1} + v)
+
+    w and v are B's halves, the input and the recurrence bias; with `clip` the argument of f is bounded to
+    [-clip, clip].
+
+    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
+    gradients, PyTorch's autograd differentiates it, which makes it an oracle for every option.
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h : array
+        As for `xpgrad.rnn`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, layout
+        As for `xpgrad.rnn`.
+
+    Returns
+    -------
+    RNNForward
+        H_all, H_t, in the dtype of X; half precision is computed in float32.
+
+    See Also
+    --------
+    xpgrad.rnn : the kernel.
+
+    References
+    ----------
+    ONNX operator specification, RNN (version 14).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import rnn_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 4, 3)), rng.normal(size=(1, 4, 4))
+    >>> rnn_reference(X, W, R).H_all.shape
+    (5, 1, 2, 4)
+    """
+    xp = array_namespace(X)
+    acts = read_activations(
+        "rnn_reference", activations, activation_alpha, activation_beta, W.shape[0], _RNN_ACTIVATIONS
+    )
+
+    def step(
+        d: int, x: Array, states: tuple[Array, ...], W: Array, R: Array, b: Array | None
+    ) -> tuple[tuple[Array, ...], Array]:
+        z = xp.matmul(W, x) + xp.matmul(R, states[0])
+        if b is not None:
+            H = z.shape[0]
+            z = z + b[:H] + b[H:]
+        h = activate(xp, acts[d][0], bounded(xp, z, clip))
+        return (h,), h
+
+    [H_all], [H_t], _ = walk(step, 1, X, W, R, B, sequence_lens, [initial_h], direction, layout)
+    return RNNForward(H_all=H_all, H_t=H_t)
+
+
+def rnn_grad_reference(
+    X: np.ndarray,
+    W: np.ndarray,
+    R: np.ndarray,
+    *,
+    H_all: np.ndarray,
+    grad_H_all: np.ndarray | None = None,
+    grad_H_t: np.ndarray | None = None,
+    B: np.ndarray | None = None,
+    sequence_lens: np.ndarray | None = None,
+    initial_h: np.ndarray | None = None,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    per_sample: bool | str = False,
+    sample_weight: np.ndarray | None = None,
+) -> RNNGrads:
+    r"""Naive RNN backward in NumPy: `xpgrad.rnn_grad`, one sample and one step at a time.
+
+    With :math:`a_t` the argument of f, a step takes :math:`\bar h_t` (what the later steps and the cotangents
+    sent) to
+
+    .. math:: \bar a_t = \bar h_t \odot f'(a_t), \quad \bar h_{t-1} = R^T \bar a_t
+
+    and the parameters' gradients sum over steps. Slopes are read off the saved outputs; what these do not
+    tell comes from :math:`a_t`, rebuilt from X, H_all and the parameters.
+
+    Parameters
+    ----------
+    X, W, R, H_all, grad_H_all, grad_H_t, B, sequence_lens, initial_h
+        NumPy arrays, as for `xpgrad.rnn_grad`. They are taken to be valid.
+    direction, activations, activation_alpha, activation_beta, clip, layout
+        As for `xpgrad.rnn_grad`.
+    per_sample, sample_weight
+        As for `xpgrad.rnn_grad`.
+
+    Returns
+    -------
+    RNNGrads
+        dX, dW, dR, dB, dH0, in the dtype of X; computed in float64.
+
+    See Also
+    --------
+    xpgrad.rnn_grad : the kernel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import rnn_grad_reference, rnn_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = rng.normal(size=(5, 2, 3)), rng.normal(size=(1, 4, 3)), rng.normal(size=(1, 4, 4))
+    >>> y = rnn_reference(X, W, R)
+    >>> cotangent = rng.normal(size=(1, 2, 4))
+    >>> rnn_grad_reference(X, W, R, H_all=y.H_all, grad_H_t=cotangent).dR.shape
+    (1, 4, 4)
+    """
+    D, H = W.shape[0], R.shape[2]
+    acts = read_activations(
+        "rnn_grad_reference", activations, activation_alpha, activation_beta, D, _RNN_ACTIVATIONS
+    )
+
+    def step(
+        d: int,
+        x: Array,
+        before: list,
+        after: list,
+        gates: Array,
+        cotangents: list,
+        w: Array,
+        r: Array,
+        b: Array,
+    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        [h_prev], [h], [dh] = before, after, cotangents
+        a = w @ x + r @ h_prev + b[:H] + b[H:]
+        da = dh * gate_slope(acts[d][0], h, a, clip)
+        found = {
+            "X": w.T @ da,
+            "W": np.outer(da, x),
+            "R": np.outer(da, h_prev),
+            "B": np.concatenate([da, da]),
+        }
+        return found, [r.T @ da]
+
+    tracks = (Track(H_all, grad_H_all, grad_H_t, initial_h),)
+    grads, [dH0] = walk_back(
+        step, X, W, R, B, sequence_lens, tracks, H_all, {"B": 2 * H}, direction, layout, per_sample,
+        sample_weight,
+    )  # fmt: skip
+    return RNNGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)
