@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -175,10 +174,17 @@ def _memory(which: int) -> None:
     step = _steps()[which]
     small = torch.randn(2, 2, PRIVATE[2])
     xpgrad_torch.LSTM(*PRIVATE[2:])(small)[0].sum().backward()  # allocations that happen only once
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far, that of imports, counts no more
     for _ in range(3):
         step()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(_status("VmHWM") - before)
+
+
+def _status(name: str) -> float:
+    """A number of MB that Linux keeps of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 MEASURES = {
