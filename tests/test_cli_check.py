@@ -98,7 +98,9 @@ def test_each_row_was_held_against_the_oracles_that_apply(capsys: pytest.Capture
         if "truncated" not in row["option"]:
             expected |= {"differences"}
         elementwise = row["kernel"] in ELEMENTWISE
-        peer = row["kernel"] not in WITHOUT_PEER if elementwise else row["option"] == MODULES[row["kernel"]]
+        peer = (
+            row["kernel"] not in WITHOUT_PEER if elementwise else row["option"] == MODULES.get(row["kernel"])
+        )
         if peer and torch:
             expected |= {"torch.nn"}
         assert set(row["errors"]) == set(row["tolerances"]) == expected
@@ -110,9 +112,9 @@ def test_each_row_was_held_against_the_oracles_that_apply(capsys: pytest.Capture
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *FEW]) == 0
     out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if line.startswith((*MODULES, *ELEMENTWISE))]
+    rows = [line for line in out.splitlines() if line.startswith((*MODULES, *ELEMENTWISE, "layer_norm"))]
     options = 2 * ["plain", "peepholes, truncated"] + 2 * ["plain, reset before", "plain, reset after"]
-    options += 2 * ["plain"]  # of the RNN and its cell
+    options += 4 * ["plain"]  # of the RNN and its cell, and of both with layer normalization
     assert len(rows) == (len(options) + len(ELEMENTWISE)) * 2 * 3
     assert all(line.rstrip().endswith("ok") for line in rows)
     assert f"{len(rows)} of {len(rows)} within their tolerances." in out
