@@ -30,7 +30,8 @@ class Vector(NamedTuple):
     attributes : mapping of str to object
         The operator's attributes that were given.
     inputs : mapping of str to numpy.ndarray
-        Its arrays: those with a gradient, then those of whole numbers.
+        Its arrays: those with a gradient, those of whole numbers, and the weights of samples that the
+        gradient takes.
     outputs : mapping of str to numpy.ndarray
         All that the forward returns: outputs, and arrays that the gradient takes.
     cotangents, gradients : mapping of str to numpy.ndarray
@@ -113,7 +114,7 @@ def _named(kernel: Kernel, option: str, case: Case, results: Mapping[str, Any], 
         kernel.name,
         option,
         plain,
-        {**case.arguments, **case.integers},
+        {**case.arguments, **case.integers, **case.weights},
         outputs,
         {cotangents[name]: array for name, array in case.cotangents.items()},
         {_GRADIENTS.get(name, f"d{name}"): gradients[f"gradient of {name}"] for name in case.arguments},
