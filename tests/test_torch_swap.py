@@ -336,7 +336,9 @@ def test_verify_finds_what_differs_and_puts_the_model_back(monkeypatch, broken):
     def wrong(*args, **kwargs):
         result = kernel(*args, **kwargs)
         field = "H_all" if broken == "forward" else "dR"
-        return result._replace(**{field: getattr(result, field) * 1.001})
+        found = getattr(result, field)  # a tuple where it belongs to several parameters
+        off = tuple(part * 1.001 for part in found) if isinstance(found, tuple) else found * 1.001
+        return result._replace(**{field: off})
 
     monkeypatch.setattr(xpgrad, name, wrong)
     model = Everything()
@@ -443,4 +445,5 @@ def test_gains_are_those_of_the_pages():
     made = {}
     exec(script.table(script.read()), made)
     assert made["GAINS"] == GAINS
-    assert all({"LSTM", "GRU", "Conv2d"} <= set(gains) for gains in GAINS.values())
+    assert all({"LSTM", "GRU"} <= set(gains) for gains in GAINS.values())
+    assert any("Conv2d" in gains for gains in GAINS.values())
