@@ -15,7 +15,6 @@ __all__ = [
     "call_in_team",
     "call_with_numbers",
     "call_with_part",
-    "element",
     "fetch",
     "fetch_to_write",
     "gemm",
@@ -25,7 +24,6 @@ __all__ = [
     "numbers",
     "pack_weight",
     "pointer",
-    "put",
     "share_parts",
     "up_to_line",
 ]
@@ -50,43 +48,6 @@ def pointer(typingctx, address):
         return builder.inttoptr(args[0], _POINTER)
 
     return types.voidptr(types.int64), codegen
-
-
-def _set_apart(builder, access, loop, own, count):
-    """Say of a load or store that its vector, of so many in a loop, shares no memory with the others."""
-    module = builder.module
-    domain = module.add_metadata([f"{builder.function.name} {loop}"])
-    vectors = [module.add_metadata([f"vector {number}", domain]) for number in range(count)]
-    access.set_metadata("alias.scope", module.add_metadata([vectors[own]]))
-    if count > 1:
-        others = [vector for number, vector in enumerate(vectors) if number != own]
-        access.set_metadata("noalias", module.add_metadata(others))
-
-
-@intrinsic(prefer_literal=True)
-def element(typingctx, array, index, loop, own, count):
-    """An element of a vector that shares no memory with the others of a loop: see `_set_apart`."""
-
-    def codegen(context, builder, signature, args):
-        data = make_array(array)(context, builder, args[0]).data
-        access = builder.load(builder.gep(data, [args[1]]))
-        _set_apart(builder, access, loop.literal_value, own.literal_value, count.literal_value)
-        return access
-
-    return array.dtype(array, types.intp, loop, own, count), codegen
-
-
-@intrinsic(prefer_literal=True)
-def put(typingctx, array, index, value, loop, own, count):
-    """Write such an element."""
-
-    def codegen(context, builder, signature, args):
-        data = make_array(array)(context, builder, args[0]).data
-        access = builder.store(args[2], builder.gep(data, [args[1]]))
-        _set_apart(builder, access, loop.literal_value, own.literal_value, count.literal_value)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, array.dtype, loop, own, count), codegen
 
 
 def _prefetch(write):

@@ -20,6 +20,8 @@ from xpgrad.engine.compiled.cache import one_at_a_time
 from xpgrad.engine.formulas import special
 from xpgrad.engine.formulas.formula import as_text
 
+_INLINE = "@njit(forceinline=True, error_model='numpy', fastmath={'contract'})"
+
 
 @one_at_a_time
 def preamble(
@@ -27,11 +29,14 @@ def preamble(
     constants: dict,
     dtype: str,
     parameters: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    traced: bool = False,
 ) -> str:
     """The scalar functions that a loop calls, and the constants as globals.
 
     `parameters` tells by the name of a function which of its keywords are no constants but come with each
-    call, behind its operands.
+    call, behind its operands. A `traced` loop calls them once, on the numbers of `tracing`; otherwise numba
+    compiles them.
     """
     found: dict[str, Callable] = {}
     for function in functions:
@@ -48,12 +53,20 @@ def preamble(
             )
     needed = [f for f in reversed(found.values()) if f not in functions]
     names = ", ".join(f"{f.__module__}.{f.__name__}" for f in dict.fromkeys(functions))
+    decorator = "" if traced else f"{_INLINE}\n"
     parts = [
         f"# {names} for {dtype}; generated, {versions()}",
-        f"from numba import njit\n\nfrom xpgrad.engine.compiled import scalar_{dtype} as xp\n",
-        *(_scalar_function(f) for f in needed),
+        *(
+            ["from xpgrad.engine.compiled.tracing import Scalars\n", f"xp = Scalars({dtype!r})\n"]
+            if traced
+            else [f"from numba import njit\n\nfrom xpgrad.engine.compiled import scalar_{dtype} as xp\n"]
+        ),
+        *(decorator + _scalar_function(f) for f in needed),
         *settings,
-        *(_scalar_function(f, (parameters or {}).get(f.__name__, ())) for f in dict.fromkeys(functions)),
+        *(
+            decorator + _scalar_function(f, (parameters or {}).get(f.__name__, ()))
+            for f in dict.fromkeys(functions)
+        ),
     ]
     return "\n".join(parts) + "\n"
 
@@ -62,7 +75,8 @@ def _sources() -> str:
     """A hash of those modules of ours whose code generated text holds copies of."""
     engine = Path(__file__).parents[1]
     patterns = (
-        "scalar_*.py", "special.py", "native*.py", "register_tiles.py", "matrix.py", "schedule.py",
+        "scalar_*.py", "special.py", "native*.py", "tracing.py", "register_tiles.py", "matrix.py",
+        "schedule.py",
     )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
@@ -142,4 +156,4 @@ class _ToScalars(ast.NodeTransformer):
 
 def _scalar_function(function: Callable, parameters: Sequence[str] = ()) -> str:
     tree = ast.fix_missing_locations(_ToScalars(parameters).visit(_parse(function)))
-    return f"@njit(forceinline=True, error_model='numpy', fastmath={{'contract'}})\n{ast.unparse(tree)}\n"
+    return f"{ast.unparse(tree)}\n"

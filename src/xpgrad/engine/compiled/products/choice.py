@@ -30,8 +30,9 @@ from xpgrad.engine.process.memory import address_of
 CLASSES = ("few", "many")
 _WAYS = ("own", "blas")
 _FILE = "products.json"
-# A BLAS has to be so much faster: the same code then runs everywhere but where that costs something.
-_ADVANTAGE = 1.05
+# A BLAS has to be so much faster: the same code then runs everywhere but where that costs something. It is
+# measured alone; within a kernel its threads and ours take turns, and OpenBLAS lost there at a ratio of 1.15.
+_ADVANTAGE = 1.2
 _ROUNDS = 8
 # Rows of a thread, elements of a sum, columns: of a time loop's products.
 _FEW_SIZES = ((16, 64, 256), (16, 256, 1024))
