@@ -145,6 +145,7 @@ def test_the_summary_has_a_line_for_each_operator(
         if importlib.util.find_spec(backend.module):
             compiled = jit and backend.engine is None and backend.namespace != "array-api-strict"
             count += (len(backend.dtypes) - compiled) * sum(len(kernel.options) for kernel in some)
+    count += check.JAX.installed * len(some)  # the first option of each
     assert f"{count} of {count} within their tolerances." in captured.out
     assert ("--all takes float64" in captured.out) == jit
     assert "rnn_cell" in captured.err or "softmax" in captured.err
@@ -157,6 +158,24 @@ def test_all_prints_every_row(capsys: pytest.CaptureFixture[str], monkeypatch: p
     lines = [line for line in out.splitlines() if line.startswith(("rnn_cell", "softmax"))]
     dtypes = sum(len(b.dtypes) for b in check.BACKENDS if importlib.util.find_spec(b.module))
     assert len(lines) == dtypes * sum(len(kernel.options) for kernel in some)
+
+
+def test_the_functions_of_jax_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jax_functions = pytest.importorskip("xpgrad_jax", reason="jax not installed")
+    some_kernels(monkeypatch)
+    arguments = ("--namespace", "jax", "--option", "plain")
+    status, report = run_json(capsys, *arguments)
+    assert status == 0
+    seen = {(row["kernel"], row["dtype"]): set(row["errors"]) for row in report["rows"]}
+    assert seen.keys() == {(name, dtype) for name in ("rnn_cell", "softmax") for dtype in check.JAX.dtypes}
+    assert all("reference" in oracles for oracles in seen.values())
+    right = jax_functions.softmax
+    monkeypatch.setattr(jax_functions, "softmax", lambda X, **options: 1.01 * right(X, **options))
+    status, report = run_json(capsys, *arguments)
+    assert status == 1
+    assert {row["kernel"] for row in report["rows"] if not row["ok"]} == {"softmax"}
 
 
 def test_a_wrong_operator_is_counted_in_the_summary(

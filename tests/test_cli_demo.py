@@ -100,6 +100,18 @@ def test_the_curves_agree_and_fall(corpus, small_batches):
     assert ours[-1] < ours[0] - 0.5
 
 
+def test_training_through_jax_agrees(corpus, small_batches):
+    pytest.importorskip("jax", reason="jax not installed")
+    p = text.initial_parameters(len(corpus.alphabet), 24, seed=3)
+    other = {name: value.copy() for name, value in p.items()}
+    ours, through_jax = (
+        f(q, corpus.train, 40).losses for f, q in ((text.train_numpy, p), (text.train_jax, other))
+    )
+    assert np.abs(np.subtract(ours, through_jax)).max() < 3e-6
+    for name, value in p.items():
+        np.testing.assert_allclose(other[name], value, atol=1e-4)
+
+
 def test_writing_is_reproducible(corpus):
     p = text.initial_parameters(len(corpus.alphabet), 8, seed=0)
     first = text.write(p, corpus.alphabet, 30, seed=4)
@@ -343,7 +355,7 @@ def test_the_digits_demo_without_scikit_learn(monkeypatch, capsys):
 
 # ------------------------------------------------------------------------------------------- the command
 
-SHORT = ["demo", "--steps", "3", "--hidden", "16"]
+SHORT = ["demo", "--steps", "3", "--hidden", "16", "--no-jax"]
 DEMOS = pytest.mark.parametrize("name", demo.DEMOS)
 AS_TEXT = {
     "text": "letter frequencies alone)",
@@ -377,6 +389,15 @@ def test_the_plain_command_is_the_text_demo(tmp_path, capsys):
     assert main([*SHORT, "--no-torch"]) == 0
     assert "Python's manual" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["xpgrad-demo-text.png"]
+
+
+def test_the_text_demo_trains_through_jax(tmp_path, capsys):
+    pytest.importorskip("jax", reason="jax not installed")
+    pytest.importorskip("torch")
+    assert main([*SHORT[:-1], "text"]) == 0
+    out = capsys.readouterr().out
+    assert "xpgrad_jax (jit)" in out
+    assert "Largest difference between the 3 loss curves" in out
 
 
 @DEMOS

@@ -1,4 +1,4 @@
-"""The core's functions given JAX arrays: views of them, and under a trace one ``lax.scan``."""
+"""The core's functions given JAX arrays: views of them; under a trace programs, or one ``lax.scan``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 import xpgrad
 from xpgrad.engine import is_traced
+from xpgrad_jax import why_plain
 
 T, N, I, H = 5, 3, 2, 2
 GATES = {"lstm": 4, "gru": 3}
@@ -65,6 +66,44 @@ def test_eager_and_traced_are_as_with_numpy(
         assert all(isinstance(leaf, jax.Array) for leaf in leaves)
         for a, b in zip(leaves, expected, strict=True):
             np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(why_plain() is not None, reason="no programs here")
+def test_under_a_trace_they_are_programs(rng: np.random.Generator) -> None:
+    arrays = {name: jnp.asarray(x) for name, x in call("lstm", rng).items()}
+
+    def loss(W: Any) -> Any:
+        return sum((y**2).sum() for y in xpgrad.lstm(**{**arrays, "W": W})[:4])
+
+    text = jax.jit(jax.grad(loss)).lower(arrays["W"]).as_text()
+    assert text.count("stablehlo.custom_call @xpgrad_program") == 2
+    with xpgrad.use_engine("standard"):
+        expected = jax.grad(loss)(arrays["W"])
+    np.testing.assert_allclose(jax.grad(loss)(arrays["W"]), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("per_sample", [False, True, "norm"])
+def test_a_traced_gradient_is_one_of_the_saved_arrays_it_is_given(
+    per_sample: Any, rng: np.random.Generator
+) -> None:
+    arrays = call("gru", rng)
+    saved = {"H_all": rng.normal(size=(T, 1, N, H)), "zrh": rng.uniform(size=(T, 1, N, 3 * H))}
+    given = arrays | saved | {"grad_H_t": rng.normal(size=(1, N, H))}
+    here = {name: jnp.asarray(x) for name, x in given.items()}
+    run = lambda a: xpgrad.gru_grad(**a, wrt=("R", "X"), per_sample=per_sample)  # noqa: E731
+    expected, ours = run(given), jax.jit(run)(here)
+    assert ours.dW is None
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    step = 1e-6
+
+    def weighed(H_all: Any) -> Any:
+        return (run({**here, "H_all": H_all}).dR ** 2).sum()
+
+    along = rng.normal(size=saved["H_all"].shape)
+    slope = (jax.jit(jax.grad(weighed))(here["H_all"]) * along).sum()
+    ends = [weighed(here["H_all"] + sign * step * along) for sign in (1, -1)]
+    np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * step), rtol=1e-5)
 
 
 def test_graph_does_not_grow_with_the_number_of_steps(rng: np.random.Generator) -> None:

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 
 import xpgrad
 import xpgrad_jax
-from xpgrad_jax import functional
 
 ROWS = ["softmax", "log_softmax"]
 ACTIVATIONS = [
@@ -106,6 +105,50 @@ def test_convolutions(name: str, rng: np.random.Generator) -> None:
     assert_same(name, arrays, pads=1, strides=2)
 
 
+CALLS: dict[str, tuple[Any, list[tuple[int, ...]], list[int]]] = {
+    "tanh": (xpgrad_jax.tanh, [(3, 4)], [1, 1]),
+    "leaky_relu": (lambda X: xpgrad_jax.leaky_relu(X, alpha=0.1), [(3, 4)], [1, 1]),
+    "prelu": (xpgrad_jax.prelu, [(3, 4), (1, 4)], [1, 2]),
+    "softmax": (lambda X: xpgrad_jax.softmax(X, axis=0), [(3, 4)], [1, 1]),
+    "cross-entropy": (lambda X: xpgrad_jax.softmax_cross_entropy(X, jnp.asarray([1, 0])), [(2, 4)], [1, 1]),
+    "binary": (lambda X: xpgrad_jax.binary_cross_entropy_with_logits(X, jnp.zeros((3, 4))), [(3, 4)], [1, 1]),
+    "conv": (lambda X, W: xpgrad_jax.conv(X, W, pads=1, strides=2), [(2, 2, 5, 4), (2, 2, 3, 3)], [1, 2]),
+    "conv_transpose": (xpgrad_jax.conv_transpose, [(2, 2, 5), (2, 2, 3)], [1, 2]),
+}
+"""A function, its operands' shapes, and how many programs its forward and all of its gradients are."""
+
+
+@pytest.mark.skipif(xpgrad_jax.why_plain() is not None, reason="no programs here")
+@pytest.mark.parametrize("name", CALLS)
+def test_forward_and_each_gradient_are_one_call(name: str) -> None:
+    function, shapes, expected = CALLS[name]
+    given = [jnp.ones(shape) for shape in shapes]
+    Y = jax.eval_shape(function, *given)
+
+    def gradient(dY: Any, *arrays: Any) -> Any:
+        return jax.vjp(function, *arrays)[1](dY)
+
+    text = str(jax.make_jaxpr(gradient)(jnp.ones(Y.shape), *given))
+    assert "ffi_call[" in text
+    assert "callback" not in text
+    calls = [
+        jax.jit(run).lower(*values).as_text().count("stablehlo.custom_call @xpgrad_program")
+        for run, values in ((function, given), (gradient, [jnp.ones(Y.shape), *given]))
+    ]
+    assert calls[0] == expected[0]
+    assert calls[1] in (expected[1], expected[0] + expected[1])
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_convolutions_written_down(group: int, rng: np.random.Generator) -> None:
+    shapes = [(3, 4, 7, 6), (8, 4 // group, 3, 2), (8,)]
+    arrays = [jnp.asarray(rng.normal(size=shape)) for shape in shapes]
+    assert_same("conv", arrays, group=group, dilations=(1, 2), pads=(1, 0, 2, 1), strides=(2, 1))
+    transposed = [arrays[0], jnp.asarray(rng.normal(size=(4, 8 // group, 3, 2))), arrays[2]]
+    assert_same("conv_transpose", transposed, group=group, strides=(2, 3), output_padding=1)
+    assert_same("conv", [arrays[0], jnp.asarray(rng.normal(size=(8, 4 // group, 1, 1)))], group=group)
+
+
 def test_per_sample_gradients_of_a_convolution(rng: np.random.Generator) -> None:
     X, W = (jnp.asarray(rng.normal(size=s)) for s in [(3, 2, 5), (4, 2, 3)])
     gradient = jax.vmap(jax.grad(lambda W, x: (xpgrad_jax.conv(x[None], W) ** 2).sum()), in_axes=(None, 0))
@@ -143,6 +186,6 @@ def test_arguments_are_those_of_the_core_without_out() -> None:
         core = list(inspect.signature(getattr(xpgrad, name)).parameters)
         own = list(inspect.signature(getattr(xpgrad_jax, name)).parameters)
         more = ["peephole"] if name.startswith("lstm") else []
-        assert own == [p for p in core if p not in ("out", *functional.LEFT_OUT)] + more
+        assert own == [p for p in core if p != "out"] + more
     with pytest.raises(TypeError, match="relu: got an unexpected keyword argument 'out'"):
         xpgrad_jax.relu(jnp.ones(2), out=jnp.ones(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -49,6 +50,19 @@ def operands(operator: str, rng: np.random.Generator, D: int = 1, layout: int = 
             if name in arrays:
                 arrays[name] = np.swapaxes(arrays[name], 0, 1)
     return {name: jnp.asarray(array) for name, array in arrays.items()}
+
+
+def regularizers(operator: str, rng: np.random.Generator, D: int) -> tuple[dict, dict]:
+    """Operands for a state projected to 3 columns, where the operator has that; and masks."""
+    width = 3 if operator == "lstm" else H
+    masks = {"recurrent_mask": rng.uniform(size=(D, N, width))}
+    masks["zoneout_h"] = rng.uniform(size=(T, D, N, width))
+    more: dict[str, Any] = {}
+    if operator == "lstm":
+        more = {"S": (D, width, H), "R": (D, 4 * H, width), "initial_h": (D, N, width)}
+        masks["zoneout_c"] = rng.uniform(size=(T, D, N, H))
+    arrays = {name: jnp.asarray(rng.normal(size=shape)) for name, shape in more.items()}
+    return arrays, {name: jnp.asarray(mask) for name, mask in masks.items()}
 
 
 NATIVE = importlib.util.find_spec("numba") is not None and os.environ.get("XPGRAD_JIT") != "0"
@@ -131,20 +145,19 @@ def test_values_and_gradients_are_those_of_autodiff(case: str, rng: np.random.Ge
 
 
 TOGETHER: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "lstm": ("lstm", None, {}),
-    "lstm, batch first": (
+    "lstm projected, masked": ("lstm", LENGTHS, {}),
+    "lstm both ways, batch first": (
         "lstm",
         LENGTHS,
         {
-            "direction": "reverse",
+            "direction": "bidirectional",
             "layout": 1,
             "clip": 0.7,
             "input_forget": True,
-            "activations": ["HardSigmoid", "Softsign", "Tanh"],
+            "activations": ["HardSigmoid", "Softsign", "Tanh"] * 2,
         },
     ),
-    "lstm both ways": ("lstm", LENGTHS, {"direction": "bidirectional"}),
-    "gru": ("gru", None, {"direction": "reverse", "activations": ["HardSigmoid", "LeakyRelu"]}),
+    "gru masked": ("gru", None, {"direction": "reverse", "activations": ["HardSigmoid", "LeakyRelu"]}),
     "gru both ways, batch first": (
         "gru",
         LENGTHS,
@@ -152,14 +165,18 @@ TOGETHER: dict[str, tuple[str, Any, dict[str, Any]]] = {
     ),
     "rnn": ("rnn", LENGTHS, {"direction": "bidirectional", "layout": 1, "clip": 0.7}),
 }
-"""Every option that ONNX has is in one of them."""
+"""Every option that ONNX has is in one of them, and every other one."""
 
 
 @pytest.mark.parametrize("case", TOGETHER)
 def test_in_every_transformation(case: str, rng: np.random.Generator) -> None:
     operator, lengths, options = TOGETHER[case]
     layout = options.get("layout", 0)
-    arrays = operands(operator, rng, 2 if options.get("direction") == "bidirectional" else 1, layout)
+    D = 2 if options.get("direction") == "bidirectional" else 1
+    arrays = operands(operator, rng, D, layout)
+    if case.endswith("masked"):
+        more, masks = regularizers(operator, rng, D)
+        arrays, options = arrays | more, options | masks
     ours, theirs = pair(operator, lengths, **options)
     tangents = {name: jnp.asarray(rng.normal(size=x.shape)) for name, x in arrays.items()}
     only, direction = {"W": arrays["W"]}, {"W": tangents["W"]}
@@ -189,7 +206,7 @@ def test_in_every_transformation(case: str, rng: np.random.Generator) -> None:
                 inputs
             ),
             "forward over reverse": jax.jvp(jax.grad(of_W), (only,), (direction,))[1],
-            **(other_second_derivatives() if case in ("lstm", "gru", "rnn") else {}),
+            **(other_second_derivatives() if "both" not in case else {}),
         }
 
     def other_second_derivatives() -> Any:
@@ -334,6 +351,13 @@ def test_other_dtypes(dtype: str, x64: bool, rng: np.random.Generator) -> None:
         np.testing.assert_allclose(np.asarray(grad, np.float64), expected, rtol=tolerance, atol=tolerance)
 
 
+def test_masks_have_the_slope_of_a_scan(rng: np.random.Generator) -> None:
+    arrays = operands("gru", rng)
+    _, masks = regularizers("gru", rng, 1)
+    ours, theirs = (lambda m, f=f: f(arrays | m) for f in pair("gru", LENGTHS))
+    assert_close(jax.jit(jax.grad(ours))(masks), jax.jit(jax.grad(theirs))(masks))
+
+
 def test_truncated_peepholes_are_a_gradient_and_no_tangent(rng: np.random.Generator) -> None:
     arrays = operands("lstm", rng)
     given = {name: np.asarray(x) for name, x in arrays.items()}
@@ -373,7 +397,7 @@ def test_empty_and_smallest_sizes(sizes: tuple[int, int], rng: np.random.Generat
     assert_close(jax.value_and_grad(pair("lstm")[0])(arrays), by_the_core("lstm", arrays))
 
 
-def test_ten_threads_at_once_in_turns_with_numpy(rng: np.random.Generator) -> None:
+def test_ten_threads_at_once_in_turns_with_numpy_and_torch(rng: np.random.Generator) -> None:
     shapes = [(12, 40, 8), (1, 64, 8), (1, 64, 16)]
     given = [rng.normal(size=shape) for shape in shapes]
     X, W, R = map(jnp.asarray, given)
@@ -381,13 +405,16 @@ def test_ten_threads_at_once_in_turns_with_numpy(rng: np.random.Generator) -> No
     expected = run(W)
     states = xpgrad.lstm(*given).H_all
     wrong: list[Any] = []
+    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+    tensors = [torch.from_numpy(x) for x in given] if torch else given
 
     def work() -> None:
         with jax.enable_x64(True):  # belongs to a thread
             for _ in range(20):
                 value, grad = run(W)
                 same = np.allclose(value, expected[0]) and np.allclose(grad, expected[1], rtol=1e-12)
-                if not same or not np.allclose(xpgrad.lstm(*given).H_all, states):
+                turns = [xpgrad.lstm(*arrays).H_all for arrays in (given, tensors)]
+                if not same or not all(np.allclose(turn, states) for turn in turns):
                     wrong.append(value)
 
     threads = [threading.Thread(target=work) for _ in range(10)]

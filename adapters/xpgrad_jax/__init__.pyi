@@ -104,6 +104,8 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: ArrayLike | None = None,
+    zoneout_h: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]: ...
 def gru_cell(
     X: ArrayLike,
@@ -141,6 +143,10 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
+    zoneout_h: ArrayLike | None = None,
+    zoneout_c: ArrayLike | None = None,
     peephole: str = "full",
 ) -> tuple[jax.Array, jax.Array, jax.Array]: ...
 def lstm_cell(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -11,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import xpgrad
+from xpgrad._recurrent import run_foreign
 
 Attributes = tuple[tuple[str, Any], ...]
+AS_SAVED = "as_saved"
+"""A gradient's attribute: its saved arrays are a caller's own, and a function of nothing else."""
 
 
 class Kernel:
@@ -35,8 +39,10 @@ class Kernel:
         could be a batch.
     replaced : mapping of str to str, optional
         Operands that the gradient takes although an output in their place does as well: that output.
-    left_out : collection of str
-        Arrays of the kernel, behind all others, that its function in JAX does not take.
+    masks : collection of str
+        Operands of which the kernel has no gradient.
+    keeps_products : bool
+        Whether the kernel can keep its products for the gradient, as one more output.
     """
 
     def __init__(
@@ -47,19 +53,26 @@ class Kernel:
         *,
         shapes: Mapping[str, str],
         replaced: Mapping[str, str] | None = None,
-        left_out: Collection[str] = (),
+        masks: Collection[str] = (),
+        keeps_products: bool = False,
     ) -> None:
         parameters = inspect.signature(getattr(xpgrad, name)).parameters.values()
-        arrays = [p for p in parameters if p.annotation == "Any" and p.name not in ("out", *left_out)]
+        arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
         replaced = dict(replaced or {})
         self.name, self.gradient_name = name, f"{name}_grad"
         self.operands = tuple(p.name for p in arrays)
         self.required = {p.name for p in arrays if p.default is p.empty}
-        self.differentiable = tuple(name for name in self.operands if name != "sequence_lens")
+        self.differentiable = tuple(x for x in self.operands if x not in ("sequence_lens", *masks))
         taken = inspect.signature(getattr(xpgrad, self.gradient_name)).parameters
         self.taken = tuple(name for name in self.operands if name in taken and name not in replaced)
-        self.outputs, self.cotangents = outputs, cotangents
-        self.saved = tuple(y for y in outputs if y in taken or y in replaced.values())
+        self.call, self._gradient = getattr(xpgrad, name), getattr(xpgrad, self.gradient_name)
+        """The kernel."""
+        more = ("products",) if keeps_products else ()
+        if keeps_products:
+            self.call = functools.partial(run_foreign, self.call, keep_products=True)
+            self._gradient = functools.partial(run_foreign, self._gradient)
+        self.outputs, self.cotangents = (*outputs, *more), cotangents
+        self.saved = tuple(y for y in self.outputs if y in taken or y in (*replaced.values(), *more))
         self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
         self._argument = {output: operand for operand, output in replaced.items()}
         self.attributes = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"}
@@ -68,6 +81,8 @@ class Kernel:
         self.has_per_sample = "per_sample" in taken
         self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
         self.elementwise = shapes["X"] == "..."
+        self.is_recurrent = "R" in self.operands
+        """Whether all of it is written down as one program; others have programs for their loops."""
 
     def __repr__(self) -> str:
         return self.name
@@ -77,7 +92,7 @@ class Kernel:
     def forward(self, arrays: Mapping[str, Any], attributes: Attributes) -> tuple[Any, ...]:
         """Run the kernel; all of its outputs."""
         own = {name: value for name, value in attributes if name in self.attributes}
-        outputs = getattr(xpgrad, self.name)(**arrays, **own)
+        outputs = self.call(**arrays, **own)
         return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
     def gradient(
@@ -92,12 +107,12 @@ class Kernel:
         self, wrt: Sequence[str], attributes: Attributes, per_sample: bool
     ) -> tuple[Any, dict[str, Any]]:
         """Return the gradient and what it takes beside arrays."""
-        options = dict(attributes)
+        options = {name: value for name, value in attributes if name != AS_SAVED}
         if self._selects:
             options["wrt"] = tuple(wrt)
         if per_sample:
             options["per_sample"] = True
-        return getattr(xpgrad, self.gradient_name), options
+        return self._gradient, options
 
     def gradient_arguments(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the gradient's own names of its arrays."""
@@ -107,8 +122,7 @@ class Kernel:
         """What was asked for, of all that the gradient returns."""
         if not self._selects:
             return (results,)
-        # behind them stand those of arrays that are left out
-        return tuple(dict(zip(self.graded, results, strict=False))[name] for name in wrt)
+        return tuple(dict(zip(self.graded, results, strict=True))[name] for name in wrt)
 
     # --- the plain way: JAX's own operations
 
@@ -122,11 +136,12 @@ class Kernel:
     ) -> tuple[Any, ...]:
         """The gradient as JAX's own operations, of operands and cotangents alone.
 
-        Saved arrays are made anew: so they are what they are, functions of the operands, to whoever follows.
+        Saved arrays are made anew: so they are what they are, functions of the operands, to whoever follows;
+        unless the attributes say that they are operands themselves.
         """
         with xpgrad.use_engine("standard"):
             given = dict(arrays)
-            if self.saved and self.taken:
+            if self.saved and self.taken and (AS_SAVED, True) not in attributes:
                 operands = {name: given[name] for name in self.operands if name in given}
                 outputs = dict(zip(self.outputs, self.forward(operands, attributes), strict=True))
                 given |= {name: outputs[name] for name in self.saved}

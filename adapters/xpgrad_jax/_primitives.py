@@ -21,10 +21,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import xpgrad
 from xpgrad._plans import write_program
-from xpgrad.engine.programs.foreign import ForeignEngine
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi
 from xpgrad_jax._batching import map_forward, map_gradient
+from xpgrad_jax._inline import foreign_engine, inlining
 from xpgrad_jax._kernel import Attributes, Kernel
 
 Names = tuple[str, ...]
@@ -117,12 +117,15 @@ def _plain_tangent(
 # --- programs
 
 
-_engine = ForeignEngine()
-
-
 @functools.lru_cache(maxsize=1024)
 def _program(
-    run: Callable[..., Any], names: Names, forms: tuple, options: Attributes, text: str, threads: int
+    name: str,
+    run: Callable[..., Any],
+    names: Names,
+    forms: tuple,
+    options: Attributes,
+    text: str,
+    threads: int,
 ) -> _ffi.Key | None:
     """The key of a kernel's or gradient's program for these shapes and dtypes, None where it has none.
 
@@ -131,14 +134,15 @@ def _program(
     if any(0 in shape for shape, _ in forms):
         return None
     try:
-        program = write_program(run, _engine, dict(zip(names, forms, strict=True)), dict(options))
+        program = write_program(run, foreign_engine, dict(zip(names, forms, strict=True)), dict(options))
     except CannotRecordError:
         return None
     described = [(name, shape, dtype.name) for name, (shape, dtype) in zip(names, forms, strict=True)]
-    return _ffi.registry().add(f"{xpgrad.__version__} {run.__name__} {described} {text} {threads}", program)
+    return _ffi.registry().add(f"{xpgrad.__version__} {name} {described} {text} {threads}", program)
 
 
 def _native(
+    name: str,
     run: Callable[..., Any],
     names: Names,
     options: Mapping[str, Any],
@@ -153,7 +157,7 @@ def _native(
         arrays = [x.astype(jnp.float32) if x.dtype.name in _HALF else x for x in arrays]
     forms = tuple((tuple(x.shape), _dtype_in_program(x)) for x in arrays)
     given = tuple(options.items())
-    key = _program(run, names, forms, given, repr(given), _engine.team.size())
+    key = _program(name, run, names, forms, given, repr(given), foreign_engine.team.size())
     if key is None:
         return None
     wanted = [jax.ShapeDtypeStruct(y.shape, jnp.float32 if half else y.dtype) for y in results]
@@ -179,9 +183,12 @@ def _as_program_takes(x: Any) -> Any:
 def _cpu_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attributes) -> list[Any]:
     results = _shapes_of(_plain_forward, arrays, kernel=kernel, present=present, attributes=attributes)
     own = {name: value for name, value in attributes if name in kernel.attributes}
-    made = _native(getattr(xpgrad, kernel.name), present, own, arrays, results)
+    made = None
+    if kernel.is_recurrent:
+        made = _native(kernel.name, kernel.call, present, own, arrays, results)
     if made is None:
-        return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
+        with inlining():
+            return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
     return made
 
 
@@ -193,9 +200,13 @@ def _cpu_gradient(
     )
     function, options = kernel.gradient_call(wrt, attributes, per_sample)
     results = _ordered(kernel, wrt, _shapes_of(again.func, arrays, **again.keywords))
-    made = _native(function, kernel.gradient_arguments(present), options, arrays, results)
+    made = None
+    if kernel.is_recurrent:
+        names = kernel.gradient_arguments(present)
+        made = _native(kernel.gradient_name, function, names, options, arrays, results)
     if made is None:
-        return again(*arrays)
+        with inlining():
+            return again(*arrays)
     by_name = dict(zip(_ordered(kernel, wrt, wrt), made, strict=True))
     return [by_name[name] for name in wrt]
 

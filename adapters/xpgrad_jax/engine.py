@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import array_api_compat
@@ -15,11 +16,16 @@ from jax import lax
 from xpgrad.engine import Elementwise, NumpyEngine, Operand, Product, Span, StandardEngine
 from xpgrad_jax._ffi import why_not
 
+inlined: ContextVar[Callable[[], StandardEngine] | None] = ContextVar("xpgrad_jax_inlined", default=None)
+"""What makes the engine of the standard while a kernel is lowered for XLA, where it is another one."""
 _COLUMN = {name: number for number, name in enumerate(Span._fields)}
 
 
 class JaxEngine(NumpyEngine):
-    """Kernels run on NumPy views of the arrays; under a trace, and on other devices, on the `ScanEngine`."""
+    """Kernels run on NumPy views of the arrays; under a trace, and on other devices, on the `ScanEngine`.
+
+    Recurrent ones are the programs of `xpgrad_jax` under a trace, where these run.
+    """
 
     name = "jax"
     array_types: tuple[type, ...] = ()
@@ -32,9 +38,19 @@ class JaxEngine(NumpyEngine):
         """See NumpyEngine."""
         return isinstance(array, jax.core.Tracer)
 
+    def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        """See NumpyEngine: as `xpgrad_jax` does it, where programs run."""
+        if why_not() is not None:
+            return None
+        from xpgrad_jax.functional import traced_call
+
+        return traced_call(operator, arrays, options)
+
     def standard(self, xp: Any) -> StandardEngine | None:
         """See NumpyEngine."""
-        return ScanEngine() if array_api_compat.is_jax_namespace(xp) else None
+        if not array_api_compat.is_jax_namespace(xp):
+            return None
+        return (inlined.get() or ScanEngine)()
 
     def lift(self, array: Any) -> np.ndarray:
         """A view of the array's memory."""
@@ -48,7 +64,7 @@ class JaxEngine(NumpyEngine):
         """In a line."""
         reason = why_not()
         inside = "programs in XLA" if reason is None else f"no programs in XLA: {reason}"
-        ways = "the numpy engine on views; under a trace, one lax.scan"
+        ways = "the numpy engine on views; under a trace, programs, elsewhere one lax.scan"
         return f"JAX {jax.__version__} CPU arrays: {ways}; xpgrad_jax: {inside}"
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import xpgrad
 from xpgrad._axes import AXES, ELEMENTWISE
 from xpgrad._recurrent import check_lengths
-from xpgrad_jax._kernel import Kernel, as_array, frozen
-from xpgrad_jax._primitives import forward
+from xpgrad_jax._kernel import AS_SAVED, Kernel, as_array, frozen
+from xpgrad_jax._primitives import forward, gradient
 
 __all__ = [
     "binary_cross_entropy_with_logits",
@@ -55,21 +55,21 @@ __all__ = [
     "thresholded_relu",
 ]
 
-# Options of the core's recurrent functions that those here do not have. Without S the states have H columns.
-LEFT_OUT = ("S", "recurrent_mask", "zoneout_h", "zoneout_c")
+_MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
 _LSTM = Kernel(
     "lstm",
     xpgrad.LSTMForward._fields,
-    ("grad_H_all", "grad_H_t", "grad_C_t"),
-    shapes={name: axes.replace("J", "H") for name, axes in AXES["lstm"].items()},
-    left_out=LEFT_OUT,
+    ("grad_H_all", "grad_H_t", "grad_C_t", "grad_C_all"),
+    shapes=AXES["lstm"],
+    masks=_MASKS,
 )
 _GRU = Kernel(
     "gru",
     xpgrad.GRUForward._fields,
     ("grad_H_all", "grad_H_t"),
-    shapes=AXES["gru"],
-    left_out=LEFT_OUT,
+    shapes={**AXES["gru"], "products": "T D N H"},
+    masks=_MASKS,
+    keeps_products=True,
 )
 _RNN = Kernel("rnn", xpgrad.RNNForward._fields, ("grad_H_all", "grad_H_t"), shapes=AXES["rnn"])
 _LSTM_CELL = Kernel(
@@ -118,6 +118,52 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
     return jnp.asarray(lengths)
 
 
+# --- the core's own functions under a trace
+
+_KERNELS = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
+_RESULTS: dict[str, tuple[Any, Any]] = {
+    "lstm": (xpgrad.LSTMForward, xpgrad.LSTMGrads),
+    "gru": (xpgrad.GRUForward, xpgrad.GRUGrads),
+    "rnn": (xpgrad.RNNForward, xpgrad.RNNGrads),
+    "lstm_cell": (xpgrad.LSTMCellForward, xpgrad.LSTMCellGrads),
+    "gru_cell": (xpgrad.GRUCellForward, xpgrad.GRUCellGrads),
+    "rnn_cell": (xpgrad.RNNCellForward, xpgrad.RNNCellGrads),
+}
+
+
+def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """See `xpgrad.engine.NumpyEngine.traced_call`; None for what the kernels here do not have."""
+    kernel = _KERNELS.get(operator.removesuffix("_grad"))
+    if kernel is None or set(options) & {"gate_order", "keep_products"}:
+        return None
+    given = {name: x for name, x in arrays.items() if x is not None}
+    if any(not isinstance(x, jax.Array) for name, x in given.items() if name != "sequence_lens"):
+        return None
+    is_gradient = operator.endswith("_grad")
+    known = (*kernel.gradient_arrays, "sequence_lens") if is_gradient else kernel.operands
+    needed = {*kernel.required, *(kernel.saved if is_gradient else ())} - {"products"}
+    if not needed <= set(given) <= {*known}:
+        return None
+    if "sequence_lens" in given:
+        layout = options.get("layout", 0)
+        given["sequence_lens"] = _lengths(operator, given["sequence_lens"], given["X"], layout)
+    names = [name for name in known if name in given]
+    given = {name: given[name] for name in dict.fromkeys(names)}
+    attributes = tuple(
+        (name, frozen(x)) for name, x in options.items() if name not in ("wanted", "per_sample")
+    )
+    forward_kind, gradient_kind = _RESULTS[kernel.name]
+    if not is_gradient:
+        return forward_kind(*forward(kernel, given, attributes)[: len(forward_kind._fields)])
+    per_sample = options.get("per_sample", False)
+    if per_sample not in (False, True):
+        return None
+    wrt = tuple(name for name in kernel.graded if name in options["wanted"])
+    made = gradient(kernel, given, wrt, (*attributes, (AS_SAVED, True)), bool(per_sample)) if wrt else []
+    by_name = dict(zip(wrt, made, strict=True))
+    return gradient_kind(*(by_name.get(name) for name in kernel.graded))
+
+
 def lstm(
     X: Any,
     W: Any,
@@ -135,6 +181,10 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    S: Any = None,
+    recurrent_mask: Any = None,
+    zoneout_h: Any = None,
+    zoneout_c: Any = None,
     peephole: str = "full",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The ONNX LSTM as a differentiable function of JAX arrays.
@@ -159,6 +209,12 @@ def lstm(
         Peephole weights, (D, 3H), in order i o f.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
         The attributes of `xpgrad.lstm`.
+    S : array, optional
+        Projects the output, (D, proj, H): R is then (D, 4H, proj), and H_all, H_t and initial_h have proj
+        columns.
+    recurrent_mask, zoneout_h, zoneout_c : array, optional
+        (D, N, H or proj), (T, D, N, H or proj) and (T, D, N, H): a factor for the state on its way into R,
+        and the shares of the old states that are kept. Their gradients are those of a ``lax.scan``.
     peephole : {"full", "truncated"}
         The gradient through the peepholes: see `xpgrad.lstm_grad`. ``"truncated"`` has no forward mode.
 
@@ -199,7 +255,8 @@ def lstm(
         "peephole": peephole,
     }
     lengths = _lengths("lstm", sequence_lens, X, layout)
-    H_all, H_t, C_t = apply(_LSTM, (X, W, R, B, lengths, initial_h, initial_c, P), attributes)
+    masks = (recurrent_mask, zoneout_h, zoneout_c)
+    H_all, H_t, C_t, _ = apply(_LSTM, (X, W, R, B, lengths, initial_h, initial_c, P, S, *masks), attributes)
     return H_all, H_t, C_t
 
 
@@ -218,6 +275,8 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    recurrent_mask: Any = None,
+    zoneout_h: Any = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The ONNX GRU as a differentiable function of JAX arrays.
 
@@ -240,6 +299,8 @@ def gru(
         The attributes of `xpgrad.gru`.
     linear_before_reset : {0, 1}
         Where the reset gate multiplies: 1 behind the recurrent product; 0 in front of it, ONNX's default.
+    recurrent_mask, zoneout_h : array, optional
+        (D, N, H) and (T, D, N, H): as in `lstm`.
 
     Returns
     -------
@@ -277,7 +338,8 @@ def gru(
         "layout": layout,
     }
     lengths = _lengths("gru", sequence_lens, X, layout)
-    H_all, H_t = apply(_GRU, (X, W, R, B, lengths, initial_h), attributes)
+    operands = (X, W, R, B, lengths, initial_h, recurrent_mask, zoneout_h)
+    H_all, H_t = apply(_GRU, operands, attributes)
     return H_all, H_t
 
 

@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import pointer
-from xpgrad.engine.programs.native_foreign import run, words
+from xpgrad.engine.programs.native_foreign import advise, run, words
 
 MAJOR, MINOR = 0, 3
 MOST = 40  # arrays and results of a call
@@ -134,6 +134,16 @@ def _find(table, first, second):
 
 
 @njit
+def _least_bytes(buffer):
+    """How large a buffer is, if its elements have four bytes."""
+    form = words(buffer, 6)
+    dimensions, size = words(form[5], form[4]), 4
+    for k in range(form[4]):
+        size *= dimensions[k]
+    return size
+
+
+@njit
 def handle(frame):
     """Run the program that the attributes name on the call's buffers; 0, or an error of XLA's.
 
@@ -164,9 +174,10 @@ def handle(frame):
         addresses[k] = words(arguments[k], 4)[3]
     for k in range(made):
         addresses[given + k] = words(results[k], 4)[3]
-    xla, host = words(_stack(2), 2), words(_stack(2), 2)
+        advise(addresses[given + k], _least_bytes(results[k]))
+    xla, host = words(_stack(2), 2), words(_stack(3), 3)
     xla[0], xla[1] = api, context
-    host[0], host[1] = schedule_address, xla.ctypes.data
+    host[0], host[1], host[2] = schedule_address, xla.ctypes.data, 0
     if run(program, addresses, given + made, host.ctypes.data) != 0:
         return _error(api, _NO_MEMORY, _RESOURCE_EXHAUSTED)
     return 0

@@ -121,3 +121,18 @@ class VariantsRatio(Ratio):
     """The same for variants without a torch module."""
 
     params = (FEW, VARIANTS, [*OURS])
+
+
+class InsideJax:
+    """A step inside ``jax.jit``: our programs beside a ``lax.scan``."""
+
+    params = ([*SHAPES], ["lstm", "gru"], ["xpgrad-jax", "jax"])
+    param_names = NAMES
+
+    def setup(self, shape, operator, impl):
+        self.run = make(impl, even(operator, shape))
+        self.run.step()
+        settle()
+
+    def time_step(self, shape, operator, impl):
+        self.run.step()

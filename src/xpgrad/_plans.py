@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -86,6 +86,10 @@ def planned(
         [x for name, array in given.items() for x in joined.get(name, (array,))] if joined else given.values()
     )
     form = None if engine is None else engine.form(flat)
+    if form is None and (tracing := engines.traced_by(given.values())) is not None:
+        outputs = tracing.traced_call(operator, arrays, options)
+        if outputs is not None:
+            return outputs
     if form is None:
         return compute(operator, arrays, None, **options)
     lengths = lengths_of(engine, arrays, options)
@@ -242,3 +246,32 @@ def write_program(
     inputs = [number_of[address_of(array)] for array in writing.arrays]
     made = sum(result is not None for result in results)
     return ForeignProgram(program, [*inputs, *range(len(standing), len(standing) + made)])
+
+
+def write_parts(
+    write: Callable[..., Sequence[Any]], engine: ForeignEngine, forms: Sequence[tuple[tuple[int, ...], Any]]
+) -> ForeignProgram:
+    """The program of what ``write(recorder, *arrays)`` asks a recorder for, and returns, for a host.
+
+    Parameters
+    ----------
+    write : callable
+        Takes arrays that stand for those to come.
+    engine : ForeignEngine
+        For the machine.
+    forms : sequence of (tuple of int, dtype)
+        Shapes and dtypes of these, which will be contiguous. The first one's is that of all but integers,
+        which have 32 bits.
+
+    Raises
+    ------
+    CannotRecordError
+        Where it asks for what has no instruction.
+    """
+    layouts = {str(number): (shape, row_major(shape)) for number, (shape, _) in enumerate(forms)}
+    recorder = Recorder(engine, layouts, forms[0][1])
+    arrays = [recorder.input(name) for name in layouts]
+    for array, (_, dtype) in zip(arrays, forms, strict=True):
+        array.is_integer = np.dtype(dtype).kind == "i"
+    results = write(recorder, *arrays)
+    return ForeignProgram(recorder.program(results), range(len(forms) + len(results)))

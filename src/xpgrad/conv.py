@@ -41,6 +41,7 @@ from xpgrad._conv.geometry import ConvGeometry, conv_geometry, conv_transpose_ge
 from xpgrad._conv.method import Method, with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
 from xpgrad._per_sample import PER_SAMPLE, samples_at_a_time, square_norms
+from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")
 
@@ -454,8 +455,16 @@ class _Sums:
             a, W, B = here.lift(a), here.lift(W), None if B is None else here.lift(B)
             if geometry.empty:
                 return here.lower(with_bias(here.engine, _zeros(here.xp, shape, a), B))
-            compute = getattr(self._method(geometry), sums)
-            return here.lower(compute(here.engine, geometry, a, W, B))
+            return here.lower(self._sum(sums, geometry, shape, a, W, B))
+
+    def _sum(self, sums: str, geometry: ConvGeometry, shape: Sequence[int], *arrays: Any) -> Any:
+        """One of the three sums, of this shape, by the method of the engine's choice."""
+
+        def compute(engine: Engine, *arrays: Any) -> Any:
+            method = choose(self._operator, self._name, engine, geometry)
+            return getattr(method, sums)(engine, geometry, *arrays)
+
+        return self._here.engine.whole(compute, arrays, shape, f"{sums} {self._name} {geometry}")
 
     def weight_gradient(self, dY: Any, X: Any, per_sample: bool | str, sample_weight: Any) -> Any:
         """dW, (O, C / group, *kernel); each sample's own, or the norms of these."""
@@ -471,14 +480,14 @@ class _Sums:
                 return here.lower(_zeros(here.xp, shape, X))
             if per_sample:
                 return here.lower(here.xp.reshape(self._own_weight_gradients(dY, X), shape))
-            return here.lower(self._method(geometry).weight_gradient(here.engine, geometry, dY, X))
+            return here.lower(self._sum("weight_gradient", geometry, shape, dY, X))
 
     def _own_weight_gradients(self, dY: Any, X: Any) -> Any:
         """Each sample's dW, (n * O, C / group, *kernel): the gradient of groups that hold one sample each."""
         geometry = replace(self._geometry, batch=X.shape[0]).per_sample()
         dY = self._here.xp.reshape(dY, geometry.output_shape)
         X = self._here.xp.reshape(X, geometry.input_shape)
-        return self._method(geometry).weight_gradient(self._here.engine, geometry, dY, X)
+        return self._sum("weight_gradient", geometry, geometry.weight_shape, dY, X)
 
     def _weight_norms(self, dY: Any, X: Any) -> Any:
         """The norms of each sample's dW, (N,), for so many samples at a time as a cache holds."""

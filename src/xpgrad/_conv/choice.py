@@ -4,11 +4,12 @@ The rule asks in this order, for each of the three sums of a call; C and O are c
 
 1. a kernel of one element, at stride 1 and without padding: ``pointwise``;
 2. ``fft``, where it is possible and its operations cost less than the direct sum;
-3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
-4. ``winograd``, where it is possible and costs less than the direct sum;
-5. where loops are compiled: ``taps``;
-6. at least 8 input channels, enough for a product at each tap: ``shifted``;
-7. else ``patches``.
+3. where work is written down: ``patches``, which are copies and products;
+4. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
+5. ``winograd``, where it is possible and costs less than the direct sum;
+6. where loops are compiled: ``taps``;
+7. at least 8 input channels, enough for a product at each tap: ``shifted``;
+8. else ``patches``.
 
 Costs are counted in multiplications of the products behind ``shifted``, with weights that were measured.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
@@ -71,6 +72,8 @@ def preferred(engine: Engine, geometry: ConvGeometry) -> str:
         return "pointwise"
     if possible("fft") and _fourier_cost(g) < cost:
         return "fft"
+    if engine.writes_down:
+        return "patches"
     if few:
         return "taps"
     if possible("winograd") and _winograd_cost(g) < cost:

@@ -42,6 +42,7 @@ from ..testing import (
     rnn_reference,
     to_numpy,
 )
+from . import check_jax
 from .check_activations import ACTIVATIONS
 from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
 from .check_convolution import CONVOLUTIONS
@@ -78,6 +79,8 @@ class Backend(NamedTuple):
     dtypes: tuple[str, ...]
     run: Callable[[Kernel, Case], Mapping[str, Array] | None] = _by_kernel
     """The results of a case in this namespace; None where an adapter has no such operator or option."""
+    numbers: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    """Within it the namespace has numbers of a dtype."""
 
     @property
     def name(self) -> str:
@@ -105,6 +108,8 @@ BACKENDS = (
     # its attributes are float32, so float64 would differ by their rounding
     Backend("onnx", "onnx", "numpy", None, ("float32", "float16"), _by_onnx),
 )
+JAX = Backend("jax", "jax", "jax.numpy", None, _FULL, check_jax.run, check_jax.numbers)
+"""The functions of xpgrad_jax. XLA compiles each case, so that by default there is one of each operator."""
 
 
 # ------------------------------------------------------------------------------------------- what to check
@@ -645,17 +650,26 @@ def _rows(kernel: Kernel, option: str, backends: Sequence[Backend]) -> Iterator[
         for dtype in backend.dtypes:
             tolerances = {oracle.label: max(TOLERANCE[dtype], oracle.floor) for oracle in known}
             row = Row(kernel.name, option, backend.name, dtype, {}, tolerances)
-            try:
-                results = _run_in(kernel, case, backend, dtype)
-            except Exception as error:  # every exception of a kernel is a finding; the others go on
-                yield row._replace(problem=f"{type(error).__name__}: {error}")
-                continue
-            if results is None:
-                continue
-            problem = _wrong_kind(results, backend, dtype)
-            if problem is None:
-                row, problem = _compare(row, results, _seen_by(backend, results, known))
-            yield row._replace(problem=problem)
+            with backend.numbers(dtype):
+                found = _checked(row, kernel, case, backend, known)
+            if found is not None:
+                yield found
+
+
+def _checked(
+    row: Row, kernel: Kernel, case: Case, backend: Backend, known: Mapping[Oracle, Arrays]
+) -> Row | None:
+    """The row with what was found; None where an adapter has no such operator or option."""
+    try:
+        results = _run_in(kernel, case, backend, row.dtype)
+    except Exception as error:  # every exception of a kernel is a finding; the others go on
+        return row._replace(problem=f"{type(error).__name__}: {error}")
+    if results is None:
+        return None
+    problem = _wrong_kind(results, backend, row.dtype)
+    if problem is None:
+        row, problem = _compare(row, results, _seen_by(backend, results, known))
+    return row._replace(problem=problem)
 
 
 def _run_in(kernel: Kernel, case: Case, backend: Backend, dtype: str) -> Mapping[str, Array] | None:
@@ -735,9 +749,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--namespace",
         action="append",
-        choices=sorted({backend.namespace for backend in BACKENDS}),
-        help="check only this array namespace, or onnx: xpgrad_onnx's operators and training graphs "
-        "(repeatable; default: all that are installed)",
+        choices=sorted({backend.namespace for backend in (*BACKENDS, JAX)}),
+        help="check only this array namespace, or onnx: xpgrad_onnx's operators and training graphs, or jax: "
+        "xpgrad_jax's functions (repeatable; default: all that are installed)",
     )
     parser.add_argument(
         "--option",
@@ -788,6 +802,9 @@ def run(args: argparse.Namespace) -> int:
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]
     every = args.all or args.json or bool(args.option) or bool(args.namespace)
     backends = [b if every else _compiling_less(b) for b in wanted if b.installed]
+    if "jax" in (args.namespace or ()) and JAX.installed:
+        backends.append(JAX)
+    first_only = [] if every or not JAX.installed else [JAX._replace(dtypes=("float32",))]
     modules = [b.module for b in wanted] + [o.module for k in KERNELS for o in k.oracles if o.module]
     missing = _missing(modules)
     jobs = [
@@ -802,13 +819,14 @@ def run(args: argparse.Namespace) -> int:
         bar = progress(jobs, "checking")
         for kernel, option in bar:
             bar.note(f"{kernel.name}, {option}")
-            rows.extend(_rows(kernel, option, backends))
+            more = first_only if option == next(iter(kernel.options)) else []
+            rows.extend(_rows(kernel, option, [*backends, *more]))
     if args.json:
         _print_json(rows, missing)
     elif every:
         _print_table(rows, missing)
     else:
-        _print_summary(rows, missing, backends)
+        _print_summary(rows, missing, [*backends, *first_only])
     return 0 if rows and all(row.ok for row in rows) else 1
 
 

@@ -1,7 +1,8 @@
 """Train a small model on real data, in plain NumPy through xpgrad.
 
-  text    a character LSTM learns to write like Python's manual. If torch is installed, torch.nn.LSTM
-          is trained from the same weights on the same batches, and the two loss curves have to agree.
+  text    a character LSTM learns to write like Python's manual. If JAX is installed, the same model is
+          trained with xpgrad_jax, and if torch is, torch.nn.LSTM, from the same weights on the same
+          batches. The loss curves have to agree.
   series  a GRU forecasts the yearly sunspot numbers; sequences of uneven length, from one minimum of the
           sun's activity to the next. Beside it torch.nn.GRU, as above.
   digits  a convolutional network reads the handwritten digits that come with scikit-learn. Beside it
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "terminal instead",
     )
     parser.add_argument("--no-torch", action="store_true", help="don't train torch's module beside it")
+    parser.add_argument("--no-jax", action="store_true", help="don't train through JAX beside it (text)")
 
 
 def run(args: argparse.Namespace) -> int:

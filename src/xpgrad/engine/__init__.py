@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -44,6 +44,7 @@ __all__ = [
     "describe_products",
     "is_traced",
     "thread_count",
+    "traced_by",
     "use_engine",
 ]
 
@@ -96,6 +97,15 @@ def is_traced(array: Any) -> bool:
     """Whether an array has no values yet, because a framework is tracing the operations on it."""
     loaded = (_adapter(name) for name in _entries() if name in sys.modules)  # only these can trace
     return any(adapter is not None and adapter.is_traced(array) for adapter in loaded)
+
+
+def traced_by(arrays: Iterable[Any]) -> Any:
+    """The engine of the framework that writes down what is done with one of these, no other being forced."""
+    if _forced.get() is not None:
+        return None
+    given, loaded = list(arrays), (_adapter(name) for name in _entries() if name in sys.modules)
+    tracing = (adapter for adapter in loaded if adapter is not None and any(map(adapter.is_traced, given)))
+    return next(tracing, None)
 
 
 def of_type(array: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,6 +200,13 @@ class NumpyEngine(NumpyImages, StandardEngine):
     def is_traced(self, array: Any) -> bool:
         """Whether it is an array of this engine's framework that has no values yet."""
         return False
+
+    def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        """What a recurrent operator returns for traced arrays, as one step of the trace; None for none.
+
+        `arrays` and `options` are as `_plans.planned` takes them.
+        """
+        return None
 
     def standard(self, xp: Any) -> StandardEngine | None:
         """The framework's own standard engine for arrays of the namespace, or None."""

@@ -126,6 +126,14 @@ class Engine(TimeLoops, Protocol):
 
     # --- batches of images: see `Images`
 
+    writes_down: bool
+    """Whether work is written down to be done later."""
+
+    def whole(
+        self, compute: Callable[..., Array], arrays: Sequence[Any], shape: Sequence[int], key: str
+    ) -> Array:
+        """``compute(engine, *arrays)``, as a whole."""
+
     def compiles(self) -> bool:
         """Whether loops over shifted images are compiled."""
 

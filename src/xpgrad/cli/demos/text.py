@@ -1,11 +1,13 @@
-"""A character LSTM learns to write like Python's manual: in plain NumPy, and in torch beside it.
+"""A character LSTM learns to write like Python's manual: in plain NumPy, and in JAX and torch beside it.
 
 The model is an embedding, one LSTM and a linear layer that predicts the next character. The NumPy side
 takes its forward and backward from `xpgrad.lstm` and `xpgrad.lstm_grad`; everything else, down to Adam, is
-written out below. The torch side is `torch.nn.LSTM` with torch's own autograd and optimizer.
+written out below. The JAX side is `xpgrad_jax.lstm` under ``jax.jit`` and ``jax.grad``, the torch side
+`torch.nn.LSTM` with torch's own autograd and optimizer.
 """
 
 import argparse
+import importlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -30,7 +32,7 @@ from .training import (
     train,
 )
 
-__all__ = ["Corpus", "read_corpus", "run", "train_numpy", "train_torch"]
+__all__ = ["Corpus", "read_corpus", "run", "train_jax", "train_numpy", "train_torch"]
 
 BATCH = 32  # streams of text that are read side by side
 TIME = 64  # characters per training step: the window of the truncated backpropagation
@@ -216,6 +218,46 @@ def write(p: Parameters, alphabet: str, length: int, seed: int) -> str:
     return "".join(text)
 
 
+# ----------------------------------------------------------------------------------------- the JAX side
+
+
+def jax_imports() -> bool:
+    """Whether JAX is there, and works with xpgrad_jax."""
+    try:
+        importlib.import_module("xpgrad_jax")
+    except ImportError:
+        return False
+    return True
+
+
+def train_jax(p: Parameters, codes: np.ndarray, steps: int) -> Training:
+    """Train from p, in place, with the gradients of a compiled function of JAX's."""
+    import jax
+
+    import xpgrad_jax
+
+    def loss(p: Any, inputs: Any, targets: Any, state: Any) -> Any:
+        H_all, H, C = xpgrad_jax.lstm(p["embedding"][inputs], p["W"], p["R"], p["B"], None, *state)
+        logits = H_all.reshape(-1, H_all.shape[-1]) @ p["V"].T + p["b"]
+        return xpgrad_jax.softmax_cross_entropy(logits, targets.reshape(-1)), (H, C)
+
+    gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    adam, state = Adam(p, ADAM), zero_state(BATCH, p["V"].shape[1])
+
+    def step(batch: tuple[np.ndarray, np.ndarray, bool]) -> float:
+        nonlocal state
+        inputs, targets, fresh = batch
+        if fresh:
+            state = zero_state(BATCH, p["V"].shape[1])
+        # copies: the CPU's arrays of JAX may share NumPy's memory, which Adam writes to
+        given = {name: jax.numpy.array(value) for name, value in p.items()}
+        (value, state), grads = gradients(given, inputs, targets, state)
+        adam.step({name: np.asarray(grad) for name, grad in grads.items()})
+        return float(value)
+
+    return train("xpgrad_jax (jit)", batches(codes, steps), steps, step)
+
+
 # --------------------------------------------------------------------------------------- the torch side
 
 
@@ -279,6 +321,9 @@ def run(args: argparse.Namespace) -> int:
     parameters = initial_parameters(len(corpus.alphabet), args.hidden, args.seed)
     start = {name: value.copy() for name, value in parameters.items()}
     runs = [train_numpy(parameters, corpus.train, args.steps)]
+    if not args.no_jax and jax_imports():
+        other = {name: value.copy() for name, value in start.items()}
+        runs.append(train_jax(other, corpus.train, args.steps))
     # Only now, so that torch's threads do not exist yet while NumPy's are timed.
     if not args.no_torch and torch_imports():
         runs.append(train_torch(start, corpus.train, args.steps))

@@ -149,20 +149,27 @@ def load_torch_weights(module: Any, operator: str, p: Parameters) -> None:
     module.load_state_dict({f"{name}_l0": torch.tensor(value) for name, value in converted.items()})
 
 
+def _differences(runs: list[Training]) -> np.ndarray:
+    """By how much the loss curves differ from the first one, at most, step by step; NaN where one is."""
+    return np.max([np.abs(np.subtract(runs[0].losses, run.losses)) for run in runs[1:]], axis=0)
+
+
 def compare(runs: list[Training]) -> int:
-    """Print the difference of two loss curves; 1 if it is too large."""
+    """Print the difference of loss curves; 1 if it is too large."""
     if len(runs) < 2:
         return 0
-    differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
+    differences = _differences(runs)
     step = int(np.argmax(differences))  # the first NaN if there is one: then nothing agrees
     worst = float(differences[step])
-    found = f"Largest difference between the two loss curves: {worst:.1e}, at step {step + 1}"
+    curves = "the two loss curves" if len(runs) == 2 else f"the {len(runs)} loss curves"
+    found = f"Largest difference between {curves}: {worst:.1e}, at step {step + 1}"
     if worst < TOLERANCE:
         print(f"{found}; allowed: below {TOLERANCE:.0e}.")
         return 0
-    print(f"{found}; allowed: below {TOLERANCE:.0e}. The two implementations DISAGREE.")
+    print(f"{found}; allowed: below {TOLERANCE:.0e}. The implementations DISAGREE.")
+    names = ", ".join(run.name for run in runs)
     message(
-        "demo: the loss curves of xpgrad and torch differ. Where they part slowly, late in a long run, that "
+        f"demo: the loss curves of {names} differ. Where they part slowly, late in a long run, that "
         "is rounding that training amplifies; 'python -m xpgrad check' tests the gradients"
     )
     return 1
@@ -206,18 +213,19 @@ def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Calla
 
 
 def plot_losses(axes: Any, runs: list[Training]) -> None:
-    """Draw one loss curve, or two on top of each other that can still be told apart."""
+    """Draw loss curves on top of each other that can still be told apart."""
     styles: tuple[dict[str, Any], ...] = (
         {"lw": 2.5, "color": "C0", "alpha": 0.5},
         {"lw": 0.9, "color": "k", "ls": ":"},
+        {"lw": 0.9, "color": "C1", "ls": "--"},
     )
     for run, style in zip(runs, styles[: len(runs)], strict=True):
         axes.plot(np.arange(1, len(run.losses) + 1), run.losses, label=run.name, **style)
 
 
 def plot_differences(axes: Any, runs: list[Training]) -> None:
-    """Draw the distance of two loss curves, and its limit."""
-    differences = np.abs(np.subtract(runs[0].losses, runs[1].losses))
+    """Draw the distance of loss curves, and its limit."""
+    differences = _differences(runs)
     axes.semilogy(np.arange(1, len(differences) + 1), np.maximum(differences, 1e-9), color="C3", lw=0.8)
     axes.axhline(TOLERANCE, color="0.4", ls="--", lw=1)
     axes.set(ylabel="difference")

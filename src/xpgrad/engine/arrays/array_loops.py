@@ -156,7 +156,7 @@ def _elementwise_in_order(
     each = [array for array, kind in zip(given, [k for k in kinds if k], strict=True) if kind == "each"]
     plain = plain and all(array.shape == shape and _is_plain(array) for array in each)
     if compiling and plain:
-        code = _element_code(formula, kinds, replaced, out.dtype.name)
+        code = element_code(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
         if replaced is None:
             views.append(out.reshape(-1))
@@ -189,14 +189,15 @@ def quick_elementwise(
         return out
     code = _quick.get((id(formula), first.dtype.char))
     if code is None:
-        code = _element_code(formula, ("each",) * len(arrays), None, out.dtype.name)
+        code = element_code(formula, ("each",) * len(arrays), None, out.dtype.name)
         _quick[id(formula), first.dtype.char] = code
     views = [*arrays, out] if first.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
     threads.deal_compiled(out.size, out.size, code, (), views, numbers)
     return out
 
 
-def _element_code(formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
+def element_code(formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
+    """The compiled loop over elements, see `compiled.arrays`."""
     key = (id(formula), kinds, replaced, dtype)
     found = _codes.get(key)
     if found is None:
@@ -210,7 +211,7 @@ def _by_loop(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
 ) -> Callable[..., None]:
     """Evaluation of a block by the compiled loop."""
-    loop = _element_code(formula, kinds, None, dtype).loop
+    loop = element_code(formula, kinds, None, dtype).loop
 
     def evaluate(views: list[Array | None], target: Array) -> None:
         loop(0, target.size, *(view for view in views if view is not None), target, *numbers)
@@ -350,17 +351,31 @@ def quick_rows(threads: Threads, formula: RowFormula, arrays: Sequence[Array]) -
 
 
 def _row_code(formula: RowFormula, operands: Sequence[Array | None], replaced: int | None, dtype: str) -> Any:
-    kinds = tuple(None if array is None else "each" for array in operands)
+    kinds = tuple([None if array is None else "each" for array in operands])
+    found = _codes.get((id(formula), kinds, replaced, dtype))
+    if found is not None:
+        return found[1]
+    integers = frozenset(
+        name
+        for name, array in zip(formula.operands, operands, strict=True)
+        if array is not None and array.dtype.kind == "i"
+    )
+    return row_code(formula, kinds, integers, replaced, dtype)
+
+
+def row_code(
+    formula: RowFormula,
+    kinds: tuple[str | None, ...],
+    integers: frozenset[str],
+    replaced: int | None,
+    dtype: str,
+) -> Any:
+    """The compiled loop over rows, see `compiled.arrays`."""
     key = (id(formula), kinds, replaced, dtype)
     found = _codes.get(key)
     if found is None:
         from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_rows
 
-        integers = frozenset(
-            name
-            for name, array in zip(formula.operands, operands, strict=True)
-            if array is not None and array.dtype.kind == "i"
-        )
         code = compiled_rows(formula, ArrayLayout(kinds, replaced), integers, dtype)
         found = _codes[key] = formula, code
     return found[1]

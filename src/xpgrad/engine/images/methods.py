@@ -19,6 +19,26 @@ class Images:
     """The part of the standard engine for batches of images."""
 
     xp: Any
+    writes_down = False
+    """Whether work is written down to be done later."""
+
+    def whole(
+        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
+    ) -> Any:
+        """``compute(engine, *arrays)``, a sum of this shape, as a whole.
+
+        Parameters
+        ----------
+        compute : callable
+            Computes with what an engine has; for any other engine and its arrays, too.
+        arrays : sequence of array or None
+            All that it works on.
+        shape : sequence of int
+            The result's.
+        key : str
+            What it computes, apart from the arrays' forms.
+        """
+        return compute(self, *arrays)
 
     def compiles(self) -> bool:
         """Whether the loops of `sum_of_shifts` and of windows are compiled."""

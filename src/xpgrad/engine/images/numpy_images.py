@@ -14,8 +14,8 @@ from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.machine import jit_enabled
 
 # Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
-_BLOCK_ELEMENTS = 5 << 18
-_BAND = 1 << 21
+BLOCK_ELEMENTS = 5 << 18
+BAND = 1 << 21
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 18
 # Of the blocks that are summed up, for each thread.
@@ -35,14 +35,14 @@ class NumpyImages(Images):
     def blocks(self, count: int, size: int) -> list[slice]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // _PARALLEL))
-        at_once = max(1, _BLOCK_ELEMENTS // max(1, size))
+        at_once = max(1, BLOCK_ELEMENTS // max(1, size))
         rounds = -(-count // (threads * at_once))
-        return _slices(count, -(-count // max(1, threads * rounds)))
+        return slices(count, -(-count // max(1, threads * rounds)))
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
         """Bands that fit the second-level cache, of about equal size."""
-        at_once = -(-count // -(-count * size // _BAND))
-        return _slices(count, -(-at_once // multiple) * multiple)
+        at_once = -(-count // -(-count * size // BAND))
+        return slices(count, -(-at_once // multiple) * multiple)
 
     def assemble(
         self,
@@ -79,7 +79,7 @@ class NumpyImages(Images):
         There are more shares than threads, so a thread that gets less of its core takes fewer.
         """
         count = _SHARES * self.team.size()
-        shares = [blocks[share] for share in _slices(len(blocks), -(-len(blocks) // count))]
+        shares = [blocks[share] for share in slices(len(blocks), -(-len(blocks) // count))]
         totals, *others = self.map(lambda share: Images.accumulate(self, function, share), shares)
         for other in others:
             for total, part in zip(totals, other, strict=True):
@@ -246,6 +246,7 @@ class NumpyImages(Images):
         return Y
 
 
-def _slices(count: int, at_once: int) -> list[slice]:
+def slices(count: int, at_once: int) -> list[slice]:
+    """0 .. count, so many at a time."""
     at_once = max(1, at_once)
     return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]

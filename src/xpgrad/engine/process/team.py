@@ -62,6 +62,9 @@ class Team(ABC):
     """
 
     addresses: tuple[int, int, int] | None = None
+    grain = 1
+    """How many times as much work a product or a copy must have to be worth these threads: sleeping ones take
+    longer to come than an OpenMP team, which looks for work."""
 
     @abstractmethod
     def size(self) -> int:

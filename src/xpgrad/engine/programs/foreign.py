@@ -23,6 +23,8 @@ from xpgrad.engine.programs.program import HOST, Address
 class HostTeam(Team):
     """The threads of the host that runs a program; they are not there while it is written."""
 
+    grain = 8
+
     @property
     def addresses(self) -> tuple[int, Any, int]:  # type: ignore[override]
         """For compiled code: what starts the threads, and where the host is."""

@@ -16,6 +16,9 @@ SLOTS = 8  # arenas that are kept for later runs
 OUT_OF_MEMORY = 1
 _LINE = 64
 _SPINS = 2000  # looks at the other threads' work before the processor is offered to somebody else
+_IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host
+_HUGE = 1 << 22  # bytes from which on memory is worth huge pages
+_PAGE, _ADVISE_HUGE = 4096, 14  # Linux' MADV_HUGEPAGE; other systems know no such advice, and say so
 
 _VOID, _BYTE, _INT32, _INT64 = ir.VoidType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
@@ -33,6 +36,21 @@ def _free(typingctx, address):
 @intrinsic
 def _yield(typingctx):
     return types.int64(), _library_call("sched_yield", _INT32, 0)
+
+
+@intrinsic
+def _madvise(typingctx, address, size, advice):
+    return types.int64(*[types.int64] * 3), _library_call("madvise", _INT32, 3)
+
+
+@intrinsic
+def _look(typingctx, address):
+    """What stands in a word that other threads change."""
+
+    def codegen(context, builder, signature, args):
+        return builder.load_atomic(_word(builder, args[0]), "acquire", 8)
+
+    return types.int64(types.int64), codegen
 
 
 def _library_call(name, result, arguments):
@@ -114,6 +132,17 @@ def words(address, count):
 
 
 @njit
+def advise(address, size):
+    """Ask for huge pages, which come in fewer faults, for memory that may be written for the first time.
+
+    That is only advice: memory which has its pages already is as it was.
+    """
+    if size >= _HUGE:
+        first = -(-address // _PAGE) * _PAGE
+        _madvise(first, (address + size - first) // _PAGE * _PAGE, _ADVISE_HUGE)
+
+
+@njit
 def _take(slots, size):
     """The address of a block of at least so many bytes, 0 where there is no memory."""
     for k in range(SLOTS):
@@ -124,6 +153,7 @@ def _take(slots, size):
             _free(block)
     block = _malloc(size + 2 * _LINE)
     if block != 0:
+        advise(block, size)
         words(block, 1)[0] = size
     return block
 
@@ -137,63 +167,108 @@ def _give_back(slots, block):
     _free(block)
 
 
-# --- threads
+# --- threads: a run's crew. Its words:
+#
+# - LEFT: how many parts of the work at hand nobody has begun; below 1 there are none
+# - FUNCTION, DATA: that work
+# - DONE: how many of its parts are done
+# - USERS: who still looks at these words; the last one frees their memory
+# - OVER: 1 when the run is over
+# - THERE: how many of the host's threads have been asked to come and have not left
+#
+# Whoever takes a part reads FUNCTION and DATA behind that: they do not change before all parts are done.
+
+LEFT, FUNCTION, DATA, DONE, USERS, OVER, THERE = range(7)
 
 
 @njit
-def _take_parts(job):
-    """Run parts of a job until none is left."""
-    function, data, parts = job[0], job[1], job[2]
-    while True:
-        part = _add(job.ctypes.data + 24, 1)
-        if part >= parts:
+def _take_parts(crew):
+    """Run parts of the work at hand until nobody has to begin one."""
+    here = crew.ctypes.data
+    while _look(here) > 0:
+        part = _add(here, -1) - 1
+        if part < 0:
             return
-        call_with_part(function, data, part)
-        _add(job.ctypes.data + 32, 1)
+        call_with_part(crew[FUNCTION], crew[DATA], part)
+        _add(here + 8 * DONE, 1)
 
 
 @njit
-def _let_go(job):
-    if _add(job.ctypes.data + 40, -1) == 1:
-        _free(job.ctypes.data)
+def _let_go(crew):
+    if _add(crew.ctypes.data + 8 * USERS, -1) == 1:
+        _free(crew.ctypes.data)
 
 
 @njit
 def task(address):
-    """What a thread of the host does: some of a job's parts."""
-    job = words(address, 6)
-    _take_parts(job)
-    _let_go(job)
+    """What a thread of the host does: parts of a run's work, until the run is over or has none for a while.
+
+    To call a thread again takes longer than much of the work does that is left between two calls.
+    """
+    crew, looks = words(address, 7), 0
+    while looks < _IDLE and _look(address + 8 * OVER) == 0:
+        looks += 1
+        if _look(address) > 0:
+            _take_parts(crew)
+            looks = 0
+    _add(address + 8 * THERE, -1)
+    _let_go(crew)
+
+
+@njit
+def _crew_of(host):
+    """The crew of a run, made when it is first needed; 0 where there is no memory for it."""
+    if host[2] == 0:
+        address = _malloc(8 * 7)
+        if address == 0:
+            return 0
+        crew = words(address, 7)
+        crew[:] = 0
+        crew[USERS] = 1
+        host[2] = address
+    return host[2]
+
+
+@njit
+def _dismiss(host):
+    """The run is over."""
+    address = words(host, 3)[2]
+    if address != 0:
+        _exchange(address + 8 * OVER, 1)
+        _let_go(words(address, 7))
 
 
 @njit
 def parallel(work):
     """Run the parts of a program's work here and in the host's threads, as many of these as come.
 
-    `work` holds a compiled ``function(data, part)``, its data, how many parts there are, where two words for
-    the host are, and the address of `task`. The words are the address of ``schedule(host, task, data)``,
-    which returns 0 where the host will run the task some time, and what it takes as the host. The caller runs
-    whatever no other thread has begun, and so waits for running threads alone. A thread may come when all is
-    done: whoever lets go of the job last frees its memory.
+    `work` holds a compiled ``function(data, part)``, its data, how many parts there are, where three words
+    for the host are, and the address of `task`. The words are the address of ``schedule(host, task, data)``,
+    which returns 0 where the host will run the task some time, what it takes as the host, and the run's crew.
+    The caller runs whatever no other thread has begun, and so waits for running threads alone. A thread may
+    come when all is done.
     """
-    function, data, parts, host = work[0], work[1], work[2], words(work[3], 2)
-    address = _malloc(48)
+    function, data, parts, host = work[0], work[1], work[2], words(work[3], 3)
+    address = _crew_of(host)
     if address == 0:
         for part in range(parts):
             call_with_part(function, data, part)
         return
-    job = words(address, 6)
-    job[0], job[1], job[2], job[3], job[4], job[5] = function, data, parts, 0, 0, parts
-    for _ in range(parts - 1):
+    crew = words(address, 7)
+    crew[FUNCTION], crew[DATA], crew[DONE] = function, data, 0
+    _exchange(address, parts)
+    for _ in range(parts - 1 - _look(address + 8 * THERE)):
+        _add(address + 8 * USERS, 1)
+        _add(address + 8 * THERE, 1)
         if call_for_number(host[0], host[1], work[4], address) != 0:
-            _add(address + 40, -1)
-    _take_parts(job)
+            _add(address + 8 * USERS, -1)
+            _add(address + 8 * THERE, -1)
+    _take_parts(crew)
     looks = 0
-    while _add(address + 32, 0) < parts:
+    while _look(address + 8 * DONE) < parts:
         looks += 1
         if looks > _SPINS:
             _yield()
-    _let_go(job)
 
 
 # --- programs
@@ -203,6 +278,7 @@ def parallel(work):
 def run(program, addresses, count, host):
     """Run a program on `count` memories of a host; 0, or what went wrong.
 
+    `host` is the address of the words that `parallel` takes, the last of them 0.
     `program` is the address of its description: the code, how long it is, where in it distances stand, from
     which memory each, how many, the bytes of the arena, what executes it, where the instructions begin and
     end, the slots, and how many memories.
@@ -228,5 +304,6 @@ def run(program, addresses, count, host):
             base = host
         target[at[k]] += base
     _execute(executor, own, begin, end)
+    _dismiss(host)
     _give_back(slots, block)
     return 0

@@ -56,7 +56,7 @@ class Additions(Enum):
 
 
 HOST = Block(0)
-"""Where a host that runs programs itself stands: the two words that `native_foreign.parallel` takes."""
+"""Where a host that runs programs itself stands: the words that `native_foreign.parallel` takes."""
 
 
 class Address(NamedTuple):
@@ -237,7 +237,7 @@ class Multiply(Work):
         dtype: np.dtype,
     ) -> None:
         m, n, k = map(most, sizes)
-        self._plan = plan(name_of(dtype), (m, n, k), team.size())
+        self._plan = plan(name_of(dtype), (m, n, k), team.size(), team.grain)
         super().__init__(self._plan.functions.multiply, self._plan.parts, team)
         self._sizes, self._places, self._add = sizes, places, add
         self._memory = Block(-(-self._parts * self._plan.bytes // dtype.itemsize))
@@ -558,7 +558,7 @@ def most(size: int | Quantity) -> int:
 
 def parts_for(elements: int, team: Any) -> int:
     """Into how many parts to cut arithmetic on so many elements."""
-    return team.size() if elements >= _PARALLEL and team.addresses is not None else 1
+    return team.size() if elements >= _PARALLEL * team.grain and team.addresses is not None else 1
 
 
 @functools.cache

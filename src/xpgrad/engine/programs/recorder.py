@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.arrays import array_loops
 from xpgrad.engine.compiled.products.matrix import compiled_products
-from xpgrad.engine.formulas.formula import Elementwise, Product, Span
+from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
+from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process.blas import PackedWeight
 from xpgrad.engine.process.memory import LINE, name_of
+from xpgrad.engine.programs.array_work import ArrayLoop
 from xpgrad.engine.programs.program import (
     Arithmetic,
     BlasMultiply,
@@ -31,17 +34,13 @@ from xpgrad.engine.programs.program import (
     Quantity,
     most,
 )
+from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, Strides, row_major
+from xpgrad.engine.programs.recorded_images import RecordedImages
 from xpgrad.engine.programs.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps
 from xpgrad.engine.standard import first_row
 
-Strides = tuple[int, ...]
-Sizes = tuple[int | Quantity, ...]
-_STACK = 256  # matrices of a stack whose products a program writes down one by one
+_PIECES = 1024  # of an array with more axes than an instruction has
 _ALIASED = 2048  # bytes: rows that lie so far apart, or a multiple of it, meet in few lines of the caches
-
-
-class CannotRecordError(Exception):
-    """What is asked for has no instruction: the call runs without a program."""
 
 
 class Joined(NamedTuple):
@@ -52,121 +51,6 @@ class Joined(NamedTuple):
 
     layouts: Sequence[tuple[tuple[int, ...], Strides]]
     shape: tuple[int, ...]
-
-
-class Recorded:
-    """An array that a program will have: where it is, not what is in it.
-
-    Parameters
-    ----------
-    recorder : Recorder
-        Which writes the program.
-    block : Block
-        The memory.
-    offset : int
-        Of the first element, counted in elements.
-    shape, strides : tuple of int
-        As NumPy's, strides in elements. The shape has the largest of a size that a call's lengths decide.
-    sizes : tuple of int or Quantity, optional
-        The shape, with quantities for such sizes.
-    shift : (Quantity, int), optional
-        The first element is so many times so many elements further on.
-    """
-
-    device = "cpu"
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        block: Block,
-        offset: int,
-        sizes: Sizes,
-        strides: Strides,
-        shift: tuple[Quantity | None, int] = (None, 0),
-    ) -> None:
-        self._recorder, self.block, self.offset = recorder, block, offset
-        self.sizes, self.shape, self.shift = sizes, tuple(map(most, sizes)), shift
-        self.strides, self.dtype = strides, recorder.dtype
-
-    @property
-    def place(self) -> Location:
-        """Where it is, for an instruction."""
-        return Location(self.block, self.offset, self.strides, *self.shift)
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all its sizes are known."""
-        return self.sizes == self.shape
-
-    @property
-    def ndim(self) -> int:
-        """How many axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """How many elements."""
-        return prod(self.shape)
-
-    @property
-    def T(self) -> Recorded:
-        """With the axes in reverse order."""
-        return self.view(self.offset, self.sizes[::-1], self.strides[::-1])
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the elements follow one another in memory."""
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size > 1 and stride != expected:
-                return False
-            expected *= size
-        return True
-
-    def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
-        """Other elements of the same memory."""
-        return Recorded(self._recorder, self.block, offset, sizes, strides, self.shift)
-
-    def part(self, part: Part) -> Recorded:
-        """Rows whose numbers the lengths decide."""
-        if self.shift[0] is not None:
-            raise CannotRecordError("a part of a part")
-        shift = part.start, self.strides[0]
-        return Recorded(
-            self._recorder, self.block, self.offset, (part.rows, *self.sizes[1:]), self.strides, shift
-        )
-
-    def __getitem__(self, key: Any) -> Recorded:
-        keys = list(key) if isinstance(key, tuple) else [key]
-        if Ellipsis in keys:
-            place = keys.index(Ellipsis)
-            keys[place : place + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
-        keys += [slice(None)] * (self.ndim - len(keys))
-        if isinstance(keys[0], Part):
-            return self.part(keys[0])[(slice(None), *keys[1:])]
-        offset, sizes, strides = self.offset, list[int | Quantity](), []
-        for k, size, stride in zip(keys, self.sizes, self.strides, strict=True):
-            if not isinstance(k, slice):
-                offset += (k % most(size)) * stride
-                continue
-            strides.append(stride)
-            if k == slice(None):
-                sizes.append(size)
-            elif k.start is None and isinstance(k.stop, Quantity):
-                sizes.append(k.stop)
-            else:
-                start, stop, step = k.indices(most(size))
-                if step != 1 or isinstance(size, Quantity):
-                    raise CannotRecordError("steps in slices, or parts of a size that lengths decide")
-                offset += start * stride
-                sizes.append(max(0, stop - start))
-        return self.view(offset, tuple(sizes), tuple(strides))
-
-    def __add__(self, other: Recorded) -> Recorded:
-        return self._recorder.arithmetic("add", self, other)
-
-    def __mul__(self, other: Recorded) -> Recorded:
-        return self._recorder.arithmetic("multiply", self, other)
 
 
 class RecordedNamespace:
@@ -187,6 +71,9 @@ class RecordedNamespace:
         x = self._recorder.contiguous(x)
         if not x.is_fixed:
             raise CannotRecordError("another shape of an array whose sizes the lengths decide")
+        if -1 in shape:
+            rest = x.size // max(1, -prod(shape))
+            shape = tuple(rest if size == -1 else size for size in shape)
         return x.view(x.offset, tuple(shape), row_major(shape))
 
     def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
@@ -199,6 +86,10 @@ class RecordedNamespace:
     def permute_dims(self, x: Recorded, axes: Sequence[int]) -> Recorded:
         """With its axes in another order."""
         return x.view(x.offset, tuple(x.sizes[k] for k in axes), tuple(x.strides[k] for k in axes))
+
+    def matrix_transpose(self, x: Recorded) -> Recorded:
+        """With its last two axes exchanged."""
+        return self.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
     def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
         """One behind the other.
@@ -237,8 +128,8 @@ class RecordedNamespace:
         return self.concat([x[cut], x[rest]], axis=axis)
 
 
-class Recorder:
-    """Has an engine's methods, as `StandardEngine` describes them, for recurrent kernels.
+class Recorder(RecordedImages):
+    """Has an engine's methods, as `StandardEngine` describes them.
 
     Parameters
     ----------
@@ -349,20 +240,27 @@ class Recorder:
 
     def copy(self, target: Recorded, x: Recorded) -> None:
         """Write an array into another."""
-        self._emit_arithmetic("copy", target, [x])
+        self.emit_arithmetic("copy", target, [x])
 
     def arithmetic(self, kind: str, *operands: Recorded, shape: tuple[int, ...] | None = None) -> Recorded:
         """A new array, element by element from arrays of one shape."""
         if len({x.sizes for x in operands}) > 1:
             raise CannotRecordError("broadcasting")
         result = self.fresh(operands[0].sizes if shape is None else tuple(shape))
-        self._emit_arithmetic(kind, result, operands)
+        self.emit_arithmetic(kind, result, operands)
         return result
 
-    def _emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
+    def emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
+        """Arithmetic on arrays of the target's shape: along more axes than an instruction has, in several."""
         sizes, strides = _merged(target.sizes, [target.strides, *(x.strides for x in operands)])
         if len(sizes) > Arithmetic.AXES:
-            raise CannotRecordError("an array with many axes")
+            axis = next(k for k, size in enumerate(target.shape) if size > 1)
+            if target.shape[axis] > _PIECES or not target.is_fixed:
+                raise CannotRecordError("an array with many axes")
+            for number in range(target.shape[axis]):
+                here = (*[slice(None)] * axis, number)
+                self.emit_arithmetic(kind, target[here], [x[here] for x in operands])
+            return
         places = [x.place._replace(strides=s) for x, s in zip([target, *operands], strides, strict=True)]
         self._add_arithmetic(kind, sizes, places)
 
@@ -410,41 +308,29 @@ class Recorder:
 
     def matmul(self, a: Recorded, b: Recorded) -> Recorded:
         """Matrix product, in new memory."""
-        if a.ndim == b.ndim == 3:
-            return self._matmul_each(a, b)
         if a.ndim != 2 or b.ndim != 2:
-            raise CannotRecordError("products of larger stacks of matrices")
+            return self.product(a, b)
         result = self.fresh((a.sizes[0], b.sizes[1]))
-        self._multiply(result, a, b)
-        return result
-
-    def _matmul_each(self, a: Recorded, b: Recorded) -> Recorded:
-        """The product of each matrix of a stack with its own, one after the other."""
-        if a.shape[0] > _STACK:
-            raise CannotRecordError("products of many matrices")
-        result = self.fresh((a.sizes[0], a.sizes[1], b.sizes[2]))
-        for number in range(a.shape[0]):
-            self._multiply(result[number, ...], a[number, ...], b[number, ...])
+        self.multiply(result, a, b)
         return result
 
     def write_product(self, a: Recorded, b: Recorded, target: Recorded, first: int | Quantity) -> None:
         """Matrix product, into the target's rows."""
         if isinstance(first, Quantity):
-            self._multiply(target.part(Part(first, a.sizes[0])), a, b)
+            self.multiply(target.part(Part(first, a.sizes[0])), a, b)
         else:
-            self._multiply(target[first : first + a.shape[0], :], a, b)
+            self.multiply(target[first : first + a.shape[0], :], a, b)
 
     def add_product(self, total: Recorded | None, a: Recorded, b: Recorded) -> Recorded:
         """Matrix product, added to the total in place."""
         if total is None:
             return self.matmul(a, b)
-        self._multiply(total, a, b, add=True)
-        return total
+        return self.product(a, b, total, add=True)
 
     def scale(self, array: Recorded, factors: Recorded) -> Recorded:
         """Each row times its factor, in place."""
         strides = (factors.strides[0], 0)
-        self._emit_arithmetic("multiply", array, [array, factors.view(factors.offset, array.sizes, strides)])
+        self.emit_arithmetic("multiply", array, [array, factors.view(factors.offset, array.sizes, strides)])
         return array
 
     def broadcast(self, array: Recorded, shape: tuple[int, ...]) -> Recorded:
@@ -473,7 +359,8 @@ class Recorder:
         self._add_arithmetic(kind, sizes, places)
         return result
 
-    def _multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
+    def multiply(self, target: Recorded, a: Recorded, b: Recorded, add: bool = False) -> None:
+        """Matrix product, written to the target or added to it."""
         if not target.size:
             return
         factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
@@ -534,9 +421,60 @@ class Recorder:
             if isinstance(stage, Product):
                 first = first_row(stage.source, span)
                 rows = stage.source.rows[first : first + span.rows, :]
-                self._multiply(stage.target[: span.rows, :], rows, stage.weight.array)
+                self.multiply(stage.target[: span.rows, :], rows, stage.weight.array)
             else:
                 self.scan([stage], steps)
+
+    # --- formulas over whole arrays
+
+    def elementwise(
+        self, formula: Formula, inputs: Sequence[Recorded | None], numbers: Sequence[float] = ()
+    ) -> Recorded:
+        """The one result of a formula of contiguous arrays: of one shape, or of one element."""
+        given = [x for x in inputs if x is not None]
+        shape = max((x.shape for x in given), key=prod)
+        kinds = tuple(None if x is None else "each" if x.shape == shape else "one" for x in inputs)
+        if any(x.shape != shape and x.size != 1 for x in given):
+            raise CannotRecordError("broadcasting")
+        result = self.fresh(shape)
+        code = array_loops.element_code(formula, kinds, None, self._name)
+        arrays = [(self.contiguous(x).place, (x.size,)) for x in (*given, result)]
+        self._add_array_loop(code, result.size, result.size, (), arrays, numbers)
+        return result
+
+    def over_rows(
+        self, formula: RowFormula, operands: Sequence[Recorded | None], numbers: Sequence[float] = ()
+    ) -> tuple[Recorded, ...]:
+        """The outputs of a row formula of contiguous arrays (A, n, 1), rows (A, 1, 1), columns (1, n, 1)."""
+        each = next(x for x in operands if x is not None)
+        A, n, _ = each.shape
+        kinds = tuple(None if x is None else "each" for x in operands)
+        integers = frozenset(
+            name for name, x in zip(formula.operands, operands, strict=True) if x is not None and x.is_integer
+        )
+        code = array_loops.row_code(formula, kinds, integers, None, self._name)
+        results = {
+            name: self.fresh((A, n if name == formula.each_output else 1, 1)) for name in formula.outputs
+        }
+        taken = [
+            (x, name in formula.each)
+            for name, x in zip(formula.operands, operands, strict=True)
+            if x is not None
+        ]
+        # the result of every element comes before the numbers of rows
+        taken += sorted(
+            ((x, name == formula.each_output) for name, x in results.items()), key=lambda item: not item[1]
+        )
+        arrays = [(x.place, (A, n) if is_each else (x.size,)) for x, is_each in taken]
+        self._add_array_loop(code, A, A * n, (n,), arrays, numbers)
+        return tuple(results[name] for name in formula.outputs)
+
+    def _add_array_loop(
+        self, code: Any, count: int, elements: int, sizes: Sequence[int], arrays: Sequence[Any],
+        numbers: Sequence[float],
+    ) -> None:  # fmt: skip
+        function = code.part_function().address
+        self._program.add(ArrayLoop(function, count, elements, sizes, arrays, numbers, self._engine.team))
 
     # --- sequences of uneven lengths
 
@@ -567,15 +505,6 @@ class Recorder:
             MoveRows(kind, self._schedule, reverse, places, width, chunk, self._engine.team, dtype)
         )
         return result
-
-
-def row_major(shape: Sequence[int]) -> Strides:
-    """The strides, in elements, of an array whose elements follow one another."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
 
 
 def _real_strides(x: Recorded) -> Strides:

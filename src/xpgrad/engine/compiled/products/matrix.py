@@ -116,15 +116,15 @@ class Plan(NamedTuple):
         ]
 
 
-def plan(dtype: str, sizes: tuple[int, int, int], threads: int) -> Plan:
+def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) -> Plan:
     """How to compute a product in at most so many threads.
 
-    The sizes are rows and columns of C, and how many elements a sum has.
+    The sizes are rows and columns of C, and how many elements a sum has; for `grain` see `process.team`.
     """
     functions = compiled_products(dtype)
     m, n, k = sizes
     parts, by_rows = 1, True
-    if threads > 1 and m * n * k >= _PARALLEL:
+    if threads > 1 and m * n * k >= _PARALLEL * grain:
         by_rows = m >= _MANY_ROWS * threads or m >= n
         parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
     itemsize = np.dtype(dtype).itemsize

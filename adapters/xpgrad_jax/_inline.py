@@ -1,0 +1,172 @@
+"""Kernels of whole arrays inside XLA's programs: what their loops compute is one call, the rest is XLA's.
+
+Formulas over elements and rows, and the sums of convolutions, are compiled programs; what surrounds them
+(reshaping, the mean of a loss) are operations of XLA's, which it fuses with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import xpgrad
+from xpgrad._plans import write_parts
+from xpgrad.engine import Formula, RowFormula
+from xpgrad.engine.programs.foreign import ForeignEngine
+from xpgrad.engine.programs.recorder import CannotRecordError
+from xpgrad_jax import _ffi
+from xpgrad_jax.engine import ScanEngine, inlined
+
+foreign_engine = ForeignEngine()
+"""Writes down programs for XLA."""
+
+
+@contextmanager
+def inlining() -> Iterator[None]:
+    """Within, kernels on arrays of JAX's are what they are inside an executable for CPUs."""
+    token = inlined.set(ProgramEngine if _ffi.why_not() is None else None)
+    try:
+        yield
+    finally:
+        inlined.reset(token)
+
+
+class ProgramEngine(ScanEngine):
+    """JAX's own operations, but formulas over arrays are calls of programs; nothing here has a gradient."""
+
+    def elementwise(
+        self, formula: Formula, inputs: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
+    ) -> Any:
+        """See StandardEngine."""
+        given = [x for x in inputs if x is not None]
+        shape = jnp.broadcast_shapes(*(x.shape for x in given))
+        arrays = [x if x is None or x.size == 1 else jnp.broadcast_to(x, shape) for x in inputs]
+        if all(x is None or x.shape != shape for x in arrays):
+            return super().elementwise(formula, inputs, numbers, out)  # of one element
+        made = _run(_Elements(formula, tuple(numbers)), arrays, [shape])
+        return super().elementwise(formula, inputs, numbers, out) if made is None else made[0]
+
+    def over_rows(
+        self, formula: RowFormula, operands: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
+    ) -> tuple:
+        """See StandardEngine; rows that are not contiguous are made so by XLA."""
+        A, n, B = operands[0].shape
+        arrays: list[Any] = []
+        for name, x in zip(formula.operands, operands, strict=True):
+            if x is None or name in formula.columns:
+                arrays.append(x)
+                continue
+            width = n if name in formula.each else 1
+            x = jnp.broadcast_to(x, (A, width, B))
+            arrays.append(jnp.reshape(jnp.moveaxis(x, 2, 1), (A * B, width, 1)))
+        widths = [n if name == formula.each_output else 1 for name in formula.outputs]
+        made = _run(_Rows(formula, tuple(numbers)), arrays, [(A * B, width, 1) for width in widths])
+        if made is None:
+            return super().over_rows(formula, operands, numbers, out)
+        return tuple(
+            jnp.moveaxis(jnp.reshape(y, (A, B, width)), 1, 2) for y, width in zip(made, widths, strict=True)
+        )
+
+    def whole(
+        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
+    ) -> Any:
+        """See Images."""
+        made = _run(_Whole(compute, key), arrays, [tuple(shape)])
+        return super().whole(compute, arrays, shape, key) if made is None else made[0]
+
+
+class _Whole:
+    """Writes a sum of convolutions down."""
+
+    def __init__(self, compute: Callable[..., Any], key: str) -> None:
+        self._compute, self._key = compute, key
+
+    def description(self) -> str:
+        """What it computes, in any process."""
+        return self._key
+
+    def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+        """The result, written down."""
+        return [self._compute(recorder, *arrays)]
+
+
+class _Elements:
+    """Writes an elementwise formula down."""
+
+    method = "elementwise"
+
+    def __init__(self, formula: Any, numbers: tuple[float, ...]) -> None:
+        self._formula, self._numbers = formula, numbers
+
+    def description(self) -> str:
+        """What it computes, in any process."""
+        numbers = [float(number).hex() for number in self._numbers]
+        return f"{self.method} {_described(self._formula)} {numbers}"
+
+    def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+        """The results, written down."""
+        return [recorder.elementwise(self._formula, arrays, self._numbers)]
+
+
+class _Rows(_Elements):
+    """Writes a row formula down."""
+
+    method = "over_rows"
+
+    def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+        """The results, written down."""
+        return list(recorder.over_rows(self._formula, arrays, self._numbers))
+
+
+def _described(part: Any) -> str:
+    """A formula, its functions and constants, as text that tells it from others."""
+    if callable(part) and hasattr(part, "__qualname__"):
+        return f"{part.__module__}.{part.__qualname__}"
+    if isinstance(part, dict):
+        return f"{{{', '.join(f'{name}: {_described(x)}' for name, x in sorted(part.items()))}}}"
+    if isinstance(part, tuple):
+        return f"({', '.join(map(_described, part))})"
+    if isinstance(part, Formula):
+        return _described((part.function, part.constants, part.parameters))
+    if isinstance(part, RowFormula):
+        steps = tuple((step.function, dict(step.results)) for step in part.steps)
+        return _described((steps, part.outputs, part.each, part.rows, part.columns, part.constants))
+    return repr(part)
+
+
+def _run(work: Any, arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Any] | None:
+    """The results of some work as one call of a program; None where it has none."""
+    given = [x for x in arrays if x is not None]
+    dtype = given[0].dtype
+    if dtype not in (jnp.float32, jnp.float64) or any(0 in x.shape for x in given):
+        return None
+    key = _key(work, [None if x is None else (tuple(x.shape), np.dtype(x.dtype)) for x in arrays])
+    if key is None:
+        return None
+    return _ffi.call(key, given, [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes])
+
+
+_keys: dict[str, _ffi.Key | None] = {}
+
+
+def _key(work: Any, forms: Sequence[tuple | None]) -> _ffi.Key | None:
+    """The key of the program of some work on arrays of these shapes and dtypes; None where it has none."""
+    text = f"{xpgrad.__version__} {work.description()} {forms} {foreign_engine.team.size()}"
+    if text not in _keys:
+
+        def write(recorder: Any, *arrays: Any) -> Sequence[Any]:
+            given = iter(arrays)
+            return work.write(recorder, [None if form is None else next(given) for form in forms])
+
+        try:
+            program = write_parts(write, foreign_engine, [form for form in forms if form is not None])
+        except CannotRecordError:
+            _keys[text] = None
+        else:
+            _keys[text] = _ffi.registry().add(text, program)
+    return _keys[text]

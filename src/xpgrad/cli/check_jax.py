@@ -1,0 +1,43 @@
+"""xpgrad_jax in `check`: its functions inside ``jax.jit``, their gradients by ``jax.vjp``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from .check_cases import Array, Case, Kernel
+
+__all__ = ["numbers", "run"]
+
+
+def numbers(dtype: str) -> contextlib.AbstractContextManager[Any]:
+    """A context in which JAX has numbers of that dtype."""
+    import jax
+
+    return jax.enable_x64(dtype == "float64")
+
+
+def run(kernel: Kernel, case: Case) -> Mapping[str, Array] | None:
+    """Outputs that have a cotangent, and the gradients of all arguments; None for what JAX's functions lack.
+
+    Gradients of each sample are `jax.vmap`'s affair there, and cell states at all times are the core's.
+    """
+    import jax
+
+    import xpgrad_jax
+
+    if set(case.gradient_attributes) - {"peephole"} or "C_all" in case.cotangents:
+        return None
+    options = {**case.attributes, **case.gradient_attributes}
+    function = getattr(xpgrad_jax, kernel.name)
+
+    @jax.jit
+    def results(arguments: Any, cotangents: Any) -> Any:
+        outputs, pullback = jax.vjp(lambda given: function(**given, **case.integers, **options), arguments)
+        given = cotangents if isinstance(outputs, tuple) else cotangents[0]
+        return outputs if isinstance(outputs, tuple) else (outputs,), pullback(given)[0]
+
+    outputs, grads = results(dict(case.arguments), tuple(case.cotangents.values()))
+    named = dict(zip(case.cotangents, outputs, strict=True))
+    return named | {f"gradient of {name}": grad for name, grad in grads.items()}

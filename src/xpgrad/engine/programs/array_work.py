@@ -1,0 +1,72 @@
+"""Instructions for loops over whole arrays: elements, rows, and whatever else is compiled to such a loop.
+
+Needs no numba itself; the loops are those of `compiled.arrays`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from xpgrad.engine.programs.program import Address, Block, Location, Work
+
+PARALLEL = 1 << 17
+"""Elements from which on a loop is worth several threads."""
+
+
+class ArrayLoop(Work):
+    """``loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, each part some of that.
+
+    Parameters
+    ----------
+    function : int
+        The address of the loop's ``part(data, number)``, see `compiled.arrays`.
+    count, elements : int
+        What is cut into parts, and how many elements there are in all.
+    sizes : sequence of int
+        What the loop takes first.
+    arrays : sequence of (Location, tuple of int)
+        Where each array is, and its shape; its elements follow one another.
+    numbers : sequence of float
+        What it takes last.
+    team
+        The threads.
+    """
+
+    number = 8
+
+    def __init__(
+        self,
+        function: int,
+        count: int,
+        elements: int,
+        sizes: Sequence[int],
+        arrays: Sequence[tuple[Location, tuple[int, ...]]],
+        numbers: Sequence[float],
+        team: Any,
+    ) -> None:
+        parts = min(team.size(), count) if elements >= PARALLEL and team.addresses is not None else 1
+        super().__init__(function, parts, team)
+        self._cuts = [count * part // parts for part in range(parts + 1)]
+        self._sizes, self._arrays = list(sizes), list(arrays)
+        self._numbers = [struct.unpack("q", struct.pack("d", number))[0] for number in numbers]
+        self._start = 0
+
+    def blocks(self) -> list[Block]:
+        """See Instruction."""
+        return [place.block for place, _ in self._arrays]
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction: behind what the function takes stand the cuts and the numbers."""
+        self._start = self.data_start(start)
+        return super().code(start, itemsize)
+
+    def data(self, itemsize: int) -> list[Any]:
+        """See Work."""
+        taken: list[Any] = list(self._sizes)
+        for place, shape in self._arrays:
+            taken += [place.address(itemsize), *shape]
+        behind = self._start + 2 + len(taken)
+        cuts, numbers = (Address(None, 8 * at) for at in (behind, behind + len(self._cuts)))
+        return [cuts, numbers, *taken, *self._cuts, *self._numbers]

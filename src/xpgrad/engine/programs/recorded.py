@@ -1,0 +1,152 @@
+"""Arrays that a program will have: where they are, not what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from xpgrad.engine.programs.program import Block, Location, Quantity, most
+from xpgrad.engine.programs.schedule import Part
+
+if TYPE_CHECKING:
+    from xpgrad.engine.programs.recorder import Recorder
+
+Strides = tuple[int, ...]
+Sizes = tuple[int | Quantity, ...]
+
+
+class CannotRecordError(Exception):
+    """What is asked for has no instruction: the call runs without a program."""
+
+
+class Recorded:
+    """An array that a program will have: where it is, not what is in it.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Which writes the program.
+    block : Block
+        The memory.
+    offset : int
+        Of the first element, counted in elements.
+    shape, strides : tuple of int
+        As NumPy's, strides in elements. The shape has the largest of a size that a call's lengths decide.
+    sizes : tuple of int or Quantity, optional
+        The shape, with quantities for such sizes.
+    shift : (Quantity, int), optional
+        The first element is so many times so many elements further on.
+    """
+
+    device = "cpu"
+    is_integer = False
+    """Whether it holds integers of 32 bits; only the call's own arrays may."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        block: Block,
+        offset: int,
+        sizes: Sizes,
+        strides: Strides,
+        shift: tuple[Quantity | None, int] = (None, 0),
+    ) -> None:
+        self._recorder, self.block, self.offset = recorder, block, offset
+        self.sizes, self.shape, self.shift = sizes, tuple(map(most, sizes)), shift
+        self.strides, self.dtype = strides, recorder.dtype
+
+    @property
+    def place(self) -> Location:
+        """Where it is, for an instruction."""
+        return Location(self.block, self.offset, self.strides, *self.shift)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all its sizes are known."""
+        return self.sizes == self.shape
+
+    @property
+    def ndim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        return prod(self.shape)
+
+    @property
+    def T(self) -> Recorded:
+        """With the axes in reverse order."""
+        return self.view(self.offset, self.sizes[::-1], self.strides[::-1])
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements follow one another in memory."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size > 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
+        """Other elements of the same memory."""
+        return Recorded(self._recorder, self.block, offset, sizes, strides, self.shift)
+
+    def split_last(self, sizes: tuple[int, ...]) -> Recorded:
+        """With several axes in the place of the last one."""
+        strides = tuple(self.strides[-1] * step for step in row_major(sizes))
+        return self.view(self.offset, (*self.sizes[:-1], *sizes), (*self.strides[:-1], *strides))
+
+    def part(self, part: Part) -> Recorded:
+        """Rows whose numbers the lengths decide."""
+        if self.shift[0] is not None:
+            raise CannotRecordError("a part of a part")
+        shift = part.start, self.strides[0]
+        return Recorded(
+            self._recorder, self.block, self.offset, (part.rows, *self.sizes[1:]), self.strides, shift
+        )
+
+    def __getitem__(self, key: Any) -> Recorded:
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if Ellipsis in keys:
+            place = keys.index(Ellipsis)
+            keys[place : place + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
+        keys += [slice(None)] * (self.ndim - len(keys))
+        if isinstance(keys[0], Part):
+            return self.part(keys[0])[(slice(None), *keys[1:])]
+        offset, sizes, strides = self.offset, list[int | Quantity](), []
+        for k, size, stride in zip(keys, self.sizes, self.strides, strict=True):
+            if not isinstance(k, slice):
+                offset += (k % most(size)) * stride
+                continue
+            strides.append(stride)
+            if k == slice(None):
+                sizes.append(size)
+            elif k.start is None and isinstance(k.stop, Quantity):
+                sizes.append(k.stop)
+            else:
+                start, stop, step = k.indices(most(size))
+                if step < 1 or isinstance(size, Quantity):
+                    raise CannotRecordError("steps backwards, or parts of a size that lengths decide")
+                offset += start * stride
+                sizes.append(len(range(start, stop, step)))
+                strides[-1] = stride * step
+        return self.view(offset, tuple(sizes), tuple(strides))
+
+    def __add__(self, other: Recorded) -> Recorded:
+        return self._recorder.arithmetic("add", self, other)
+
+    def __mul__(self, other: Recorded) -> Recorded:
+        return self._recorder.arithmetic("multiply", self, other)
+
+
+def row_major(shape: Sequence[int]) -> Strides:
+    """The strides, in elements, of an array whose elements follow one another."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))

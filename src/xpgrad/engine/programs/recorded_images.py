@@ -1,0 +1,173 @@
+"""What convolutions ask of an engine, written down: patches are copied, and products multiply them.
+
+The compiled loops over shifted images and windows, and Fourier transforms, have no instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from xpgrad.engine.images.methods import Images
+from xpgrad.engine.images.numpy_images import BAND, BLOCK_ELEMENTS, slices
+from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes
+
+_MOST = 4096  # instructions for the products of a stack
+
+
+def _unwritable(what: str) -> Callable[..., Any]:
+    def method(*_: Any, **__: Any) -> Any:
+        raise CannotRecordError(what)
+
+    return method
+
+
+class RecordedImages(Images):
+    """The part of the recorder for batches of images; threads share the work of each instruction."""
+
+    fresh: Callable[[Sizes], Recorded]
+    copy: Callable[[Recorded, Recorded], None]
+    broadcast: Callable[[Recorded, tuple[int, ...]], Recorded]
+    emit_arithmetic: Callable[[str, Recorded, Sequence[Recorded]], None]
+    multiply: Callable[..., None]
+
+    writes_down = True
+
+    def can_transform(self) -> bool:
+        """True: where a Fourier transform is the best way, that is not to be written down as another one."""
+        return True
+
+    rfft = irfft = fft = ifft = _unwritable("Fourier transforms")
+    sum_of_shifts = products_of_shifts = pack_taps = _unwritable("loops over shifted images")
+    from_windows = to_windows = _unwritable("loops over windows")
+
+    def whole(
+        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
+    ) -> Any:
+        """See Images."""
+        return compute(self, *arrays)
+
+    def blocks(self, count: int, size: int) -> list[slice]:
+        """As many images as stay in a cache."""
+        return slices(count, max(1, BLOCK_ELEMENTS // max(1, size)))
+
+    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
+        """As NumPy's engine."""
+        at_once = -(-count // -(-count * size // BAND))
+        return slices(count, -(-at_once // multiple) * multiple)
+
+    def room(self, shape: Sequence[int], like: Any) -> Recorded:
+        """New memory."""
+        return self.fresh(tuple(shape))
+
+    def assemble(
+        self,
+        function: Callable[[slice, Any], Any],
+        parts: Sequence[slice],
+        *,
+        axis: int = 0,
+        shape: Sequence[int] = (),
+        like: Any = None,
+        target: Any = None,
+    ) -> Recorded:
+        """Each part into its place."""
+        whole = self.fresh(tuple(shape)) if target is None else target
+        for part in parts:
+            place = whole[(*[slice(None)] * axis, part)]
+            made = function(part, place)
+            if (made.block, made.offset, made.strides) != (place.block, place.offset, place.strides):
+                self.copy(place, made)
+        return whole
+
+    def product(
+        self, a: Recorded, b: Recorded, target: Recorded | None = None, add: bool = False
+    ) -> Recorded:
+        """Each matrix of the stacks with its own, those of the smaller stack again and again."""
+        lead = max(a.shape[:-2], b.shape[:-2], key=len)
+        if prod(lead) > _MOST:
+            raise CannotRecordError("products of many matrices")
+        result = self.fresh((*lead, a.shape[-2], b.shape[-1])) if target is None else target
+        for number in range(prod(lead)):
+            index: list[int] = []
+            for size in reversed(lead):
+                index.insert(0, number % size)
+                number //= size
+            factors = [x[(*index[len(lead) - x.ndim + 2 :], ...)] for x in (result, a, b)]
+            self.multiply(*factors, add=add)
+        return result
+
+    def pad(self, array: Recorded, before: Sequence[int], behind: Sequence[int]) -> Recorded:
+        """In new memory; a view where nothing is added."""
+        first = array.ndim - len(before)
+        sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
+        kept = [
+            slice(max(-b, 0), size - max(-e, 0))
+            for size, b, e in zip(array.shape[first:], before, behind, strict=True)
+        ]
+        array = array[(..., *kept)]
+        if max(*before, *behind) <= 0:
+            return array
+        whole = self._zeros((*array.shape[:first], *sizes))
+        places = [
+            slice(max(b, 0), max(b, 0) + size) for b, size in zip(before, array.shape[first:], strict=True)
+        ]
+        self.copy(whole[(..., *places)], array)
+        return whole
+
+    def spread(self, array: Recorded, size: Sequence[int], lead: int) -> Recorded:
+        """In new memory; a view where nothing is added."""
+        outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
+        whole = array
+        if lead or inner != tuple(size):
+            whole = self._zeros((*outer, lead + prod(size)))
+            grid = whole[..., lead:].split_last(tuple(size))
+            self.copy(grid[(..., *(slice(0, small) for small in inner))], array)
+        return self.xp.reshape(whole, (*outer, lead + prod(size)))
+
+    def interleave(
+        self,
+        parts: Mapping[tuple[int, ...], Recorded],
+        steps: Sequence[int],
+        begin: Sequence[int],
+        size: Sequence[int],
+        target: Recorded | None = None,
+    ) -> Recorded:
+        """Each part straight into its places."""
+        some = next(iter(parts.values()))
+        if target is None:
+            target = self.fresh((*some.shape[: -len(size)], *size))
+        self.emit_arithmetic("zero", target, [])
+        for phase, part in parts.items():
+            places, kept = [], []
+            for r, b, step, count, large in zip(
+                phase, begin, steps, size, part.shape[-len(size) :], strict=True
+            ):
+                first = max(0, -((r - b) // step))  # the part's first element at or behind `begin`
+                place = first * step + r - b
+                number = max(0, min(large - first, -((place - count) // step)))
+                places.append(slice(place, place + number * step, step) if number else slice(0, 0))
+                kept.append(slice(first, first + number))
+            source = part[(..., *kept)]
+            if source.size:
+                self.copy(target[(..., *places)], source)
+        return target
+
+    def add(self, a: Recorded, b: Recorded, target: Recorded | None = None) -> Recorded:
+        """The sum; b has as many axes as a behind its first ones, or 1 in their places."""
+        result = self.fresh(a.shape) if target is None else target
+        while b.ndim < a.ndim:
+            b = self.xp.expand_dims(b, axis=0)
+        self.emit_arithmetic("add", result, [a, self.broadcast(b, a.shape)])
+        return result
+
+    def add_shifted(self, total: Recorded, part: Recorded, shift: int) -> Recorded:
+        """In the memory of the total."""
+        place = total[..., shift : shift + part.shape[-1]]
+        self.emit_arithmetic("add", place, [place, part])
+        return total
+
+    def _zeros(self, shape: Sequence[int]) -> Recorded:
+        result = self.fresh(tuple(shape))
+        self.emit_arithmetic("zero", result, [])
+        return result
