@@ -193,6 +193,14 @@ def test_other_peers_compute_the_same(peer, operator):
         np.testing.assert_allclose(gradient, getattr(expected, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("name", ["jax", "xpgrad-jax"])
+def test_convolutions_in_jax_compute_the_same(name):
+    pytest.importorskip("jax", reason="jax not installed")
+    expected = implementations.make("xpgrad-numpy", TINY_CONVOLUTION).backward()
+    for ours, theirs in zip(implementations.make(name, TINY_CONVOLUTION).step(), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolutions_compute_the_same(transposed):
     torch = _torch()
@@ -467,7 +475,7 @@ def test_an_old_version_without_a_kernel_is_a_reason(monkeypatch):
         implementations.make("xpgrad-numpy", TINY)
 
 
-@pytest.mark.parametrize("work", [TINY._replace(lengths=(1, 3)), TINY_CONVOLUTION])
+@pytest.mark.parametrize("work", [TINY._replace(lengths=(1, 3)), TINY_CONVOLUTION._replace(transposed=True)])
 def test_what_a_peer_does_not_have_is_a_reason(work):
     pytest.importorskip("jax", reason="jax is not installed: the reason would be another")
     with pytest.raises(NotImplementedError, match="no peer in JAX"):

@@ -149,6 +149,21 @@ def test_convolutions_written_down(group: int, rng: np.random.Generator) -> None
     assert_same("conv", [arrays[0], jnp.asarray(rng.normal(size=(8, 4 // group, 1, 1)))], group=group)
 
 
+def test_large_arrays_are_cut_among_threads(rng: np.random.Generator) -> None:
+    X = rng.normal(size=(700, 301))
+    for name in ("tanh", "softmax"):
+        Y, pullback = jax.vjp(getattr(xpgrad_jax, name), jnp.asarray(X))
+        expected, core_pullback = xpgrad.vjp(getattr(xpgrad, name), X)
+        np.testing.assert_allclose(Y, expected, rtol=1e-13)
+        np.testing.assert_allclose(pullback(jnp.asarray(X))[0], core_pullback(X), rtol=1e-10, atol=1e-13)
+    X, W = rng.normal(size=(3, 16, 30, 31)), rng.normal(size=(40, 16, 3, 3))
+    Y, grads = jax.vjp(lambda X, W: xpgrad_jax.conv(X, W, pads=1), jnp.asarray(X), jnp.asarray(W))
+    expected, core_pullback = xpgrad.vjp(xpgrad.conv, X, W, pads=1)
+    np.testing.assert_allclose(Y, expected, rtol=1e-10, atol=1e-11)
+    for ours, theirs in zip(grads(Y), core_pullback(expected), strict=False):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
 def test_per_sample_gradients_of_a_convolution(rng: np.random.Generator) -> None:
     X, W = (jnp.asarray(rng.normal(size=s)) for s in [(3, 2, 5), (4, 2, 3)])
     gradient = jax.vmap(jax.grad(lambda W, x: (xpgrad_jax.conv(x[None], W) ** 2).sum()), in_axes=(None, 0))

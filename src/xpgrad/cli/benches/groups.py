@@ -89,6 +89,9 @@ GROUPS = (
     ),
     Group("jax", "GRU inside jit, JAX", "jax", _recurrent("gru"), ours=("xpgrad-jax",), aim=2.0, least=1.0),
     Group(
+        "jax", "Convolutions inside jit, JAX", "jax", (*CONVOLUTIONS.values(),), ours=("xpgrad-jax",), aim=1.0
+    ),
+    Group(
         "memory", "LSTM, peak memory of a step, torch.nn.LSTM", "torch", _recurrent("lstm"),
         what="memory", aim=1.0,
     ),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.images.methods import Images
+from xpgrad.engine.images.padding import kept_and_places, phase_places
 from xpgrad.engine.images.shifts import Embedding, Part
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.machine import jit_enabled
@@ -94,17 +95,11 @@ class NumpyImages(Images):
         """In one pass; a view if nothing is added."""
         first = array.ndim - len(before)
         sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
-        kept: tuple[Any, ...] = tuple(
-            slice(max(-b, 0), size - max(-e, 0))
-            for size, b, e in zip(array.shape[first:], before, behind, strict=True)
-        )
+        kept, places = kept_and_places(array.shape[first:], before, behind)
         array = array[(..., *kept)]
         if max(*before, *behind) <= 0:
             return array
         whole = np.zeros((*array.shape[:first], *sizes), dtype=array.dtype)
-        places: tuple[Any, ...] = tuple(
-            slice(max(b, 0), max(b, 0) + size) for b, size in zip(before, array.shape[first:], strict=True)
-        )
         whole[(..., *places)] = array
         return whole
 
@@ -136,16 +131,7 @@ class NumpyImages(Images):
         ):
             target[...] = 0
         for phase, part in parts.items():
-            places: list[Any] = []
-            kept: list[Any] = []
-            for r, b, step, count, large in zip(
-                phase, begin, steps, size, part.shape[-len(size) :], strict=True
-            ):
-                first = max(0, -((r - b) // step))  # the part's first element at or after `begin`
-                place = first * step + r - b
-                number = max(0, min(large - first, -((place - count) // step)))
-                places.append(slice(place, place + number * step, step) if number else slice(0, 0))
-                kept.append(slice(first, first + number))
+            places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
             target[(..., *places)] = part[(..., *kept)]
         return target
 

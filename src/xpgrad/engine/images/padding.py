@@ -51,3 +51,35 @@ def _interleaved(
 def _zeros(xp: Any, like: Any, axis: int, count: int) -> Any:
     shape = (*like.shape[:axis], count, *like.shape[axis + 1 :])
     return xp.zeros(shape, dtype=like.dtype, device=device(like))
+
+
+def kept_and_places(
+    sizes: Sequence[int], before: Sequence[int], behind: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Which elements of the last dimensions stay when such widths are added, and where they are then."""
+    widths = list(zip(sizes, before, behind, strict=True))
+    kept = tuple(slice(max(-b, 0), size - max(-e, 0)) for size, b, e in widths)
+    return kept, tuple(
+        slice(max(b, 0), max(b, 0) + max(0, k.stop - k.start)) for b, k in zip(before, kept, strict=True)
+    )
+
+
+def phase_places(
+    phase: Sequence[int],
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    begin: Sequence[int],
+    size: Sequence[int],
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where in an interleaved array, of which `size` elements from `begin` on are wanted, a phase goes.
+
+    The slices of the array, and those of the phase, which has these sizes.
+    """
+    places, kept = [], []
+    for r, b, step, count, large in zip(phase, begin, steps, size, sizes, strict=True):
+        first = max(0, -((r - b) // step))  # the part's first element at or behind `begin`
+        place = first * step + r - b
+        number = max(0, min(large - first, -((place - count) // step)))
+        places.append(slice(place, place + number * step, step) if number else slice(0, 0))
+        kept.append(slice(first, first + number))
+    return tuple(places), tuple(kept)

@@ -11,6 +11,7 @@ from typing import Any
 
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.numpy_images import BAND, BLOCK_ELEMENTS, slices
+from xpgrad.engine.images.padding import kept_and_places, phase_places
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes
 
 _MOST = 4096  # instructions for the products of a stack
@@ -101,17 +102,11 @@ class RecordedImages(Images):
         """In new memory; a view where nothing is added."""
         first = array.ndim - len(before)
         sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
-        kept = [
-            slice(max(-b, 0), size - max(-e, 0))
-            for size, b, e in zip(array.shape[first:], before, behind, strict=True)
-        ]
+        kept, places = kept_and_places(array.shape[first:], before, behind)
         array = array[(..., *kept)]
         if max(*before, *behind) <= 0:
             return array
         whole = self._zeros((*array.shape[:first], *sizes))
-        places = [
-            slice(max(b, 0), max(b, 0) + size) for b, size in zip(before, array.shape[first:], strict=True)
-        ]
         self.copy(whole[(..., *places)], array)
         return whole
 
@@ -139,15 +134,7 @@ class RecordedImages(Images):
             target = self.fresh((*some.shape[: -len(size)], *size))
         self.emit_arithmetic("zero", target, [])
         for phase, part in parts.items():
-            places, kept = [], []
-            for r, b, step, count, large in zip(
-                phase, begin, steps, size, part.shape[-len(size) :], strict=True
-            ):
-                first = max(0, -((r - b) // step))  # the part's first element at or behind `begin`
-                place = first * step + r - b
-                number = max(0, min(large - first, -((place - count) // step)))
-                places.append(slice(place, place + number * step, step) if number else slice(0, 0))
-                kept.append(slice(first, first + number))
+            places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
             source = part[(..., *kept)]
             if source.size:
                 self.copy(target[(..., *places)], source)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .. import recurrent
-from . import need
+from .. import convolutions, recurrent
+from . import jax_xla, need
 
 
 class RecurrentRun:
@@ -35,9 +35,17 @@ class RecurrentRun:
         return self._jax.block_until_ready(self._run(*self._operands))[1]
 
 
-def make(work: Any) -> RecurrentRun:
-    """A recurrent work in JAX."""
+def _convolution(work: convolutions.Convolution) -> jax_xla.ConvolutionRun:
+    kernel = need("xpgrad_jax").conv_transpose if work.transposed else need("xpgrad_jax").conv
+    options = {"strides": work.stride, "pads": work.pad, "group": work.group}
+    return jax_xla.ConvolutionRun(work, lambda X, W, B: kernel(X, W, B, **options))
+
+
+def make(work: Any) -> Any:
+    """A recurrent work or a convolution in JAX."""
     need("jax")
+    if isinstance(work, convolutions.Convolution):
+        return _convolution(work)
     if not isinstance(work, recurrent.Recurrent):
         raise NotImplementedError(f"not measured in JAX: {work.label}")
     return RecurrentRun(work)

@@ -1,11 +1,11 @@
-"""LSTM and GRU in JAX: lax.scan under jit and value_and_grad, compiled by XLA for the CPU.
+"""JAX itself: LSTM and GRU as a lax.scan under jit and value_and_grad, and XLA's convolutions, on the CPU.
 
 The input's product is outside the scan. Scans that unroll 2, 5 or 10 steps were tried, and were slower.
 """
 
 from typing import Any
 
-from .. import recurrent
+from .. import convolutions, recurrent
 from . import need
 
 
@@ -64,9 +64,42 @@ class RecurrentRun:
         return self._jax.block_until_ready(self._run(*self._operands))[1]
 
 
-def make(work: Any) -> RecurrentRun:
-    """A recurrent work in JAX."""
+class ConvolutionRun:
+    """A convolution and its gradients of the input and both parameters, as one compiled function."""
+
+    def __init__(self, work: convolutions.Convolution, function: Any) -> None:
+        jax = need("jax")
+        jax.config.update("jax_enable_x64", work.dtype == "float64")
+        self._operands = [
+            jax.numpy.asarray(a) for a in (convolutions.cotangent(work), *convolutions.data(work))
+        ]
+        self._run = jax.jit(lambda dY, *operands: jax.vjp(function, *operands)[1](dY))
+        self._jax = jax
+
+    def step(self) -> Any:
+        """Forward, where the gradients need it, and backward."""
+        return self._jax.block_until_ready(self._run(*self._operands))
+
+
+def _convolution(work: convolutions.Convolution) -> ConvolutionRun:
+    jax, rank = need("jax"), len(work.size)
+    if work.transposed:
+        raise NotImplementedError(f"no peer in JAX for {work.label}")
+
+    def function(X: Any, W: Any, B: Any) -> Any:
+        Y = jax.lax.conv_general_dilated(
+            X, W, (work.stride,) * rank, [(work.pad, work.pad)] * rank, feature_group_count=work.group
+        )
+        return Y + B.reshape(-1, *[1] * rank)
+
+    return ConvolutionRun(work, function)
+
+
+def make(work: Any) -> Any:
+    """A recurrent work or a convolution in JAX."""
     need("jax")
+    if isinstance(work, convolutions.Convolution):
+        return _convolution(work)
     if not isinstance(work, recurrent.Recurrent):
         raise NotImplementedError(f"no peer in JAX for {work.label}")
     return RecurrentRun(work)
