@@ -27,10 +27,10 @@ def run(kernel: Kernel, case: Case) -> Mapping[str, Array] | None:
 
     import xpgrad_jax
 
-    if set(case.gradient_attributes) - {"peephole"} or "C_all" in case.cotangents:
+    function = getattr(xpgrad_jax, kernel.name, None)
+    if function is None or set(case.gradient_attributes) - {"peephole"} or "C_all" in case.cotangents:
         return None
     options = {**case.attributes, **case.gradient_attributes}
-    function = getattr(xpgrad_jax, kernel.name)
 
     @jax.jit
     def results(arguments: Any, cotangents: Any) -> Any:
