@@ -96,11 +96,11 @@ class NumpyImages(Images):
         first = array.ndim - len(before)
         sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
         kept, places = kept_and_places(array.shape[first:], before, behind)
-        array = array[(..., *kept)]
+        array = array[kept]
         if max(*before, *behind) <= 0:
             return array
         whole = np.zeros((*array.shape[:first], *sizes), dtype=array.dtype)
-        whole[(..., *places)] = array
+        whole[places] = array
         return whole
 
     def spread(self, array: np.ndarray, size: Sequence[int], lead: int) -> np.ndarray:
@@ -132,7 +132,7 @@ class NumpyImages(Images):
             target[...] = 0
         for phase, part in parts.items():
             places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
-            target[(..., *places)] = part[(..., *kept)]
+            target[places] = part[kept]
         return target
 
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import Any
 
 from array_api_compat import device
+
+Index = tuple[EllipsisType | slice, ...]
+"""Of the last dimensions of an array: an ellipsis, then a slice for each."""
 
 
 def padded(xp: Any, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
@@ -55,13 +59,14 @@ def _zeros(xp: Any, like: Any, axis: int, count: int) -> Any:
 
 def kept_and_places(
     sizes: Sequence[int], before: Sequence[int], behind: Sequence[int]
-) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Which elements of the last dimensions stay when such widths are added, and where they are then."""
+) -> tuple[Index, Index]:
+    """Which elements stay when such widths are added to the last dimensions, and where they are then."""
     widths = list(zip(sizes, before, behind, strict=True))
-    kept = tuple(slice(max(-b, 0), size - max(-e, 0)) for size, b, e in widths)
-    return kept, tuple(
+    kept = [slice(max(-b, 0), size - max(-e, 0)) for size, b, e in widths]
+    places = [
         slice(max(b, 0), max(b, 0) + max(0, k.stop - k.start)) for b, k in zip(before, kept, strict=True)
-    )
+    ]
+    return (..., *kept), (..., *places)
 
 
 def phase_places(
@@ -70,7 +75,7 @@ def phase_places(
     steps: Sequence[int],
     begin: Sequence[int],
     size: Sequence[int],
-) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+) -> tuple[Index, Index]:
     """Where in an interleaved array, of which `size` elements from `begin` on are wanted, a phase goes.
 
     The slices of the array, and those of the phase, which has these sizes.
@@ -82,4 +87,4 @@ def phase_places(
         number = max(0, min(large - first, -((place - count) // step)))
         places.append(slice(place, place + number * step, step) if number else slice(0, 0))
         kept.append(slice(first, first + number))
-    return tuple(places), tuple(kept)
+    return (..., *places), (..., *kept)

@@ -103,11 +103,11 @@ class RecordedImages(Images):
         first = array.ndim - len(before)
         sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
         kept, places = kept_and_places(array.shape[first:], before, behind)
-        array = array[(..., *kept)]
+        array = array[kept]
         if max(*before, *behind) <= 0:
             return array
         whole = self._zeros((*array.shape[:first], *sizes))
-        self.copy(whole[(..., *places)], array)
+        self.copy(whole[places], array)
         return whole
 
     def spread(self, array: Recorded, size: Sequence[int], lead: int) -> Recorded:
@@ -135,9 +135,9 @@ class RecordedImages(Images):
         self.emit_arithmetic("zero", target, [])
         for phase, part in parts.items():
             places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
-            source = part[(..., *kept)]
+            source = part[kept]
             if source.size:
-                self.copy(target[(..., *places)], source)
+                self.copy(target[places], source)
         return target
 
     def add(self, a: Recorded, b: Recorded, target: Recorded | None = None) -> Recorded:

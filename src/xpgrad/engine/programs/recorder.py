@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -144,7 +144,7 @@ class Recorder(RecordedImages):
     name = "recorder"
 
     def __init__(
-        self, engine: Any, arrays: dict[str, tuple[tuple[int, ...], Strides] | Joined], dtype: Any
+        self, engine: Any, arrays: Mapping[str, tuple[tuple[int, ...], Strides] | Joined], dtype: Any
     ) -> None:
         self._engine, self.dtype, self._name = engine, dtype, name_of(dtype)
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
