@@ -80,11 +80,13 @@ def registry() -> Registry:
     return Registry()
 
 
-@functools.cache
 def why_not() -> str | None:
-    """Why programs cannot run in XLA's own calls here; None where they can; XLA then knows them."""
-    if not jit_enabled():
-        return "numba is not there, or XPGRAD_JIT is 0"
+    """Why programs cannot run in XLA's own calls now; None where they can; XLA then knows them."""
+    return _why_not_registered() if jit_enabled() else "numba is not there, or XPGRAD_JIT is 0"
+
+
+@functools.cache
+def _why_not_registered() -> str | None:
     try:
         _register()
     except Exception as error:  # whatever another version of numba, XLA or the system says
