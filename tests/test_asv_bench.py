@@ -79,7 +79,7 @@ def test_benchmark_runs(suite, method, values, small, monkeypatch):
 def test_the_suites_cover_every_shape_kind_and_implementation():
     cases = _of("recurrent")
     assert {method.split("_")[0] for _, method, _ in cases} == KINDS
-    assert {values[-1] for _, _, values in cases} == {*package.IMPLEMENTATIONS, "ort"}
+    assert {values[-1] for _, _, values in cases} == {*package.IMPLEMENTATIONS, "ort", "xpgrad-jax", "jax"}
     assert {values[1] for _, _, values in cases} == set(recurrent.OPERATORS)
     for suite, _, _ in cases:
         assert set(suite.params[0]) <= set(recurrent.SHAPES)
