@@ -21,6 +21,7 @@ _CODE = """
     import xpgrad
 
     assert "torch" not in sys.modules
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also if our parent ignores it
     rng = np.random.default_rng(0)
 
     def arrays():

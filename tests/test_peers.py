@@ -37,7 +37,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "PEERS", ())
 
 
-def test_ours_is_right(alone: None) -> None:
+def test_ours_is_right(alone: None, interpreted: None) -> None:
     entries = matrix.measure(
         check.KERNELS,
         {},
