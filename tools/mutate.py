@@ -12,6 +12,7 @@ import argparse
 import ast
 import copy
 import difflib
+import json
 import os
 import random
 import shutil
@@ -51,6 +52,10 @@ AREAS = {
     ],
     "src/xpgrad/_hidden_state.py": ["test_recurrent_state", "test_recurrent_errors"],
     "src/xpgrad/_per_sample.py": ["test_per_sample_norms"],
+    "src/xpgrad/_gradient_sums.py": [
+        "test_recurrent_golden", "test_recurrent_oracles", "test_per_sample_norms",
+    ],
+    "src/xpgrad/_one_step.py": ["test_cells"],
     "src/xpgrad/_timeline.py": ["test_chunks", "test_lengths", "test_recurrent_oracles"],
     "src/xpgrad/_cell_layouts.py": ["test_cells"],
     "src/xpgrad/_cells/*.py": ["test_own_cells"],
@@ -61,6 +66,9 @@ AREAS = {
     "src/xpgrad/engine/programs/recorder.py": ["test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/programs/program.py": ["test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/numpy_engine.py": ["test_engine", "test_chunks"],
+    "src/xpgrad/engine/arrays/*.py": ["test_engine", "test_activations", "test_softmax"],
+    "src/xpgrad/engine/compiled/tracing.py": ["test_tracing", "test_time_loop"],
+    "src/xpgrad/engine/compiled/native_rows.py": ["test_tracing", "test_time_loop"],
     "adapters/xpgrad_torch/activations.py": ["test_torch_activations", "test_half_precision"],
     "adapters/xpgrad_torch/convolution.py": ["test_torch_conv"],
     "adapters/xpgrad_torch/losses.py": ["test_torch_losses"],
@@ -74,6 +82,8 @@ AREAS = {
     "adapters/xpgrad_torch/_autograd.py": ["test_torch_lstm", "test_torch_gru", "test_torch_func"],
     "adapters/xpgrad_torch/cells.py": ["test_torch_cells"],
     "adapters/xpgrad_torch/swap.py": ["test_torch_swap"],
+    "adapters/xpgrad_torch/_memory.py": ["test_torch_memory"],
+    "adapters/xpgrad_torch/_expanded.py": ["test_torch_per_sample"],
     "adapters/xpgrad_jax/*.py": ["test_jax_operators", "test_jax_engine", "test_jax_recurrent"],
     "adapters/xpgrad_onnx/*.py": ["test_onnx_operators", "test_onnx_gradients"],
 }  # fmt: skip
@@ -194,6 +204,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="which (default: 0)")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="only source files that fit")
     parser.add_argument("--seconds", type=float, default=600, help="limit for one run of the tests")
+    parser.add_argument(
+        "--tried", type=Path, metavar="FILE", help="append each edit and its fate, as JSON lines"
+    )
     arguments = parser.parse_args()
     console, rng = Console(), random.Random(arguments.seed)
     names = sorted(
@@ -216,11 +229,15 @@ def main() -> int:
                 sound.add(name)
             text = draw(ROOT / name, rng)
             how = survives(tree, name, text, arguments.seconds)
+            before = ast.unparse(ast.parse((ROOT / name).read_text())).splitlines()
+            lines = difflib.unified_diff(before, text.splitlines(), name, how or "", lineterm="", n=2)
+            changed = "\n".join(lines)
             if how is not None:
                 survivors += 1
-                before = ast.unparse(ast.parse((ROOT / name).read_text())).splitlines()
-                changed = difflib.unified_diff(before, text.splitlines(), name, how, lineterm="", n=2)
-                console.print("\n".join(changed), markup=False, highlight=False)
+                console.print(changed, markup=False, highlight=False)
+            if arguments.tried is not None:
+                with arguments.tried.open("a") as file:
+                    print(json.dumps({"file": name, "survived": how, "edit": changed}), file=file)
     console.print(f"{survivors} of {arguments.edits} edits survived or are undecided")
     return int(survivors > 0)
 
