@@ -229,6 +229,7 @@ def test_inputs_are_not_written_to(operator: Operator, rng: np.random.Generator)
 
 
 @each_operator()
+@pytest.mark.usefixtures("compiled")
 def test_they_have_programs(operator: Operator, rng: np.random.Generator) -> None:
     case = make_case(operator, rng, lengths=[2, 5, 4])
     outputs = run_forward(case)
