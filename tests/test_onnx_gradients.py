@@ -295,6 +295,22 @@ def test_shapes_and_parts() -> None:
     check(model, {"x": draw(2, 6)}, ["x", "w"])
 
 
+def test_casts_pass_the_gradient_in_the_dtype_of_their_input() -> None:
+    """Narrow and back again: what the rounding in between loses, its gradient does not know."""
+    nodes = [
+        node("Cast", "x", "narrow", to=FLOAT),
+        node("Cast", "narrow", "wide", to=DOUBLE),
+        node("Mul", "wide w", "y"),
+    ]
+    x, w, cotangent = draw(3, 4), draw(4, seed=1), draw(3, 4, seed=2)
+    training = gradient_model(build(nodes, {"x": x}, "y", {"w": w}), ["x", "w"])
+    check_form(training)
+    results = run(training, {"x": x, "y_grad": cotangent})
+    assert results["x_grad"].dtype == np.float64
+    assert worst(results["x_grad"], cotangent * w) < 1e-6
+    assert worst(results["w_grad"], (cotangent * x.astype(np.float32)).sum(axis=0)) < 1e-12
+
+
 def test_a_tensor_that_is_used_often_gets_all_of_its_gradient() -> None:
     nodes = [
         node("Mul", "x x", "a"),

@@ -164,6 +164,20 @@ def test_auto_pad_is_honoured_or_refused() -> None:
         run(model, inputs)
 
 
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_LOWER"])
+def test_an_output_shape_takes_the_place_of_pads(auto_pad: str) -> None:
+    """ONNX ignores pads where an output_shape is given."""
+    rng = np.random.default_rng(0)
+    X, W = (rng.normal(size=shape).astype(np.float32) for shape in [(1, 2, 3, 3), (2, 3, 3, 3)])
+    attributes = {"output_shape": [8, 6], "strides": [2, 2], "auto_pad": auto_pad}
+    alone, beside_pads = (
+        run(model_of("ConvTranspose", ["X", "W"], ["Y"], **attributes, **pads), {"X": X, "W": W})["Y"]
+        for pads in ({}, {"pads": [1, 0, 0, 1]})
+    )
+    assert alone.shape == (1, 3, 8, 6)
+    assert np.array_equal(beside_pads, alone)
+
+
 # --- nodes that leave out operands --------------------------------------------------------------------------
 
 
