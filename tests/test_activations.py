@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from typing import Any
 
 import numpy as np
@@ -474,6 +475,31 @@ def test_bad_input(kind: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value).startswith(message), str(caught.value)
+
+
+def options_that_are_numbers() -> list[tuple[str, str]]:
+    """Each elementwise function and gradient, with each of its options whose default is a float."""
+    found = []
+    for function in filter(inspect.isfunction, map(vars(xpgrad).get, xpgrad.__all__)):
+        parameters = inspect.signature(function).parameters.items()
+        if {name for name, p in parameters if p.default is p.empty} <= {"dY", "X", "Y"}:
+            found += [(function.__name__, name) for name, p in parameters if isinstance(p.default, float)]
+    return found
+
+
+@pytest.mark.parametrize(("function", "option"), options_that_are_numbers())
+def test_a_text_for_a_number_is_refused_by_name(function: str, option: str) -> None:
+    """Of every function: the names in the message are those of the call."""
+    arrays = [X] * (2 if function.endswith("_grad") else 1)
+    message = f"^{function}: {option} is 'much' of type str, expected a number$"
+    with pytest.raises(TypeError, match=message):
+        getattr(xpgrad, function)(*arrays, **{option: "much"})
+
+
+def test_every_option_that_is_a_number_is_tried() -> None:
+    tried = options_that_are_numbers()
+    assert len(tried) > 20
+    assert {("selu", "gamma"), ("selu_grad", "alpha"), ("hard_tanh_grad", "min_val")} <= set(tried)
 
 
 def test_bad_input_of_torch() -> None:
