@@ -1,8 +1,8 @@
-"""Calls of one form: checked and planned once, afterwards run from their program.
+"""Calls of one form are checked and planned once; later calls run the form's program.
 
-What an operator does, and whether a call is right, depends on its arrays' shapes, strides and dtype and on
-its attributes, not on the numbers in them. Where an engine has programs, the first call of a form writes one
-down, and runs it as all later ones do: the same call gives the same bits every time.
+A form is what a call depends on besides its numbers: the shapes, strides and dtype of its arrays, and its
+attributes. If the engine has programs, the first call of a form writes one, and runs it as all later calls
+do: the same call gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xpgrad.engine.programs.program import Program, address_of
 from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
 
 _MOST = 512  # forms
-_known: dict[tuple, Any] = {}  # of each form its program and the type of its results, None without a program
+_known: dict[tuple, Any] = {}  # by form: the program and what makes its result; None without a program
 _writing = threading.RLock()  # a signal handler may call a kernel
 _writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
 _NEW = object()
@@ -33,8 +33,8 @@ _CONSTANT = {type(None), bool, int, str, frozenset}  # kinds of options that sta
 class Lengths(NamedTuple):
     """The lengths of a call's sequences.
 
-    `usable` tells whether they are right and can be a program's; `numbers` are 64-bit integers one behind the
-    other, None where there are none that matter.
+    `usable` says whether they are valid and a program can take them. `numbers` are contiguous 64-bit
+    integers, None if all sequences are full.
     """
 
     usable: bool
@@ -42,7 +42,7 @@ class Lengths(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A program, what makes a call's result of its own ones, and the names of its arrays."""
+    """A program, the function from its results to the call's, and the names of its arrays."""
 
     program: Program
     result: Callable[[list[Any]], Any]
@@ -58,25 +58,26 @@ def planned(
     seen: list[Plan] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
 ) -> Any:
-    """What ``compute(operator, arrays, recorder, **options)`` returns, a named tuple of arrays and None.
+    """Return what ``compute(operator, arrays, recorder, **options)`` returns, by a program if there is one.
 
     Parameters
     ----------
     compute : callable
-        Checks and computes. With a recorder, its results are what that recorded.
+        Checks and computes, and returns a named tuple of arrays and None. With a recorder it returns recorded
+        arrays.
     operator : str
         For messages.
     arrays : mapping of str to array or None
-        All that it works on; `sequence_lens` are its lengths.
+        All arrays of the call; `sequence_lens` are its lengths.
     options : mapping of str to object
-        All that it depends on otherwise.
+        Everything else that the result depends on.
     lengths_of : callable
-        Gives the lengths, by engine, arrays and options.
+        Finds the lengths: ``lengths_of(engine, arrays, options)``.
     seen : list, optional
-        Takes the program from which the call ran, for callers that find it again by themselves.
+        Gets the call's plan, for callers that keep it.
     joined : mapping of str to sequence of array, optional
-        Of arrays that were joined along the first axis: from which. A program takes these, and what it
-        returns for them, in fields with their names behind a d, are tuples of arrays of their shapes.
+        The parts of each array that was joined along the first axis. A program takes the parts, and returns
+        their gradients (the field d + name) as tuples of arrays of the parts' shapes.
     """
     if (writing := _writing_for.get()) is not None:
         return writing.record(compute, operator, arrays, options)
@@ -102,7 +103,7 @@ def planned(
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
         key = (compute, engine, form, numbers is None, tuple(given), counts, *map(_typed, options.values()))
         known = _known.get(key, _NEW)
-    except TypeError:  # something that has no hash, and that `compute` may not take
+    except TypeError:  # an option has no hash; `compute` may refuse it
         return compute(operator, arrays, None, **options)
     if known is _NEW:
         each = iter(form.layouts)
@@ -125,16 +126,16 @@ def planned(
 
 
 def _typed(value: Any) -> Any:
-    """An option with its type: 1, 1.0 and True are equal, and not all of them are allowed.
+    """An option with its type: 1, 1.0 and True are equal, but not all of them are allowed.
 
-    Floats by their digits: 0.0 and -0.0 are equal too, and NaN is not even equal to itself.
+    Floats become text: 0.0 equals -0.0, and NaN does not equal itself.
     """
     kind = type(value)
     if isinstance(value, list | tuple):
         return kind, tuple(map(_typed, value))
     if kind is float:
         return kind, value.hex()
-    if kind not in _CONSTANT:  # an array, whose number may be another at the next call
+    if kind not in _CONSTANT:  # the number in an array may change
         raise TypeError(f"{kind.__name__} is no part of a form")
     return kind, value
 
@@ -174,18 +175,18 @@ def _plan(
 
 
 def _grouped(kind: Any, counts: Sequence[int], results: Sequence[Any]) -> Any:
-    """A named tuple of that kind; where a count is not 0, of so many results a tuple."""
+    """A named tuple of that kind; a count above 0 makes a tuple of so many results."""
     each = iter(results)
     return kind._make(
         [tuple([next(each) for _ in range(count)]) if count else next(each) for count in counts]
     )
 
 
-# --- for a host that runs programs itself
+# --- programs that a host runs
 
 
 class _Writing:
-    """A call that is written down for a host, on arrays that stand for those to come."""
+    """A call that is recorded for a host, on placeholders for its arrays."""
 
     def __init__(self, engine: ForeignEngine) -> None:
         self._engine = engine
@@ -199,7 +200,7 @@ class _Writing:
         arrays: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> Any:
-        """What ``compute`` returns: recorded arrays."""
+        """Return what ``compute`` returns: recorded arrays."""
         given = {name: array for name, array in arrays.items() if array is not None}
         self.arrays = list(given.values())
         layouts = {name: (array.shape, row_major(array.shape)) for name, array in given.items()}
@@ -213,23 +214,23 @@ def write_program(
     arrays: Mapping[str, tuple[tuple[int, ...], Any]],
     options: Mapping[str, Any],
 ) -> ForeignProgram:
-    """The program of ``kernel(**arrays, **options)`` for a host.
+    """Write the program of ``kernel(**arrays, **options)`` for a host.
 
     Parameters
     ----------
     kernel : callable
-        A kernel that is `planned`; its result is an array or a tuple of arrays and None.
+        A kernel that calls `planned`; it returns an array, or a tuple of arrays and None.
     engine : ForeignEngine
-        For the machine.
+        Knows the machine.
     arrays : mapping of str to (tuple of int, dtype)
-        Shapes and dtypes of its arrays, which will be contiguous.
+        The shapes and dtypes of its arrays, which will be contiguous.
     options : mapping of str to object
         Its other arguments.
 
     Raises
     ------
     CannotRecordError
-        Where it asks for what has no instruction.
+        If the kernel needs something that has no instruction.
     """
     standing = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in arrays.items()}
     number_of = {address_of(array): number for number, array in enumerate(standing.values())}
@@ -251,22 +252,22 @@ def write_program(
 def write_parts(
     write: Callable[..., Sequence[Any]], engine: ForeignEngine, forms: Sequence[tuple[tuple[int, ...], Any]]
 ) -> ForeignProgram:
-    """The program of what ``write(recorder, *arrays)`` asks a recorder for, and returns, for a host.
+    """Write the program of ``write(recorder, *arrays)`` for a host; its results are the program's.
 
     Parameters
     ----------
     write : callable
-        Takes arrays that stand for those to come.
+        Takes a recorder and placeholders for the arrays.
     engine : ForeignEngine
-        For the machine.
+        Knows the machine.
     forms : sequence of (tuple of int, dtype)
-        Shapes and dtypes of these, which will be contiguous. The first one's is that of all but integers,
-        which have 32 bits.
+        The shapes and dtypes of the arrays, which will be contiguous. Integers have 32 bits; all other arrays
+        have the first one's dtype.
 
     Raises
     ------
     CannotRecordError
-        Where it asks for what has no instruction.
+        If it needs something that has no instruction.
     """
     layouts = {str(number): (shape, row_major(shape)) for number, (shape, _) in enumerate(forms)}
     recorder = Recorder(engine, layouts, forms[0][1])
