@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -163,3 +166,23 @@ def test_the_text_says_what_it_holds():
     """A change of the tiles or of what goes around them is another file of the cache."""
     assert source.versions() in products._tiles_text("float32", 16, 8, 3)
     assert source.versions() in products._text("float32", 16, 8, 3)
+
+
+_FROM_CACHE = """
+import sys
+import numpy as np
+from xpgrad.engine.compiled.products import matrix as products
+
+for dtype in sys.argv[1:]:
+    b = np.arange(1.0, 4097).reshape(64, 64).astype(dtype) / 4096
+    c = np.empty((32, 64), dtype)
+    products.multiply_packed(np.eye(32, 64, dtype=dtype), products.packed(b), c)
+    assert np.array_equal(c, b[:32]), dtype
+"""
+
+
+def test_dtypes_that_two_processes_compiled_stay_apart_in_a_third(tmp_path):
+    """Their functions are alike but for the dtype, and so could be one symbol."""
+    environment = {**os.environ, "XPGRAD_CACHE_DIR": str(tmp_path)}
+    for dtypes in (["float32"], ["float64"], ["float64", "float32"]):
+        subprocess.run([sys.executable, "-c", _FROM_CACHE, *dtypes], env=environment, check=True)

@@ -30,11 +30,20 @@ def functions(dtype, lanes, height, vectors):
     real, size, width = np.dtype(dtype).type(0), np.dtype(dtype).itemsize, lanes * vectors
     turn = turn_tile(dtype, lanes)
 
+    def compiled(function):
+        """By a name of its own.
+
+        The arguments are integers for every dtype, so symbols would differ by numba's counter alone, which
+        begins anew in each process: code from the cache that two processes compiled would share a symbol.
+        """
+        function.__qualname__ = f"{function.__name__}_{dtype}_{lanes}_{height}_{vectors}"
+        return njit(function)
+
     @njit(forceinline=True)
     def vector(address):
         return carray(pointer(address), (_FAR,), type(real))
 
-    @njit
+    @compiled
     def pack(source, row, column, inner, columns, target):
         """A matrix (inner, columns) in panels."""
         first = 0
@@ -63,7 +72,7 @@ def functions(dtype, lanes, height, vectors):
                         other[line * k + j] = one[column * j + row * k]
             first += line
 
-    @njit
+    @compiled
     def pack_rows(source, line, inner, rows, target):
         """Rows of an A by columns, so many as a tall tile has behind one another."""
         for first in range(0, rows, height):
@@ -78,7 +87,7 @@ def functions(dtype, lanes, height, vectors):
                     for m in range(count):
                         other[m] = one[m]
 
-    @njit
+    @compiled
     def by_panels(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add):
         """C[:, low:high] = A B or += A B; `c` is where its row 0 and column 0 are.
 
@@ -102,7 +111,7 @@ def functions(dtype, lanes, height, vectors):
                                           count, c + size * j, c_line, step, more))  # fmt: skip
             j += step
 
-    @njit
+    @compiled
     def multiply(data, part):
         """Some of the rows or columns of a product. For the integers see `products.Plan`."""
         tiles, pack, by_panels = data[0], data[1], data[2]
