@@ -134,7 +134,11 @@ def test_wrong_calls_are_refused():
         run_cell(layer.cell, X, layer.W)
     with pytest.raises(TypeError, match=r"cell is function, expected xpgrad\.Cell"):
         CellLayer(layer.cell.step, 3, 4)
+    with pytest.raises(TypeError, match=r"^run_cell: cell is function, expected xpgrad\.Cell$"):
+        run_cell(layer.cell.step, X, layer.W, None, layer.v)
+    with pytest.raises(ValueError, match=r"^simple_recurrent_unit: save is 'none', expected"):
+        run_cell(layer.cell, X, layer.W, None, layer.v, save="none")
     with pytest.raises(ValueError, match="hidden_size is 0"):
         CellLayer(layer.cell, 3, 0)
-    with pytest.raises(ValueError, match="save is 'none'"):
+    with pytest.raises(ValueError, match=r"^CellLayer: save is 'none', expected 'all' or 'states'$"):
         CellLayer(layer.cell, 3, 4, save="none")
