@@ -106,3 +106,32 @@ def test_results_over_their_operands_and_results_that_are_left_out():
     )
     engine.scan([stage], np.asarray([Span(2)]))
     np.testing.assert_array_equal(both, x[:, [3, 4, 5, 0, 1, 2]])
+
+
+def _weighted(xp, x, y):
+    return x * y, x + y
+
+
+def _centred(xp, x, mean):
+    return (x - mean,)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_means_over_rows_and_operands_of_one_number_a_row(dtype):
+    engine, rng = NumpyEngine(), np.random.default_rng(5)
+    x, y = (rng.standard_normal((3, 37)).astype(dtype) for _ in range(2))
+    means, sums, centred = (engine.rows(3, columns, like=x) for columns in (1, 37, 37))
+    stages = [
+        Elementwise(
+            Formula(_weighted, {}),
+            [Operand(x), Operand(y)],
+            [Operand(means, of_row=True), Operand(sums)],
+        ),
+        Elementwise(Formula(_centred, {}), [Operand(x), Operand(means, of_row=True)], [Operand(centred)]),
+    ]
+    engine.scan(stages, np.asarray([Span(3)]))
+    expected = (x * y).mean(axis=1, keepdims=True)
+    tolerance = 1e-5 if dtype == "float32" else 1e-14
+    np.testing.assert_allclose(means, expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(centred, x - expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_array_equal(sums, x + y)
