@@ -147,8 +147,7 @@ def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, 
     if "sequence_lens" in given:
         layout = options.get("layout", 0)
         given["sequence_lens"] = _lengths(operator, given["sequence_lens"], given["X"], layout)
-    names = [name for name in known if name in given]
-    given = {name: given[name] for name in dict.fromkeys(names)}
+    given = {name: given[name] for name in known if name in given}
     attributes = tuple(
         (name, frozen(x)) for name, x in options.items() if name not in ("wanted", "per_sample")
     )

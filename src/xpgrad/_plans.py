@@ -128,7 +128,7 @@ def planned(
 def _typed(value: Any) -> Any:
     """An option with its type: 1, 1.0 and True are equal, but not all of them are allowed.
 
-    Floats become text: 0.0 equals -0.0, and NaN does not equal itself.
+    Floats become text, because 0.0 equals -0.0 and NaN does not equal itself.
     """
     kind = type(value)
     if isinstance(value, list | tuple):

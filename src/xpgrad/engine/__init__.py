@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -51,14 +51,17 @@ __all__ = [
 _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
 
 
+def _loaded() -> Iterator[Any]:
+    """The engines of the frameworks that this process has imported: only these can be a host, or trace."""
+    engines = (_adapter(name) for name in _entries() if name in sys.modules)
+    return (engine for engine in engines if engine is not None)
+
+
 def _host() -> Any:
     """The engine of a loaded framework whose threads and BLAS this process should use; else None."""
     if forked():
         return None
-    for name in _entries():
-        if name in sys.modules and (adapter := _adapter(name)) is not None and adapter.is_host:
-            return adapter
-    return None
+    return next((adapter for adapter in _loaded() if adapter.is_host), None)
 
 
 _numpy_engine = NumpyEngine(_host)
@@ -95,17 +98,15 @@ def _standard(xp: Any) -> StandardEngine:
 
 def is_traced(array: Any) -> bool:
     """Whether an array has no values yet, because a framework is tracing the operations on it."""
-    loaded = (_adapter(name) for name in _entries() if name in sys.modules)  # only these can trace
-    return any(adapter is not None and adapter.is_traced(array) for adapter in loaded)
+    return any(adapter.is_traced(array) for adapter in _loaded())
 
 
 def traced_by(arrays: Iterable[Any]) -> Any:
     """The engine of the framework that writes down what is done with one of these, no other being forced."""
     if _forced.get() is not None:
         return None
-    given, loaded = list(arrays), (_adapter(name) for name in _entries() if name in sys.modules)
-    tracing = (adapter for adapter in loaded if adapter is not None and any(map(adapter.is_traced, given)))
-    return next(tracing, None)
+    given = list(arrays)
+    return next((adapter for adapter in _loaded() if any(map(adapter.is_traced, given))), None)
 
 
 def of_type(array: Any) -> Any:

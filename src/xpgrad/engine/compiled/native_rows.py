@@ -5,7 +5,7 @@ Needs numba.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +73,10 @@ def rows_loop(
                 Emitter(context, builder, real),
                 builder.bitcast(data, _INT.as_pointer()),
                 dict(zip(("first", "now", "before", "local"), starts, strict=True)),
+                inputs,
+                outputs,
             )
-            rows.loop(function, inputs, outputs, count)
+            rows.loop(function, count)
             return context.get_dummy_value()
 
         return types.void(types.voidptr, *[types.int64] * 5), codegen
@@ -83,77 +85,81 @@ def rows_loop(
 
 
 class _Rows:
-    """What makes the instructions of one stage."""
+    """Writes the instructions of one stage."""
 
-    def __init__(self, emitter: Emitter, data: ir.Value, starts: dict[str, ir.Value]) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        data: ir.Value,
+        starts: dict[str, ir.Value],
+        inputs: Sequence[Block | None],
+        outputs: Sequence[Block | None],
+    ) -> None:
         self._emitter, self._builder, self._data, self._starts = emitter, emitter.builder, data, starts
-        self._matrices: dict[int, tuple[ir.Value, ir.Value]] = {}
+        self._inputs, self._outputs = inputs, outputs
+        self._used = list(dict.fromkeys(place for place in (*inputs, *outputs) if place))
+        self._vectors = [place for place in self._used if not place.of_row]
+        self._matrices = {place.matrix: self._matrix(place.matrix) for place in self._used}
+        wide = self._vectors[0]
+        self._width = self._builder.sdiv(self._number(wide.matrix + 2), _INT(wide.blocks))
+        self._scopes = self._alias_scopes()
+        self._sums = {
+            place: cgutils.alloca_once(self._builder, emitter.type)
+            for place in outputs
+            if place and place.of_row
+        }
 
     def _number(self, place: int) -> ir.Value:
         return self._builder.load(self._builder.gep(self._data, [_INT(place)]))
 
     def _matrix(self, place: int) -> tuple[ir.Value, ir.Value]:
         """Its address as a pointer, and the length of its rows."""
-        if place not in self._matrices:
-            pointer = self._builder.inttoptr(self._number(place), self._emitter.type.as_pointer())
-            self._matrices[place] = pointer, self._number(place + 3)
-        return self._matrices[place]
+        pointer = self._builder.inttoptr(self._number(place), self._emitter.type.as_pointer())
+        return pointer, self._number(place + 3)
 
-    def loop(
-        self,
-        function: Callable[..., tuple],
-        inputs: Sequence[Block | None],
-        outputs: Sequence[Block | None],
-        count: ir.Value,
-    ) -> None:
-        """One row after the other, and in each one column after the other."""
-        builder = self._builder
-        used = list(dict.fromkeys(place for place in (*inputs, *outputs) if place))
-        wide = next(place for place in used if not place.of_row)
-        for place in used:
-            self._matrix(place.matrix)
-        width = builder.sdiv(self._number(wide.matrix + 2), _INT(wide.blocks))
-        sums = {
-            place: cgutils.alloca_once(builder, self._emitter.type)
-            for place in outputs
-            if place and place.of_row
-        }
-        with cgutils.for_range(builder, count) as rows:
-            begins = {place: self._begin(place, rows.index, width) for place in used}
-            of_rows = {
-                place: Number(self._emitter, builder.load(begins[place]))
-                for place in inputs
-                if place and place.of_row
-            }
-            for total in sums.values():
-                builder.store(ir.Constant(self._emitter.type, 0.0), total)
-            vectors = {place: begins[place] for place in used if not place.of_row}
-            with cgutils.for_range(builder, width) as columns:
-                at = {place: builder.gep(begin, [columns.index]) for place, begin in vectors.items()}
-                elements = of_rows | {
-                    place: Number(self._emitter, self._set_apart(builder.load(at[place]), place, vectors))
-                    for place in vectors
-                    if place in inputs
-                }
-                results = function(*(place and elements[place] for place in inputs))
-                for target, result in zip(outputs, results, strict=True):
-                    if target in sums:
-                        self._add_up(sums[target], self._emitter.value(result))
-                    elif target:
-                        access = builder.store(self._emitter.value(result), at[target])
-                        self._set_apart(access, target, vectors)
-            for place, total in sums.items():
-                columns_of_row = builder.sitofp(width, self._emitter.type)
-                builder.store(builder.fdiv(builder.load(total), columns_of_row), begins[place])
+    def _alias_scopes(self) -> dict[Block, Any]:
+        """A name for the memory of each vector."""
+        module, name = self._builder.module, self._builder.function.name
+        domain = module.add_metadata([f"{name} {min(self._vectors).matrix}"])
+        return {place: module.add_metadata([f"{place}", domain]) for place in self._vectors}
 
-    def _begin(self, place: Block, row: ir.Value, width: ir.Value) -> ir.Value:
+    def loop(self, function: Callable[..., tuple], count: ir.Value) -> None:
+        """One row after the other."""
+        with cgutils.for_range(self._builder, count) as rows:
+            begins = {place: self._begin(place, rows.index) for place in self._used}
+            for total in self._sums.values():
+                self._builder.store(ir.Constant(self._emitter.type, 0.0), total)
+            self._columns(function, begins)
+            for place, total in self._sums.items():
+                width = self._builder.sitofp(self._width, self._emitter.type)
+                mean = self._builder.fdiv(self._builder.load(total), width)
+                self._builder.store(mean, begins[place])
+
+    def _columns(self, function: Callable[..., tuple], begins: Mapping[Block, ir.Value]) -> None:
+        """One column of a row after the other: operands are read, results written or added up."""
+        builder, emitter = self._builder, self._emitter
+        read = [place for place in self._used if place in self._inputs]
+        numbers = {place: Number(emitter, builder.load(begins[place])) for place in read if place.of_row}
+        with cgutils.for_range(builder, self._width) as columns:
+            at = {place: builder.gep(begins[place], [columns.index]) for place in self._vectors}
+            for place in self._vectors:
+                if place in read:
+                    numbers[place] = Number(emitter, self._set_apart(builder.load(at[place]), place))
+            results = function(*(place and numbers[place] for place in self._inputs))
+            for target, result in zip(self._outputs, results, strict=True):
+                if target in self._sums:
+                    self._add_up(self._sums[target], emitter.value(result))
+                elif target:
+                    self._set_apart(builder.store(emitter.value(result), at[target]), target)
+
+    def _begin(self, place: Block, row: ir.Value) -> ir.Value:
         """A pointer to the first element of the block in a row."""
-        builder, (pointer, length) = self._builder, self._matrix(place.matrix)
+        builder, (pointer, length) = self._builder, self._matrices[place.matrix]
         begin = _INT(0)
         if place.at != "every":
             begin = builder.mul(builder.add(self._starts[place.at], row), length)
         if place.block:
-            begin = builder.add(begin, builder.mul(_INT(place.block), width))
+            begin = builder.add(begin, builder.mul(_INT(place.block), self._width))
         return builder.gep(pointer, [begin])
 
     def _add_up(self, total: ir.Value, value: ir.Value) -> None:
@@ -161,17 +167,15 @@ class _Rows:
         numbers = [Number(self._emitter, number) for number in (self._builder.load(total), value)]
         self._builder.store(self._emitter.call(add_up, numbers).value, total)
 
-    def _set_apart(self, access: Any, place: Block, vectors: Iterable[Block]) -> Any:
+    def _set_apart(self, access: Any, place: Block) -> Any:
         """Say of a load or store that its vector shares no memory with the others of the loop.
 
         It shares none: a result that replaces an operand is the same vector, and all others are other
         columns, other rows or other matrices. LLVM would look for itself, for every row and pair.
         """
         module = self._builder.module
-        domain = module.add_metadata([f"{self._builder.function.name} {min(vectors).matrix}"])
-        scopes = {vector: module.add_metadata([f"{vector}", domain]) for vector in vectors}
-        own = scopes.pop(place)
-        access.set_metadata("alias.scope", module.add_metadata([own]))
-        if scopes:
-            access.set_metadata("noalias", module.add_metadata(list(scopes.values())))
+        others = [scope for other, scope in self._scopes.items() if other != place]
+        access.set_metadata("alias.scope", module.add_metadata([self._scopes[place]]))
+        if others:
+            access.set_metadata("noalias", module.add_metadata(others))
         return access

@@ -54,6 +54,30 @@ class Emitter:
         return Number(self, result)
 
 
+def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], Callable[..., Number]]:
+    """The methods that write an instruction, and the same with the other operand first."""
+
+    def forward(self: Number, other: Any) -> Number:
+        return self.emit(instruction, self, other, **options)
+
+    def backward(self: Number, other: Any) -> Number:
+        return self.emit(instruction, other, self, **options)
+
+    return forward, backward
+
+
+def _comparison(how: str, *, of_nan: bool) -> Callable[..., Number]:
+    """The method that writes a comparison, which has a fixed result if an operand is NaN."""
+    instruction = "fcmp_unordered" if of_nan else "fcmp_ordered"
+
+    def compare(self: Number, other: Any) -> Number:
+        emitter = self.emitter
+        values = self.value, emitter.value(other)
+        return Number(emitter, getattr(emitter.builder, instruction)(how, *values))
+
+    return compare
+
+
 class Number:
     """A number or condition of the code that is being made: operators and comparisons add instructions."""
 
@@ -66,78 +90,31 @@ class Number:
     def __bool__(self) -> bool:
         raise TypeError("a formula cannot branch on its operands: use xp.where")
 
-    def _make(self, instruction: str, *operands: Any, **options: Any) -> Number:
-        builder = self.emitter.builder
+    def emit(self, instruction: str, *operands: Any, **options: Any) -> Number:
+        """The result of one of llvmlite's instructions."""
         values = [self.emitter.value(operand) for operand in operands]
-        return Number(self.emitter, getattr(builder, instruction)(*values, **options))
+        return Number(self.emitter, getattr(self.emitter.builder, instruction)(*values, **options))
 
-    def __add__(self, other: Any) -> Number:
-        return self._make("fadd", self, other, flags=_CONTRACT)
-
-    def __radd__(self, other: Any) -> Number:
-        return self._make("fadd", other, self, flags=_CONTRACT)
-
-    def __sub__(self, other: Any) -> Number:
-        return self._make("fsub", self, other, flags=_CONTRACT)
-
-    def __rsub__(self, other: Any) -> Number:
-        return self._make("fsub", other, self, flags=_CONTRACT)
-
-    def __mul__(self, other: Any) -> Number:
-        return self._make("fmul", self, other, flags=_CONTRACT)
-
-    def __rmul__(self, other: Any) -> Number:
-        return self._make("fmul", other, self, flags=_CONTRACT)
-
-    def __truediv__(self, other: Any) -> Number:
-        return self._make("fdiv", self, other, flags=_CONTRACT)
-
-    def __rtruediv__(self, other: Any) -> Number:
-        return self._make("fdiv", other, self, flags=_CONTRACT)
+    __add__, __radd__ = _operator("fadd", flags=_CONTRACT)
+    __sub__, __rsub__ = _operator("fsub", flags=_CONTRACT)
+    __mul__, __rmul__ = _operator("fmul", flags=_CONTRACT)
+    __truediv__, __rtruediv__ = _operator("fdiv", flags=_CONTRACT)
+    __and__, __rand__ = _operator("and_")
+    __or__, __ror__ = _operator("or_")
+    __xor__, __rxor__ = _operator("xor")
+    __lt__, __le__ = _comparison("<", of_nan=False), _comparison("<=", of_nan=False)
+    __gt__, __ge__ = _comparison(">", of_nan=False), _comparison(">=", of_nan=False)
+    __eq__ = _comparison("==", of_nan=False)  # type: ignore[assignment]
+    __ne__ = _comparison("!=", of_nan=True)  # type: ignore[assignment]
 
     def __neg__(self) -> Number:
-        return self._make("fneg", self, flags=_CONTRACT)
+        return self.emit("fneg", self, flags=_CONTRACT)
 
     def __pos__(self) -> Number:
         return self
 
-    def __lt__(self, other: Any) -> Number:
-        return self._compare("<", other)
-
-    def __le__(self, other: Any) -> Number:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: Any) -> Number:
-        return self._compare(">", other)
-
-    def __ge__(self, other: Any) -> Number:
-        return self._compare(">=", other)
-
-    def __eq__(self, other: Any) -> Number:  # type: ignore[override]
-        return self._compare("==", other)
-
-    def __ne__(self, other: Any) -> Number:  # type: ignore[override]
-        builder, emitter = self.emitter.builder, self.emitter
-        return Number(emitter, builder.fcmp_unordered("!=", self.value, emitter.value(other)))
-
-    def _compare(self, how: str, other: Any) -> Number:
-        """NaN compares as false."""
-        builder, emitter = self.emitter.builder, self.emitter
-        return Number(emitter, builder.fcmp_ordered(how, self.value, emitter.value(other)))
-
-    def __and__(self, other: Any) -> Number:
-        return self._make("and_", self, other)
-
-    def __or__(self, other: Any) -> Number:
-        return self._make("or_", self, other)
-
-    def __xor__(self, other: Any) -> Number:
-        return self._make("xor", self, other)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
     def __invert__(self) -> Number:
-        return self._make("not_", self)
+        return self.emit("not_", self)
 
 
 class Scalars:
@@ -158,7 +135,7 @@ class Scalars:
         """`x` where the condition holds, else `y`."""
         if not isinstance(condition, Number):
             return x if condition else y
-        return condition._make("select", condition, x, y)
+        return condition.emit("select", condition, x, y)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(self._functions, name)

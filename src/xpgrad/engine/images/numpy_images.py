@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.methods import Images
-from xpgrad.engine.images.padding import kept_and_places, phase_places
+from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Part
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.machine import jit_enabled
 
-# Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
-BLOCK_ELEMENTS = 5 << 18
-BAND = 1 << 21
 # Below this many elements handing work to a thread costs more than the thread saves.
 _PARALLEL = 1 << 18
 # Of the blocks that are summed up, for each thread.
 _SHARES = 2
 
 
-class NumpyImages(Images):
+class NumpyImages(InPlaceImages):
     """The part of the NumPy engine for batches of images."""
 
     map: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
@@ -39,11 +37,6 @@ class NumpyImages(Images):
         at_once = max(1, BLOCK_ELEMENTS // max(1, size))
         rounds = -(-count // (threads * at_once))
         return slices(count, -(-count // max(1, threads * rounds)))
-
-    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
-        """Bands that fit the second-level cache, of about equal size."""
-        at_once = -(-count // -(-count * size // BAND))
-        return slices(count, -(-at_once // multiple) * multiple)
 
     def assemble(
         self,
@@ -91,49 +84,24 @@ class NumpyImages(Images):
         """Fresh memory, not cleared."""
         return np.empty(tuple(shape), dtype=like.dtype)
 
-    def pad(self, array: np.ndarray, before: Sequence[int], behind: Sequence[int]) -> np.ndarray:
-        """In one pass; a view if nothing is added."""
-        first = array.ndim - len(before)
-        sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
-        kept, places = kept_and_places(array.shape[first:], before, behind)
-        array = array[kept]
-        if max(*before, *behind) <= 0:
-            return array
-        whole = np.zeros((*array.shape[:first], *sizes), dtype=array.dtype)
-        whole[places] = array
-        return whole
+    def _zeros(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
+        return np.zeros(tuple(shape), dtype=like.dtype)
+
+    def _clear(self, target: np.ndarray) -> None:
+        target[...] = 0
+
+    def _write(self, target: np.ndarray, places: Index, part: np.ndarray) -> None:
+        target[places] = part
 
     def spread(self, array: np.ndarray, size: Sequence[int], lead: int) -> np.ndarray:
         """In one pass; a view if nothing is added."""
         outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
         if not lead and inner == tuple(size):
             return array.reshape(*outer, -1)
-        whole = np.zeros((*outer, lead + prod(size)), dtype=array.dtype)
+        whole = self._zeros((*outer, lead + prod(size)), like=array)
         places: tuple[Any, ...] = tuple(slice(0, small) for small in inner)
         whole[..., lead:].reshape(*outer, *size)[(..., *places)] = array
         return whole
-
-    def interleave(
-        self,
-        parts: Mapping[tuple[int, ...], np.ndarray],
-        steps: Sequence[int],
-        begin: Sequence[int],
-        size: Sequence[int],
-        target: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Each part is written directly to its places."""
-        some = next(iter(parts.values()))
-        if target is None:
-            target = np.empty((*some.shape[: -len(size)], *size), dtype=some.dtype)
-        if len(parts) < prod(steps) or any(
-            s + b > large * step
-            for s, b, large, step in zip(size, begin, some.shape[-len(size) :], steps, strict=True)
-        ):
-            target[...] = 0
-        for phase, part in parts.items():
-            places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
-            target[places] = part[kept]
-        return target
 
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
         """Matrix product, directly into the target if given."""
@@ -230,9 +198,3 @@ class NumpyImages(Images):
         Y = np.empty(tuple(shape), dtype=M.dtype) if target is None else target
         to_windows(M, windows, transform, B, Y)
         return Y
-
-
-def slices(count: int, at_once: int) -> list[slice]:
-    """0 .. count, so many at a time."""
-    at_once = max(1, at_once)
-    return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]

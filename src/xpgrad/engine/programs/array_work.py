@@ -11,8 +11,7 @@ from typing import Any
 
 from xpgrad.engine.programs.program import Address, Block, Location, Work
 
-PARALLEL = 1 << 17
-"""Elements from which on a loop is worth several threads."""
+_PARALLEL = 1 << 17  # elements from which on a loop is worth several threads
 
 
 class ArrayLoop(Work):
@@ -46,7 +45,7 @@ class ArrayLoop(Work):
         numbers: Sequence[float],
         team: Any,
     ) -> None:
-        parts = min(team.size(), count) if elements >= PARALLEL and team.addresses is not None else 1
+        parts = min(team.size(), count) if elements >= _PARALLEL and team.addresses is not None else 1
         super().__init__(function, parts, team)
         self._cuts = [count * part // parts for part in range(parts + 1)]
         self._sizes, self._arrays = list(sizes), list(arrays)

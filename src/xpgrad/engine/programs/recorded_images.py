@@ -5,13 +5,12 @@ The compiled loops over shifted images and windows, and Fourier transforms, have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from xpgrad.engine.images.methods import Images
-from xpgrad.engine.images.numpy_images import BAND, BLOCK_ELEMENTS, slices
-from xpgrad.engine.images.padding import kept_and_places, phase_places
+from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
+from xpgrad.engine.images.padding import Index
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes
 
 _MOST = 4096  # instructions for the products of a stack
@@ -24,7 +23,7 @@ def _unwritable(what: str) -> Callable[..., Any]:
     return method
 
 
-class RecordedImages(Images):
+class RecordedImages(InPlaceImages):
     """The part of the recorder for batches of images; threads share the work of each instruction."""
 
     fresh: Callable[[Sizes], Recorded]
@@ -43,20 +42,9 @@ class RecordedImages(Images):
     sum_of_shifts = products_of_shifts = pack_taps = _unwritable("loops over shifted images")
     from_windows = to_windows = _unwritable("loops over windows")
 
-    def whole(
-        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
-    ) -> Any:
-        """See Images."""
-        return compute(self, *arrays)
-
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images as stay in a cache."""
         return slices(count, max(1, BLOCK_ELEMENTS // max(1, size)))
-
-    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
-        """As NumPy's engine."""
-        at_once = -(-count // -(-count * size // BAND))
-        return slices(count, -(-at_once // multiple) * multiple)
 
     def room(self, shape: Sequence[int], like: Any) -> Recorded:
         """New memory."""
@@ -98,47 +86,15 @@ class RecordedImages(Images):
             self.multiply(*factors, add=add)
         return result
 
-    def pad(self, array: Recorded, before: Sequence[int], behind: Sequence[int]) -> Recorded:
-        """In new memory; a view where nothing is added."""
-        first = array.ndim - len(before)
-        sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
-        kept, places = kept_and_places(array.shape[first:], before, behind)
-        array = array[kept]
-        if max(*before, *behind) <= 0:
-            return array
-        whole = self._zeros((*array.shape[:first], *sizes))
-        self.copy(whole[places], array)
-        return whole
-
     def spread(self, array: Recorded, size: Sequence[int], lead: int) -> Recorded:
         """In new memory; a view where nothing is added."""
         outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
         whole = array
         if lead or inner != tuple(size):
-            whole = self._zeros((*outer, lead + prod(size)))
+            whole = self._zeros((*outer, lead + prod(size)), like=array)
             grid = whole[..., lead:].split_last(tuple(size))
-            self.copy(grid[(..., *(slice(0, small) for small in inner))], array)
+            self._write(grid, (..., *(slice(0, small) for small in inner)), array)
         return self.xp.reshape(whole, (*outer, lead + prod(size)))
-
-    def interleave(
-        self,
-        parts: Mapping[tuple[int, ...], Recorded],
-        steps: Sequence[int],
-        begin: Sequence[int],
-        size: Sequence[int],
-        target: Recorded | None = None,
-    ) -> Recorded:
-        """Each part straight into its places."""
-        some = next(iter(parts.values()))
-        if target is None:
-            target = self.fresh((*some.shape[: -len(size)], *size))
-        self.emit_arithmetic("zero", target, [])
-        for phase, part in parts.items():
-            places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
-            source = part[kept]
-            if source.size:
-                self.copy(target[places], source)
-        return target
 
     def add(self, a: Recorded, b: Recorded, target: Recorded | None = None) -> Recorded:
         """The sum; b has as many axes as a behind its first ones, or 1 in their places."""
@@ -154,7 +110,14 @@ class RecordedImages(Images):
         self.emit_arithmetic("add", place, [place, part])
         return total
 
-    def _zeros(self, shape: Sequence[int]) -> Recorded:
-        result = self.fresh(tuple(shape))
-        self.emit_arithmetic("zero", result, [])
+    def _zeros(self, shape: Sequence[int], like: Any) -> Recorded:
+        result = self.room(shape, like)
+        self._clear(result)
         return result
+
+    def _clear(self, target: Recorded) -> None:
+        self.emit_arithmetic("zero", target, [])
+
+    def _write(self, target: Recorded, places: Index, part: Recorded) -> None:
+        if part.size:
+            self.copy(target[places], part)

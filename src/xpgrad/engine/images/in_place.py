@@ -1,0 +1,76 @@
+"""The engine's part of convolutions where results are written piece by piece into their memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from xpgrad.engine.images.methods import Images
+from xpgrad.engine.images.padding import Index, kept_and_places, phase_places
+
+# Elements of the temporaries of a block of images, in each thread; and of those of a band of columns.
+BLOCK_ELEMENTS = 5 << 18
+BAND = 1 << 21
+
+
+class InPlaceImages(Images, ABC):
+    """Padding and interleaving for arrays that can be written to; subclasses know how that is done."""
+
+    @abstractmethod
+    def _zeros(self, shape: Sequence[int], like: Any) -> Any:
+        """A new array of zeros."""
+
+    @abstractmethod
+    def _clear(self, target: Any) -> None:
+        """Fill an array with zeros."""
+
+    @abstractmethod
+    def _write(self, target: Any, places: Index, part: Any) -> None:
+        """Write a part, which may be empty, into its places."""
+
+    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
+        """Bands that fit the second-level cache, of about equal size."""
+        at_once = -(-count // -(-count * size // BAND))
+        return slices(count, -(-at_once // multiple) * multiple)
+
+    def pad(self, array: Any, before: Sequence[int], behind: Sequence[int]) -> Any:
+        """In one pass; a view if nothing is added."""
+        first = array.ndim - len(before)
+        sizes = [size + b + e for size, b, e in zip(array.shape[first:], before, behind, strict=True)]
+        kept, places = kept_and_places(array.shape[first:], before, behind)
+        array = array[kept]
+        if max(*before, *behind) <= 0:
+            return array
+        whole = self._zeros((*array.shape[:first], *sizes), like=array)
+        self._write(whole, places, array)
+        return whole
+
+    def interleave(
+        self,
+        parts: Mapping[tuple[int, ...], Any],
+        steps: Sequence[int],
+        begin: Sequence[int],
+        size: Sequence[int],
+        target: Any = None,
+    ) -> Any:
+        """Each part is written directly to its places."""
+        some = next(iter(parts.values()))
+        if target is None:
+            target = self.room((*some.shape[: -len(size)], *size), like=some)
+        if len(parts) < prod(steps) or any(
+            s + b > large * step
+            for s, b, large, step in zip(size, begin, some.shape[-len(size) :], steps, strict=True)
+        ):
+            self._clear(target)
+        for phase, part in parts.items():
+            places, kept = phase_places(phase, part.shape[-len(size) :], steps, begin, size)
+            self._write(target, places, part[kept])
+        return target
+
+
+def slices(count: int, at_once: int) -> list[slice]:
+    """0 .. count, so many at a time."""
+    at_once = max(1, at_once)
+    return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]
