@@ -1,42 +1,276 @@
-"""PyTorch's private names stand in one module, which says what is missing."""
+"""PyTorch's private names stand in one module, and each has a plain way or a clear error."""
 
-import re
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+import xpgrad
 import xpgrad_torch
-from xpgrad_torch import _private
+from xpgrad_torch import _autograd, _private, functional
 
-PRIVATE = re.compile(
-    r"\btorch\.(\w+\.)*_[a-zA-Z]\w*"  # torch._C, torch.utils._pytree
-    r"|\bnn\.(\w+\.)*_[a-zA-Z]\w*"
-    r"|\bforward_ad\._"
-    r"|from torch[\w.]* import .*\b_[a-zA-Z]"
-    r"|\._(base|is_zerotensor)\b"
-)
+ADAPTERS = Path(xpgrad_torch.__file__).parents[1]
+GETTERS = {"getattr", "setattr", "hasattr", "delattr"}
+NAMED_TUPLES = {"_fields", "_make", "_replace", "_asdict"}
+OPACUS = {"_forward_counter", "_norm_sample", "_current_grad_sample"}  # Opacus', where its hooks are
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name != "_"
+
+
+def owned(trees: list[ast.Module]) -> set[str]:
+    """Return the private names that our own code defines."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            text = ast.unparse(node).removeprefix("self.")
+            names |= {text} if text.isidentifier() else set()
+    return {name for name in names if is_private(name)}
+
+
+def foreign_modules(tree: ast.Module) -> set[str]:
+    """Return the names by which a file knows PyTorch and its modules."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {a.asname or "torch" for a in node.names if a.name.split(".")[0] == "torch"}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            names |= {a.asname or a.name for a in node.names}
+    return names
+
+
+def private_names(tree: ast.Module, own: set[str]) -> Iterator[str]:
+    """Yield the private names that a file uses and that our own code does not define."""
+    modules = foreign_modules(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root = ast.unparse(node).split(".")[0]
+            if is_private(node.attr) and (root in modules or node.attr not in own):
+                yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            words = [*str(node.module).split("."), *(a.name for a in node.names)]
+            yield from (word for word in words if is_private(word))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in GETTERS:
+            word = ast.literal_eval(node.args[1]) if isinstance(node.args[1], ast.Constant) else ""
+            if is_private(word) and word not in own:
+                yield word
 
 
 def test_private_names_stand_in_one_module():
-    found = {}
-    for path in Path(xpgrad_torch.__file__).parent.glob("*.py"):
-        code = re.sub(r'""".*?"""', "", path.read_text(encoding="utf-8"), flags=re.S)
-        found[path.name] = [match.group() for match in PRIVATE.finditer(code)]
-    assert found.pop("_private.py")
+    paths = {str(path.relative_to(ADAPTERS)): path for path in ADAPTERS.glob("*/*.py")}
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in paths.items()}
+    core = [
+        ast.parse(path.read_text(encoding="utf-8")) for path in Path(xpgrad.__file__).parent.rglob("*.py")
+    ]
+    ours = [tree for name, tree in trees.items() if not name.endswith("_private.py")]
+    own = NAMED_TUPLES | owned([*ours, *core])
+    found = {name: set(private_names(tree, own)) for name, tree in trees.items()}
+    assert found.pop("xpgrad_torch/_private.py")
+    found["xpgrad_torch/_opacus.py"] = {
+        name for name in found["xpgrad_torch/_opacus.py"] if name.split(".")[-1] not in OPACUS
+    }
     assert {name: names for name, names in found.items() if names} == {}
 
 
-def test_what_is_missing_is_named_with_the_version():
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nx = torch._C.f()",
+        "from torch import nn\nx = nn.modules.conv._ConvNd",
+        "from torch.utils import _pytree",
+        "from torch._functorch import x",
+        "from torch.autograd import forward_ad as ad\nx = ad._current_level",
+        "def f(x):\n    return x._base",
+        "x = getattr(y, '_base')",
+    ],
+)
+def test_the_search_sees_private_names(text):
+    assert list(private_names(ast.parse(text), {"_own"}))
+    assert not list(private_names(ast.parse(text.replace("_", "")), {"_own"}))
+
+
+# ------------------------------------------------------------------------------ with names taken away
+
+REMOVED = {
+    "LIBRARY": (torch._C, "__file__"),
+    "is_forward_mode": (torch.autograd.forward_ad, "_current_level"),
+    "count_dispatch_modes": (torch._C, "_len_torch_dispatch_stack"),
+    "are_transforms_active": (torch._C, "_are_functorch_transforms_active"),
+    "is_wrapped": (torch._C._functorch, "is_functorch_wrapped_tensor"),
+    "is_of_older_vmap": (torch._C._functorch, "is_legacy_batchedtensor"),
+    "older_vmap_level": (torch._C, "_vmapmode_increment_nesting"),
+    "remove_older_batch": (torch, "_remove_batch_dim"),
+    "add_older_batch": (torch, "_add_batch_dim"),
+    "ConvNd": (nn.modules.conv, "_ConvNd"),
+    "ConvTransposeNd": (nn.modules.conv, "_ConvTransposeNd"),
+    "tree_map": (torch.utils._pytree, "tree_map"),
+    "tree_leaves": (torch.utils._pytree, "tree_leaves"),
+    "set_grad_sample": (
+        importlib.import_module("torch.nn.utils._expanded_weights.expanded_weights_utils"),
+        "set_grad_sample_if_exists",
+    ),
+}
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Return a function that gives what the module has under a name where PyTorch's own is gone."""
+
+    def get(name: str):
+        with monkeypatch.context() as context:
+            context.delattr(*REMOVED[name])
+            spec = importlib.util.spec_from_file_location("private_anew", _private.__file__)
+            anew = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(anew)
+            return getattr(anew, name)
+
+    return get
+
+
+def lstm_gradients() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    layer = xpgrad_torch.LSTM(2, 3).double()
+    X = torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True)
+
+    def loss(X):
+        return functional.relu(layer(X)[0]).square().sum()
+
+    return [*torch.autograd.grad(loss(X), [X, *layer.parameters()]), torch.func.grad(loss)(X)]
+
+
+@pytest.mark.parametrize("name", ["count_dispatch_modes", "are_transforms_active", "is_of_older_vmap"])
+def test_kernels_run_the_plain_way(plain, monkeypatch, name):
+    expected, way = lstm_gradients(), plain(name)
+    assert way is not getattr(_private, name)
+    monkeypatch.setattr(_autograd, name, way)
+    for ours, theirs in zip(lstm_gradients(), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["count_dispatch_modes", "are_transforms_active", "is_forward_mode"])
+def test_forward_mode_is_noticed_the_plain_way(plain, monkeypatch, name):
+    X, tangent = torch.randn(2, 3, 4, dtype=torch.float64)
+    expected = torch.func.jvp(torch.nn.functional.softplus, (X,), (tangent,))
+    monkeypatch.setattr(_autograd, name, plain(name))
+    actual = torch.func.jvp(functional.softplus, (X,), (tangent,))
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(functional.softplus(X), expected[0])
+
+
+def test_dispatch_modes_see_a_kernel_the_plain_way(plain, monkeypatch):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    monkeypatch.setattr(_autograd, "count_dispatch_modes", plain("count_dispatch_modes"))
+    X = torch.randn(2, 3)
+    with FlopCounterMode(display=False):
+        torch.testing.assert_close(functional.relu(X), X.relu())
+
+
+def test_tensors_of_transformations_are_known_the_plain_way(plain):
+    is_wrapped, seen = plain("is_wrapped"), []
+
+    def look(x):
+        seen.append((is_wrapped(x), _private.is_wrapped(x)))
+        return x.sum()
+
+    X = torch.ones(2, 3)
+    torch.func.vmap(look)(X), torch.func.grad(look)(X), torch.func.jvp(look, (X,), (X,))
+    look(X), look(X[:0]), look(nn.Parameter(X))
+    assert seen == [(True, True)] * 3 + [(False, False)] * 3
+
+
+def test_classes_trees_and_children_have_a_plain_way(plain):
+    assert plain("ConvNd") is _private.ConvNd is nn.Conv2d.__mro__[1]
+    assert plain("ConvTransposeNd") is _private.ConvTransposeNd
+    tree = (1, {"a": [2, 3]})
+    assert plain("tree_map")(str, tree) == _private.tree_map(str, tree) == ("1", {"a": ["2", "3"]})
+    assert plain("tree_leaves")(tree) == _private.tree_leaves(tree) == [1, 2, 3]
+    model = nn.Sequential(nn.ReLU(), nn.Tanh())
+    assert _private.children_of(model) == model._modules
+    monkey = type("Model", (), {"named_children": model.named_children})()
+    assert _private.children_of(monkey) == model._modules
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", (1, 2)])
+def test_convolutions_pad_the_plain_way(padding):
+    layer = nn.Conv2d(1, 1, (2, 4), padding=padding, dilation=(3, 1))
+    ends = _private.padding_ends(layer)
+    assert ends is layer._reversed_padding_repeated_twice
+    del layer._reversed_padding_repeated_twice
+    assert list(_private.padding_ends(layer)) == list(ends)
+
+
+def test_the_output_padding_of_a_size_needs_pytorch(monkeypatch):
+    layer, X = nn.ConvTranspose2d(1, 1, 3, stride=3, output_padding=1), torch.ones(1, 1, 2, 2)
+    assert _private.output_padding_of(layer, X, (7, 8)) == [1, 2]
+    monkeypatch.delattr(_private.ConvTransposeNd, "_output_padding")
+    assert _private.output_padding_of(layer, X, None) == (1, 1)
+    with pytest.raises(RuntimeError, match=r"has no torch.nn.ConvTranspose1d._output_padding, expected"):
+        _private.output_padding_of(layer, X, (7, 8))
+
+
+def test_a_parameter_is_found_the_plain_way():
+    layer = nn.Linear(2, 3)
+    assert _private.parameter_of(layer, "weight") is layer.weight
+    plain = type("Layer", (), {"weight": layer.weight})()
+    assert _private.parameter_of(plain, "weight") is layer.weight
+
+
+def test_a_view_is_its_own_base_the_plain_way():
+    X = torch.ones(3)
+    assert _private.base_of(X[1:]) is X
+    assert _private.base_of(X) is X
+    nothing = object()
+    assert _private.base_of(nothing) is nothing
+
+
+def test_without_its_file_pytorch_has_no_blas_of_its_own(plain):
+    from xpgrad.engine.process.blas import find_blas
+    from xpgrad.engine.process.team import find_openmp
+
+    library = plain("LIBRARY")
+    assert find_blas(library) is None
+    assert find_openmp(library, torch.get_num_threads) is None
+
+
+def test_a_function_applies_itself_the_plain_way(monkeypatch):
+    class Alone:
+        apply = "its own"
+
+    with monkeypatch.context() as context:
+        context.setattr(torch.autograd, "Function", Alone)
+        assert _private.applied_alone(Alone) == "its own"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "missing"),
+    [
+        ("older_vmap_level", (), "_C._vmapmode_increment_nesting"),
+        ("remove_older_batch", (torch.ones(2), 1), "_remove_batch_dim"),
+        ("add_older_batch", (torch.ones(2), 0, 1), "_add_batch_dim"),
+        (
+            "set_grad_sample",
+            (torch.ones(2), None),
+            "nn.utils._expanded_weights.expanded_weights_utils.set_grad_sample_if_exists",
+        ),
+    ],
+)
+def test_what_has_no_plain_way_is_an_error_when_it_is_used(plain, name, arguments, missing):
+    with pytest.raises(RuntimeError) as caught:
+        plain(name)(*arguments)
+    assert f"PyTorch {torch.__version__} has no torch.{missing}, expected" in str(caught.value)
+
+
+def test_a_module_that_is_gone_is_one_name_less():
     assert _private._found("_C.no_such_name.at_all") is None
-    with pytest.raises(ImportError, match=rf"PyTorch {re.escape(torch.__version__)} has no torch\._C\.gone"):
-        _private._needed("_C.gone")
     assert _private._imported("nn.no_such_module", "name") is None
-
-
-def test_every_plain_way_is_a_way():
-    """Of what may be missing, this version has all, so that the tests are of that."""
-    assert _private.ExpandedWeight.__module__.startswith("torch.")
-    assert _private.set_grad_sample is not None
-    assert _private.is_functional is torch._is_functional_tensor
-    assert _private.is_of_older_vmap is torch._C._functorch.is_legacy_batchedtensor

@@ -20,7 +20,6 @@ from xpgrad_torch._private import (
     count_dispatch_modes,
     is_forward_mode,
     is_of_older_vmap,
-    no_setup_context,
     older_vmap_level,
     remove_older_batch,
 )
@@ -117,7 +116,8 @@ class _EagerKernel(_XpgradKernel):
         _XpgradKernel.setup_context(ctx, args, outputs)
         return outputs
 
-    setup_context = staticmethod(no_setup_context)
+    # PyTorch knows by this very function that the forward takes the context.
+    setup_context = staticmethod(torch.autograd.Function.setup_context)
 
 
 class _Call:

@@ -1,17 +1,18 @@
-"""What PyTorch does not promise: its private names, all of them, one function or name here for each.
+"""PyTorch's private names: all that the adapter uses, in this one module.
 
-They are looked up when the adapter is imported. Where this version of PyTorch lacks one, there is a plain way
-without it, or an ImportError that names it and the version.
+PyTorch may drop or rename a private name in any version. So each one is looked up here, when the adapter is
+imported, and has a function or constant with a name of ours. Where PyTorch lacks it, a plain way with public
+names takes its place; where there is no plain way, the call that needs it raises a RuntimeError that says the
+missing name and PyTorch's version.
 """
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.utils import _pytree
 
 
 def _found(path: str) -> Any:
@@ -19,16 +20,6 @@ def _found(path: str) -> Any:
     found: Any = torch
     for name in path.split("."):
         found = getattr(found, name, None)
-    return found
-
-
-def _needed(path: str) -> Any:
-    found = _found(path)
-    if found is None:
-        raise ImportError(
-            f"xpgrad_torch: PyTorch {torch.__version__} has no torch.{path}, expected a version that has it: "
-            "2.13 does"
-        )
     return found
 
 
@@ -40,70 +31,117 @@ def _imported(module: str, name: str) -> Any:
         return None
 
 
-# --- the file of PyTorch's own library, in which its BLAS and its threads are found
-LIBRARY: str = _needed("_C.__file__")
+def _missing(path: str) -> Callable[..., NoReturn]:
+    """Return what stands in for a function that has no plain way: a call of it is an error."""
+
+    def call(*args: Any, **options: Any) -> NoReturn:
+        raise RuntimeError(
+            f"xpgrad_torch: PyTorch {torch.__version__} has no torch.{path}, expected a version that has it: "
+            "2.13 does"
+        )
+
+    return call
+
+
+def _needed(path: str) -> Any:
+    """Return what a path below `torch` names, or what raises an error when it is called."""
+    return _found(path) or _missing(path)
+
+
+# --- the file of PyTorch's own library, in which its BLAS and its threads are found. The plain way is a file
+# that has neither: the engine then uses NumPy's BLAS and threads of its own.
+LIBRARY: str = _found("_C.__file__") or torch.__file__
 
 # --- who watches operators
-count_dispatch_modes: Callable[[], int] = _needed("_C._len_torch_dispatch_stack")
-are_transforms_active: Callable[[], bool] = _needed("_C._are_functorch_transforms_active")
-_needed("autograd.forward_ad._current_level")
+
+
+def _is_dual_level_open() -> bool:
+    try:
+        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+    except RuntimeError:
+        return False
+    return True
 
 
 def is_forward_mode() -> bool:
-    """Tell whether a level of forward mode is open."""
-    return forward_ad._current_level >= 0
+    """Tell whether a level of forward mode is open. The plain way is to try to make a dual number."""
+    level = getattr(forward_ad, "_current_level", None)
+    return _is_dual_level_open() if level is None else level >= 0
 
+
+# Whether a transformation of `torch.func` is at work. The plain way takes it that one is: then functions are
+# called whose gradients have rules for all transformations.
+are_transforms_active: Callable[[], bool] = _found("_C._are_functorch_transforms_active") or (lambda: True)
+
+
+def _any_mode() -> int:
+    return int(not are_transforms_active() and not is_forward_mode())
+
+
+# The number of dispatch modes. The plain way takes it that there is one: then a registered operator is
+# called, which every mode can see. Transformations need functions with other rules than an operator's.
+count_dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack") or _any_mode
 
 # --- kinds of tensors
-is_wrapped: Callable[[Tensor], bool] = _needed("_C._functorch.is_functorch_wrapped_tensor")
-is_functional: Callable[[Tensor], bool] = _found("_is_functional_tensor") or (lambda x: False)
 
 
-def is_zero(x: Tensor) -> bool:
-    """Tell whether a tensor is one of zeros that has no memory."""
-    return hasattr(x, "_is_zerotensor") and x._is_zerotensor()
+def _lacks_storage(x: Tensor) -> bool:
+    try:
+        x.data_ptr()
+    except RuntimeError:
+        return True
+    return False
+
+
+# Whether a tensor is one of a transformation of `torch.func`. The plain way knows that these have no storage.
+is_wrapped: Callable[[Tensor], bool] = _found("_C._functorch.is_functorch_wrapped_tensor") or _lacks_storage
 
 
 def base_of(x: Tensor) -> Tensor:
-    """Return the tensor that x is a view of, or x."""
-    return x if x._base is None else x._base
+    """Return the tensor that x is a view of, or x. The plain way takes it for x itself."""
+    base = getattr(x, "_base", None)
+    return x if base is None else base
 
 
 # --- the older vmap, of is_grads_batched=True; no tensor is one of its own where it is gone
 is_of_older_vmap: Callable[[Any], bool] = _found("_C._functorch.is_legacy_batchedtensor") or (lambda x: False)
+_enter_older_vmap: Callable[[], int] = _needed("_C._vmapmode_increment_nesting")
+_leave_older_vmap: Callable[[], int] = _needed("_C._vmapmode_decrement_nesting")
+_remove_batch_dim: Callable[..., Tensor] = _needed("_remove_batch_dim")
+_add_batch_dim: Callable[..., Tensor] = _needed("_add_batch_dim")
 
 
 def older_vmap_level() -> int:
     """Return the level of the innermost older vmap."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
+    level = _enter_older_vmap() - 1
+    _leave_older_vmap()
     return level
 
 
 def remove_older_batch(x: Tensor, level: int) -> Tensor:
     """Return a tensor of an older vmap with what it maps over as axis 0."""
-    return torch._remove_batch_dim(x, level, 0, 0)
+    return _remove_batch_dim(x, level, 0, 0)
 
 
 def add_older_batch(x: Tensor, axis: int, level: int) -> Tensor:
     """Return a tensor whose axis an older vmap maps over."""
-    return torch._add_batch_dim(x, axis, level)
+    return _add_batch_dim(x, axis, level)
 
 
-# --- classes to build on
-ConvNd: Any = _needed("nn.modules.conv._ConvNd")
-ConvTransposeNd: Any = _needed("nn.modules.conv._ConvTransposeNd")
-# What a function has whose forward takes the context: PyTorch compares by identity.
-no_setup_context: Any = _needed("autograd.function._SingleLevelFunction.setup_context")
+# --- classes to build on: what PyTorch's convolutions build on
+ConvNd: Any = _found("nn.modules.conv._ConvNd") or nn.Conv1d.__base__
+ConvTransposeNd: Any = _found("nn.modules.conv._ConvTransposeNd") or nn.ConvTranspose1d.__base__
 
 
 def applied_alone(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """Return an autograd function's `apply` for where no transformation of `torch.func` is at work.
 
     PyTorch's own looks through all arguments for tensors that a transformation has left behind, which takes
-    as long as a small kernel; it is called where there is one.
+    as long as a small kernel. It is called where there is one. The plain way is to call it always.
     """
-    plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    plain = getattr(super(torch.autograd.Function, function), "apply", None)
+    if plain is None:
+        return function.apply
 
     def apply(*args: Any) -> Any:
         for x in args:
@@ -114,11 +152,78 @@ def applied_alone(function: type[torch.autograd.Function]) -> Callable[..., Any]
     return apply
 
 
-# --- trees of arguments
-tree_map: Callable[..., Any] = _pytree.tree_map
-tree_leaves: Callable[..., list[Any]] = _pytree.tree_leaves
+# --- the tables of a module that hold what is its own, by their names in its `__dict__`
+STATE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Return a module's own children by name, each as often as it has names, and None where one is left out.
+
+    The plain way leaves out what is None, and all but the first name of a child.
+    """
+    found = getattr(module, "_modules", None)
+    return dict(module.named_children() if found is None else found)
+
+
+def parameter_of(module: nn.Module, name: str) -> Tensor:
+    """Return a parameter, or what has taken its place; the plain way, a module's own, is a longer one."""
+    found = getattr(module, "_parameters", {}).get(name)
+    return getattr(module, name) if found is None else found
+
+
+# --- what convolution modules compute from their options
+
+
+def padding_ends(module: Any) -> Sequence[int]:
+    """Return how much a module pads both ends of each dimension, the last dimension first.
+
+    The plain way computes it from the options, as they are now.
+    """
+    ends = getattr(module, "_reversed_padding_repeated_twice", None)
+    if ends is not None:
+        return ends
+    pairs: list[tuple[int, int]] = []
+    for k, (width, dilation) in enumerate(zip(module.kernel_size, module.dilation, strict=True)):
+        if isinstance(module.padding, str):
+            total = dilation * (width - 1) if module.padding == "same" else 0
+            pairs.append((total // 2, total - total // 2))
+        else:
+            pairs.append((module.padding[k],) * 2)
+    return [end for pair in reversed(pairs) for end in pair]
+
+
+def output_padding_of(module: Any, X: Tensor, output_size: Sequence[int] | None) -> Sequence[int]:
+    """Return the output padding that leads to a size; the plain way knows only the module's own."""
+    if output_size is None:
+        return module.output_padding
+    compute = getattr(module, "_output_padding", None) or _missing("nn.ConvTranspose1d._output_padding")
+    spread = (list(x) for x in (output_size, module.stride, module.padding, module.kernel_size))
+    return compute(X, *spread, len(module.kernel_size), list(module.dilation))
+
+
+# --- trees of arguments: the plain way knows tuples, lists and dicts
+
+
+def _map_nested(function: Callable[[Any], Any], tree: Any) -> Any:
+    if type(tree) in (tuple, list):
+        return type(tree)(_map_nested(function, x) for x in tree)
+    if type(tree) is dict:
+        return {name: _map_nested(function, x) for name, x in tree.items()}
+    return function(tree)
+
+
+def _nested_leaves(tree: Any) -> list[Any]:
+    leaves: list[Any] = []
+    _map_nested(leaves.append, tree)
+    return leaves
+
+
+tree_map: Callable[..., Any] = _imported("utils._pytree", "tree_map") or _map_nested
+tree_leaves: Callable[..., list[Any]] = _imported("utils._pytree", "tree_leaves") or _nested_leaves
 
 # --- per-sample gradients; where they are gone no weight is an expanded one
 _EXPANDED = "nn.utils._expanded_weights.expanded_weights"
 ExpandedWeight: Any = _imported(f"{_EXPANDED}_impl", "ExpandedWeight") or type("ExpandedWeight", (), {})
-set_grad_sample: Callable[..., None] = _imported(f"{_EXPANDED}_utils", "set_grad_sample_if_exists")
+set_grad_sample: Callable[..., None] = _imported(
+    f"{_EXPANDED}_utils", "set_grad_sample_if_exists"
+) or _missing(f"{_EXPANDED}_utils.set_grad_sample_if_exists")

@@ -16,6 +16,7 @@ from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting
+from xpgrad_torch._private import parameter_of
 from xpgrad_torch._stacked import Stacked, joined_by_name
 
 States = tuple[Tensor, ...]
@@ -82,11 +83,6 @@ class Recurrent(Sampled, nn.Module):
     def _gradient_attributes(self) -> dict[str, Any]:
         """Return the attributes that the gradient has and the kernel has not."""
         return {}
-
-    def _parameter(self, name: str) -> Tensor:
-        """Return a parameter, or what has taken its place; a module's own way to it is a longer one."""
-        found = self._parameters.get(name)
-        return getattr(self, name) if found is None else found
 
     def _run_kernel(self, **operands: Any) -> States:
         attributes = self._attributes() | self._gradient_attributes()
@@ -377,7 +373,7 @@ class Layers(Recurrent, nn.RNNBase):
         suffixes = self._suffixes(layer)
         parts = [part for parts in self._operand_parts().values() for part in parts]
         names = [f"{part}_{suffix}" for part in parts for suffix in suffixes]
-        return {name: self._parameter(name) for name in names}
+        return {name: parameter_of(self, name) for name in names}
 
     def _onnx_weights(self, layer: int, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the parameters of a layer by ONNX's names, and stacked as there; the gates are PyTorch's."""
@@ -424,7 +420,7 @@ class Cell(Recurrent, nn.RNNCellBase):
                 f"{self._NAME}: input has {input.dim()} dimensions, expected 1 (one sequence) or 2 "
                 "(a batch of them)"
             )
-        self._check_input(input, self._parameter("weight_ih"))
+        self._check_input(input, parameter_of(self, "weight_ih"))
         shape = (*input.shape[:-1], self.hidden_size)
         states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         if states is None:
@@ -459,7 +455,7 @@ class Cell(Recurrent, nn.RNNCellBase):
     def _parameters_by_name(self) -> dict[str, Tensor]:
         """Return the parameters by their names."""
         names = _BIASED if self.bias else _BIASED[:2]
-        return {name: self._parameter(name) for name in names}
+        return {name: parameter_of(self, name) for name in names}
 
     def _kernel_parameters(self) -> list[nn.Parameter]:
         return list(self._parameters_by_name().values())  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from xpgrad_torch._autograd import Kernel, apply, autocasts
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
-from xpgrad_torch._private import ConvNd, ConvTransposeNd
+from xpgrad_torch._private import ConvNd, ConvTransposeNd, output_padding_of, padding_ends
 
 __all__ = [
     "Conv1d",
@@ -568,12 +568,15 @@ class _Convolution(Sampled, ConvNd):
     def _kernel_parameters(self) -> list[nn.Parameter]:
         return [p for p in (self.weight, self.bias) if p is not None]
 
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Return the convolution of the input, (N, C, ...) or without N."""
+        return self._conv_forward(input, self.weight, self.bias)
+
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
-        # `forward` of PyTorch's module calls this, with its parameters.
+        # Subclasses of PyTorch's modules call this with weights of their own.
         padding: Any = self.padding
         if self.padding_mode != "zeros":
-            ends = self._reversed_padding_repeated_twice
-            input, padding = nn.functional.pad(input, ends, mode=self.padding_mode), 0  # noqa: A001
+            input, padding = nn.functional.pad(input, padding_ends(self), mode=self.padding_mode), 0  # noqa: A001
         return type(self)._FUNCTION(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
@@ -606,22 +609,13 @@ class _TransposedConvolution(Sampled, ConvTransposeNd):
         """
         if output_size is not None:
             _sizes(type(self).__name__, "output_size", output_size)
-        output_padding = self._output_padding(
-            input,
-            None if output_size is None else list(output_size),
-            list(self.stride),
-            list(self.padding),
-            list(self.kernel_size),
-            len(self.kernel_size),
-            list(self.dilation),
-        )
         return type(self)._FUNCTION(
             input,
             self.weight,
             self.bias,
             self.stride,
             self.padding,
-            output_padding,
+            output_padding_of(self, input, output_size),
             self.groups,
             self.dilation,
         )

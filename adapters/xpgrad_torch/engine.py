@@ -16,7 +16,7 @@ from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.process.blas import Blas, find_blas
 from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Form, Program
-from xpgrad_torch._private import LIBRARY, is_functional, is_wrapped, is_zero
+from xpgrad_torch._private import LIBRARY, is_wrapped
 
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
@@ -221,7 +221,8 @@ def _check_memory(tensor: Any) -> None:
     """Raise RuntimeError for a tensor whose storage was given back: PyTorch's operators would read there."""
     if not _on_cpu(tensor) or not _lacks_memory(tensor):
         return
-    if not is_zero(tensor) and not is_functional(tensor):
+    # the storage of a zero tensor or of a functional one says how large it would be
+    if not tensor.untyped_storage().size():
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} has a storage of {tensor.untyped_storage().size()} "
             f"bytes, expected {tensor.numel() * tensor.element_size()}"

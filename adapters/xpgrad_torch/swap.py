@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from xpgrad_torch import activations as _activations
 from xpgrad_torch import convolution, losses, modules
 from xpgrad_torch._gains import GAINS
-from xpgrad_torch._private import tree_leaves, tree_map
+from xpgrad_torch._private import STATE_TABLES, children_of, tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
@@ -77,7 +77,7 @@ def _same_state(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
     # The same parameters, in tables of the new module's own, so that assigning one to the new module
     # leaves the old one alone; hooks stay in theirs, where their handles look for them.
     for name, value in module.__dict__.items():
-        if name in ("_parameters", "_buffers", "_modules") or isinstance(value, list):
+        if name in STATE_TABLES or isinstance(value, list):
             new.__dict__[name] = value.copy()
     return new
 
@@ -95,9 +95,9 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
     if wanted(model) is not None:
         return replacement(model)
     for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if child is not None:
-                parent._modules[name] = replacement(child)
+        for name, child in children_of(parent).items():
+            if child is not None and replacement(child) is not child:
+                setattr(parent, name, replacement(child))
     return model
 
 
