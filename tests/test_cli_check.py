@@ -13,8 +13,8 @@ import pytest
 
 import xpgrad
 from xpgrad.__main__ import main
+from xpgrad._cases.activations import ACTIVATIONS
 from xpgrad.cli import check
-from xpgrad.cli.check_activations import ACTIVATIONS
 
 # Without compiling: compiled formulas are held against the references by the kernels' own tests.
 pytestmark = pytest.mark.usefixtures("interpreted")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad import _vectors
 from xpgrad.__main__ import main
+from xpgrad._cases import vectors as _vectors
 from xpgrad.testing import relative_error, vectors
 
 # Without compiling: what is tested is what is written, not the kernels.

@@ -20,7 +20,7 @@ from xpgrad.engine import Formula, RowFormula
 from xpgrad.engine.programs.foreign import ForeignEngine
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi
-from xpgrad_jax.engine import ScanEngine, inlined
+from xpgrad_jax._scan import ScanEngine, inlined
 
 foreign_engine = ForeignEngine()
 """Writes down programs for XLA."""

@@ -289,7 +289,7 @@ class Cell:
             At the first result that is not right. With pullbacks of one's own that is where they are wrong;
             a kink of the formula nearby shows as one, too: try another seed.
         """
-        from xpgrad.testing import check_cell
+        from xpgrad._testing import check_cell
 
         check_cell(self, seed=seed)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from .check_cases import Array, Case, Kernel
+from .._cases.case import Array, Case, Kernel
 
 __all__ = ["numbers", "run"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .check_cases import Case
+from .._cases.case import Case
 
 __all__ = ["results"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import xpgrad
 
-from ..testing import to_numpy
+from .._testing import to_numpy
 from .console import message, progress
 
 __all__ = ["RandomCall", "draw_call", "failure", "run_random"]

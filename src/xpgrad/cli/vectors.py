@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._vectors import Vector, make, operators
+from .._cases.vectors import Vector, operators, vectors
 from .console import message, progress, table
 
 __all__ = ["add_arguments", "run"]
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         write = FORMATS[args.format]()
-        found = make(args.operator, args.cases, args.seed, args.option)
+        found = vectors(args.operator, args.cases, args.seed, option=args.option)
     except ImportError:
         message(f"--format {args.format} needs the package onnx: pip install 'xpgrad[onnx]'")
         return 1

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..check_cases import Kernel
+from ..._cases.case import Kernel
 from ..console import message, table
 from .matrix import OURS, PEERS, Entry, Measured, measure
 from .page import page, without_reproducer

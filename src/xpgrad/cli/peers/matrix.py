@@ -18,8 +18,8 @@ import numpy as np
 
 import xpgrad
 
-from ...testing import relative_error
-from ..check_cases import Arrays, Case, Kernel
+from ..._cases.case import Arrays, Case, Kernel
+from ..._testing import relative_error
 from ..console import progress
 from . import references
 

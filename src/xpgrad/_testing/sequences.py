@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from xpgrad.testing._activations import Activation, slope_from_output
-from xpgrad.testing._comparing import to_numpy
+from xpgrad._testing.activations import Activation, slope_from_output
+from xpgrad._testing.comparing import to_numpy
 
 Array = Any
 

@@ -10,8 +10,8 @@ import numpy as np
 
 import xpgrad
 
-from ..testing import layer_norm_gru_reference, layer_norm_lstm_reference, to_numpy
-from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+from .._testing import layer_norm_gru_reference, layer_norm_lstm_reference, to_numpy
+from .case import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
 
 __all__ = ["LAYER_NORM"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from xpgrad._testing.activations import Activation, activate, read_activations
+from xpgrad._testing.sequences import Track, bounded, gate_slope, walk, walk_back
 from xpgrad.gru import GRUForward, GRUGrads
-from xpgrad.testing._activations import Activation, activate, read_activations
-from xpgrad.testing._sequences import Track, bounded, gate_slope, walk, walk_back
 
 Array = Any
 

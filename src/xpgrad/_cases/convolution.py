@@ -11,8 +11,8 @@ import numpy as np
 import xpgrad
 
 from .._conv.choice import METHODS
-from ..testing import conv_grad_reference, conv_reference, to_numpy
-from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+from .._testing import conv_grad_reference, conv_reference, to_numpy
+from .case import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
 
 __all__ = ["CONVOLUTIONS"]
 

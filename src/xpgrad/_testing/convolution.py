@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad._testing.comparing import to_numpy
+from xpgrad._testing.sequences import of_samples
 from xpgrad.conv import ConvGrads
-from xpgrad.testing._comparing import to_numpy
-from xpgrad.testing._sequences import of_samples
 
 Array = Any
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from xpgrad.testing._comparing import assert_close
-from xpgrad.testing._differences import check_vjp
-from xpgrad.testing._sequences import lengths_of, time_order
+from xpgrad._testing.comparing import assert_close
+from xpgrad._testing.differences import check_vjp
+from xpgrad._testing.sequences import lengths_of, time_order
 
 if TYPE_CHECKING:
     from xpgrad.cells import Cell

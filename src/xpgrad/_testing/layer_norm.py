@@ -7,9 +7,9 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from xpgrad.testing._activations import activate, read_activations
-from xpgrad.testing._lstm import LSTM_ACTIVATIONS
-from xpgrad.testing._sequences import walk
+from xpgrad._testing.activations import activate, read_activations
+from xpgrad._testing.lstm import LSTM_ACTIVATIONS
+from xpgrad._testing.sequences import walk
 
 Array = Any
 

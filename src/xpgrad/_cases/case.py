@@ -9,7 +9,7 @@ import numpy as np
 
 import xpgrad
 
-from ..testing import numerical_jacobian
+from .._testing import numerical_jacobian
 
 __all__ = ["Array", "Arrays", "Case", "Kernel", "Oracle", "draw", "from_differences", "sum_or_stack"]
 

@@ -11,9 +11,12 @@ import numpy as np
 
 import xpgrad
 from xpgrad._vjp import _RULES
-from xpgrad.cli.check import KERNELS
-from xpgrad.cli.check_cases import Case, Kernel, from_differences
-from xpgrad.testing import relative_error
+
+from .._testing import relative_error
+from .case import Case, Kernel, from_differences
+from .kernels import KERNELS
+
+__all__ = ["Vector", "operators", "vectors"]
 
 _ALLOWED = 1e-6  # central differences are good for about nine digits
 _GRADIENTS = {"initial_h": "dH0", "initial_c": "dC0"}  # gradients that are not named d and their argument
@@ -55,8 +58,47 @@ def operators() -> list[str]:
     return [kernel.name for kernel in KERNELS]
 
 
-def make(operator: str, cases: int | None, seed: int, option: str | None) -> Iterator[Vector]:
-    """The result of `xpgrad.testing.vectors`; bad arguments raise at once, not with the first case."""
+def vectors(
+    operator: str, cases: int | None = None, seed: int = 0, *, option: str | None = None
+) -> Iterator[Vector]:
+    """Inputs, saved arrays, cotangents and gradients of an operator, to test another kernel with.
+
+    Each case is computed in float64, and its gradients are held against central differences while it is
+    made. Inputs and cotangents are multiples of 1/64 below 8, of so few digits that every floating-point type
+    down to bfloat16 holds them exactly.
+
+    Parameters
+    ----------
+    operator : str
+        A forward of this package that has a gradient, such as ``"lstm"``.
+    cases : int, optional
+        How many; they go through the operator's options in turn. By default one of each option.
+    seed : int
+        Of the numbers; the same seed gives the same cases.
+    option : str, optional
+        The only option to take, such as ``"lengths, bidirectional"``; all by default. They are those that
+        ``python -m xpgrad check`` prints.
+
+    Yields
+    ------
+    Vector
+        A case. Its arrays are NumPy arrays by their argument's name.
+
+    Raises
+    ------
+    ValueError
+        For an unknown operator or option, or a number below its range.
+    ArithmeticError
+        If a gradient does not agree with the differences: then this package is wrong on this machine.
+
+    Examples
+    --------
+    >>> from xpgrad.testing import vectors
+    >>> [case] = vectors("lstm", option="peepholes, full")
+    >>> case.attributes, case.gradients["dP"].shape, case.error < 1e-6
+    ({}, (1, 12), True)
+    """
+    # Bad arguments raise at once, not with the first case.
     kernel = next((kernel for kernel in KERNELS if kernel.name == operator), None)
     if kernel is None:
         raise ValueError(f"vectors: operator is {operator!r}, expected one of {', '.join(operators())}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from xpgrad.testing._comparing import assert_same_kind, differences_of, dtype_name, to_numpy, worst_index
+from xpgrad._testing.comparing import assert_same_kind, differences_of, dtype_name, to_numpy, worst_index
 
 Array = Any
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import xpgrad
 
-from ..testing import to_numpy
-from .check_cases import Array, Arrays, Case, Kernel, Oracle, draw, from_differences
+from .._testing import to_numpy
+from .case import Array, Arrays, Case, Kernel, Oracle, draw, from_differences
 
 __all__ = ["ACTIVATIONS"]
 

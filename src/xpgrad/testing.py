@@ -13,16 +13,27 @@ transcription of a definition that was found, so that it can be believed by read
 - `assert_close` and `relative_error` compare arrays of any namespace.
 """
 
-from xpgrad.testing._cases import vectors
-from xpgrad.testing._cells import cell_reference, check_cell
-from xpgrad.testing._comparing import assert_close, relative_error, to_numpy
-from xpgrad.testing._comparing import dtype_name as dtype_name
-from xpgrad.testing._convolution import conv_grad_reference, conv_reference
-from xpgrad.testing._differences import check_vjp, numerical_jacobian
-from xpgrad.testing._gru import gru_grad_reference, gru_reference
-from xpgrad.testing._layer_norm import layer_norm_gru_reference, layer_norm_lstm_reference
-from xpgrad.testing._lstm import lstm_grad_reference, lstm_reference
-from xpgrad.testing._rnn import rnn_grad_reference, rnn_reference
+from xpgrad._cases.vectors import vectors
+from xpgrad._testing import (
+    assert_close,
+    cell_reference,
+    check_cell,
+    check_vjp,
+    conv_grad_reference,
+    conv_reference,
+    gru_grad_reference,
+    gru_reference,
+    layer_norm_gru_reference,
+    layer_norm_lstm_reference,
+    lstm_grad_reference,
+    lstm_reference,
+    numerical_jacobian,
+    relative_error,
+    rnn_grad_reference,
+    rnn_reference,
+    to_numpy,
+)
+from xpgrad._testing import dtype_name as dtype_name
 
 __all__ = [
     "assert_close",

@@ -1,0 +1,279 @@
+"""The standard's engine for JAX: its time loop is one ``lax.scan``, whose graph does not grow with T."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from xpgrad.engine import Elementwise, Operand, Product, Span, StandardEngine
+
+inlined: ContextVar[Callable[[], StandardEngine] | None] = ContextVar("xpgrad_jax_inlined", default=None)
+"""What makes the engine of the standard while a kernel is lowered for XLA, where it is another one."""
+_COLUMN = {name: number for number, name in enumerate(Span._fields)}
+
+
+class ScanEngine(StandardEngine):
+    """Pure array API like the standard engine, but steps with as many rows each run as one ``lax.scan``.
+
+    Steps with different numbers of rows run one by one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(jnp)
+
+    def wrap(self, array: Any) -> Any:
+        """See StandardEngine."""
+        return _Rows(array.shape[1], array, array)
+
+    def rows(self, count: int, width: int, like: Any) -> Any:
+        """See StandardEngine."""
+        return _Rows(width, like, None)
+
+    def product_rows(self, a: Any, b: Any) -> Any:
+        """See StandardEngine."""
+        return self.wrap(jnp.matmul(a, b))
+
+    def carry(self, array: Any) -> Any:
+        """See StandardEngine."""
+        return self.wrap(array)
+
+    def columns(self, rows: Any, start: int, stop: int) -> Any:
+        """See StandardEngine."""
+        return _Columns(rows, start, stop)
+
+    def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
+        """See StandardEngine; of `_timeline.MaskedSteps`, only some rows change."""
+        if not len(steps):
+            return
+        valid = getattr(steps, "valid", None)
+        table: np.ndarray = steps if valid is None else steps.table
+        accesses = _accesses(stages)
+        if not _are_alike(table, accesses) or (len(table) < 2 and valid is None):
+            super().scan(stages, table)
+            return
+        loop, one = _Loop(accesses, table), table[:1]
+
+        def step(carried: tuple, given: tuple) -> tuple[tuple, tuple]:
+            slices, valid = given
+            with loop.at_step(carried, slices):
+                super(ScanEngine, self).scan(stages, one)
+                return loop.results(carried, valid)
+
+        loop.finish(*lax.scan(step, loop.carried(), (loop.slices(), valid), length=len(table)))
+
+
+class _Rows:
+    """Rows of an array, where there is one, those that were written replaced by what was written.
+
+    Within a step of a loop it holds nothing but the rows that the step touches, by the first one's number.
+    """
+
+    def __init__(self, width: int, like: Any, array: Any) -> None:
+        self._width, self._like, self._array = width, like, array
+        self._pieces: dict[int, Any] = {}
+        self.step: dict[int, Any] | None = None
+
+    def write(self, first: int, piece: Any) -> None:
+        if self.step is None:
+            self._pieces[first] = piece
+        else:
+            self.step[first] = piece
+
+    def read(self, first: int, count: int) -> Any:
+        if self.step is not None:
+            return self.step[first]
+        for start, piece in self._pieces.items():
+            if start <= first and first + count <= start + piece.shape[0]:
+                return piece[first - start : first - start + count, :]
+        return self.array()[first : first + count, :]
+
+    def array(self) -> Any:
+        if self._pieces:
+            pieces, reached = [], 0
+            for start in sorted(self._pieces):
+                if start > reached:
+                    pieces.append(self._array[reached:start, :])
+                pieces.append(self._pieces[start])
+                reached = start + self._pieces[start].shape[0]
+            if self._array is not None and reached < self._array.shape[0]:
+                pieces.append(self._array[reached:, :])
+            self._array, self._pieces = jnp.concat(pieces, axis=0), {}
+        if self._array is None:
+            return jnp.zeros((0, self._width), dtype=self._like.dtype)
+        return self._array
+
+
+class _Columns:
+    """Some columns of other rows, to read."""
+
+    def __init__(self, rows: _Rows, start: int, stop: int) -> None:
+        self.rows, self._start, self._stop = rows, start, stop
+
+    def read(self, first: int, count: int) -> Any:
+        return self.rows.read(first, count)[:, self._start : self._stop]
+
+
+class _Access:
+    """How the steps of a loop touch a buffer.
+
+    Attributes
+    ----------
+    reads : list of str
+        Which rows they read, as operands say it, that were not written before in the same step.
+    writes : set of str
+        Which rows they write.
+    """
+
+    def __init__(self, rows: _Rows) -> None:
+        self.rows = rows
+        self.reads: list[str] = []
+        self.writes: set[str] = set()
+
+    def read(self, at: str) -> None:
+        if at not in self.writes and at not in self.reads:
+            self.reads.append(at)
+
+
+def _accesses(stages: Sequence[Elementwise | Product]) -> list[_Access]:
+    found: dict[int, _Access] = {}
+
+    def access(rows: Any) -> _Access:
+        under = rows.rows if isinstance(rows, _Columns) else rows
+        return found.setdefault(id(under), _Access(under))
+
+    for stage in stages:
+        if isinstance(stage, Product):
+            inputs, outputs = [stage.source], [Operand(stage.target, 1, "first")]
+        else:
+            inputs, outputs = list(stage.inputs), list(stage.outputs)
+        for operand in inputs:
+            if operand.rows is not None:
+                access(operand.rows).read(operand.at)
+        for operand in outputs:
+            if operand.rows is not None:
+                access(operand.rows).writes.add(operand.at)
+    return list(found.values())
+
+
+def _first_rows(at: str, steps: np.ndarray) -> np.ndarray:
+    """The first row that an operand stands for, step by step."""
+    return steps[:, _COLUMN[at]] if at in _COLUMN else np.zeros(len(steps), dtype=np.int64)
+
+
+def _are_alike(steps: np.ndarray, accesses: Sequence[_Access]) -> bool:
+    """Whether steps touch as many rows each, as far apart, and read of written ones what came before."""
+    count = steps[0, 0]
+    if not count or (steps[:, 0] != count).any():
+        return False
+    for access in accesses:
+        touched = {*access.reads, *access.writes}
+        firsts = {at: _first_rows(at, steps) for at in touched}
+        if len({int(first[0]) for first in firsts.values()}) < len(touched) or len(access.writes) > 1:
+            return False
+        for first in firsts.values():
+            distances = np.diff(first)
+            if not ((distances == 0).all() or (distances == count).all() or (distances == -count).all()):
+                return False
+        for written in access.writes:
+            others = [firsts[at] for at in access.reads if at != written]
+            if any((other[1:] != firsts[written][:-1]).any() for other in others):
+                return False
+    return True
+
+
+class _Loop:
+    """What the steps of a loop take as slices, carry from one to the next, and give.
+
+    Rows that every step rewrites are carried, and so is what the step before wrote into rows of its own;
+    other rows come as slices, one a step, and what is written to rows of a step's own goes out stacked.
+    """
+
+    def __init__(self, accesses: Sequence[_Access], steps: np.ndarray) -> None:
+        self._steps, self._count = steps, int(steps[0, 0])
+        self._carried: list[tuple[_Rows, int, int]] = []  # which row is read, and which is for the next step
+        self._slices: list[tuple[_Rows, str]] = []
+        self._stacked: list[tuple[_Rows, str]] = []
+        self._fixed: list[tuple[_Rows, Any]] = []
+        for access in accesses:
+            rows, written = access.rows, next(iter(access.writes), None)
+            for at in access.reads:
+                if at == "every":
+                    self._fixed.append((rows, rows.read(0, 1)))
+                elif written is None and at == "first":
+                    self._fixed.append((rows, rows.read(0, self._count)))
+                elif written is not None and at != written:
+                    self._carried.append((rows, self._label(at), self._label(written)))
+                elif at != "first":
+                    self._slices.append((rows, at))
+            if written == "first":
+                self._carried.append((rows, 0, 0))
+            elif written is not None:
+                self._stacked.append((rows, written))
+
+    def _label(self, at: str) -> int:
+        """By which number of a row a step knows what it touches: that of the first step."""
+        return int(_first_rows(at, self._steps)[0])
+
+    def carried(self) -> tuple:
+        """What the first step finds."""
+        return tuple(rows.read(read, self._count) for rows, read, _ in self._carried)
+
+    def slices(self) -> tuple:
+        """The rows of all steps, (steps, rows, width) each."""
+        return tuple(self._sliced(rows, _first_rows(at, self._steps)) for rows, at in self._slices)
+
+    def _sliced(self, rows: _Rows, firsts: np.ndarray) -> Any:
+        array = rows.read(int(firsts.min()), len(firsts) * self._count)
+        array = jnp.reshape(array, (len(firsts), self._count, array.shape[1]))
+        return jnp.flip(array, axis=0) if firsts[-1] < firsts[0] else array
+
+    @contextlib.contextmanager
+    def at_step(self, carried: tuple, slices: tuple) -> Iterator[None]:
+        """The buffers hold what a step finds, and take what it writes."""
+        touched = [
+            *(rows for rows, _ in self._fixed),
+            *(rows for rows, _, _ in self._carried),
+            *(rows for rows, _ in (*self._slices, *self._stacked)),
+        ]
+        for rows in touched:
+            rows.step = {}
+        for rows, value in self._fixed:
+            _of(rows)[0] = value
+        for (rows, read, _), value in zip(self._carried, carried, strict=True):
+            _of(rows)[read] = value
+        for (rows, at), value in zip(self._slices, slices, strict=True):
+            _of(rows)[self._label(at)] = value
+        try:
+            yield
+        finally:
+            for rows in touched:
+                rows.step = None
+
+    def results(self, before: tuple, valid: Any) -> tuple[tuple, tuple]:
+        """What a step leaves for the next one, and what it gives; rows that are not valid keep what was."""
+        carried = tuple(_of(rows)[written] for rows, _, written in self._carried)
+        stacked = tuple(_of(rows)[self._label(at)] for rows, at in self._stacked)
+        if valid is None:
+            return carried, stacked
+        kept = tuple(jnp.where(valid, new, old) for new, old in zip(carried, before, strict=True))
+        return kept, tuple(jnp.where(valid, new, jnp.zeros_like(new)) for new in stacked)
+
+    def finish(self, carried: tuple, stacked: tuple) -> None:
+        """Put what the loop wrote where it belongs."""
+        for (rows, read, written), value in zip(self._carried, carried, strict=True):
+            if read == written:
+                rows.write(0, value)
+        for (rows, at), value in zip(self._stacked, stacked, strict=True):
+            firsts = _first_rows(at, self._steps)
+            ordered = jnp.flip(value, axis=0) if firsts[-1] < firsts[0] else value
+            rows.write(int(firsts.min()), jnp.reshape(ordered, (-1, value.shape[2])))
+
+
+def _of(rows: _Rows) -> dict[int, Any]:
+    return {} if rows.step is None else rows.step

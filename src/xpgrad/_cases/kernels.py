@@ -1,0 +1,11 @@
+"""The table of kernels with their options and oracles; a new kernel needs an entry here."""
+
+from .activations import ACTIVATIONS
+from .case import Kernel
+from .convolution import CONVOLUTIONS
+from .layer_norm import LAYER_NORM
+from .recurrent import CELLS, SEQUENCES
+
+__all__ = ["KERNELS"]
+
+KERNELS: tuple[Kernel, ...] = (*SEQUENCES, *CELLS, *LAYER_NORM, *ACTIVATIONS, *CONVOLUTIONS)

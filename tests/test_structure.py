@@ -1,0 +1,106 @@
+"""The structure of the source: no circle of imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import xpgrad
+import xpgrad_jax
+import xpgrad_onnx
+import xpgrad_torch
+
+PACKAGES = {package.__name__: Path(package.__file__).parent for package in (
+    xpgrad, xpgrad_jax, xpgrad_onnx, xpgrad_torch
+)}  # fmt: skip
+
+Graph = dict[str, set[str]]
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def run(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run some time: imports for types alone never do."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from run(node)
+
+
+def imported(tree: ast.Module, module: str, is_package: bool) -> Iterator[str]:
+    """Yield the dotted names of all imports, those inside functions too."""
+    for node in run(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = module.split(".")[: len(module.split(".")) + is_package - node.level] if node.level else []
+            base = ".".join([*up, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def loaded(name: str, known: set[str]) -> set[str]:
+    """Return the module of a dotted name and its packages, which Python loads first."""
+    parts = name.split(".")
+    return {".".join(parts[:k]) for k in range(1, len(parts) + 1)} & known
+
+
+def graph_of(sources: dict[str, tuple[str, bool]]) -> Graph:
+    """Return which modules each module loads; its own packages do not count."""
+    known = set(sources)
+    graph: Graph = {}
+    for module, (text, is_package) in sources.items():
+        graph[module] = set()
+        for name in imported(ast.parse(text), module, is_package):
+            below = loaded(name, known)
+            # `import xpgrad` and `from xpgrad import x` read the package itself
+            named = {name} & known or {name.rpartition(".")[0]} & known
+            graph[module] |= {m for m in below if not module.startswith(f"{m}.") or m in named} - {module}
+    return graph
+
+
+def circles(graph: Graph) -> list[set[str]]:
+    """Return the sets of modules that load each other."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen, waiting = set(), [start]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        reached[start] = seen
+    found = [{a for a in reached[b] if b in reached[a]} for b in graph if b in reached[b]]
+    return [circle for k, circle in enumerate(found) if circle not in found[:k]]
+
+
+def test_no_circle_of_imports():
+    sources = {
+        name: (path.read_text(encoding="utf-8"), path.name == "__init__.py")
+        for name, path in modules().items()
+    }
+    graph = graph_of(sources)
+    assert len(graph) > 180
+    found = [
+        {module: sorted(graph[module] & circle) for module in sorted(circle)} for circle in circles(graph)
+    ]
+    assert found == []
+
+
+def test_the_search_sees_circles():
+    lazy = {"p": ("", True), "p.a": ("def f():\n    from . import b", False), "p.b": ("import p.a", False)}
+    assert circles(graph_of(lazy)) == [{"p.a", "p.b"}]
+    through_package = {"p": ("from p.a import f", True), "p.a": ("import p", False)}
+    assert circles(graph_of(through_package)) == [{"p", "p.a"}]
+    through_other = {
+        "p": ("", True), "p.q": ("from p.q.x import y", True), "p.q.x": ("from ..a import f", False),
+        "p.a": ("from p.q.z import g", False), "p.q.z": ("", False),
+    }  # fmt: skip
+    assert circles(graph_of(through_other)) == [{"p.q", "p.q.x", "p.a"}]
+    assert circles(graph_of({"p": ("", True), "p.a": ("from p.b import f", False), "p.b": ("", False)})) == []
