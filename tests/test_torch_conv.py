@@ -38,6 +38,10 @@ CASES = [
 ]
 FUNCTIONS = [(name, n) for name in ("conv", "conv_transpose") for n in (1, 2, 3)]
 every_function = pytest.mark.parametrize(("name", "n"), FUNCTIONS)
+# PyTorch says once in a process that it copies its input.
+with_copies_by_pytorch = pytest.mark.filterwarnings(
+    "ignore:Using padding='same' with even kernel:UserWarning"
+)
 MODULES = [f"{name}{n}d" for name in ("Conv", "ConvTranspose") for n in (1, 2, 3)]
 every_module = pytest.mark.parametrize("name", MODULES)
 
@@ -126,7 +130,7 @@ def test_sequences_of_one_number_stand_for_all_dimensions(name, n):
     )
 
 
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # PyTorch's own copy of its input
+@with_copies_by_pytorch
 @pytest.mark.parametrize("kernel", [2, 3, 4, 5])
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 def test_same_padding_of_even_kernels_is_larger_at_the_end(kernel, dilation):
@@ -483,6 +487,7 @@ def function_samples(name):
     return list(info.sample_inputs("cpu", torch.float64, requires_grad=True))
 
 
+@with_copies_by_pytorch
 @every_function
 def test_function_samples_of_pytorch(name, n):
     pytest.importorskip("expecttest")

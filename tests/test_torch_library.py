@@ -4,10 +4,12 @@ import copy
 import dataclasses
 import functools
 import io
+import sys
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import xpgrad
@@ -125,6 +127,25 @@ def test_fake_tensors_agree_without_optional_operands(operator, absent):
     arrays, attributes = gradient_inputs(operator, absent)
     options = {**attributes, "wrt": [name for name in operator.differentiable if name not in absent]}
     torch.library.opcheck(operator.kernel.gradient_operator, tuple(arrays), options, test_utils=tests)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+def test_the_shape_of_a_convolution_is_found_without_computing(name, monkeypatch):
+    """Neither values nor a choice of method, which would compare symbolic sizes."""
+
+    def refuse(*arguments):
+        raise AssertionError("a method was asked for")
+
+    monkeypatch.setattr(sys.modules["xpgrad.conv"], "choose", refuse)
+    operator = OPERATORS[name]
+    given = all_operands(operator, operands_without(operator, ()))
+    with FakeTensorMode() as mode:
+        operands = [x if x is None else mode.from_tensor(x) for x in given]
+        faked = operator.kernel.operator(*operands, **operator.kernel_attributes)
+    monkeypatch.undo()
+    real = operator.kernel.operator(*given, **operator.kernel_attributes)
+    assert faked.shape == real.shape
+    assert faked.stride() == real.stride()
 
 
 @pytest.mark.parametrize(("operator", "absent"), FEW_WITHOUT)

@@ -38,7 +38,7 @@ from xpgrad._arguments import check_arrays, check_choice, check_given, check_sha
 from xpgrad._computation import Computation
 from xpgrad._conv.choice import choose
 from xpgrad._conv.geometry import ConvGeometry, conv_geometry, conv_transpose_geometry
-from xpgrad._conv.method import Method, with_bias
+from xpgrad._conv.method import with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
 from xpgrad._per_sample import PER_SAMPLE, samples_at_a_time, square_norms
 from xpgrad.engine.protocol import Engine
@@ -436,10 +436,8 @@ class _Sums:
     ) -> None:
         self._here = Computation(operator, xp, arrays)
         self._operator, self._geometry, self._name = operator, geometry, method
-        self._method(geometry)  # a method that can't compute this is an error also where nothing is wanted
-
-    def _method(self, geometry: ConvGeometry) -> Method:
-        return choose(self._operator, self._name, self._here.engine, geometry)
+        if method != "auto":  # one that can't compute this is an error even where nothing is wanted
+            choose(operator, method, self._here.engine, geometry)
 
     def forward(self, X: Any, W: Any, B: Any = None) -> Any:
         """Y, (N, O, *output_size)."""

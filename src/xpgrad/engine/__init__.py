@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -23,7 +24,7 @@ from xpgrad.engine.process.machine import jit_enabled, thread_count
 from xpgrad.engine.process.team import forked
 from xpgrad.engine.programs.recorder import Recorder
 from xpgrad.engine.protocol import Engine, TimeLoops
-from xpgrad.engine.standard import StandardEngine
+from xpgrad.engine.standard import ShapesEngine, StandardEngine
 
 __all__ = [
     "Elementwise",
@@ -43,12 +44,14 @@ __all__ = [
     "describe_engines",
     "describe_products",
     "is_traced",
+    "only_shapes",
     "thread_count",
     "traced_by",
     "use_engine",
 ]
 
 _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
+_SHAPES = "shapes"  # no name that `use_engine` takes: an adapter asks by `only_shapes`
 
 
 def _loaded() -> Iterator[Any]:
@@ -73,6 +76,8 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
     forced = _forced.get()
     if forced == "standard":
         return _standard(xp)
+    if forced == _SHAPES:
+        return ShapesEngine(xp)
     if array_api_compat.is_numpy_namespace(xp):
         if forced in (None, "numpy"):
             return _numpy_engine
@@ -187,6 +192,16 @@ class use_engine:  # noqa: N801 - reads as the function it is for its callers
 
     def __exit__(self, *exc_info: object) -> None:
         _forced.reset(self._token)
+
+
+@contextmanager
+def only_shapes() -> Iterator[None]:
+    """Context in which kernels return arrays of the right shapes and dtypes, whose values mean nothing."""
+    token = _forced.set(_SHAPES)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
 
 
 def _entry_names() -> set[str]:

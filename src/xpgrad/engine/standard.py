@@ -320,3 +320,16 @@ class _Carry:
 
     def array(self) -> Any:
         return self._array
+
+
+class ShapesEngine(StandardEngine):
+    """The standard engine without what only values need: a convolution is memory of the result's shape.
+
+    For compilers, which ask for shapes alone, and whose symbolic sizes make every operation slow.
+    """
+
+    def whole(
+        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
+    ) -> Any:
+        """See `Images`; nothing is computed."""
+        return self.xp.empty(tuple(shape), dtype=arrays[0].dtype, device=device(arrays[0]))
