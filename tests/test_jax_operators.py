@@ -204,3 +204,42 @@ def test_arguments_are_those_of_the_core_without_out() -> None:
         assert own == [p for p in core if p != "out"] + more
     with pytest.raises(TypeError, match="relu: got an unexpected keyword argument 'out'"):
         xpgrad_jax.relu(jnp.ones(2), out=jnp.ones(2))
+
+
+def test_options_are_the_numbers_that_they_are_now() -> None:
+    X, held = -jnp.ones(3), np.asarray(0.5)
+    for number in (0.5, 0.1, -0.0, 0.0, 0.9):
+        held[...] = number
+        expected = np.asarray(xpgrad.leaky_relu(np.asarray(X), alpha=number))
+        for option in (held, jnp.asarray(number), np.float64(number), number):
+            for found in (
+                xpgrad_jax.leaky_relu(X, alpha=option),
+                jax.jit(lambda X, option=option: xpgrad_jax.leaky_relu(X, alpha=option))(X),
+            ):
+                np.testing.assert_array_equal(found, expected)
+                np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def test_equal_options_of_another_type_are_still_wrong() -> None:
+    X = jnp.ones((2, 3))
+    for _ in range(2):
+        xpgrad_jax.softmax(X, axis=1)
+        with pytest.raises(TypeError, match="softmax: axis is True of type bool, expected an integer"):
+            xpgrad_jax.softmax(X, axis=True)
+
+
+def test_what_is_no_option() -> None:
+    X = jnp.ones((2, 3))
+    traced = (
+        "elu: alpha is traced, expected a number that is known while JAX traces: options have no gradient"
+    )
+    with pytest.raises(TypeError, match=traced):
+        jax.jit(lambda alpha: xpgrad_jax.elu(X, alpha=alpha))(0.5)
+    with pytest.raises(TypeError, match=traced):
+        jax.grad(lambda alpha: xpgrad_jax.elu(X, alpha=alpha).sum())(0.5)
+    with pytest.raises(
+        TypeError, match=r"elu: alpha is an array of shape \(1,\), expected a number, or numbers"
+    ):
+        xpgrad_jax.elu(X, alpha=np.ones(1))
+    with pytest.raises(TypeError, match="elu: alpha is a dict, expected a number or a word"):
+        xpgrad_jax.elu(X, alpha={})

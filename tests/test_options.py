@@ -55,6 +55,15 @@ def test_zeros_of_two_signs_are_two_options(rng):
         assert np.signbit(out.iofc[0, 0, 0, 3]) == (alpha == 0 and math.copysign(1, alpha) > 0)
 
 
+@pytest.mark.parametrize("name", ["leaky_relu", "elu"])
+@pytest.mark.parametrize("jit", ["0", "1"])
+def test_zeros_of_two_signs_of_an_elementwise_function(name, jit, monkeypatch):
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    for alpha in (0.0, -0.0, 0.0):
+        found = getattr(xpgrad, name)(-np.ones(3), alpha=alpha)
+        assert np.signbit(found).tolist() == [math.copysign(1, alpha) > 0] * 3
+
+
 @pytest.mark.parametrize("name", ["clip", "activation_alpha"])
 def test_an_option_that_changes(name, rng):
     """An array of one number is that number, as it is at each call."""

@@ -262,6 +262,33 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
             torch.set_num_threads(threads)
 
 
+def test_a_call_inside_of_a_program(rng, monkeypatch):
+    """As a signal handler or a finalizer makes one, between two parts: each has its own memory."""
+    sizes, inside, results = (30, 64, 8, 40), [], []
+    outer, inner = (operands("lstm", rng, sizes) for _ in range(2))
+    expected, right = (without_plans(lambda a=a: xpgrad.lstm(**a)) for a in (outer, inner))
+
+    class Interrupted(PoolTeam):
+        def size(self):
+            return 2
+
+        def run(self, *args):
+            if not inside:
+                inside.append(True)
+                results.append(xpgrad.lstm(**inner))
+                inside.clear()
+            super().run(*args)
+
+    monkeypatch.setattr(xpgrad.engine._numpy_engine, "_find_host", lambda: None)
+    monkeypatch.setattr(xpgrad.engine._numpy_engine, "_own_team", Interrupted())
+    for _ in range(3):
+        compare(xpgrad.lstm(**outer), expected, 1e-4)
+    for found in results:
+        compare(found, right, 1e-4)
+    assert len(results) > 3, "a program has several parts"
+    assert programs_made() == 1
+
+
 def test_one_program_in_several_threads(rng):
     cases = [operands("gru", rng, (40, 8, 16, 24)) for _ in range(8)]
     expected = [step("gru", arrays, rng) for arrays in cases]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -120,6 +123,39 @@ def test_an_option_that_changes_has_an_effect():
     cell.clip = None
     torch.testing.assert_close(cell(x)[0], plain, rtol=0, atol=0)
     assert weights
+
+
+OPTIONS = {
+    "number": lambda x: {"clip": x},
+    "list": lambda x: {"activations": ("Sigmoid", "LeakyRelu", "Tanh"), "activation_alpha": [x]},
+    "tuple": lambda x: {"activations": ("Sigmoid", "LeakyRelu", "Tanh"), "activation_alpha": (x,)},
+}
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.asarray], ids=["tensor", "array"])
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
+def test_the_number_in_an_option_changes(option, make):
+    """Written to from call to call, it is what it is now."""
+    x = torch.randn(3, N, I, requires_grad=True)
+    W, R = torch.randn(1, 4 * H, I), torch.randn(1, 4 * H, H)
+
+    def step(value):
+        y = functional.lstm(x, W, R, **option(value))[0]
+        return y, *torch.autograd.grad(y.sum(), x)
+
+    held = make(0.5)
+    for number in (0.5, 0.125, 0.75):  # which single precision has, too
+        held[...] = number
+        assert all(map(torch.equal, step(held), step(number)))
+
+
+def test_zeros_of_two_signs_are_two_options():
+    """The cell state is below 0, where the function is 0 or -0."""
+    X, W, R = -torch.ones(1, 1, 1), torch.ones(1, 4, 1), torch.zeros(1, 4, 1)
+    for alpha in (0.0, -0.0, 0.0):
+        options = {"activations": ("Sigmoid", "Tanh", "LeakyRelu"), "activation_alpha": (alpha,)}
+        H_all, *_ = functional.lstm(X, W, R, **options)
+        assert torch.signbit(H_all).all() == (math.copysign(1, alpha) > 0)
 
 
 def test_equal_options_of_another_type_are_still_wrong():

@@ -149,5 +149,6 @@ def _whole(
             x = jnp.broadcast_to(x, (size, *x.shape[1:]))
         moved[name] = x
     if dict(attributes).get("axis", -1) >= 0:
-        attributes = tuple((name, value + 1 if name == "axis" else value) for name, value in attributes)
+        moved_axis = {"axis": dict(attributes)["axis"] + 1}
+        attributes = Attributes((dict(attributes) | moved_axis).items())
     return moved, attributes

@@ -14,7 +14,25 @@ import numpy as np
 import xpgrad
 from xpgrad._recurrent import run_foreign
 
-Attributes = tuple[tuple[str, Any], ...]
+
+class Attributes(tuple[tuple[str, Any], ...]):
+    """Attributes by name, as a part of keys. They are equal if their texts are.
+
+    1, 1.0 and True are equal, and not all of them are allowed; 0.0 equals -0.0, NaN is not equal to itself.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attributes) and repr(self) == repr(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
 AS_SAVED = "as_saved"
 """A gradient's attribute: its saved arrays are a caller's own, and a function of nothing else."""
 
@@ -169,9 +187,35 @@ class Kernel:
         return dict(attributes).get("reduction", "none") != "none"
 
 
-def frozen(value: Any) -> Any:
-    """An attribute as a part of a key: lists become tuples."""
-    return tuple(frozen(item) for item in value) if isinstance(value, list | tuple) else value
+def as_attributes(operator: str, values: Mapping[str, Any]) -> Attributes:
+    """Attributes as a part of keys: lists become tuples, and arrays of one number that number.
+
+    Raises
+    ------
+    TypeError
+        For a number that is traced, for an array of several numbers, and for what is no part of a key.
+    """
+    return Attributes((name, _frozen(operator, name, value)) for name, value in values.items())
+
+
+def _frozen(operator: str, name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(operator, name, item) for item in value)
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{operator}: {name} is traced, expected a number that is known while JAX traces: options have "
+            "no gradient"
+        )
+    if isinstance(value, np.ndarray | jax.Array):
+        if value.ndim:
+            raise TypeError(
+                f"{operator}: {name} is an array of shape {value.shape}, expected a number, or "
+                "numbers in a list"
+            )
+        return value.item()
+    if type(value).__hash__ is None:
+        raise TypeError(f"{operator}: {name} is a {type(value).__name__}, expected a number or a word")
+    return value
 
 
 def as_array(operator: str, name: str, operand: Any) -> jax.Array:

@@ -124,13 +124,9 @@ def _program(
     names: Names,
     forms: tuple,
     options: Attributes,
-    text: str,
     threads: int,
 ) -> _ffi.Key | None:
-    """The key of a kernel's or gradient's program for these shapes and dtypes, None where it has none.
-
-    `text` is that of the options: 1, 1.0 and True are equal, and not all of them are allowed.
-    """
+    """The key of a kernel's or gradient's program for these shapes and dtypes, None where it has none."""
     if any(0 in shape for shape, _ in forms):
         return None
     try:
@@ -138,7 +134,7 @@ def _program(
     except CannotRecordError:
         return None
     described = [(name, shape, dtype.name) for name, (shape, dtype) in zip(names, forms, strict=True)]
-    return _ffi.registry().add(f"{xpgrad.__version__} {name} {described} {text} {threads}", program)
+    return _ffi.registry().add(f"{xpgrad.__version__} {name} {described} {options} {threads}", program)
 
 
 def _native(
@@ -156,8 +152,7 @@ def _native(
     if half:
         arrays = [x.astype(jnp.float32) if x.dtype.name in _HALF else x for x in arrays]
     forms = tuple((tuple(x.shape), _dtype_in_program(x)) for x in arrays)
-    given = tuple(options.items())
-    key = _program(name, run, names, forms, given, repr(given), foreign_engine.team.size())
+    key = _program(name, run, names, forms, Attributes(options.items()), foreign_engine.team.size())
     if key is None:
         return None
     wanted = [jax.ShapeDtypeStruct(y.shape, jnp.float32 if half else y.dtype) for y in results]
@@ -220,15 +215,11 @@ def _ordered(kernel: Kernel, wrt: Names, values: Sequence[Any]) -> list[Any]:
 def _shapes_of(function: Callable[..., list[Any]], arrays: Sequence[Any], **params: Any) -> list[Any]:
     """Shapes and dtypes of the results of JAX's own operations."""
     forms = tuple((tuple(x.shape), np.dtype(x.dtype)) for x in arrays)
-    # 1, 1.0 and True are equal, and not all of them are allowed: so the text counts too
-    text = repr(params["attributes"])
-    return _known_shapes(function, forms, tuple(params.items()), text, _x64())
+    return _known_shapes(function, forms, tuple(params.items()), _x64())
 
 
 @functools.lru_cache(maxsize=4096)
-def _known_shapes(
-    function: Callable[..., list[Any]], forms: tuple, params: tuple, text: str, x64: bool
-) -> list[Any]:
+def _known_shapes(function: Callable[..., list[Any]], forms: tuple, params: tuple, x64: bool) -> list[Any]:
     given = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in forms]
     return jax.eval_shape(functools.partial(function, **dict(params)), *given)
 

@@ -17,7 +17,7 @@ import numpy as np
 import xpgrad
 from xpgrad._axes import AXES, ELEMENTWISE
 from xpgrad._recurrent import check_lengths
-from xpgrad_jax._kernel import AS_SAVED, Kernel, as_array, frozen
+from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
 __all__ = [
@@ -101,8 +101,7 @@ def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]
         if given[name] is None:
             raise TypeError(f"{kernel.name}: {name} is None, expected an array")
     arrays = {name: as_array(kernel.name, name, x) for name, x in given.items() if x is not None}
-    frozen_attributes = tuple((name, frozen(value)) for name, value in attributes.items())
-    return tuple(forward(kernel, arrays, frozen_attributes)[: len(kernel.cotangents)])
+    return tuple(forward(kernel, arrays, as_attributes(kernel.name, attributes))[: len(kernel.cotangents)])
 
 
 def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
@@ -148,9 +147,8 @@ def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, 
         layout = options.get("layout", 0)
         given["sequence_lens"] = _lengths(operator, given["sequence_lens"], given["X"], layout)
     given = {name: given[name] for name in known if name in given}
-    attributes = tuple(
-        (name, frozen(x)) for name, x in options.items() if name not in ("wanted", "per_sample")
-    )
+    own = {name: x for name, x in options.items() if name not in ("wanted", "per_sample")}
+    attributes = as_attributes(operator, own)
     forward_kind, gradient_kind = _RESULTS[kernel.name]
     if not is_gradient:
         return forward_kind(*forward(kernel, given, attributes)[: len(forward_kind._fields)])
@@ -158,7 +156,8 @@ def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, 
     if per_sample not in (False, True):
         return None
     wrt = tuple(name for name in kernel.graded if name in options["wanted"])
-    made = gradient(kernel, given, wrt, (*attributes, (AS_SAVED, True)), bool(per_sample)) if wrt else []
+    attributes = Attributes((*attributes, (AS_SAVED, True)))
+    made = gradient(kernel, given, wrt, attributes, bool(per_sample)) if wrt else []
     by_name = dict(zip(wrt, made, strict=True))
     return gradient_kind(*(by_name.get(name) for name in kernel.graded))
 

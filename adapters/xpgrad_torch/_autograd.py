@@ -23,7 +23,7 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._programs import Known
+from xpgrad_torch._programs import Known, are_fixed
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
 __all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
@@ -209,20 +209,15 @@ def _call_of(
 ) -> _Call:
     """Return what is known of such calls."""
     values = *attributes.values(), *asked.values()
-    # a tensor is another number at the next call
-    if not any(isinstance(value, Tensor) for value in values):
-        key = kernel, layout, again, tuple(attributes), tuple(asked), values, tuple(map(type, values))
-        try:
-            call = _calls.get(key)
-        except TypeError:  # lists, whose elements may change
-            pass
-        else:
-            if call is None:
-                if len(_calls) >= _MOST:
-                    _calls.clear()
-                call = _calls[key] = _Call(kernel, layout, attributes, asked, again, lasting=True)
-            return call
-    return _Call(kernel, layout, attributes, asked, again, lasting=False)
+    if not are_fixed(values):
+        return _Call(kernel, layout, attributes, asked, again, lasting=False)
+    key = kernel, layout, again, tuple(attributes), tuple(asked), values, tuple(map(type, values))
+    call = _calls.get(key)
+    if call is None:
+        if len(_calls) >= _MOST:
+            _calls.clear()
+        call = _calls[key] = _Call(kernel, layout, attributes, asked, again, lasting=True)
+    return call
 
 
 class _RecurrentKernel(torch.autograd.Function):

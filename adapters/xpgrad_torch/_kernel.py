@@ -11,7 +11,7 @@ from torch import Tensor
 import xpgrad
 from xpgrad_torch._autocast import autocasts, without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
-from xpgrad_torch._programs import Known, Programs
+from xpgrad_torch._programs import Known, Programs, are_fixed
 from xpgrad_torch._stacked import Stacked
 
 __all__ = ["Kernel", "autocasts", "check_dense"]
@@ -224,13 +224,10 @@ class Kernel:
     def _remembered(self, which: int, options: Mapping[str, Any]) -> Known | None:
         """Return the programs of calls with these options; None where the options may change."""
         values = tuple(options.values())
-        if any(isinstance(value, Tensor) for value in values):
+        if not are_fixed(values):
             return None
         key = which, tuple(options), values, tuple(map(type, values))
-        try:
-            known = self._known.get(key)
-        except TypeError:  # lists, whose elements may change
-            return None
+        known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MOST:
                 self._known.clear()

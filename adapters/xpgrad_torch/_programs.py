@@ -1,6 +1,6 @@
 """The shortest way to a kernel's program: calls that came before are found by one look at their arrays."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,21 @@ _LENGTHS = "sequence_lens"
 
 Known = dict[tuple, tuple[Plan, list[int] | None]]
 """Programs of calls with the same options; of which arrays they take the numbers, None for all of them."""
+
+
+_FIXED = {type(None), bool, int, float, str}
+
+
+def are_fixed(values: Iterable[Any]) -> bool:
+    """Tell whether options stay what they are, and are equal to no other ones, so that they can be a key.
+
+    The numbers in tensors, arrays and lists may change, also of those in a tuple.
+    """
+    for value in values:
+        kind = type(value)
+        if kind not in _FIXED and not (kind is tuple and all(type(x) in (int, str) for x in value)):
+            return False
+    return True
 
 
 class Programs:

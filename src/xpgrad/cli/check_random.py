@@ -263,8 +263,9 @@ def _laid_out(values: np.ndarray, dtype: Any, layout: str) -> np.ndarray:
         every_other = tuple(slice(None, None, 2) for _ in values.shape)
         wide[every_other] = values
         return wide[every_other]
-    if layout == "negative" and values.ndim:
-        return values[::-1].copy()[::-1]
+    if layout == "negative" and values.ndim:  # along the first axis that has a direction
+        axis = next((k for k, size in enumerate(values.shape) if size > 1), 0)
+        return np.flip(np.flip(values, axis).copy(), axis)
     if layout == "unaligned":
         memory = np.zeros(values.nbytes + 1, dtype=np.uint8)[1:].view(dtype).reshape(values.shape)
         memory[...] = values

@@ -240,7 +240,7 @@ def _program(
 ) -> Any:
     """The formula traced, without the operands that are None; None where that can't be done."""
     absent = tuple([operand is None for operand in operands])
-    key = (id(formula), absent, dtype.char, *numbers)
+    key = (id(formula), absent, dtype.char, *map(float.hex, numbers))  # 0.0 equals -0.0, NaN not itself
     found = _programs.get(key)
     if found is None:
         if len(_programs) >= _PROGRAMS:

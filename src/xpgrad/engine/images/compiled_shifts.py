@@ -16,7 +16,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
-from xpgrad.engine.compiled.strided import distances, flat
+from xpgrad.engine.compiled.strided import distances, flat, forwards
 from xpgrad.engine.images.shift_source import few_channels, many_channels
 from xpgrad.engine.images.shifts import Crop, Embedding, Part
 from xpgrad.engine.process.notice import Lazy
@@ -51,6 +51,7 @@ def pack_taps(weights: np.ndarray, taps: Sequence[Sequence[int]]) -> list[Any]:
     kinds = tiles()
     tall, low = kinds.tall[0], kinds.flat[0]
     padded = -(-sums // low) * low if 0 < sums % tall <= low else -(-sums // tall) * tall
+    weights = forwards(weights)
     starts = np.cumsum([0, *(group * padded * seen * len(part) for part in taps)]).tolist()
     memory = np.empty(starts[-1], dtype=weights.dtype)
     pack = _many(weights.dtype.name, 1).pack

@@ -15,7 +15,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.source import preamble
-from xpgrad.engine.compiled.strided import distances, flat
+from xpgrad.engine.compiled.strided import distances, flat, forwards
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.notice import Lazy
@@ -25,8 +25,7 @@ _AT_ONCE = 64  # windows in a vector; two arrays of 36 such vectors of float32 a
 
 def from_windows(X: np.ndarray, windows: Windows, transform: Transform, M: np.ndarray) -> None:
     """The transformed windows of X (n, C, height, width) into M (m * m, C, n * rows * columns)."""
-    if X.strides[3] != X.itemsize:
-        X = np.ascontiguousarray(X)
+    X = forwards(X) if X.strides[3] == X.itemsize else np.ascontiguousarray(X)
     step, begin, rows, columns = windows
     loop = _loop("from", transform, step, X.dtype)
     loop(flat(X, False), *X.shape, *distances(X)[:3], *begin, rows, columns, flat(M, True), *distances(M)[:2])

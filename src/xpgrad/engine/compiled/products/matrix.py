@@ -143,7 +143,8 @@ def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
 def multiply(team: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
     """C = A B or C += A B, in the team's threads, for matrices as `can_multiply` tells.
 
-    C meets neither factor. A factor whose elements follow one another along neither axis is copied.
+    C meets neither factor. A factor whose elements follow one another along neither axis, or backwards along
+    one, is copied.
     """
     if not c.size:
         return
@@ -179,8 +180,8 @@ def multiply_packed(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> None:
 
 
 def _is_lined_up(x: np.ndarray) -> bool:
-    """Whether the elements of rows or of columns follow one another."""
-    return x.itemsize in x.strides or 1 in x.shape
+    """Whether the elements of rows or of columns follow one another, and no axis runs backwards in memory."""
+    return (x.itemsize in x.strides or 1 in x.shape) and min(x.strides) >= 0
 
 
 def _matrix(x: np.ndarray) -> Matrix:
