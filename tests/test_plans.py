@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -446,3 +447,29 @@ def test_a_recorded_view_is_where_the_array_is(recorder):
     assert (part.shape, part.ndim, part.size) == (view.shape, view.ndim, view.size)
     assert [8 * s for s in part.strides] == list(view.strides)
     assert 8 * part.offset == view.ctypes.data - ARRAYS["c"].ctypes.data
+
+
+def test_what_adapters_add_is_not_in_the_signature():
+    for name in ("lstm", "gru_grad", "rnn_cell", "layer_norm_lstm_grad"):
+        kernel = getattr(xpgrad, name)
+        assert kernel.takes_foreign
+        assert "_foreign" not in inspect.signature(kernel).parameters
+        with pytest.raises(TypeError, match="foreign"):
+            kernel(foreign=None)
+
+
+def test_a_function_in_a_kernels_place_must_not_ignore_the_order_of_gates():
+    X, W, R = np.ones((2, 1, 3)), np.ones((1, 8, 3)), np.ones((1, 8, 2))
+
+    def ours(X, W, R):
+        return xpgrad.lstm(X, W, R)
+
+    def passes_on(*arrays, **options):
+        return xpgrad.lstm(*arrays, **options)
+
+    np.testing.assert_array_equal(run_foreign(ours, X, W, R, seen=[]).H_t, xpgrad.lstm(X, W, R).H_t)
+    with pytest.raises(TypeError, match="_foreign"):
+        run_foreign(ours, X, W, R, gate_order=(0, 3, 1, 2))
+    W[:, 2:4] = -1
+    ordered = run_foreign(passes_on, X, W[:, [0, 1, 4, 5, 6, 7, 2, 3]], R, gate_order=(0, 3, 1, 2))
+    np.testing.assert_array_equal(ordered.H_t, xpgrad.lstm(X, W, R).H_t)

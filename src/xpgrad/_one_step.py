@@ -1,11 +1,11 @@
 """A single step of a recurrent operator: a sequence of length 1, with its own names and shapes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._arguments import check_arrays, check_given, check_rank, check_shape
-from xpgrad._recurrent import PARAMETERS, units
-from xpgrad.engine import Recorder
+from xpgrad._plans import Asked
+from xpgrad._recurrent import PARAMETERS, Operation, units
 
 
 class OneStep(NamedTuple):
@@ -13,14 +13,18 @@ class OneStep(NamedTuple):
 
     Parameters
     ----------
-    forward, backward : callable
-        Compute the operator and its gradient over sequences, ``(operator, arrays, recorder, **options)``.
+    operator : str
+        The step's name.
+    forward, backward : Operation
+        The operator and its gradient over sequences.
     gates : int
         How many gates.
-    arguments, sequence_arguments : tuple of str
-        The arguments that have gradients, in the order of the results: the step's names, and the sequence's.
-    operands, gradient_operands : tuple of str
-        The arrays of ``forward`` and of ``backward``, by the sequence's names.
+    arguments : tuple of str
+        The step's arguments, which all have gradients, in the order of the results.
+    results : mapping of str to str
+        The step's results, and the names that the sequence has for them.
+    kinds : (type, type)
+        The named tuples of the step's results and of its gradients.
     parameters : mapping of str to str
         Vectors among the arguments, with lengths such as "8H".
     states, cotangents : mapping of str to str
@@ -32,13 +36,13 @@ class OneStep(NamedTuple):
         Arrays that only a sequence's gradient reads, and the step's array that stands in for each.
     """
 
-    forward: Callable[..., Any]
-    backward: Callable[..., Any]
+    operator: str
+    forward: Operation
+    backward: Operation
     gates: int
     arguments: tuple[str, ...]
-    sequence_arguments: tuple[str, ...]
-    operands: tuple[str, ...]
-    gradient_operands: tuple[str, ...]
+    results: Mapping[str, str]
+    kinds: tuple[type, type]
     parameters: Mapping[str, str]
     states: Mapping[str, str]
     cotangents: Mapping[str, str]
@@ -51,37 +55,43 @@ class OneStep(NamedTuple):
         saved = {name: own for name, (own, _) in self.saved.items()}
         return {**self.states, **self.cotangents, **saved, **self.unread}
 
-    def compute(
-        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-    ) -> Any:
-        """Check and compute, or with a recorder record: what ``forward`` returns."""
-        self._check(operator, arrays, {}, ())
-        return self.forward(
-            operator, self._sequence(arrays, self.operands), recorder, direction="forward", layout=0,
-            cell_names=self.names, **options,
-        )  # fmt: skip
+    def operations(self) -> tuple[Operation, Operation]:
+        """The step and its gradient."""
+        saved = (own for own, _ in self.saved.values())
+        operands = (*self.arguments, *saved, *self.cotangents.values(), "sample_weight")
+        optional = tuple(name for name in self.arguments if name in self.backward.optional)
+        gradient = Operation(f"{self.operator}_grad", self._gradients, operands, self.arguments, optional)
+        return Operation(self.operator, self._compute, self.arguments), gradient
 
-    def gradients(
-        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *,
-        wanted: frozenset[str], per_sample: bool | str, **options: Any,
-    ) -> list[Any]:  # fmt: skip
+    def _compute(self, asked: Asked, **options: Any) -> Any:
+        """Check and compute, or record: the step's results."""
+        self._check(asked, {}, ())
+        sequence = self._sequence(asked, self.forward.arrays)
+        out = self.forward.compute(
+            sequence, direction="forward", layout=0, cell_names=self.names, **options
+        )  # fmt: skip
+        found = (getattr(out, name) for name in self.results.values())
+        return self.kinds[0](*(x[0, ...] if x.ndim == 3 else x[0, 0, ...] for x in found))
+
+    def _gradients(
+        self, asked: Asked, *, wanted: frozenset[str], per_sample: bool | str, **options: Any
+    ) -> Any:
         """Check and compute, or record: a gradient for each argument, None if it is not wanted."""
-        self._check(operator, arrays, dict(self.saved.values()), tuple(self.cotangents.values()))
+        self._check(asked, dict(self.saved.values()), tuple(self.cotangents.values()))
         of_sequence = {own: name for name, own in self.states.items()}
-        grads = self.backward(
-            operator, self._sequence(arrays, self.gradient_operands), recorder, direction="forward", layout=0,
+        grads = self.backward.compute(
+            self._sequence(asked, self.backward.arrays), direction="forward", layout=0,
             wanted=frozenset(of_sequence.get(name, name) for name in wanted), per_sample=per_sample,
             cell_names=self.names, **options,
         )  # fmt: skip
-        by_name = dict(zip(self.sequence_arguments, grads, strict=True))
-        return [
-            _of_one_step(name, by_name[of_sequence.get(name, name)], per_sample) for name in self.arguments
-        ]
+        by_name = dict(zip(self.backward.graded, grads, strict=True))
+        return self.kinds[1](
+            *(_of_one_step(name, by_name[of_sequence.get(name, name)], per_sample) for name in self.arguments)
+        )
 
-    def _check(
-        self, operator: str, arrays: Mapping[str, Any], saved: Mapping[str, int], cotangents: Sequence[str]
-    ) -> None:
+    def _check(self, asked: Asked, saved: Mapping[str, int], cotangents: Sequence[str]) -> None:
         """Check what is special to the arrays of a step: they have no axes of time and direction."""
+        operator, arrays = asked.operator, asked.arrays
         X, W, R = arrays["X"], arrays["W"], arrays["R"]
         widths = dict.fromkeys(self.states.values(), 1) | dict(saved)
         check_given(operator, {"X": X, "W": W, "R": R} | {name: arrays[name] for name in widths})
@@ -98,21 +108,21 @@ class OneStep(NamedTuple):
         for name, width in rows.items():
             check_shape(operator, name, arrays[name], f"N, {units(width)}", (N, width * H))
 
-    def _sequence(self, arrays: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """The step's arrays as those of a sequence of length 1, by its names; None for omitted ones.
+    def _sequence(self, asked: Asked, names: Sequence[str]) -> Asked:
+        """The step's call as that of a sequence of length 1, by its names; None for omitted arrays.
 
         Arrays over time get axes of time and of direction.
         """
         own = self.names
         sequence: dict[str, Any] = {}
         for name in names:
-            array: Any = arrays.get(own.get(name, name))
+            array: Any = asked.arrays.get(own.get(name, name))
             over_time = name in self.saved or name in self.unread
             more = 2 if over_time else 0 if name == "sample_weight" else 1
             for _ in range(0 if array is None else more):
                 array = array[None, ...]
             sequence[name] = array
-        return sequence
+        return asked._replace(arrays=sequence)
 
 
 def _of_one_step(name: str, grad: Any, per_sample: bool | str) -> Any:

@@ -41,6 +41,17 @@ class Lengths(NamedTuple):
     numbers: np.ndarray | None
 
 
+class Asked(NamedTuple):
+    """What a caller asked of a kernel: the kernel's name, all arrays by name, None for those left out.
+
+    Where the call is recorded, its recorder stands in the engine's place.
+    """
+
+    operator: str
+    arrays: Mapping[str, Any]
+    recorder: Recorder | None = None
+
+
 class Plan(NamedTuple):
     """A program, the function from its results to the call's, and the names of its arrays."""
 
@@ -58,13 +69,13 @@ def planned(
     seen: list[Plan] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
 ) -> Any:
-    """Return what ``compute(operator, arrays, recorder, **options)`` returns, by a program if there is one.
+    """Return what ``compute(asked, **options)`` returns, by a program if there is one.
 
     Parameters
     ----------
     compute : callable
-        Checks and computes, and returns a named tuple of arrays and None. With a recorder it returns recorded
-        arrays.
+        Takes an `Asked`, checks and computes, and returns a named tuple of arrays and None. With a recorder
+        it returns recorded arrays.
     operator : str
         For messages.
     arrays : mapping of str to array or None
@@ -92,10 +103,10 @@ def planned(
         if outputs is not None:
             return outputs
     if form is None:
-        return compute(operator, arrays, None, **options)
+        return compute(Asked(operator, arrays), **options)
     lengths = lengths_of(engine, arrays, options)
     if not lengths.usable:
-        return compute(operator, arrays, None, **options)
+        return compute(Asked(operator, arrays), **options)
     numbers = lengths.numbers
     if numbers is None:
         arrays = {**arrays, "sequence_lens": None}
@@ -104,7 +115,7 @@ def planned(
         key = (compute, engine, form, numbers is None, tuple(given), counts, *map(_typed, options.values()))
         known = _known.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
-        return compute(operator, arrays, None, **options)
+        return compute(Asked(operator, arrays), **options)
     if known is _NEW:
         each = iter(form.layouts)
         layouts = {
@@ -118,7 +129,7 @@ def planned(
         known = _plan(compute, operator, arrays, options, engine, layouts, form.dtype)
         _remember(key, known)
     if known is None:
-        return compute(operator, arrays, None, **options)
+        return compute(Asked(operator, arrays), **options)
     program, result = known
     if seen is not None:
         seen.append(Plan(program, result, tuple(given)))
@@ -158,7 +169,7 @@ def _plan(
 ) -> tuple[Program, Callable[[list[Any]], Any]] | None:
     try:
         recorder = Recorder(engine, layouts, dtype)
-        result = compute(operator, arrays, recorder, **options)
+        result = compute(Asked(operator, arrays, recorder), **options)
         joined = {f"d{name}": name for name, layout in layouts.items() if isinstance(layout, Joined)}
         fields = getattr(result, "_fields", ())
         if not joined.keys() & fields:
@@ -205,7 +216,7 @@ class _Writing:
         self.arrays = list(given.values())
         layouts = {name: (array.shape, row_major(array.shape)) for name, array in given.items()}
         self.recorder = Recorder(self._engine, layouts, self.arrays[0].dtype)
-        return compute(operator, arrays, self.recorder, **options)
+        return compute(Asked(operator, arrays, self.recorder), **options)
 
 
 def write_program(

@@ -7,11 +7,11 @@ is wired to what around the loop belong to the operator.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from xpgrad import engine as engines
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS, Activation
@@ -24,14 +24,15 @@ from xpgrad._arguments import (
     check_number,
     check_rank,
     check_shape,
+    check_wrt,
     explain,
     is_list,
 )
 from xpgrad._computation import Computation
-from xpgrad._per_sample import square_norms
-from xpgrad._plans import Lengths, Plan, planned
+from xpgrad._per_sample import PER_SAMPLE, square_norms
+from xpgrad._plans import Asked, Lengths, Plan, planned
 from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
-from xpgrad.engine.programs.recorder import CannotRecordError, Recorder
+from xpgrad.engine.programs.recorder import CannotRecordError
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 PARAMETERS = frozenset(  # v of a user's cell, the last four of layer normalization
@@ -75,17 +76,52 @@ class Direction(NamedTuple):
     activations: tuple[ActivationChoice, ...]
 
 
-class _Foreign(NamedTuple):
-    """What `run_foreign` knows of a call beyond the operator's own arguments."""
+class Foreign(NamedTuple):
+    """What a framework's adapter adds to a call: more options and arrays, and see `run_foreign`."""
 
-    options: dict[str, Any]
-    arrays: dict[str, Any]
-    seen: list[Plan] | None
-    joined: Mapping[str, Sequence[Any]]
+    options: Mapping[str, Any] = {}
+    arrays: Mapping[str, Any] = {}
+    seen: list[Plan] | None = None
+    joined: Mapping[str, Sequence[Any]] = {}
 
 
-_PLAIN = _Foreign({}, {}, None, {})
-_foreign: ContextVar[_Foreign] = ContextVar("xpgrad_foreign", default=_PLAIN)
+PLAIN = Foreign()
+
+
+class Operation(NamedTuple):
+    """A recurrent kernel, or its gradient, as `planned_call` runs it.
+
+    Parameters
+    ----------
+    operator : str
+        Its name, for messages too.
+    compute : callable
+        ``compute(asked, **options)`` checks and computes, or records.
+    arrays : tuple of str
+        The names of its arrays.
+    graded : tuple of str
+        Of a gradient: the arguments that have one, in the order of the results.
+    optional : tuple of str
+        Those of them that have one only where they are given.
+    """
+
+    operator: str
+    compute: Callable[..., Any]
+    arrays: tuple[str, ...]
+    graded: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def public(kernel: Function) -> Function:
+    """Hide the argument `_foreign` of a kernel, which only `run_foreign` passes, from its signature."""
+    signature = inspect.signature(kernel)
+    shown = [p for p in signature.parameters.values() if p.name != "_foreign"]
+    kernel.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    kernel.takes_foreign = True  # type: ignore[attr-defined]
+    return kernel
 
 
 def run_foreign(
@@ -120,28 +156,53 @@ def run_foreign(
     options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
     if keep_products:
         options["keep_products"] = True
-    token = _foreign.set(
-        _Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
-    )
-    try:
-        return kernel(*arrays, **keywords)
-    finally:
-        _foreign.reset(token)
+    foreign = Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
+    # A function in a kernel's place can do without the program, but must not ignore the rest.
+    if foreign.options or foreign.arrays or getattr(kernel, "takes_foreign", False):
+        keywords["_foreign"] = foreign
+    return kernel(*arrays, **keywords)
 
 
-def planned_call(
-    compute: Callable[..., Any],
-    operator: str,
-    names: Sequence[str],
-    arrays: Sequence[Any],
-    options: Mapping[str, Any],
-) -> Any:
-    """``compute(operator, arrays by name, recorder, **options)``, from its program where there is one."""
-    foreign = _foreign.get()
-    named = dict(zip(names, arrays, strict=True)) | foreign.arrays
+def sequence_attributes(
+    direction: str,
+    activations: Sequence[str] | None,
+    activation_alpha: Sequence[float] | None,
+    activation_beta: Sequence[float] | None,
+    clip: float | None,
+    layout: int,
+) -> dict[str, Any]:
+    """The attributes that all sequence kernels have, by name, for adapters."""
+    return {
+        "direction": direction,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "clip": clip,
+        "layout": layout,
+    }
+
+
+def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
+    """Return the operation's result, from a program where there is one.
+
+    Parameters
+    ----------
+    operation : Operation
+        What to run.
+    arguments : dict of str to object
+        Everything that the public function was called with, and `_foreign`. It is taken apart.
+    """
+    foreign = arguments.pop("_foreign")
+    operator = operation.operator
+    arrays = {name: arguments.pop(name) for name in operation.arrays}
+    if operation.graded:
+        check_choice(operator, "per_sample", arguments["per_sample"], PER_SAMPLE)
+        given = {name: arrays[name] for name in operation.optional}
+        arguments["wanted"] = check_wrt(operator, arguments.pop("wrt"), operation.graded, given)
     try:
-        options = _as_numbers(operator, {**options, **foreign.options})
-        return planned(compute, operator, named, options, lengths_of, foreign.seen, foreign.joined)
+        options = _as_numbers(operator, {**arguments, **foreign.options})
+        named = {**arrays, **foreign.arrays}
+        return planned(operation.compute, operator, named, options, lengths_of, foreign.seen, foreign.joined)
     except (TypeError, ValueError) as error:
         explain(error, "recurrent")
         raise
@@ -180,14 +241,12 @@ class RecurrentCall:
 
     Parameters
     ----------
-    operator : str
-        For messages.
+    asked : Asked
+        The operator and its arrays. X, W, R, B, sequence_lens, P, S, recurrent_mask, zoneout_h and zoneout_c
+        are as the operators have them, grad_H_all and grad_C_all are cotangents over time, sample_weight (N,)
+        is what each sample's gradients are multiplied with.
     gates : int
         How many gates: 4 for the LSTM, 3 for the GRU, 1 for the RNN.
-    arrays : mapping of str to array or None
-        All arrays by name. X, W, R, B, sequence_lens, P, S, recurrent_mask, zoneout_h and zoneout_c are as
-        the operators have them, grad_H_all and grad_C_all are cotangents over time, sample_weight (N,) is
-        what each sample's gradients are multiplied with.
     states, cotangents : sequence of str
         Which of them are initial states, and cotangents of final ones.
     saved : mapping of str to int
@@ -196,8 +255,6 @@ class RecurrentCall:
         The operators' attributes.
     defaults : sequence of str
         Names of one direction's activations where none are given.
-    recorder : Recorder, optional
-        The engine, where the call is to be written down instead of computed.
     gate_order : sequence of int, optional
         Which block each of the operator's gates is, in the rows of W, R and B and in saved gates; ONNX's
         order by default.
@@ -220,9 +277,8 @@ class RecurrentCall:
 
     def __init__(
         self,
-        operator: str,
+        asked: Asked,
         gates: int,
-        arrays: Mapping[str, Any],
         *,
         states: Sequence[str],
         saved: Mapping[str, int] | None = None,
@@ -234,10 +290,10 @@ class RecurrentCall:
         activation_alpha: Sequence[float] | None,
         activation_beta: Sequence[float] | None,
         defaults: Sequence[str],
-        recorder: Recorder | None = None,
         gate_order: Sequence[int] | None = None,
         cell_names: Mapping[str, str] | None = None,
     ) -> None:
+        operator, arrays, recorder = asked
         self._cell_names = cell_names or {}
         self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
         self.operator, self.gates, self.layout, self._recorder = operator, gates, layout, recorder

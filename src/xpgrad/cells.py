@@ -26,14 +26,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS
-from xpgrad._arguments import check_choice, check_number, check_wrt, is_list
+from xpgrad._arguments import check_number, is_list
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
 from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
-from xpgrad._per_sample import PER_SAMPLE
-from xpgrad._recurrent import planned_call
-from xpgrad.engine import Recorder
+from xpgrad._plans import Asked
+from xpgrad._recurrent import PLAIN, Operation, planned_call
 
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
 
@@ -219,21 +218,16 @@ class Cell:
         """The outputs that the gradient takes, with their widths: so many times H, or below 0 so many."""
         return self._saved
 
+    takes_foreign = True  # see `run_foreign`
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the cell over sequences; for the arguments see `Cell`."""
         arguments = _bound(self.__name__, self.__signature__, args, kwargs)
-        options = {"direction": arguments.pop("direction"), "layout": arguments.pop("layout")}
-        arrays = [arguments[name] for name in self._operands]
-        return planned_call(self._compute_forward, self.__name__, self._operands, arrays, options)
+        return planned_call(Operation(self.__name__, self._compute_forward, self._operands), arguments)
 
-    def _compute_forward(
-        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **attributes: Any
-    ) -> Any:
-        """Check and compute, or write down."""
-        call = CellCall(
-            operator, self._with_all(arrays), self._counts, states=self._initial, recorder=recorder,
-            **attributes,
-        )  # fmt: skip
+    def _compute_forward(self, asked: Asked, **attributes: Any) -> Any:
+        """Check and compute, or record."""
+        call = CellCall(asked, self._counts, states=self._initial, **attributes)
         with call.engine.quiet():
             parts = [forward_direction(call, d, self._forward, self.states) for d in call.directions]
             over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
@@ -242,28 +236,19 @@ class Cell:
             results += [call.over_time(rows) for rows in (saved, means) if rows[0] is not None]
             return self._result(*results)
 
-    def _with_all(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays with None for parameters that the cell does not have."""
-        return {**dict.fromkeys(PARAMETERS), **arrays}
-
     def _run_backward(self, arguments: dict[str, Any]) -> Any:
-        operator = self.grad.__name__
-        check_choice(operator, "per_sample", arguments["per_sample"], PER_SAMPLE)
-        options = {name: arguments.pop(name) for name in ("direction", "layout", "per_sample")}
-        options["wanted"] = check_wrt(operator, arguments.pop("wrt"), self._arguments)
         names = (*self._operands, *self._saved, *self._cotangents.values(), "sample_weight")
-        arrays = [arguments[name] for name in names]
-        return planned_call(self._compute_backward, operator, names, arrays, options)
+        gradient = Operation(self.grad.__name__, self._compute_backward, names, self._arguments)
+        return planned_call(gradient, arguments)
 
     def _compute_backward(
-        self, operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool | str,
-        wanted: frozenset[str], **attributes: Any,
-    ) -> Any:  # fmt: skip
-        """Check and compute, or write down."""
+        self, asked: Asked, *, per_sample: bool | str, wanted: frozenset[str], **attributes: Any
+    ) -> Any:
+        """Check and compute, or record."""
         over_time = [name for name in self._cotangents.values() if name not in self._ends]
         call = CellCall(
-            operator, self._with_all(arrays), self._counts, over_time, self._backward.cotangents,
-            states=self._initial, saved=self._saved, cotangents=self._ends, recorder=recorder, **attributes,
+            asked, self._counts, over_time, self._backward.cotangents, states=self._initial,
+            saved=self._saved, cotangents=self._ends, **attributes,
         )  # fmt: skip
         with call.engine.quiet():
             found = call.gradients(
@@ -300,6 +285,8 @@ def _remade(step: Callable[..., Any], blocks: Mapping[str, Sequence[str]], name:
 
 class _Gradient:
     """A cell's gradient."""
+
+    takes_foreign = True
 
     def __init__(self, run: Callable[[dict[str, Any]], Any], name: str, signature: inspect.Signature) -> None:
         self._run, self.__name__, self.__signature__ = run, name, signature
@@ -348,12 +335,13 @@ def _signature(
 
 
 def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+    foreign = kwargs.pop("_foreign", PLAIN)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{operator}: {error}, expected {signature}") from None
     bound.apply_defaults()
-    return bound.arguments
+    return {**bound.arguments, "_foreign": foreign}
 
 
 # --- what steps call ---------------------------------------------------------------------------------

@@ -1,23 +1,23 @@
 r"""The GRU over sequences: `gru` and, beside it, its gradient `gru_grad`.
 
-One step, with f and g the activations (by default sigmoid and tanh), in the operators' order z r h; v and w
-are the recurrence and the input bias::
+One step, with two activations (by default sigmoid and tanh); v and w are the recurrence and the input bias::
 
-    z = f(W_z x + R_z h' + v_z + w_z)                         the update gate
-    r = f(W_r x + R_r h' + v_r + w_r)                         the reset gate
-    n = g(W_h x + w_h + r (R_h h' + v_h))                     reset after: linear_before_reset = 1
-    n = g(W_h x + w_h + R_h (r h') + v_h)                     reset before: linear_before_reset = 0
+    z = gate(W_z x + R_z h' + v_z + w_z)                         the update gate
+    r = gate(W_r x + R_r h' + v_r + w_r)                         the reset gate
+    n = candidate(W_n x + w_n + r (R_n h' + v_n))                reset after: linear_before_reset = 1
+    n = candidate(W_n x + w_n + R_n (r h') + v_n)                reset before: linear_before_reset = 0
     h = (1 - z) n + z h'
 
-x is the step's input, h' the state before it; `clip` bounds the pre-activations. In the backward pass dh is
-the cotangent of h, and so on; a, b, c are the cotangents of the pre-activations of z, r and n::
+ONNX calls the activations f and g, and the candidate's block h: the operators' order is z r h. x is the
+step's input, h' the state before it; `clip` bounds the pre-activations. In the backward pass dh is the
+cotangent of h, and so on; a, b, c are the cotangents of the pre-activations of z, r and n::
 
-    a = f'(z) dh (h' - n)    c = g'(n) dh (1 - z)
-    reset after:    b = f'(r) c (R_h h' + v_h)        dh' = dh z + R_z^T a + R_r^T b + R_h^T (c r)
-    reset before:   b = f'(r) h' (R_h^T c)            dh' = dh z + R_z^T a + R_r^T b + r (R_h^T c)
+    a = gate'(z) dh (h' - n)    c = candidate'(n) dh (1 - z)
+    reset after:    b = gate'(r) c (R_n h' + v_n)     dh' = dh z + R_z^T a + R_r^T b + R_n^T (c r)
+    reset before:   b = gate'(r) h' (R_n^T c)         dh' = dh z + R_z^T a + R_r^T b + r (R_n^T c)
 
 So the loop has one product with reset after (of a, b and c r at once), and two with reset before. The
-cotangent of the reset gate needs R_h h', which is rebuilt for all steps at once before the loop. After the
+cotangent of the reset gate needs R_n h', which is rebuilt for all steps at once before the loop. After the
 loop dX, dW, dR and db are single products: the input side takes a, b, c; the recurrent side takes a, b and c
 r (reset after), or a, b, and c with the input r h' (reset before).
 
@@ -30,22 +30,26 @@ for statistical machine translation" (2014).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
-from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._arguments import check_choice
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._hidden_state import StateForward, state_backward
 from xpgrad._one_step import OneStep
-from xpgrad._per_sample import PER_SAMPLE
+from xpgrad._plans import Asked
 from xpgrad._recurrent import (
+    PLAIN,
     Direction,
+    Foreign,
+    Operation,
     RecurrentCall,
     planned_call,
+    public,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
+from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh")
 _STATES = ("initial_h",)
@@ -105,7 +109,7 @@ class GRUGrads(NamedTuple):
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
-# The bias's four blocks are v_z + w_z, v_r + w_r, w_h, v_h.
+# The bias's four blocks are v_z + w_z, v_r + w_r, w_n, v_n.
 
 
 def _biased(xp: Any, x: Any, b: Any) -> Any:
@@ -123,36 +127,47 @@ def _candidate_input(xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after:
 def _gru_step_after(
     xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any,
     h_prev: Any,
-    *, f_value: Any, f_alpha: Any, f_beta: Any, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
+    *, gate_value: Any, gate_alpha: Any, gate_beta: Any, candidate_value: Any, candidate_alpha: Any,
+    candidate_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
     """Gates z and r, candidate, output, rn, with reset after; the x* and r* are the products."""
-    z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
-    r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
-    n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, True), clip), g_alpha, g_beta)
+    z = gate_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), gate_alpha, gate_beta)
+    r = gate_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), gate_alpha, gate_beta)
+    n = candidate_value(
+        xp,
+        clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, True), clip),
+        candidate_alpha,
+        candidate_beta,
+    )
     return z, r, n, n + z * (h_prev - n), rn
 
 
 def _gru_gates_before(
     xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, bz: Any, br: Any, bw: Any, bv: Any, taken: Any,
-    *, f_value: Any, f_alpha: Any, f_beta: Any, clip: Any,
+    *, gate_value: Any, gate_alpha: Any, gate_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
     """Gates z and r, the candidate's unchanged input product, and r h'; `taken` is h' as R multiplies it."""
-    z = f_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), f_alpha, f_beta)
-    r = f_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), f_alpha, f_beta)
+    z = gate_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), gate_alpha, gate_beta)
+    r = gate_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), gate_alpha, gate_beta)
     return z, r, xn, r * taken
 
 
 def _gru_output_before(
     xp: Any, z: Any, r: Any, xn: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any, h_prev: Any,
-    *, g_value: Any, g_alpha: Any, g_beta: Any, clip: Any,
+    *, candidate_value: Any, candidate_alpha: Any, candidate_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """The unchanged gates, candidate, output, and rn = R_h (r h')."""
-    n = g_value(xp, clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, False), clip), g_alpha, g_beta)
+    """The unchanged gates, candidate, output, and rn = R_n (r h')."""
+    n = candidate_value(
+        xp,
+        clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, False), clip),
+        candidate_alpha,
+        candidate_beta,
+    )
     return z, r, n, n + z * (h_prev - n), rn
 
 
 def _known(xp: Any, rebuilt: Any, b: Any, y: Any) -> Any:
-    """The rebuilt pre-activation, or else f's output, which determines the slope."""
+    """The rebuilt pre-activation, or else the gate's output, which determines the slope."""
     return y if rebuilt is None else _biased(xp, rebuilt, b)
 
 
@@ -166,12 +181,13 @@ def _known_candidate(
 def _gru_pullback_after(
     xp: Any, dy: Any, dh: Any, dp: Any, z: Any, r: Any, n: Any, h_prev: Any, rn: Any,
     xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
-    *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any, clip: Any,
+    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, candidate_pullback: Any, candidate_alpha: Any,
+    candidate_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
     """Cotangents c, a, b, c r (see the module) with reset after, and dh z.
 
     dy is the cotangent of the output. dh comes from the step after directly, dp through its product; without
-    dp, dh is their sum. rn is R_h h'; xz, xr (including the recurrent products) and xn are rebuilt only if
+    dp, dh is their sum. rn is R_n h'; xz, xr (including the recurrent products) and xn are rebuilt only if
     needed.
     """
     if dp is not None:
@@ -180,45 +196,51 @@ def _gru_pullback_after(
         dh = dh + dy
     tz, tr = _known(xp, xz, bz, z), _known(xp, xr, br, r)
     tn = _known_candidate(xp, xn, rn, r, bw, bv, True, n)
-    a = clip_pullback(xp, f_pullback(xp, dh * (h_prev - n), tz, z, f_alpha, f_beta), tz, clip)
-    c = clip_pullback(xp, g_pullback(xp, dh * (1 - z), tn, n, g_alpha, g_beta), tn, clip)
-    b = clip_pullback(xp, f_pullback(xp, c * _biased(xp, rn, bv), tr, r, f_alpha, f_beta), tr, clip)
+    a = clip_pullback(xp, gate_pullback(xp, dh * (h_prev - n), tz, z, gate_alpha, gate_beta), tz, clip)
+    c = clip_pullback(
+        xp, candidate_pullback(xp, dh * (1 - z), tn, n, candidate_alpha, candidate_beta), tn, clip
+    )
+    b = clip_pullback(xp, gate_pullback(xp, c * _biased(xp, rn, bv), tr, r, gate_alpha, gate_beta), tr, clip)
     return c, a, b, c * r, dh * z
 
 
 def _gru_candidate_pullback_before(
     xp: Any, dy: Any, dh: Any, dp: Any, z: Any, r: Any, n: Any, h_prev: Any, rn: Any,
     xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
-    *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any, clip: Any,
+    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, candidate_pullback: Any, candidate_alpha: Any,
+    candidate_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents a, a zero for b, c, with reset before, and dh z; rn is R_h (r h')."""
+    """Cotangents a, a zero for b, c, with reset before, and dh z; rn is R_n (r h')."""
     if dp is not None:
         dh = dh + dp
     if dy is not None:
         dh = dh + dy
     tz = _known(xp, xz, bz, z)
     tn = _known_candidate(xp, xn, rn, r, bw, bv, False, n)
-    a = clip_pullback(xp, f_pullback(xp, dh * (h_prev - n), tz, z, f_alpha, f_beta), tz, clip)
-    c = clip_pullback(xp, g_pullback(xp, dh * (1 - z), tn, n, g_alpha, g_beta), tn, clip)
+    a = clip_pullback(xp, gate_pullback(xp, dh * (h_prev - n), tz, z, gate_alpha, gate_beta), tz, clip)
+    c = clip_pullback(
+        xp, candidate_pullback(xp, dh * (1 - z), tn, n, candidate_alpha, candidate_beta), tn, clip
+    )
     return a, xp.zeros_like(a), c, dh * z
 
 
 def _gru_reset_pullback_before(
     xp: Any, a: Any, b: Any, c: Any, s: Any, mask: Any, dh: Any, z: Any, r: Any, n: Any, h_prev: Any,
     xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
-    *, f_pullback: Any, f_alpha: Any, f_beta: Any, clip: Any,
+    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """The second part: unchanged a and c, b, and the cotangent of h' without a product; s is R_h^T c."""
+    """The second part: unchanged a and c, b, and the cotangent of h' without a product; s is R_n^T c."""
     tr = _known(xp, xr, br, r)
     if mask is not None:
         s = s * mask
-    b = clip_pullback(xp, f_pullback(xp, s * h_prev, tr, r, f_alpha, f_beta), tr, clip)
+    b = clip_pullback(xp, gate_pullback(xp, s * h_prev, tr, r, gate_alpha, gate_beta), tr, clip)
     return a, b, c, dh + s * r
 
 
 # --- forward -----------------------------------------------------------------------------------------
 
 
+@public
 def gru(
     X: Any,
     W: Any,
@@ -236,6 +258,7 @@ def gru(
     layout: int = 0,
     recurrent_mask: Any = None,
     zoneout_h: Any = None,
+    _foreign: Foreign = PLAIN,
 ) -> GRUForward:
     r"""Gated recurrent unit over sequences; it also returns what its gradient needs.
 
@@ -243,12 +266,13 @@ def gru(
 
         z &= f(W_z x_t + R_z h_{t-1} + b_z) \\
         r &= f(W_r x_t + R_r h_{t-1} + b_r) \\
-        n &= g(W_h x_t + w_h + r \odot (R_h h_{t-1} + v_h))
-            \quad\text{or}\quad g(W_h x_t + w_h + R_h (r \odot h_{t-1}) + v_h) \\
+        n &= g(W_n x_t + w_n + r \odot (R_n h_{t-1} + v_n))
+            \quad\text{or}\quad g(W_n x_t + w_n + R_n (r \odot h_{t-1}) + v_n) \\
         h_t &= (1 - z) \odot n + z \odot h_{t-1}
 
-    With zoneout each step keeps a share k of the old state, k ⊙ h_{t-1} + (1 - k) ⊙ h_t. With a mask m, R
-    multiplies m ⊙ h_{t-1}; with the reset before the product, r ⊙ m ⊙ h_{t-1}.
+    f and g are the activations; n, the candidate, is the last of ONNX's gates z r h. With zoneout each step
+    keeps a share k of the old state, k ⊙ h_{t-1} + (1 - k) ⊙ h_t. With a mask m, R multiplies m ⊙ h_{t-1};
+    with the reset before the product, r ⊙ m ⊙ h_{t-1}.
 
     Parameters
     ----------
@@ -318,33 +342,19 @@ def gru(
     >>> out.H_all.shape, out.H_t.shape, out.zrh.shape
     ((7, 1, 2, 5), (1, 2, 5), (7, 1, 2, 15))
     """
-    return _forward(
-        "gru", (X, W, R, B, sequence_lens, initial_h, recurrent_mask, zoneout_h),
-        linear_before_reset=linear_before_reset,
-        direction=direction, layout=layout, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta,
-    )  # fmt: skip
-
-
-def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> GRUForward:
-    """`arrays` are gru's, in its order; omitted ones are None."""
-    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
+    return planned_call(_FORWARD, locals())
 
 
 def _compute_forward(
-    operator: str,
-    arrays: Mapping[str, Any],
-    recorder: Recorder | None,
+    asked: Asked,
     *,
     linear_before_reset: int,
     keep_products: bool = False,
     **attributes: Any,
 ) -> GRUForward | KeptGRUForward:
-    """Check and compute; with a recorder, record."""
-    check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    call = RecurrentCall(
-        operator, 3, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
-    )
+    """Check and compute, or record."""
+    check_choice(asked.operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    call = RecurrentCall(asked, 3, states=_STATES, defaults=_DEFAULTS, **attributes)
     one_direction = _forward_after if linear_before_reset else _forward_before
     with call.engine.quiet():
         parts = [one_direction(call, d, keep_products) for d in call.directions]
@@ -353,12 +363,16 @@ def _compute_forward(
         return KeptGRUForward(*out, call.over_time(products)) if keep_products else out
 
 
+_FORWARD = Operation("gru", _compute_forward, _OPERANDS)
+
+
 def _forward_after(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
     """Rows of H, final H, rows of the gates and of kept products, with reset after."""
     engine, timeline, H = call.engine, direction.timeline, call.H
-    f, g = direction.activations
+    gate, candidate = direction.activations
     formula = Formula(
-        _gru_step_after, f.constants("f", "value") | g.constants("g", "value") | {"clip": call.clip}
+        _gru_step_after,
+        gate.constants("gate", "value") | candidate.constants("candidate", "value") | {"clip": call.clip},
     )
     h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
     R_T = engine.loop_weight(call.part("R", direction).T, call.T)
@@ -387,9 +401,11 @@ def _forward_after(call: RecurrentCall, direction: Direction, keep_products: boo
 def _forward_before(call: RecurrentCall, direction: Direction, keep_products: bool) -> tuple:
     """Rows of H, final H, rows of the gates and of kept products, with reset before."""
     engine, timeline, H = call.engine, direction.timeline, call.H
-    f, g = direction.activations
-    gates_formula = Formula(_gru_gates_before, f.constants("f", "value") | {"clip": call.clip})
-    output_formula = Formula(_gru_output_before, g.constants("g", "value") | {"clip": call.clip})
+    gate, candidate = direction.activations
+    gates_formula = Formula(_gru_gates_before, gate.constants("gate", "value") | {"clip": call.clip})
+    output_formula = Formula(
+        _gru_output_before, candidate.constants("candidate", "value") | {"clip": call.clip}
+    )
     h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
     R_T = call.part("R", direction).T
     R_gates_T, R_candidate_T = (
@@ -452,6 +468,7 @@ def _bias(call: RecurrentCall, direction: Direction) -> Operand:
 # --- backward ----------------------------------------------------------------------------------------
 
 
+@public
 def gru_grad(
     X: Any,
     W: Any,
@@ -476,16 +493,17 @@ def gru_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> GRUGrads:
     r"""Gradient of `gru`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
 
         a &= f'(z) \odot dh_t \odot (h_{t-1} - n), \quad c = g'(n) \odot dh_t \odot (1 - z) \\
-        b &= f'(r) \odot c \odot (R_h h_{t-1} + v_h)
-            \quad\text{or}\quad f'(r) \odot h_{t-1} \odot R_h^T c \\
-        dh_{t-1} &= dh_t \odot z + R_z^T a + R_r^T b + R_h^T (c \odot r)
-            \quad\text{or}\quad \dots + r \odot R_h^T c
+        b &= f'(r) \odot c \odot (R_n h_{t-1} + v_n)
+            \quad\text{or}\quad f'(r) \odot h_{t-1} \odot R_n^T c \\
+        dh_{t-1} &= dh_t \odot z + R_z^T a + R_r^T b + R_n^T (c \odot r)
+            \quad\text{or}\quad \dots + r \odot R_n^T c
 
     Zoneout passes k ⊙ dh to the previous state, and the rest to the step. A mask multiplies the cotangent of
     the previous state that comes through R, and that state as a factor of dR.
@@ -549,35 +567,19 @@ def gru_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 15, 5), True)
     """
-    check_choice("gru_grad", "per_sample", per_sample, PER_SAMPLE)
-    return _backward(
-        "gru_grad", (X, W, R, B, sequence_lens, initial_h, recurrent_mask, zoneout_h), (H_all, zrh),
-        (grad_H_all, grad_H_t, sample_weight),
-        linear_before_reset=linear_before_reset, per_sample=per_sample,
-        wanted=check_wrt("gru_grad", wrt, _ARGUMENTS), direction=direction, layout=layout, clip=clip,
-        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
-    )  # fmt: skip
-
-
-def _backward(
-    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
-) -> GRUGrads:
-    """`arrays` are as for `_forward`."""
-    return planned_call(
-        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
-    )
+    return planned_call(_GRADIENT, locals())
 
 
 def _compute_backward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, linear_before_reset: int,
+    asked: Asked, *, linear_before_reset: int,
     per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
 ) -> GRUGrads:  # fmt: skip
-    """Check and compute; with a recorder, record."""
-    check_choice(operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
-    saved = _SAVED | ({"products": 1} if "products" in arrays else {})
+    """Check and compute, or record."""
+    check_choice(asked.operator, "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    saved = _SAVED | ({"products": 1} if "products" in asked.arrays else {})
     call = RecurrentCall(
-        operator, 3, arrays, states=_STATES, saved=saved, cotangents=_COTANGENTS, defaults=_DEFAULTS,
-        recorder=recorder, **attributes,
+        asked, 3, states=_STATES, saved=saved, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        **attributes,
     )  # fmt: skip
     backward = _BackwardResetAfter if linear_before_reset else _BackwardResetBefore
     with call.engine.quiet():
@@ -585,6 +587,9 @@ def _compute_backward(
             lambda call, d: backward(call, d, wanted, per_sample).gradients() if wanted else {},
             _ARGUMENTS, per_sample=per_sample,
         ))  # fmt: skip
+
+
+_GRADIENT = Operation("gru_grad", _compute_backward, _GRADIENT_OPERANDS, _ARGUMENTS)
 
 
 class _Backward(ABC):
@@ -607,9 +612,13 @@ class _Backward(ABC):
     ) -> None:
         engine, timeline = call.engine, direction.timeline
         self.call, self.direction, self.engine, self.wanted = call, direction, engine, wanted
-        f, g = direction.activations
-        self.rebuild = call.needs_pre_activations((f, g))
-        self.constants = f.constants("f", "pullback") | g.constants("g", "pullback") | {"clip": call.clip}
+        gate, candidate = direction.activations
+        self.rebuild = call.needs_pre_activations((gate, candidate))
+        self.constants = (
+            gate.constants("gate", "pullback")
+            | candidate.constants("candidate", "pullback")
+            | {"clip": call.clip}
+        )
         self.sums = GradientSums(call, direction, wanted, per_sample)
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
         self.h_rows = call.rows("H_all", direction)
@@ -793,10 +802,10 @@ class _BackwardResetBefore(_Backward):
         self, call: RecurrentCall, direction: Direction, wanted: frozenset[str], per_sample: bool | str
     ) -> None:
         super().__init__(call, direction, wanted, per_sample)
-        f, H = direction.activations[0], call.H
+        gate, H = direction.activations[0], call.H
         self.candidate_formula = Formula(_gru_candidate_pullback_before, self.constants)
         self.reset_formula = Formula(
-            _gru_reset_pullback_before, f.constants("f", "pullback") | {"clip": call.clip}
+            _gru_reset_pullback_before, gate.constants("gate", "pullback") | {"clip": call.clip}
         )
         R = call.part("R", direction)
         self.R_gates, self.R_candidate = (
@@ -889,6 +898,7 @@ class GRUCellGrads(NamedTuple):
     dB: Any
 
 
+@public
 def gru_cell(
     X: Any,
     H: Any,
@@ -901,6 +911,7 @@ def gru_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
+    _foreign: Foreign = PLAIN,
 ) -> GRUCellForward:
     """One step of `gru`, for your own loops.
 
@@ -939,25 +950,10 @@ def gru_cell(
     >>> step.H_next.shape, step.zrh.shape
     ((2, 5), (2, 15))
     """
-    return planned_call(
-        _compute_cell, "gru_cell", _CELL_ARGUMENTS, (X, H, W, R, B),
-        {"linear_before_reset": linear_before_reset, "clip": clip, "activations": activations,
-         "activation_alpha": activation_alpha, "activation_beta": activation_beta},
-    )  # fmt: skip
+    return planned_call(_CELL, locals())
 
 
-_CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
-_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "zrh", "grad_H", "sample_weight")
-
-
-def _compute_cell(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> GRUCellForward:
-    """Check and compute; with a recorder, record."""
-    out = _STEP.compute(operator, arrays, recorder, **options)
-    return GRUCellForward(out.H_t[0, ...], out.zrh[0, 0, ...])
-
-
+@public
 def gru_cell_grad(
     X: Any,
     H: Any,
@@ -975,6 +971,7 @@ def gru_cell_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> GRUCellGrads:
     """Gradient of `gru_cell`.
 
@@ -1021,34 +1018,13 @@ def gru_cell_grad(
     >>> gru_cell_grad(X, H, W, R, zrh=step.zrh, grad_H=rng.normal(size=(2, 5))).dW.shape
     (15, 3)
     """
-    check_choice("gru_cell_grad", "per_sample", per_sample, PER_SAMPLE)
-    return planned_call(
-        _compute_cell_gradient, "gru_cell_grad", _CELL_GRADIENT_OPERANDS,
-        (X, H, W, R, B, zrh, grad_H, sample_weight),
-        {"wanted": check_wrt("gru_cell_grad", wrt, _CELL_ARGUMENTS), "per_sample": per_sample,
-         "linear_before_reset": linear_before_reset, "clip": clip, "activations": activations,
-         "activation_alpha": activation_alpha, "activation_beta": activation_beta},
-    )  # fmt: skip
+    return planned_call(_CELL_GRADIENT, locals())
 
 
-def _compute_cell_gradient(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> GRUCellGrads:
-    """Check and compute; with a recorder, record."""
-    return GRUCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
-
-
-_STEP = OneStep(
-    forward=_compute_forward,
-    backward=_compute_backward,
-    gates=3,
-    arguments=_CELL_ARGUMENTS,
-    sequence_arguments=_ARGUMENTS,
-    operands=_OPERANDS,
-    gradient_operands=_GRADIENT_OPERANDS,
-    parameters={"B": "6H"},
-    states={"initial_h": "H"},
-    cotangents={"grad_H_t": "grad_H"},
-    saved={"zrh": ("zrh", 3)},
+_CELL, _CELL_GRADIENT = OneStep(
+    "gru_cell", _FORWARD, _GRADIENT, 3, ("X", "H", "W", "R", "B"),
+    results={"H_next": "H_t", "zrh": "zrh"}, kinds=(GRUCellForward, GRUCellGrads),
+    parameters={"B": "6H"}, states={"initial_h": "H"},
+    cotangents={"grad_H_t": "grad_H"}, saved={"zrh": ("zrh", 3)},
     unread={"H_all": "H"},  # any array of its shape: one step reads no output
-)
+).operations()  # fmt: skip

@@ -30,12 +30,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
-from xpgrad._arguments import check_choice, check_number, check_shape, check_wrt
+from xpgrad._arguments import check_number, check_shape
 from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
-from xpgrad._per_sample import PER_SAMPLE
-from xpgrad._recurrent import ActivationChoice, Direction, planned_call
+from xpgrad._plans import Asked
+from xpgrad._recurrent import PLAIN, ActivationChoice, Direction, Foreign, Operation, planned_call, public
 from xpgrad.cells import Cell, layer_norm, with_pullback
-from xpgrad.engine import Recorder
 
 
 class LayerNormLSTMForward(NamedTuple):
@@ -269,13 +268,10 @@ class _Call(CellCall):
         As CellCall has them.
     """
 
-    def __init__(
-        self, operator: str, own: _Operator, arrays: Mapping[str, Any], epsilon: float, **options: Any
-    ) -> None:
+    def __init__(self, asked: Asked, own: _Operator, epsilon: float, **options: Any) -> None:
         self._own = own
         super().__init__(
-            operator,
-            {"v": None, **arrays},
+            asked,
             {"W": own.gates, "R": own.gates, "v": 0},
             states=tuple(f"initial_{state}" for state in own.states),
             defaults=own.defaults,
@@ -343,17 +339,15 @@ def _check_epsilon(operator: str, epsilon: Any) -> float:
 
 
 def _compute_forward(
-    operator: str,
-    arrays: Mapping[str, Any],
-    recorder: Recorder | None,
+    asked: Asked,
     *,
     own: _Operator,
     result: type,
     epsilon: float,
     **attributes: Any,
 ) -> Any:
-    """Check and compute; with a recorder, record."""
-    call = _Call(operator, own, arrays, epsilon, recorder=recorder, **attributes)
+    """Check and compute, or record."""
+    call = _Call(asked, own, epsilon, **attributes)
     with call.engine.quiet():
         parts = [
             forward_direction(call, d, cell.plans[0], own.states)
@@ -367,9 +361,7 @@ def _compute_forward(
 
 
 def _compute_backward(
-    operator: str,
-    arrays: Mapping[str, Any],
-    recorder: Recorder | None,
+    asked: Asked,
     *,
     own: _Operator,
     result: type,
@@ -378,12 +370,11 @@ def _compute_backward(
     epsilon: float,
     **attributes: Any,
 ) -> Any:
-    """Check and compute; with a recorder, record."""
+    """Check and compute, or record."""
     over_time = [name for name in own.cotangents if name.endswith("_all")]
     ends = [name for name in own.cotangents if name.endswith("_t")]
     call = _Call(
-        operator, own, arrays, epsilon, over_time=over_time, saved=own.saved, cotangents=ends,
-        recorder=recorder, **attributes,
+        asked, own, epsilon, over_time=over_time, saved=own.saved, cotangents=ends, **attributes,
     )  # fmt: skip
     inner = frozenset("v" if name in _VECTORS else name for name in wanted)
 
@@ -400,9 +391,21 @@ def _compute_backward(
         return result(*call.gradients(compute, own.arguments, per_sample=per_sample))
 
 
+def _operations(name: str, own: _Operator, result: type, gradients: type) -> tuple[Operation, Operation]:
+    """An operator and its gradient."""
+    forward = functools.partial(_compute_forward, own=own, result=result)
+    backward = functools.partial(_compute_backward, own=own, result=gradients)
+    arrays = (*own.operands, *own.saved, *own.cotangents, "sample_weight")
+    return (
+        Operation(name, forward, own.operands),
+        Operation(f"{name}_grad", backward, arrays, own.arguments),
+    )
+
+
 # --- the LSTM ----------------------------------------------------------------------------------------
 
 
+@public
 def layer_norm_lstm(
     X: Any,
     W: Any,
@@ -423,6 +426,7 @@ def layer_norm_lstm(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    _foreign: Foreign = PLAIN,
 ) -> LayerNormLSTMForward:
     r"""LSTM with layer normalization over sequences; it also returns what its gradient needs.
 
@@ -488,13 +492,8 @@ def layer_norm_lstm(
     >>> layer_norm_lstm(X, W, R, None, gamma, beta, gamma_c, beta_c).H_all.shape
     (7, 1, 2, 5)
     """
-    return planned_call(
-        _lstm_forward, "layer_norm_lstm", _LSTM.operands,
-        (X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c),
-        {"epsilon": _check_epsilon("layer_norm_lstm", epsilon), "direction": direction, "layout": layout,
-         "clip": clip, "activations": activations, "activation_alpha": activation_alpha,
-         "activation_beta": activation_beta},
-    )  # fmt: skip
+    epsilon = _check_epsilon("layer_norm_lstm", epsilon)
+    return planned_call(_LSTM_FORWARD, locals())
 
 
 _LSTM = _Operator(
@@ -503,18 +502,12 @@ _LSTM = _Operator(
 )  # fmt: skip
 
 
-def _lstm_forward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> LayerNormLSTMForward:
-    return _compute_forward(operator, arrays, recorder, own=_LSTM, result=LayerNormLSTMForward, **options)
+_LSTM_FORWARD, _LSTM_GRADIENT = _operations(
+    "layer_norm_lstm", _LSTM, LayerNormLSTMForward, LayerNormLSTMGrads
+)
 
 
-def _lstm_backward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> LayerNormLSTMGrads:
-    return _compute_backward(operator, arrays, recorder, own=_LSTM, result=LayerNormLSTMGrads, **options)
-
-
+@public
 def layer_norm_lstm_grad(
     X: Any,
     W: Any,
@@ -546,6 +539,7 @@ def layer_norm_lstm_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> LayerNormLSTMGrads:
     r"""Gradient of `layer_norm_lstm`: from cotangents of its outputs to gradients of its arguments.
 
@@ -607,24 +601,14 @@ def layer_norm_lstm_grad(
     >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dgamma.shape
     (1, 2, 20)
     """
-    operator = "layer_norm_lstm_grad"
-    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
-    arrays = (
-        X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c, H_all, C_all, saved,
-        means, grad_H_all, grad_C_all, grad_H_t, grad_C_t, sample_weight,
-    )  # fmt: skip
-    return planned_call(
-        _lstm_backward, operator, (*_LSTM.operands, *_LSTM.saved, *_LSTM.cotangents, "sample_weight"), arrays,
-        {"wanted": check_wrt(operator, wrt, _LSTM.arguments), "per_sample": per_sample,
-         "epsilon": _check_epsilon(operator, epsilon), "direction": direction, "layout": layout, "clip": clip,
-         "activations": activations, "activation_alpha": activation_alpha,
-         "activation_beta": activation_beta},
-    )  # fmt: skip
+    epsilon = _check_epsilon("layer_norm_lstm_grad", epsilon)
+    return planned_call(_LSTM_GRADIENT, locals())
 
 
 # --- the GRU -----------------------------------------------------------------------------------------
 
 
+@public
 def layer_norm_gru(
     X: Any,
     W: Any,
@@ -642,6 +626,7 @@ def layer_norm_gru(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    _foreign: Foreign = PLAIN,
 ) -> LayerNormGRUForward:
     r"""GRU with layer normalization over sequences; it also returns what its gradient needs.
 
@@ -703,13 +688,8 @@ def layer_norm_gru(
     >>> layer_norm_gru(X, W, R, None, np.ones((1, 2, 15)), np.zeros((1, 2, 15))).H_all.shape
     (7, 1, 2, 5)
     """
-    return planned_call(
-        _gru_forward, "layer_norm_gru", _GRU.operands,
-        (X, W, R, B, gamma, beta, sequence_lens, initial_h),
-        {"epsilon": _check_epsilon("layer_norm_gru", epsilon), "direction": direction, "layout": layout,
-         "clip": clip, "activations": activations, "activation_alpha": activation_alpha,
-         "activation_beta": activation_beta},
-    )  # fmt: skip
+    epsilon = _check_epsilon("layer_norm_gru", epsilon)
+    return planned_call(_GRU_FORWARD, locals())
 
 
 _GRU = _Operator(
@@ -717,18 +697,10 @@ _GRU = _Operator(
 )
 
 
-def _gru_forward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> LayerNormGRUForward:
-    return _compute_forward(operator, arrays, recorder, own=_GRU, result=LayerNormGRUForward, **options)
+_GRU_FORWARD, _GRU_GRADIENT = _operations("layer_norm_gru", _GRU, LayerNormGRUForward, LayerNormGRUGrads)
 
 
-def _gru_backward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> LayerNormGRUGrads:
-    return _compute_backward(operator, arrays, recorder, own=_GRU, result=LayerNormGRUGrads, **options)
-
-
+@public
 def layer_norm_gru_grad(
     X: Any,
     W: Any,
@@ -754,6 +726,7 @@ def layer_norm_gru_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> LayerNormGRUGrads:
     r"""Gradient of `layer_norm_gru`: from cotangents of its outputs to gradients of its arguments.
 
@@ -813,16 +786,5 @@ def layer_norm_gru_grad(
     >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dgamma.shape
     (1, 2, 15)
     """
-    operator = "layer_norm_gru_grad"
-    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
-    arrays = (
-        X, W, R, B, gamma, beta, sequence_lens, initial_h, H_all, saved, means, grad_H_all, grad_H_t,
-        sample_weight,
-    )  # fmt: skip
-    return planned_call(
-        _gru_backward, operator, (*_GRU.operands, *_GRU.saved, *_GRU.cotangents, "sample_weight"), arrays,
-        {"wanted": check_wrt(operator, wrt, _GRU.arguments), "per_sample": per_sample,
-         "epsilon": _check_epsilon(operator, epsilon), "direction": direction, "layout": layout, "clip": clip,
-         "activations": activations, "activation_alpha": activation_alpha,
-         "activation_beta": activation_beta},
-    )  # fmt: skip
+    epsilon = _check_epsilon("layer_norm_gru_grad", epsilon)
+    return planned_call(_GRU_GRADIENT, locals())

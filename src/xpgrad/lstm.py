@@ -1,20 +1,21 @@
 r"""The LSTM over sequences: `lstm` and, beside it, its gradient `lstm_grad`.
 
-One step, with :math:`\odot` the elementwise product, f, g, h the activations (by default sigmoid, tanh,
-tanh), and z the gates' pre-activations, in the operators' order i o f c::
+One step, with :math:`\odot` the elementwise product, three activations (by default sigmoid, tanh, tanh), and
+z the gates' pre-activations::
 
-    z_i = W_i x + R_i h' + b_i + P_i c'      i = f(z_i)
-    z_f = W_f x + R_f h' + b_f + P_f c'      f = f(z_f)      input_forget: f = 1 - i
-    z_c = W_c x + R_c h' + b_c               g = g(z_c)
+    z_i = W_i x + R_i h' + b_i + P_i c'      i = gate(z_i)
+    z_f = W_f x + R_f h' + b_f + P_f c'      f = gate(z_f)      input_forget: f = 1 - i
+    z_g = W_g x + R_g h' + b_g               g = candidate(z_g)
                                              c = f c' + i g
-    z_o = W_o x + R_o h' + b_o + P_o c       o = f(z_o)
-                                             h = o h(c)
+    z_o = W_o x + R_o h' + b_o + P_o c       o = gate(z_o)
+                                             h = o output(c)
 
-x is the step's input, h' and c' the states before it, b the sum of both biases, P the peepholes; `clip`
-bounds the z. In the backward pass dx is the cotangent of x, and so on::
+ONNX calls the activations f, g and h, and the candidate's block c: the operators' order is i o f c. x is the
+step's input, h' and c' the states before it, b the sum of both biases, P the peepholes; `clip` bounds the z.
+In the backward pass dx is the cotangent of x, and so on::
 
-    dh += the cotangent from the step after      do = dh h(c)    dz_o = f'(z_o) do
-    dc += dh o h'(c) + P_o dz_o
+    dh += the cotangent from the step after      do = dh output(c)    dz_o = gate'(z_o) do
+    dc += dh o output'(c) + P_o dz_o
     di = dc g    df = dc c'    dg = dc i     dz = the activation's slope times each
     dc' = dc f + P_i dz_i + P_f dz_f         dh' = R^T dz
 
@@ -29,22 +30,26 @@ Schraudolph and Schmidhuber, "Learning precise timing with LSTM recurrent networ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
-from xpgrad._arguments import check_choice, check_wrt
+from xpgrad._arguments import check_choice
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._hidden_state import OPTIONS, StateForward, state_backward
 from xpgrad._one_step import OneStep
-from xpgrad._per_sample import PER_SAMPLE
+from xpgrad._plans import Asked
 from xpgrad._recurrent import (
+    PLAIN,
     Direction,
+    Foreign,
+    Operation,
     RecurrentCall,
     planned_call,
+    public,
 )
 from xpgrad._timeline import Chunk
-from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
+from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
 _STATES = ("initial_h", "initial_c")
@@ -123,24 +128,33 @@ def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
 
 
 def _lstm_step(
-    xp: Any, zi: Any, zo: Any, zf: Any, zc: Any, ri: Any, ro: Any, rf: Any, rc: Any,
-    bi: Any, bo: Any, bf: Any, bc: Any, pi: Any, po: Any, pf: Any, c_prev: Any, kept: Any,
-    *, f_value: Any, f_alpha: Any, f_beta: Any, g_value: Any, g_alpha: Any, g_beta: Any,
-    h_value: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any,
+    xp: Any, zi: Any, zo: Any, zf: Any, zg: Any, ri: Any, ro: Any, rf: Any, rg: Any,
+    bi: Any, bo: Any, bf: Any, bg: Any, pi: Any, po: Any, pf: Any, c_prev: Any, kept: Any,
+    *, gate_value: Any, gate_alpha: Any, gate_beta: Any, candidate_value: Any, candidate_alpha: Any,
+    candidate_beta: Any, output_value: Any, output_alpha: Any, output_beta: Any, clip: Any, input_forget: Any,
 ) -> tuple:  # fmt: skip
-    """Gates i o f c, cell state, output; z are the input products, r the recurrent ones.
+    """Gates i o f g, cell state, output; z are the input products, r the recurrent ones.
 
     `kept` is the share of the old cell state that zoneout keeps after the step.
     """
-    i = f_value(xp, clip_value(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), f_alpha, f_beta)
+    i = gate_value(
+        xp, clip_value(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), gate_alpha, gate_beta
+    )
     if input_forget:
         f = 1 - i
     else:
-        f = f_value(xp, clip_value(xp, _pre_activation(xp, zf + rf, bf, pf, c_prev), clip), f_alpha, f_beta)
-    g = g_value(xp, clip_value(xp, _pre_activation(xp, zc + rc, bc, None, c_prev), clip), g_alpha, g_beta)
+        f = gate_value(
+            xp, clip_value(xp, _pre_activation(xp, zf + rf, bf, pf, c_prev), clip), gate_alpha, gate_beta
+        )
+    g = candidate_value(
+        xp,
+        clip_value(xp, _pre_activation(xp, zg + rg, bg, None, c_prev), clip),
+        candidate_alpha,
+        candidate_beta,
+    )
     c = f * c_prev + i * g
-    o = f_value(xp, clip_value(xp, _pre_activation(xp, zo + ro, bo, po, c), clip), f_alpha, f_beta)
-    h = o * h_value(xp, c, h_alpha, h_beta)
+    o = gate_value(xp, clip_value(xp, _pre_activation(xp, zo + ro, bo, po, c), clip), gate_alpha, gate_beta)
+    h = o * output_value(xp, c, output_alpha, output_beta)
     if kept is not None:
         c = kept * c_prev + (1 - kept) * c
     return i, o, f, g, c, h
@@ -148,22 +162,23 @@ def _lstm_step(
 
 def _lstm_made(
     xp: Any, i: Any, o: Any, f: Any, g: Any, c: Any, c_prev: Any, kept: Any,
-    *, h_value: Any, h_alpha: Any, h_beta: Any,
+    *, output_value: Any, output_alpha: Any, output_beta: Any,
 ) -> tuple:  # fmt: skip
     """Cell state and output of the step's gates, before zoneout and projection."""
     if kept is not None:
         c = f * c_prev + i * g
-    return c, o * h_value(xp, c, h_alpha, h_beta)
+    return c, o * output_value(xp, c, output_alpha, output_beta)
 
 
 def _lstm_step_pullback(
     xp: Any, dy: Any, dh: Any, dc_all: Any, dc: Any, i: Any, o: Any, f: Any, g: Any, c: Any, kept: Any,
-    c_prev: Any, zi: Any, zo: Any, zf: Any, zc: Any, bi: Any, bo: Any, bf: Any, bc: Any,
+    c_prev: Any, zi: Any, zo: Any, zf: Any, zg: Any, bi: Any, bo: Any, bf: Any, bg: Any,
     pi: Any, po: Any, pf: Any,
-    *, f_pullback: Any, f_alpha: Any, f_beta: Any, g_pullback: Any, g_alpha: Any, g_beta: Any,
-    h_value: Any, h_pullback: Any, h_alpha: Any, h_beta: Any, clip: Any, input_forget: Any, full: Any,
+    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, candidate_pullback: Any, candidate_alpha: Any,
+    candidate_beta: Any, output_value: Any, output_pullback: Any, output_alpha: Any, output_beta: Any,
+    clip: Any, input_forget: Any, full: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents of the pre-activations i o f c, and of the previous cell state.
+    """Cotangents of the pre-activations i o f g, and of the previous cell state.
 
     dy and dc_all are the cotangents of the outputs; dh and dc come from the step after. The z are the gates'
     products, rebuilt if clip or an activation needs them. With `full` the peepholes pass a cotangent to the
@@ -177,24 +192,24 @@ def _lstm_step_pullback(
         c = f * c_prev + i * g  # what the step made
         passed = kept * dc
         dc = (1 - kept) * dc
-    y = h_value(xp, c, h_alpha, h_beta)
+    y = output_value(xp, c, output_alpha, output_beta)
     xo = _gate_input(xp, zo, bo, po, c, o)
-    do = clip_pullback(xp, f_pullback(xp, dh * y, xo, o, f_alpha, f_beta), xo, clip)
-    dc = dc + h_pullback(xp, dh * o, c, y, h_alpha, h_beta)
+    do = clip_pullback(xp, gate_pullback(xp, dh * y, xo, o, gate_alpha, gate_beta), xo, clip)
+    dc = dc + output_pullback(xp, dh * o, c, y, output_alpha, output_beta)
     if full:
         dc = dc + do * po
     xi = _gate_input(xp, zi, bi, pi, c_prev, i)
-    xg = _gate_input(xp, zc, bc, None, c_prev, g)
-    dg = clip_pullback(xp, g_pullback(xp, dc * i, xg, g, g_alpha, g_beta), xg, clip)
+    xg = _gate_input(xp, zg, bg, None, c_prev, g)
+    dg = clip_pullback(xp, candidate_pullback(xp, dc * i, xg, g, candidate_alpha, candidate_beta), xg, clip)
     dc_prev = dc * f
     if input_forget:
         # f = 1 - i: its cotangent goes to i, and its own weights have gradient zero
-        di = clip_pullback(xp, f_pullback(xp, dc * (g - c_prev), xi, i, f_alpha, f_beta), xi, clip)
+        di = clip_pullback(xp, gate_pullback(xp, dc * (g - c_prev), xi, i, gate_alpha, gate_beta), xi, clip)
         df = xp.zeros_like(di)
     else:
-        di = clip_pullback(xp, f_pullback(xp, dc * g, xi, i, f_alpha, f_beta), xi, clip)
+        di = clip_pullback(xp, gate_pullback(xp, dc * g, xi, i, gate_alpha, gate_beta), xi, clip)
         xf = _gate_input(xp, zf, bf, pf, c_prev, f)
-        df = clip_pullback(xp, f_pullback(xp, dc * c_prev, xf, f, f_alpha, f_beta), xf, clip)
+        df = clip_pullback(xp, gate_pullback(xp, dc * c_prev, xf, f, gate_alpha, gate_beta), xf, clip)
         if full:
             dc_prev = dc_prev + df * pf
     if full:
@@ -207,6 +222,7 @@ def _lstm_step_pullback(
 # --- forward -----------------------------------------------------------------------------------------
 
 
+@public
 def lstm(
     X: Any,
     W: Any,
@@ -228,19 +244,21 @@ def lstm(
     recurrent_mask: Any = None,
     zoneout_h: Any = None,
     zoneout_c: Any = None,
+    _foreign: Foreign = PLAIN,
 ) -> LSTMForward:
     r"""Long short-term memory over sequences; it also returns what its gradient needs.
 
     .. math::
 
-        i &= f(W_i x_t + R_i h_{t-1} + b_i + P_i \odot c_{t-1}) \\
-        f &= f(W_f x_t + R_f h_{t-1} + b_f + P_f \odot c_{t-1}) \\
-        g &= g(W_c x_t + R_c h_{t-1} + b_c) \\
+        i &= a_f(W_i x_t + R_i h_{t-1} + b_i + P_i \odot c_{t-1}) \\
+        f &= a_f(W_f x_t + R_f h_{t-1} + b_f + P_f \odot c_{t-1}) \\
+        g &= a_g(W_g x_t + R_g h_{t-1} + b_g) \\
         c_t &= f \odot c_{t-1} + i \odot g \\
-        o &= f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
-        h_t &= o \odot h(c_t)
+        o &= a_f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
+        h_t &= o \odot a_h(c_t)
 
-    With a projection h_t is S (o ⊙ h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`. H_all, H_t, initial_h
+    The a are ONNX's activations f, g and h; g, the candidate, is the last of its gates i o f c. With a
+    projection h_t is S (o ⊙ a_h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`. H_all, H_t, initial_h
     and the last axis of R then have the width proj; the cell state keeps H. With zoneout each step keeps a
     share z of the old cell state, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and likewise of h; h_t is computed from c_t
     before zoneout. With a mask R multiplies m ⊙ h_{t-1}.
@@ -318,33 +336,18 @@ def lstm(
     >>> bool(np.all(out.H_all[4:, 0, 1] == 0))
     True
     """
-    return _forward(
-        "lstm",
-        (X, W, R, B, sequence_lens, initial_h, initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c),
-        input_forget=input_forget,
-        direction=direction, layout=layout, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta,
-    )  # fmt: skip
-
-
-def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> LSTMForward:
-    """`arrays` are lstm's, in its order; omitted ones are None."""
-    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
+    return planned_call(_FORWARD, locals())
 
 
 def _compute_forward(
-    operator: str,
-    arrays: Mapping[str, Any],
-    recorder: Recorder | None,
+    asked: Asked,
     *,
     input_forget: bool,
     **attributes: Any,
 ) -> LSTMForward:
-    """Check and compute; with a recorder, record."""
-    check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
-    call = RecurrentCall(
-        operator, 4, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
-    )
+    """Check and compute, or record."""
+    check_choice(asked.operator, "input_forget", input_forget, (False, True, 0, 1))
+    call = RecurrentCall(asked, 4, states=_STATES, defaults=_DEFAULTS, **attributes)
     with call.engine.quiet():
         parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
         H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
@@ -357,13 +360,17 @@ def _compute_forward(
         )
 
 
+_FORWARD = Operation("lstm", _compute_forward, _OPERANDS)
+
+
 def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: bool) -> tuple:
     """Rows of H, final H and C, rows of C and of the gates."""
     engine, timeline, H = call.engine, direction.timeline, call.H
-    f, g, h = direction.activations
+    gate, candidate, output = direction.activations
     formula = Formula(
         _lstm_step,
-        f.constants("f", "value") | g.constants("g", "value") | h.constants("h", "value")
+        gate.constants("gate", "value") | candidate.constants("candidate", "value")
+        | output.constants("output", "value")
         | {"clip": call.clip, "input_forget": input_forget},
     )  # fmt: skip
     h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
@@ -411,6 +418,7 @@ def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
 # --- backward ----------------------------------------------------------------------------------------
 
 
+@public
 def lstm_grad(
     X: Any,
     W: Any,
@@ -443,20 +451,21 @@ def lstm_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> LSTMGrads:
     r"""Gradient of `lstm`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
 
-        dc_t &\mathrel{+}= dh_t \odot o \odot h'(c_t) + P_o \odot dz_o \\
-        dz_o &= f'(z_o) \odot dh_t \odot h(c_t), \quad
-        dz_i = f'(z_i) \odot dc_t \odot g, \quad
-        dz_f = f'(z_f) \odot dc_t \odot c_{t-1}, \quad
-        dz_c = g'(z_c) \odot dc_t \odot i \\
+        dc_t &\mathrel{+}= dh_t \odot o \odot a_h'(c_t) + P_o \odot dz_o \\
+        dz_o &= a_f'(z_o) \odot dh_t \odot a_h(c_t), \quad
+        dz_i = a_f'(z_i) \odot dc_t \odot g, \quad
+        dz_f = a_f'(z_f) \odot dc_t \odot c_{t-1}, \quad
+        dz_g = a_g'(z_g) \odot dc_t \odot i \\
         dc_{t-1} &= dc_t \odot f + P_i \odot dz_i + P_f \odot dz_f, \quad dh_{t-1} = R^T dz \\
         dX &= dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad db = \textstyle\sum dZ
 
-    With a projection the step's output y = o ⊙ h(c) has the cotangent S^T dh, and dS is the sum of dh y^T
+    With a projection the step's output y = o ⊙ a_h(c) has the cotangent S^T dh, and dS is the sum of dh y^T
     over steps and samples. Zoneout passes z ⊙ dc and z ⊙ dh to the previous states, and the rest to the step.
     A mask multiplies R^T dz, and H_{-1} in dR.
 
@@ -525,44 +534,29 @@ def lstm_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 20, 5), True)
     """
-    check_choice("lstm_grad", "per_sample", per_sample, PER_SAMPLE)
-    wanted = check_wrt("lstm_grad", wrt, _ARGUMENTS, given={"P": P, "S": S})
-    return _backward(
-        "lstm_grad",
-        (X, W, R, B, sequence_lens, initial_h, initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c),
-        (H_all, C_all, iofc), (grad_H_all, grad_H_t, grad_C_t, grad_C_all, sample_weight),
-        input_forget=input_forget, peephole=peephole, per_sample=per_sample, wanted=wanted,
-        direction=direction, layout=layout, clip=clip, activations=activations,
-        activation_alpha=activation_alpha, activation_beta=activation_beta,
-    )  # fmt: skip
-
-
-def _backward(
-    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
-) -> LSTMGrads:
-    """`arrays` are as for `_forward`."""
-    return planned_call(
-        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
-    )
+    return planned_call(_GRADIENT, locals())
 
 
 def _compute_backward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, input_forget: bool,
+    asked: Asked, *, input_forget: bool,
     peephole: str, per_sample: bool | str, wanted: frozenset[str], **attributes: Any,
 ) -> LSTMGrads:  # fmt: skip
-    """Check and compute; with a recorder, record."""
-    check_choice(operator, "input_forget", input_forget, (False, True, 0, 1))
-    check_choice(operator, "peephole", peephole, ("full", "truncated"))
+    """Check and compute, or record."""
+    check_choice(asked.operator, "input_forget", input_forget, (False, True, 0, 1))
+    check_choice(asked.operator, "peephole", peephole, ("full", "truncated"))
     call = RecurrentCall(
-        operator, 4, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
-        recorder=recorder, **attributes,
+        asked, 4, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        **attributes,
     )  # fmt: skip
-    full = peephole == "full" and arrays["P"] is not None
+    full = peephole == "full" and asked.arrays["P"] is not None
     with call.engine.quiet():
         return LSTMGrads(*call.gradients(
             lambda call, d: _backward_direction(call, d, wanted, bool(input_forget), full, per_sample),
             _ARGUMENTS, per_sample=per_sample,
         ))  # fmt: skip
+
+
+_GRADIENT = Operation("lstm_grad", _compute_backward, _GRADIENT_OPERANDS, _ARGUMENTS, ("P", "S"))
 
 
 def _backward_direction(
@@ -617,7 +611,7 @@ class _Backward:
             formula,
         )
         self.state, self.kept = state_backward(call, direction, sums), _kept(call, direction)
-        self.rebuild = call.needs_pre_activations(direction.activations[:2])  # f and g; the input of h is C
+        self.rebuild = call.needs_pre_activations(direction.activations[:2])  # the output activation reads C
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
         self.h_rows: Any = call.rows("H_all", direction) if self.rebuild or "R" in wanted else None
         self.h0, self.c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
@@ -687,11 +681,9 @@ class _Backward:
             else Operand(None)
             for name in hidden
         ]
-        h = self.direction.activations[2]
+        made = Formula(_lstm_made, self.direction.activations[2].constants("output", "value"))
         *_, gates, cell, kept = self.steps_rows
-        return [
-            Elementwise(Formula(_lstm_made, h.constants("h", "value")), [gates, cell, c_prev, kept], outputs)
-        ]
+        return [Elementwise(made, [gates, cell, c_prev, kept], outputs)]
 
     def add(self, chunk: Chunk, d: Any) -> None:
         """Add the chunk's share, from its cotangents d, to the gradients of input and parameters."""
@@ -734,11 +726,11 @@ class _Backward:
 
 
 def _pullback_formula(call: RecurrentCall, direction: Direction, input_forget: bool, full: bool) -> Formula:
-    f, g, h = direction.activations
+    gate, candidate, output = direction.activations
     return Formula(
         _lstm_step_pullback,
-        f.constants("f", "pullback") | g.constants("g", "pullback")
-        | h.constants("h", "value", "pullback")
+        gate.constants("gate", "pullback") | candidate.constants("candidate", "pullback")
+        | output.constants("output", "value", "pullback")
         | {"clip": call.clip, "input_forget": input_forget, "full": full},
     )  # fmt: skip
 
@@ -782,6 +774,7 @@ class LSTMCellGrads(NamedTuple):
     dP: Any | None
 
 
+@public
 def lstm_cell(
     X: Any,
     H: Any,
@@ -796,6 +789,7 @@ def lstm_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
+    _foreign: Foreign = PLAIN,
 ) -> LSTMCellForward:
     """One step of `lstm`, for your own loops.
 
@@ -836,25 +830,10 @@ def lstm_cell(
     >>> step.H_next.shape, step.iofc.shape
     ((2, 5), (2, 20))
     """
-    return planned_call(
-        _compute_cell, "lstm_cell", _CELL_ARGUMENTS, (X, H, C, W, R, B, P),
-        {"input_forget": input_forget, "clip": clip, "activations": activations,
-         "activation_alpha": activation_alpha, "activation_beta": activation_beta},
-    )  # fmt: skip
+    return planned_call(_CELL, locals())
 
 
-_CELL_ARGUMENTS = ("X", "H", "C", "W", "R", "B", "P")
-_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "C_next", "iofc", "grad_H", "grad_C", "sample_weight")
-
-
-def _compute_cell(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> LSTMCellForward:
-    """Check and compute; with a recorder, record."""
-    out = _STEP.compute(operator, arrays, recorder, **options)
-    return LSTMCellForward(out.H_t[0, ...], out.C_t[0, ...], out.iofc[0, 0, ...])
-
-
+@public
 def lstm_cell_grad(
     X: Any,
     H: Any,
@@ -877,6 +856,7 @@ def lstm_cell_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> LSTMCellGrads:
     """Gradient of `lstm_cell`.
 
@@ -927,35 +907,14 @@ def lstm_cell_grad(
     >>> grads.dH.shape, grads.dX is None
     ((2, 5), True)
     """
-    check_choice("lstm_cell_grad", "per_sample", per_sample, PER_SAMPLE)
-    return planned_call(
-        _compute_cell_gradient, "lstm_cell_grad", _CELL_GRADIENT_OPERANDS,
-        (X, H, C, W, R, B, P, C_next, iofc, grad_H, grad_C, sample_weight),
-        {"wanted": check_wrt("lstm_cell_grad", wrt, _CELL_ARGUMENTS, given={"P": P}),
-         "per_sample": per_sample, "input_forget": input_forget, "peephole": peephole,
-         "clip": clip, "activations": activations, "activation_alpha": activation_alpha,
-         "activation_beta": activation_beta},
-    )  # fmt: skip
+    return planned_call(_CELL_GRADIENT, locals())
 
 
-def _compute_cell_gradient(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> LSTMCellGrads:
-    """Check and compute; with a recorder, record."""
-    return LSTMCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
-
-
-_STEP = OneStep(
-    forward=_compute_forward,
-    backward=_compute_backward,
-    gates=4,
-    arguments=_CELL_ARGUMENTS,
-    sequence_arguments=_ARGUMENTS,
-    operands=_OPERANDS,
-    gradient_operands=_GRADIENT_OPERANDS,
-    parameters={"B": "8H", "P": "3H"},
-    states={"initial_h": "H", "initial_c": "C"},
+_CELL, _CELL_GRADIENT = OneStep(
+    "lstm_cell", _FORWARD, _GRADIENT, 4, ("X", "H", "C", "W", "R", "B", "P"),
+    results={"H_next": "H_t", "C_next": "C_t", "iofc": "iofc"}, kinds=(LSTMCellForward, LSTMCellGrads),
+    parameters={"B": "8H", "P": "3H"}, states={"initial_h": "H", "initial_c": "C"},
     cotangents={"grad_H_t": "grad_H", "grad_C_t": "grad_C"},
     saved={"C_all": ("C_next", 1), "iofc": ("iofc", 4)},
     unread={"H_all": "H"},  # any array of its shape: one step reads no output
-)
+).operations()  # fmt: skip

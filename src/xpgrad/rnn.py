@@ -19,20 +19,23 @@ ONNX operator RNN (opset 14 and later). Elman, "Finding structure in time" (1990
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._activation_formulas import clip_pullback, clip_value
-from xpgrad._arguments import check_choice, check_wrt
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._one_step import OneStep
-from xpgrad._per_sample import PER_SAMPLE
+from xpgrad._plans import Asked
 from xpgrad._recurrent import (
+    PLAIN,
     Direction,
+    Foreign,
+    Operation,
     RecurrentCall,
     planned_call,
+    public,
 )
-from xpgrad.engine import Elementwise, Formula, Operand, Product, Recorder
+from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Tanh",)
 _STATES = ("initial_h",)
@@ -112,6 +115,7 @@ def _rnn_step_pullback(
 # --- forward -----------------------------------------------------------------------------------------
 
 
+@public
 def rnn(
     X: Any,
     W: Any,
@@ -126,6 +130,7 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    _foreign: Foreign = PLAIN,
 ) -> RNNForward:
     r"""Plain recurrent network over sequences; its result is all that its gradient needs.
 
@@ -191,28 +196,19 @@ def rnn(
     >>> bool(np.all(out.H_all[4:, 0, 1] == 0))
     True
     """
-    return _forward(
-        "rnn", (X, W, R, B, sequence_lens, initial_h), direction=direction, layout=layout, clip=clip,
-        activations=activations, activation_alpha=activation_alpha, activation_beta=activation_beta,
-    )  # fmt: skip
+    return planned_call(_FORWARD, locals())
 
 
-def _forward(operator: str, arrays: Sequence[Any], **options: Any) -> RNNForward:
-    """`arrays` are rnn's, in its order; omitted ones are None."""
-    return planned_call(_compute_forward, operator, _OPERANDS, arrays, options)
-
-
-def _compute_forward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **attributes: Any
-) -> RNNForward:
-    """Check and compute; with a recorder, record."""
-    call = RecurrentCall(
-        operator, 1, arrays, states=_STATES, defaults=_DEFAULTS, recorder=recorder, **attributes
-    )
+def _compute_forward(asked: Asked, **attributes: Any) -> RNNForward:
+    """Check and compute, or record."""
+    call = RecurrentCall(asked, 1, states=_STATES, defaults=_DEFAULTS, **attributes)
     with call.engine.quiet():
         parts = [_forward_direction(call, d) for d in call.directions]
         H_all, H_t = (list(part) for part in zip(*parts, strict=True))
         return RNNForward(call.over_time(H_all), call.states(H_t))
+
+
+_FORWARD = Operation("rnn", _compute_forward, _OPERANDS)
 
 
 def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
@@ -243,6 +239,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
 # --- backward ----------------------------------------------------------------------------------------
 
 
+@public
 def rnn_grad(
     X: Any,
     W: Any,
@@ -263,6 +260,7 @@ def rnn_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> RNNGrads:
     r"""Gradient of `rnn`: from cotangents of its outputs to gradients of its arguments.
 
@@ -329,38 +327,26 @@ def rnn_grad(
     >>> grads.dX.shape, grads.dR.shape, grads.dW is None
     ((7, 2, 3), (1, 5, 5), True)
     """
-    check_choice("rnn_grad", "per_sample", per_sample, PER_SAMPLE)
-    return _backward(
-        "rnn_grad", (X, W, R, B, sequence_lens, initial_h), (H_all,), (grad_H_all, grad_H_t, sample_weight),
-        per_sample=per_sample, wanted=check_wrt("rnn_grad", wrt, _ARGUMENTS), direction=direction,
-        layout=layout, clip=clip, activations=activations, activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
-    )  # fmt: skip
-
-
-def _backward(
-    operator: str, arrays: Sequence[Any], saved: Sequence[Any], cotangents: Sequence[Any], **options: Any
-) -> RNNGrads:
-    """`arrays` are as for `_forward`."""
-    return planned_call(
-        _compute_backward, operator, _GRADIENT_OPERANDS, (*arrays, *saved, *cotangents), options
-    )
+    return planned_call(_GRADIENT, locals())
 
 
 def _compute_backward(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, *, per_sample: bool | str,
+    asked: Asked, *, per_sample: bool | str,
     wanted: frozenset[str], **attributes: Any,
 ) -> RNNGrads:  # fmt: skip
-    """Check and compute; with a recorder, record."""
+    """Check and compute, or record."""
     call = RecurrentCall(
-        operator, 1, arrays, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
-        recorder=recorder, **attributes,
+        asked, 1, states=_STATES, saved=_SAVED, cotangents=_COTANGENTS, defaults=_DEFAULTS,
+        **attributes,
     )  # fmt: skip
     with call.engine.quiet():
         return RNNGrads(*call.gradients(
             lambda call, d: _backward_direction(call, d, wanted, per_sample) if wanted else {},
             _ARGUMENTS, per_sample=per_sample,
         ))  # fmt: skip
+
+
+_GRADIENT = Operation("rnn_grad", _compute_backward, _GRADIENT_OPERANDS, _ARGUMENTS)
 
 
 def _backward_direction(
@@ -443,6 +429,7 @@ class RNNCellGrads(NamedTuple):
     dB: Any
 
 
+@public
 def rnn_cell(
     X: Any,
     H: Any,
@@ -454,6 +441,7 @@ def rnn_cell(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> RNNCellForward:
     """One step of `rnn`, for your own loops.
 
@@ -491,25 +479,10 @@ def rnn_cell(
     >>> rnn_cell(X, H, W, R).H_next.shape
     (2, 5)
     """
-    return planned_call(
-        _compute_cell, "rnn_cell", _CELL_ARGUMENTS, (X, H, W, R, B),
-        {"clip": clip, "activations": activations, "activation_alpha": activation_alpha,
-         "activation_beta": activation_beta},
-    )  # fmt: skip
+    return planned_call(_CELL, locals())
 
 
-_CELL_ARGUMENTS = ("X", "H", "W", "R", "B")
-_CELL_GRADIENT_OPERANDS = (*_CELL_ARGUMENTS, "H_next", "grad_H", "sample_weight")
-
-
-def _compute_cell(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> RNNCellForward:
-    """Check and compute; with a recorder, record."""
-    out = _STEP.compute(operator, arrays, recorder, **options)
-    return RNNCellForward(out.H_t[0, ...])
-
-
+@public
 def rnn_cell_grad(
     X: Any,
     H: Any,
@@ -526,6 +499,7 @@ def rnn_cell_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> RNNCellGrads:
     """Gradient of `rnn_cell`.
 
@@ -572,33 +546,12 @@ def rnn_cell_grad(
     >>> rnn_cell_grad(X, H, W, R, H_next=H_next, grad_H=rng.normal(size=(2, 5))).dW.shape
     (5, 3)
     """
-    check_choice("rnn_cell_grad", "per_sample", per_sample, PER_SAMPLE)
-    return planned_call(
-        _compute_cell_gradient, "rnn_cell_grad", _CELL_GRADIENT_OPERANDS,
-        (X, H, W, R, B, H_next, grad_H, sample_weight),
-        {"wanted": check_wrt("rnn_cell_grad", wrt, _CELL_ARGUMENTS), "per_sample": per_sample, "clip": clip,
-         "activations": activations, "activation_alpha": activation_alpha,
-         "activation_beta": activation_beta},
-    )  # fmt: skip
+    return planned_call(_CELL_GRADIENT, locals())
 
 
-def _compute_cell_gradient(
-    operator: str, arrays: Mapping[str, Any], recorder: Recorder | None, **options: Any
-) -> RNNCellGrads:
-    """Check and compute; with a recorder, record."""
-    return RNNCellGrads(*_STEP.gradients(operator, arrays, recorder, **options))
-
-
-_STEP = OneStep(
-    forward=_compute_forward,
-    backward=_compute_backward,
-    gates=1,
-    arguments=_CELL_ARGUMENTS,
-    sequence_arguments=_ARGUMENTS,
-    operands=_OPERANDS,
-    gradient_operands=_GRADIENT_OPERANDS,
-    parameters={"B": "2H"},
-    states={"initial_h": "H"},
-    cotangents={"grad_H_t": "grad_H"},
-    saved={"H_all": ("H_next", 1)},
-)
+_CELL, _CELL_GRADIENT = OneStep(
+    "rnn_cell", _FORWARD, _GRADIENT, 1, ("X", "H", "W", "R", "B"),
+    results={"H_next": "H_t"}, kinds=(RNNCellForward, RNNCellGrads),
+    parameters={"B": "2H"}, states={"initial_h": "H"},
+    cotangents={"grad_H_t": "grad_H"}, saved={"H_all": ("H_next", 1)},
+).operations()  # fmt: skip

@@ -9,6 +9,7 @@ from xpgrad._arguments import check_rank, check_shape
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, Group, after, before, carry, given
 from xpgrad._cells.stages import Buffer, Part, Stage
 from xpgrad._gradient_sums import GradientSums
+from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall, units
 from xpgrad._timeline import Chunk
 from xpgrad.engine import Elementwise, Operand, Product
@@ -26,10 +27,8 @@ class CellCall(RecurrentCall):
 
     Parameters
     ----------
-    operator : str
-        For messages.
-    arrays : mapping of str to array or None
-        All arrays by name; None for parameters that the cell does not have.
+    asked : Asked
+        The cell's name and its arrays.
     blocks : mapping of str to int
         How many blocks W, R and v have.
     over_time : sequence of str
@@ -42,8 +41,7 @@ class CellCall(RecurrentCall):
 
     def __init__(
         self,
-        operator: str,
-        arrays: Mapping[str, Any],
+        asked: Asked,
         blocks: Mapping[str, int],
         over_time: Sequence[str] = (),
         columns: int = 0,
@@ -52,7 +50,8 @@ class CellCall(RecurrentCall):
         self._counts, self._optional, self._column_count = blocks, over_time, columns
         attributes = ("clip", "activations", "activation_alpha", "activation_beta")
         plain: dict[str, Any] = {**dict.fromkeys(attributes), "defaults": ()}
-        super().__init__(operator, 0, arrays, **(plain | options))
+        all_arrays = {**dict.fromkeys(PARAMETERS), **asked.arrays}  # a cell may have no such parameters
+        super().__init__(asked._replace(arrays=all_arrays), 0, **(plain | options))
 
     def _columns(self) -> int:
         return self._column_count
