@@ -6,7 +6,7 @@ Every message names the operator, the argument, the rule and both values.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index as operator_index
 from typing import Any
 
@@ -121,7 +121,7 @@ def _short_name(xp: Any) -> str:
     return getattr(xp, "__name__", str(xp)).removeprefix("array_api_compat.")
 
 
-def check_given(operator: str, arrays: dict[str, Any]) -> None:
+def check_given(operator: str, arrays: Mapping[str, Any]) -> None:
     """Raise TypeError for a required array that is None."""
     for name, array in arrays.items():
         if array is None:

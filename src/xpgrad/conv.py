@@ -27,7 +27,7 @@ Which pairs meet stands in one `ConvGeometry`; how the sums are computed, in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from xpgrad._arguments import check_arrays, check_choice, check_given, check_sha
 from xpgrad._computation import Computation
 from xpgrad._conv.choice import choose
 from xpgrad._conv.geometry import ConvGeometry, conv_geometry, conv_transpose_geometry
-from xpgrad._conv.method import with_bias
+from xpgrad._conv.method import Method, with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
 from xpgrad._per_sample import PER_SAMPLE, samples_at_a_time, square_norms
 from xpgrad.engine.protocol import Engine
@@ -151,16 +151,12 @@ def conv(
     >>> conv(X, np.asarray([[[1.0, 0.0, -1.0]]]), pads=1)
     array([[[-1., -2., -2., -2., -2.,  4.]]])
     """
-    operator = "conv"
-    check_given(operator, {"X": X, "W": W})
-    xp = check_arrays(operator, {"X": X, "W": W, "B": B})
-    geometry = conv_geometry(
-        operator, X.shape, W.shape, strides=strides, pads=pads, dilations=dilations, group=group,
-        auto_pad=auto_pad,
+    call = _Call(
+        "conv", {"X": X, "W": W}, {"B": B}, conv_geometry,
+        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
     )  # fmt: skip
-    check_shape(operator, "B", B, "O,", (geometry.outputs,))
-    here = _Sums(operator, xp, [X, W, B], geometry, method)
-    return here.forward(X, W, B)
+    check_shape("conv", "B", B, "O,", (call.geometry.outputs,))
+    return call.sums(method).forward(X, W, B)
 
 
 def conv_grad(
@@ -230,18 +226,12 @@ def conv_grad(
     >>> grads.dX.shape, grads.dW.shape, grads.dB.shape
     ((2, 4, 9, 8), (6, 2, 3, 3), (6,))
     """
-    operator = "conv_grad"
-    check_given(operator, {"dY": dY, "X": X, "W": W})
-    xp = check_arrays(operator, {"dY": dY, "X": X, "W": W, "sample_weight": sample_weight})
-    geometry = conv_geometry(
-        operator, X.shape, W.shape, strides=strides, pads=pads, dilations=dilations, group=group,
-        auto_pad=auto_pad,
+    call = _Call(
+        "conv_grad", {"dY": dY, "X": X, "W": W}, {"sample_weight": sample_weight}, conv_geometry,
+        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
     )  # fmt: skip
-    check_shape(operator, "dY", dY, "N, O, *output_size", geometry.output_shape)
-    check_shape(operator, "sample_weight", sample_weight, "N,", (X.shape[0],))
-    wanted = check_wrt(operator, wrt, _NAMES)
-    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
-    here = _Sums(operator, xp, [dY, X, W], geometry, method)
+    wanted = call.check_gradient(call.geometry.output_shape, per_sample, wrt)
+    here = call.sums(method)
     return ConvGrads(
         here.input_gradient(dY, W) if "X" in wanted else None,
         here.weight_gradient(dY, X, per_sample, sample_weight) if "W" in wanted else None,
@@ -325,16 +315,13 @@ def conv_transpose(
     >>> conv_transpose(X, np.asarray([[[1.0, 10.0]]]), strides=2)
     array([[[ 1., 10.,  2., 20.,  3., 30.]]])
     """
-    operator = "conv_transpose"
-    check_given(operator, {"X": X, "W": W})
-    xp = check_arrays(operator, {"X": X, "W": W, "B": B})
-    geometry = conv_transpose_geometry(
-        operator, X.shape, W.shape, strides=strides, pads=pads, dilations=dilations, group=group,
-        auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape,
+    call = _Call(
+        "conv_transpose", {"X": X, "W": W}, {"B": B}, conv_transpose_geometry,
+        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
+        output_padding=output_padding, output_shape=output_shape,
     )  # fmt: skip
-    check_shape(operator, "B", B, "O,", (geometry.channels,))
-    here = _Sums(operator, xp, [X, W, B], geometry, method)
-    return here.input_gradient(X, W, B)
+    check_shape("conv_transpose", "B", B, "O,", (call.geometry.channels,))
+    return call.sums(method).input_gradient(X, W, B)
 
 
 def conv_transpose_grad(
@@ -406,18 +393,14 @@ def conv_transpose_grad(
     >>> Y.shape, grads.dX.shape, grads.dW.shape, grads.dB.shape
     ((2, 2, 12, 10), (2, 6, 5, 4), (6, 2, 3, 3), (2,))
     """
-    operator = "conv_transpose_grad"
-    check_given(operator, {"dY": dY, "X": X, "W": W})
-    xp = check_arrays(operator, {"dY": dY, "X": X, "W": W, "sample_weight": sample_weight})
-    geometry = conv_transpose_geometry(
-        operator, X.shape, W.shape, strides=strides, pads=pads, dilations=dilations, group=group,
-        auto_pad=auto_pad, output_padding=output_padding, output_shape=output_shape,
+    call = _Call(
+        "conv_transpose_grad", {"dY": dY, "X": X, "W": W}, {"sample_weight": sample_weight},
+        conv_transpose_geometry,
+        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
+        output_padding=output_padding, output_shape=output_shape,
     )  # fmt: skip
-    check_shape(operator, "dY", dY, "N, O, *output_size", geometry.input_shape)
-    check_shape(operator, "sample_weight", sample_weight, "N,", (X.shape[0],))
-    wanted = check_wrt(operator, wrt, _NAMES)
-    check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
-    here = _Sums(operator, xp, [dY, X, W], geometry, method)
+    wanted = call.check_gradient(call.geometry.input_shape, per_sample, wrt)
+    here = call.sums(method)
     return ConvTransposeGrads(
         here.forward(dY, W) if "X" in wanted else None,
         here.weight_gradient(X, dY, per_sample, sample_weight) if "W" in wanted else None,
@@ -428,6 +411,49 @@ def conv_transpose_grad(
 # --- the sums of one call --------------------------------------------------------------------------------
 
 
+class _Call:
+    """A call whose arrays are checked, and its geometry.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    needed, others : mapping of str to array
+        The arrays that must be given, X and W among them, and those that may be None.
+    geometry_of : callable
+        Checks shapes and attributes, and returns the geometry.
+    **attributes
+        The operator's.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        needed: Mapping[str, Any],
+        others: Mapping[str, Any],
+        geometry_of: Callable[..., ConvGeometry],
+        **attributes: Any,
+    ) -> None:
+        check_given(operator, needed)
+        self._operator, self._arrays = operator, {**needed, **others}
+        self._xp = check_arrays(operator, self._arrays)
+        self.geometry = geometry_of(operator, needed["X"].shape, needed["W"].shape, **attributes)
+
+    def check_gradient(self, shape: Sequence[int], per_sample: Any, wrt: Iterable[str] | None) -> Any:
+        """Check what only a gradient takes, dY of that shape; return the names of what is wanted."""
+        operator, given = self._operator, self._arrays
+        check_shape(operator, "dY", given["dY"], "N, O, *output_size", shape)
+        check_shape(operator, "sample_weight", given["sample_weight"], "N,", (given["X"].shape[0],))
+        wanted = check_wrt(operator, wrt, _NAMES)
+        check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
+        return wanted
+
+    def sums(self, method: str) -> _Sums:
+        """The sums of this geometry, by the method of that name."""
+        arrays = [array for name, array in self._arrays.items() if name != "sample_weight"]
+        return _Sums(self._operator, self._xp, arrays, self.geometry, method)
+
+
 class _Sums:
     """The sums of one call, on its engine, each by the method of its choice; names are a convolution's."""
 
@@ -436,8 +462,17 @@ class _Sums:
     ) -> None:
         self._here = Computation(operator, xp, arrays)
         self._operator, self._geometry, self._name = operator, geometry, method
+        self._chosen: Method | None = None
         if method != "auto":  # one that can't compute this is an error even where nothing is wanted
-            choose(operator, method, self._here.engine, geometry)
+            self._method(self._here.engine, geometry)
+
+    def _method(self, engine: Engine, geometry: ConvGeometry) -> Method:
+        """The method, chosen once; and again for a part of the geometry or an engine in this one's place."""
+        if engine is not self._here.engine or geometry is not self._geometry:
+            return choose(self._operator, self._name, engine, geometry)
+        if self._chosen is None:
+            self._chosen = choose(self._operator, self._name, engine, geometry)
+        return self._chosen
 
     def forward(self, X: Any, W: Any, B: Any = None) -> Any:
         """Y, (N, O, *output_size)."""
@@ -459,8 +494,7 @@ class _Sums:
         """One of the three sums, of this shape, by the method of the engine's choice."""
 
         def compute(engine: Engine, *arrays: Any) -> Any:
-            method = choose(self._operator, self._name, engine, geometry)
-            return getattr(method, sums)(engine, geometry, *arrays)
+            return getattr(self._method(engine, geometry), sums)(engine, geometry, *arrays)
 
         return self._here.engine.whole(compute, arrays, shape, f"{sums} {self._name} {geometry}")
 
