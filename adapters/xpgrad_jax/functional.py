@@ -16,7 +16,7 @@ import numpy as np
 
 import xpgrad
 from xpgrad._axes import AXES, ELEMENTWISE
-from xpgrad._recurrent import check_lengths
+from xpgrad._recurrent import check_lengths, sequence_attributes
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
@@ -242,16 +242,8 @@ def lstm(
     >>> jax.jit(jax.grad(loss))(R).shape
     (1, 20, 5)
     """
-    attributes = {
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "input_forget": input_forget,
-        "layout": layout,
-        "peephole": peephole,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
+    attributes |= {"input_forget": input_forget, "peephole": peephole}
     lengths = _lengths("lstm", sequence_lens, X, layout)
     masks = (recurrent_mask, zoneout_h, zoneout_c)
     H_all, H_t, C_t, _ = apply(_LSTM, (X, W, R, B, lengths, initial_h, initial_c, P, S, *masks), attributes)
@@ -326,15 +318,8 @@ def gru(
     >>> jax.jit(jax.grad(loss))(R).shape
     (1, 15, 5)
     """
-    attributes = {
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "linear_before_reset": linear_before_reset,
-        "layout": layout,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
+    attributes |= {"linear_before_reset": linear_before_reset}
     lengths = _lengths("gru", sequence_lens, X, layout)
     operands = (X, W, R, B, lengths, initial_h, recurrent_mask, zoneout_h)
     H_all, H_t = apply(_GRU, operands, attributes)
@@ -402,14 +387,7 @@ def rnn(
     >>> jax.jit(jax.grad(loss))(R).shape
     (1, 5, 5)
     """
-    attributes = {
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "layout": layout,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
     lengths = _lengths("rnn", sequence_lens, X, layout)
     H_all, H_t = apply(_RNN, (X, W, R, B, lengths, initial_h), attributes)
     return H_all, H_t

@@ -19,6 +19,7 @@ __all__ = ["Kernel", "autocasts", "check_dense"]
 _OPEN = ("...", "?")  # axes of any number
 _OPERANDS = (Tensor, Stacked)
 _MOST = 512  # combinations of options whose programs are remembered
+_OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
 )
@@ -95,56 +96,60 @@ class Kernel:
         gradients: tuple[str, ...] | None = None,
         functions: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> None:
-        self._functions = functions
-        self.name, self.gradient_name = name, f"{name}_grad"
-        parameters = [*inspect.signature(self._called(0)).parameters.values()]
-        parameters += [_GATE_ORDER] if ordered else []
+        self._functions, self._keeps_products, self._images = functions, products, images
+        self.name, self.gradient_name, self.operator_name = name, f"{name}_grad", operator or name
+        more = ("products",) if products else ()
+        self.outputs, self.cotangents = (*outputs, *more), cotangents
+        forward = [*inspect.signature(self._called(0)).parameters.values()]
+        self._read_forward([*forward, _GATE_ORDER] if ordered else forward, constants, optional)
+        self._read_gradient(inspect.signature(self._called(1)).parameters, dict(replaced or {}), gradients)
+        self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
+        self.elementwise = shapes["X"] == "..."
+        # A result for each element lies in memory as its operand does; those along an axis are contiguous.
+        self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
+        self.programs = self._new_programs() if ordered or planned else []
+        self._known: dict[tuple, Known] = {}
+        self.operator: Any = None
+        self.gradient_operator: Any = None
+
+    def _read_forward(
+        self, parameters: Sequence[inspect.Parameter], constants: Collection[str], optional: Collection[str]
+    ) -> None:
+        """Find the operands and attributes among the kernel's parameters."""
         # Memory for the result is autograd's to choose.
         arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
         self.operands = tuple(p.name for p in arrays)
         self.required = {p.name for p in arrays if p.default is p.empty and p.name not in optional}
         self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
         self.differentiable = tuple(name for name in self.operands if name not in constants)
+
+    def _read_gradient(
+        self,
+        parameters: Mapping[str, inspect.Parameter],
+        replaced: Mapping[str, str],
+        gradients: tuple[str, ...] | None,
+    ) -> None:
+        """Find what the gradient takes, its own attributes, and what it returns."""
         # What the gradient depends on: not a bias that was only added.
-        replaced = dict(replaced or {})
-        taken = inspect.signature(self._called(1)).parameters
-        self.taken = tuple(name for name in self.operands if name in taken and name not in replaced)
-        self._keeps_products = products
-        more = ("products",) if products else ()
-        self.outputs, self.cotangents = (*outputs, *more), cotangents
-        self.saved = (*(y for y in outputs if y in taken or y in replaced.values()), *more)
-        # The arrays that the gradient takes, its own names for them, and the attributes that it has on top.
-        self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
+        self.taken = tuple(name for name in self.operands if name in parameters and name not in replaced)
+        kept = {*parameters, *replaced.values(), *(("products",) if self._keeps_products else ())}
+        self.saved = tuple(name for name in self.outputs if name in kept)
+        # The arrays that the gradient takes, and its own names for them.
+        self.gradient_arrays = (*self.taken, *self.saved, *self.cotangents)
         given = {output: operand for operand, output in replaced.items()}
         self._arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
-        known = {
-            *self._arguments,
-            *(p.name for p in self.attributes),
-            "per_sample",
-            "sample_weight",
-            "wrt",
-            "out",
-        }
-        self.gradient_attributes = [p for p in taken.values() if p.name not in known]
+        known = {*self._arguments, *(p.name for p in self.attributes), *_OF_GRADIENTS}
+        self.gradient_attributes = [p for p in parameters.values() if p.name not in known]
         # Gradients return those of all operands that have one in their order, or that of the first alone.
-        self._selects = "wrt" in taken
+        self._selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters
         self.graded = gradients or (self.differentiable if self._selects else self.operands[:1])
-        self.has_per_sample = "per_sample" in taken
-        self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
-        self.elementwise = shapes["X"] == "..."
-        # A result for each element lies in memory as its operand does; those along an axis are contiguous.
-        self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
-        self._images = images
-        recurrent = (self.operands, self._arguments) if ordered or planned else ()
-        results: tuple[Sequence[str | None], ...] = ((None,) * len(self.outputs), self.graded)
-        self.programs = [
-            Programs(functools.partial(self._called, k), names, results[k])
-            for k, names in enumerate(recurrent)
+
+    def _new_programs(self) -> list[Programs]:
+        """Return what runs the kernel and its gradient from programs."""
+        return [
+            Programs(functools.partial(self._called, 0), self.operands, (None,) * len(self.outputs)),
+            Programs(functools.partial(self._called, 1), self._arguments, self.graded),
         ]
-        self._known: dict[tuple, Known] = {}
-        self.operator_name = operator or name
-        self.operator: Any = None
-        self.gradient_operator: Any = None
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r})"

@@ -104,11 +104,22 @@ def _convolve(
 
 
 def _convolve_transposed(
-    name: str, dimensions: int, operands: Sequence[Any], *, group: int, method: str, **sizes: Any
+    name: str,
+    dimensions: int,
+    operands: Sequence[Any],
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
+    **others: Any,
 ) -> Tensor:
-    arguments = {"strides": "stride", "pads": "padding", "dilations": "dilation"}
-    attributes = {key: _sizes(name, arguments.get(key, key), value) for key, value in sizes.items()}
-    attributes |= {"group": group, "method": method}
+    attributes = {
+        "strides": _sizes(name, "stride", stride),
+        "pads": _sizes(name, "padding", padding),
+        "output_padding": _sizes(name, "output_padding", output_padding),
+        "dilations": _sizes(name, "dilation", dilation),
+        **others,
+    }
     return _run(name, _CONV_TRANSPOSE, dimensions, operands, attributes)
 
 
@@ -385,16 +396,9 @@ def conv_transpose1d(
     torch.Size([3, 6, 5])
     """
     return _convolve_transposed(
-        "conv_transpose1d",
-        1,
-        (input, weight, bias),
-        strides=stride,
-        pads=padding,
-        output_padding=output_padding,
-        dilations=dilation,
-        group=groups,
-        method=method,
-    )
+        "conv_transpose1d", 1, (input, weight, bias), stride, padding, output_padding, dilation,
+        group=groups, method=method,
+    )  # fmt: skip
 
 
 def conv_transpose2d(
@@ -463,16 +467,9 @@ def conv_transpose2d(
     torch.Size([3, 6, 3, 3])
     """
     return _convolve_transposed(
-        "conv_transpose2d",
-        2,
-        (input, weight, bias),
-        strides=stride,
-        pads=padding,
-        output_padding=output_padding,
-        dilations=dilation,
-        group=groups,
-        method=method,
-    )
+        "conv_transpose2d", 2, (input, weight, bias), stride, padding, output_padding, dilation,
+        group=groups, method=method,
+    )  # fmt: skip
 
 
 def conv_transpose3d(
@@ -541,16 +538,9 @@ def conv_transpose3d(
     torch.Size([3, 6, 3, 3, 3])
     """
     return _convolve_transposed(
-        "conv_transpose3d",
-        3,
-        (input, weight, bias),
-        strides=stride,
-        pads=padding,
-        output_padding=output_padding,
-        dilations=dilation,
-        group=groups,
-        method=method,
-    )
+        "conv_transpose3d", 3, (input, weight, bias), stride, padding, output_padding, dilation,
+        group=groups, method=method,
+    )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------- modules

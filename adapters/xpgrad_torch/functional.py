@@ -13,6 +13,7 @@ from torch import Tensor
 import xpgrad
 from xpgrad._arguments import check_integers
 from xpgrad._axes import AXES
+from xpgrad._recurrent import sequence_attributes
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
@@ -98,88 +99,34 @@ __all__ = [
 ]
 
 _MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")  # which have no gradient
-_LSTM = registered(
-    Kernel(
-        "lstm",
-        xpgrad.LSTMForward._fields,
-        ("grad_H_all", "grad_H_t", "grad_C_t", "grad_C_all"),
-        shapes=AXES["lstm"],
-        constants=("sequence_lens", *_MASKS),
-        ordered=True,
-    )
+_STATES = ("grad_H_all", "grad_H_t")
+
+
+def _kernel(name: str, result: Any, cotangents: tuple[str, ...], **options: Any) -> Kernel:
+    described = {"shapes": AXES[name], "ordered": True, **options}
+    return registered(Kernel(name, result._fields, cotangents, **described))
+
+
+_LSTM = _kernel(
+    "lstm", xpgrad.LSTMForward, (*_STATES, "grad_C_t", "grad_C_all"), constants=("sequence_lens", *_MASKS)
 )
-_GRU = registered(
-    Kernel(
-        "gru",
-        xpgrad.GRUForward._fields,
-        ("grad_H_all", "grad_H_t"),
-        shapes={**AXES["gru"], "products": "T D N H"},
-        constants=("sequence_lens", *_MASKS),
-        ordered=True,
-        products=True,
-    )
-)
-_LSTM_CELL = registered(
-    Kernel(
-        "lstm_cell",
-        xpgrad.LSTMCellForward._fields,
-        ("grad_H", "grad_C"),
-        shapes=AXES["lstm_cell"],
-        ordered=True,
-    )
-)
-_GRU_CELL = registered(
-    Kernel(
-        "gru_cell",
-        xpgrad.GRUCellForward._fields,
-        ("grad_H",),
-        shapes=AXES["gru_cell"],
-        ordered=True,
-    )
-)
-_RNN = registered(
-    Kernel(
-        "rnn",
-        xpgrad.RNNForward._fields,
-        ("grad_H_all", "grad_H_t"),
-        shapes=AXES["rnn"],
-        ordered=True,
-    )
-)
-_RNN_CELL = registered(
-    Kernel(
-        "rnn_cell",
-        xpgrad.RNNCellForward._fields,
-        ("grad_H",),
-        shapes=AXES["rnn_cell"],
-        ordered=True,
-    )
-)
-_LAYER_NORM_LSTM = registered(
-    Kernel(
-        "layer_norm_lstm",
-        xpgrad.LayerNormLSTMForward._fields,
-        ("grad_H_all", "grad_H_t", "grad_C_t", "grad_C_all"),
-        shapes=AXES["layer_norm_lstm"],
-        planned=True,
-        optional=("B",),
-        gradients=(
-            *("X", "W", "R", "B", "initial_h", "initial_c"),
-            *("gamma", "beta", "gamma_c", "beta_c"),
-        ),
-    )
-)
-_LAYER_NORM_GRU = registered(
-    Kernel(
-        "layer_norm_gru",
-        xpgrad.LayerNormGRUForward._fields,
-        ("grad_H_all", "grad_H_t"),
-        shapes=AXES["layer_norm_gru"],
-        planned=True,
-        optional=("B",),
-        gradients=("X", "W", "R", "B", "initial_h", "gamma", "beta"),
-    )
-)
+_GRU = _kernel(
+    "gru", xpgrad.GRUForward, _STATES, constants=("sequence_lens", *_MASKS), products=True,
+    shapes={**AXES["gru"], "products": "T D N H"},
+)  # fmt: skip
+_RNN = _kernel("rnn", xpgrad.RNNForward, _STATES)
+_LSTM_CELL = _kernel("lstm_cell", xpgrad.LSTMCellForward, ("grad_H", "grad_C"))
+_GRU_CELL = _kernel("gru_cell", xpgrad.GRUCellForward, ("grad_H",))
+_RNN_CELL = _kernel("rnn_cell", xpgrad.RNNCellForward, ("grad_H",))
+_LAYER_NORM_LSTM = _kernel(
+    "layer_norm_lstm", xpgrad.LayerNormLSTMForward, (*_STATES, "grad_C_t", "grad_C_all"),
+    ordered=False, planned=True, optional=("B",),
+    gradients=("X", "W", "R", "B", "initial_h", "initial_c", "gamma", "beta", "gamma_c", "beta_c"),
+)  # fmt: skip
+_LAYER_NORM_GRU = _kernel(
+    "layer_norm_gru", xpgrad.LayerNormGRUForward, _STATES, ordered=False, planned=True, optional=("B",),
+    gradients=("X", "W", "R", "B", "initial_h", "gamma", "beta"),
+)  # fmt: skip
 _RECURRENT = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
 
 
@@ -303,15 +250,8 @@ def lstm(
     >>> R.grad.shape
     torch.Size([1, 20, 5])
     """
-    attributes = {
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "input_forget": input_forget,
-        "layout": layout,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
+    attributes |= {"input_forget": input_forget}
     lengths = lengths_tensor("lstm", "sequence_lens", sequence_lens)
     masks = (recurrent_mask, zoneout_h, zoneout_c)
     check_masks("lstm", masks)
@@ -395,15 +335,8 @@ def gru(
     >>> R.grad.shape
     torch.Size([1, 15, 5])
     """
-    attributes = {
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "linear_before_reset": linear_before_reset,
-        "layout": layout,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
+    attributes |= {"linear_before_reset": linear_before_reset}
     lengths = lengths_tensor("gru", "sequence_lens", sequence_lens)
     masks = (recurrent_mask, zoneout_h)
     check_masks("gru", masks)
@@ -476,14 +409,7 @@ def rnn(
     >>> R.grad.shape
     torch.Size([1, 5, 5])
     """
-    attributes = {
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "layout": layout,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
     lengths = lengths_tensor("rnn", "sequence_lens", sequence_lens)
     H_all, H_t = apply_sequence(_RNN, (X, W, R, B, lengths, initial_h), attributes, save)
     return H_all, H_t
@@ -568,15 +494,8 @@ def layer_norm_lstm(
     >>> gamma.grad.shape
     torch.Size([1, 2, 20])
     """
-    attributes = {
-        "epsilon": epsilon,
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "layout": layout,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
+    attributes |= {"epsilon": epsilon}
     lengths = lengths_tensor("layer_norm_lstm", "sequence_lens", sequence_lens)
     operands = (X, W, R, B, gamma, beta, gamma_c, beta_c, lengths, initial_h, initial_c)
     return apply_sequence(_LAYER_NORM_LSTM, operands, attributes, save)  # type: ignore[return-value]
@@ -653,15 +572,8 @@ def layer_norm_gru(
     >>> gamma.grad.shape
     torch.Size([1, 2, 15])
     """
-    attributes = {
-        "epsilon": epsilon,
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "layout": layout,
-    }
+    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
+    attributes |= {"epsilon": epsilon}
     lengths = lengths_tensor("layer_norm_gru", "sequence_lens", sequence_lens)
     operands = (X, W, R, B, gamma, beta, lengths, initial_h)
     return apply_sequence(_LAYER_NORM_GRU, operands, attributes, save)  # type: ignore[return-value]

@@ -226,18 +226,11 @@ class LSTM(_LSTMOptions, Layers):
             **factory,
         )
         self._set_options(
-            peephole=peephole,
-            peephole_gradient=peephole_gradient,
-            clip=clip,
-            input_forget=input_forget,
-            activations=activations,
-            activation_alpha=activation_alpha,
-            activation_beta=activation_beta,
-            save=save,
-            zoneout=zoneout,
-            recurrent_dropout=recurrent_dropout,
-            return_cell_states=return_cell_states,
-        )
+            peephole=peephole, peephole_gradient=peephole_gradient, clip=clip,
+            input_forget=input_forget, activations=activations, activation_alpha=activation_alpha,
+            activation_beta=activation_beta, save=save, zoneout=zoneout,
+            recurrent_dropout=recurrent_dropout, return_cell_states=return_cell_states,
+        )  # fmt: skip
         if peephole:
             suffixes = [suffix for layer in range(num_layers) for suffix in self._suffixes(layer)]
             self._add_peepholes([f"weight_peephole_{suffix}" for suffix in suffixes], factory)
@@ -273,7 +266,18 @@ class LSTM(_LSTMOptions, Layers):
         return parts
 
 
-class GRU(_GRUOptions, Layers):
+class _OneState(Layers):
+    """Layers with one state."""
+
+    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
+
+        @overload  # type: ignore[no-overload-impl]
+        def __call__(self, input: Tensor, hx: Any = None, lengths: Any = None) -> tuple[Tensor, Tensor]: ...
+        @overload
+        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
+
+
+class GRU(_GRUOptions, _OneState):
     """Gated recurrent unit: `torch.nn.GRU`, with both reset conventions and more options.
 
     For each layer, direction and step, with σ the logistic function and ⊙ the elementwise product::
@@ -335,13 +339,6 @@ class GRU(_GRUOptions, Layers):
     _KERNEL = "gru"
     _NAME = "GRU"
 
-    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
-
-        @overload  # type: ignore[no-overload-impl]
-        def __call__(self, input: Tensor, hx: Any = None, lengths: Any = None) -> tuple[Tensor, Tensor]: ...
-        @overload
-        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
-
     _OPTIONS = (*_GRUOptions._OPTIONS, "save", "zoneout", "recurrent_dropout")
 
     zoneout: float = 0.0
@@ -384,15 +381,10 @@ class GRU(_GRUOptions, Layers):
             dtype=dtype,
         )
         self._set_options(
-            reset_after=reset_after,
-            clip=clip,
-            activations=activations,
-            activation_alpha=activation_alpha,
-            activation_beta=activation_beta,
-            save=save,
-            zoneout=zoneout,
-            recurrent_dropout=recurrent_dropout,
-        )
+            reset_after=reset_after, clip=clip, activations=activations,
+            activation_alpha=activation_alpha, activation_beta=activation_beta, save=save,
+            zoneout=zoneout, recurrent_dropout=recurrent_dropout,
+        )  # fmt: skip
 
     def _set_options(self, **options: Any) -> None:
         check_zoneout("GRU", options["zoneout"], options["zoneout"])
@@ -402,7 +394,7 @@ class GRU(_GRUOptions, Layers):
         return (self.zoneout,)
 
 
-class RNN(_RNNOptions, Layers):
+class RNN(_RNNOptions, _OneState):
     """Plain recurrent network: `torch.nn.RNN`, with more options.
 
     For each layer, direction and step, with f the hyperbolic tangent or max(0, x)::
@@ -453,13 +445,6 @@ class RNN(_RNNOptions, Layers):
     _KERNEL = "rnn"
     _NAME = "RNN"
 
-    if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
-
-        @overload  # type: ignore[no-overload-impl]
-        def __call__(self, input: Tensor, hx: Any = None, lengths: Any = None) -> tuple[Tensor, Tensor]: ...
-        @overload
-        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
-
     _OPTIONS = (*_RNNOptions._OPTIONS, "save")
 
     def __init__(
@@ -499,12 +484,9 @@ class RNN(_RNNOptions, Layers):
         )
         self.nonlinearity = nonlinearity
         self._set_options(
-            clip=clip,
-            activations=activations,
-            activation_alpha=activation_alpha,
-            activation_beta=activation_beta,
-            save=save,
-        )
+            clip=clip, activations=activations, activation_alpha=activation_alpha,
+            activation_beta=activation_beta, save=save,
+        )  # fmt: skip
 
 
 class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
@@ -573,14 +555,10 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
         factory = {"device": device, "dtype": dtype}
         super().__init__(input_size, hidden_size, bias, **factory)
         self._set_options(
-            peephole=peephole,
-            peephole_gradient=peephole_gradient,
-            clip=clip,
-            input_forget=input_forget,
-            activations=activations,
-            activation_alpha=activation_alpha,
+            peephole=peephole, peephole_gradient=peephole_gradient, clip=clip,
+            input_forget=input_forget, activations=activations, activation_alpha=activation_alpha,
             activation_beta=activation_beta,
-        )
+        )  # fmt: skip
         if peephole:
             self._add_peepholes(["weight_peephole"], factory)
 
@@ -651,12 +629,9 @@ class GRUCell(_GRUOptions, Cell, nn.GRUCell):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
         self._set_options(
-            reset_after=reset_after,
-            clip=clip,
-            activations=activations,
-            activation_alpha=activation_alpha,
-            activation_beta=activation_beta,
-        )
+            reset_after=reset_after, clip=clip, activations=activations,
+            activation_alpha=activation_alpha, activation_beta=activation_beta,
+        )  # fmt: skip
 
 
 class RNNCell(_RNNOptions, Cell, nn.RNNCell):
@@ -716,8 +691,6 @@ class RNNCell(_RNNOptions, Cell, nn.RNNCell):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, nonlinearity, device=device, dtype=dtype)
         self._set_options(
-            clip=clip,
-            activations=activations,
-            activation_alpha=activation_alpha,
+            clip=clip, activations=activations, activation_alpha=activation_alpha,
             activation_beta=activation_beta,
-        )
+        )  # fmt: skip

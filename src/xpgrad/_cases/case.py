@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,18 @@ import xpgrad
 
 from .._testing import numerical_jacobian
 
-__all__ = ["Array", "Arrays", "Case", "Kernel", "Oracle", "draw", "from_differences", "sum_or_stack"]
+__all__ = [
+    "Array",
+    "Arrays",
+    "Case",
+    "Kernel",
+    "Oracle",
+    "draw",
+    "from_differences",
+    "oracles_of",
+    "seeded",
+    "sum_or_stack",
+]
 
 Array = Any
 Arrays = Mapping[str, Any]
@@ -60,6 +72,30 @@ class Kernel(NamedTuple):
     run: Callable[[Case], Mapping[str, Array]]
     """The results of the kernel under test, outputs and gradients by name, for a case in any namespace."""
     oracles: Sequence[Oracle]
+
+
+def oracles_of(
+    name: str,
+    op: Any,
+    from_reference: Callable[[Any, Case], Arrays],
+    from_autograd: Callable[[Any, Case], Arrays],
+) -> tuple[Oracle, ...]:
+    """The oracles of a kernel that has a naive reference: PyTorch's autograd of this is one of them."""
+    return (
+        Oracle("reference", functools.partial(from_reference, op)),
+        Oracle("differences", functools.partial(from_differences, name), floor=1e-7),
+        Oracle("autograd", functools.partial(from_autograd, op), module="torch"),
+    )
+
+
+def seeded(
+    make: Callable[..., Case], op: Any, options: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Callable[..., Case]]:
+    """A case of each option, with a seed of its own."""
+    return {
+        name: functools.partial(make, op, seed=seed, **option)
+        for seed, (name, option) in enumerate(options.items())
+    }
 
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 import xpgrad
 
 from .._testing import layer_norm_gru_reference, layer_norm_lstm_reference, to_numpy
-from .case import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+from .case import Array, Arrays, Case, Kernel, draw, oracles_of, seeded, sum_or_stack
 
 __all__ = ["LAYER_NORM"]
 
@@ -136,16 +136,9 @@ def _from_autograd(op: _Operator, case: Case) -> Arrays:
 def _kernel(op: _Operator) -> Kernel:
     return Kernel(
         op.name,
-        {
-            name: functools.partial(_case, op, seed=seed, **option)
-            for seed, (name, option) in enumerate(_OPTIONS.items())
-        },
+        seeded(_case, op, _OPTIONS),
         functools.partial(_run, op),
-        (
-            Oracle("reference", functools.partial(_from_reference, op)),
-            Oracle("differences", functools.partial(from_differences, op.name), floor=1e-7),
-            Oracle("autograd", functools.partial(_from_autograd, op), module="torch"),
-        ),
+        oracles_of(op.name, op, _from_reference, _from_autograd),
     )
 
 

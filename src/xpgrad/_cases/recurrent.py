@@ -19,7 +19,18 @@ from .._testing import (
     rnn_reference,
     to_numpy,
 )
-from .case import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+from .case import (
+    Array,
+    Arrays,
+    Case,
+    Kernel,
+    Oracle,
+    draw,
+    from_differences,
+    oracles_of,
+    seeded,
+    sum_or_stack,
+)
 
 __all__ = ["CELLS", "SEQUENCES"]
 
@@ -177,6 +188,11 @@ _ANY_OPTIONS: dict[str, dict[str, Any]] = {
     "lengths, bidirectional": {"lengths": True, "direction": "bidirectional"},
     "layout 1": {"layout": 1},
 }
+_SAMPLES: dict[str, dict[str, Any]] = {
+    "per_sample": {"gradient": {"per_sample": True}},
+    "per_sample, norm": {"lengths": True, "gradient": {"per_sample": "norm"}},
+    "sample_weight": {"lengths": True, "weights": True},
+}
 _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
     **_ANY_OPTIONS,
     "peepholes, full": {**_PEEPHOLES, "gradient": {"peephole": "full"}},
@@ -232,9 +248,7 @@ _GRU_CHOICES: dict[str, dict[str, Any]] = {
         "activations": ["Sigmoid", "LeakyRelu"],
         "activation_alpha": [-0.2],
     },
-    "per_sample": {"gradient": {"per_sample": True}},
-    "per_sample, norm": {"lengths": True, "gradient": {"per_sample": "norm"}},
-    "sample_weight": {"lengths": True, "weights": True},
+    **_SAMPLES,
     "everything": {
         "lengths": True,
         "direction": "bidirectional",
@@ -267,9 +281,7 @@ _RNN_OPTIONS: dict[str, dict[str, Any]] = {
         "activation_beta": [0.6],
     },
     "activations, alpha < 0": {"activations": ["LeakyRelu"], "activation_alpha": [-0.2]},
-    "per_sample": {"gradient": {"per_sample": True}},
-    "per_sample, norm": {"lengths": True, "gradient": {"per_sample": "norm"}},
-    "sample_weight": {"lengths": True, "weights": True},
+    **_SAMPLES,
     "everything": {
         "lengths": True,
         "direction": "bidirectional",
@@ -390,15 +402,10 @@ def _from_torch_nn(op: Recurrence, case: Case, *, cell: bool = False) -> Arrays 
 def _sequence_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
     return Kernel(
         op.name,
-        {
-            name: functools.partial(_sequence_case, op, seed=seed, **option)
-            for seed, (name, option) in enumerate(options.items())
-        },
+        seeded(_sequence_case, op, options),
         functools.partial(_run_sequence, op),
         (
-            Oracle("reference", functools.partial(_from_reference, op)),
-            Oracle("differences", functools.partial(from_differences, op.name), floor=1e-7),
-            Oracle("autograd", functools.partial(_from_autograd, op), module="torch"),
+            *oracles_of(op.name, op, _from_reference, _from_autograd),
             Oracle("torch.nn", functools.partial(_from_torch_nn, op), module="torch"),
         ),
     )
@@ -485,10 +492,7 @@ def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Ke
     name = f"{op.name}_cell"
     return Kernel(
         name,
-        {
-            option: functools.partial(_cell_case, op, seed=seed, **options[option])
-            for seed, option in enumerate(options)
-        },
+        seeded(_cell_case, op, options),
         functools.partial(_run_cell, op),
         (
             Oracle("reference", through(_from_reference)),

@@ -437,7 +437,9 @@ def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
 
 @functools.cache
 def _numpy_blas() -> Blas | None:
-    return find_blas(np.linalg._umath_linalg.__file__)
+    """The BLAS behind an extension module that NumPy does not promise; without it products go through NumPy."""
+    extension = getattr(np.linalg, "_umath_linalg", None)
+    return None if extension is None else find_blas(extension.__file__)
 
 
 @functools.lru_cache

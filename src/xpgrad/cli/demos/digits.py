@@ -25,8 +25,8 @@ from .training import (
     plot_losses,
     save_plot,
     show_training,
-    torch_imports,
     train,
+    train_both,
 )
 
 __all__ = ["Answers", "Digits", "answer", "read_digits", "run", "train_numpy", "train_torch"]
@@ -203,15 +203,9 @@ def run(args: argparse.Namespace) -> int:
     )
 
     parameters = initial_parameters(args.hidden, args.seed)
-    start = {name: value.copy() for name, value in parameters.items()}
-
-    def stream() -> Iterator[Digits]:
-        return batches(training, args.steps, args.seed)
-
-    runs = [train_numpy(parameters, stream(), args.steps)]
-    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
-    if not args.no_torch and torch_imports():
-        runs.append(train_torch(start, stream(), args.steps))
+    runs = train_both(
+        args, parameters, lambda: batches(training, args.steps, args.seed), train_numpy, train_torch
+    )
 
     answers = answer(parameters, held_out)
     print()

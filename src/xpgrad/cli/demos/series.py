@@ -27,8 +27,8 @@ from .training import (
     plot_losses,
     save_plot,
     show_training,
-    torch_imports,
     train,
+    train_both,
 )
 
 __all__ = ["Sunspots", "cycles", "read_sunspots", "run", "train_numpy", "train_torch"]
@@ -248,15 +248,9 @@ def run(args: argparse.Namespace) -> int:
     )
 
     parameters = initial_parameters(args.hidden, args.seed)
-    start = {name: value.copy() for name, value in parameters.items()}
-
-    def stream() -> Iterator[Batch]:
-        return batches(numbers, training, args.steps, args.seed)
-
-    runs = [train_numpy(parameters, stream(), args.steps)]
-    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
-    if not args.no_torch and torch_imports():
-        runs.append(train_torch(start, stream(), args.steps))
+    runs = train_both(
+        args, parameters, lambda: batches(numbers, training, args.steps, args.seed), train_numpy, train_torch
+    )
 
     at = np.concatenate([np.arange(part.start, part.stop) for part in held_out])
     since_minimum = np.concatenate([np.arange(part.stop - part.start) for part in held_out])

@@ -1,5 +1,6 @@
 """Shared by the demos: Adam in NumPy and in torch, the training loop, the comparison, reports."""
 
+import argparse
 import importlib
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ __all__ = [
     "show_training",
     "torch_imports",
     "train",
+    "train_both",
 ]
 
 BETA1, BETA2 = 0.9, 0.999  # Adam
@@ -123,6 +125,22 @@ def train(name: str, batches: Iterable[Batch], steps: int, step: Callable[[Batch
 
 
 # ----------------------------------------------------------------------------------------------- torch
+
+
+def train_both(
+    args: argparse.Namespace,
+    parameters: Parameters,
+    stream: Callable[[], Iterable[Any]],
+    with_numpy: Callable[..., Training],
+    with_torch: Callable[..., Training],
+) -> list[Training]:
+    """Train the parameters with NumPy and, if it is there and wanted, copies of them with torch."""
+    start = {name: value.copy() for name, value in parameters.items()}
+    runs = [with_numpy(parameters, stream(), args.steps)]
+    # Only now, so that torch's threads do not exist yet while NumPy's are timed.
+    if not args.no_torch and torch_imports():
+        runs.append(with_torch(start, stream(), args.steps))
+    return runs
 
 
 def torch_imports() -> bool:

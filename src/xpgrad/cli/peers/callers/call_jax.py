@@ -10,8 +10,6 @@ from .case import (
     Job,
     gates,
     gradients,
-    hard_sigmoid_of_frameworks,
-    selu_of_frameworks,
 )
 
 __all__ = ["jax"]
@@ -117,12 +115,6 @@ def _activation(job: Job) -> Callable[..., Any]:
     import jax
 
     a, nn = job.attributes, jax.nn
-    if job.kernel == "selu":
-        selu_of_frameworks(job)
-        return nn.selu
-    if job.kernel == "hard_sigmoid":
-        hard_sigmoid_of_frameworks(job)
-        return nn.hard_sigmoid
     return job.one_input({
         "relu": (lambda X: nn.relu(X), ""),
         "leaky_relu": (lambda X: nn.leaky_relu(X, a.get("alpha", 0.01)), "alpha"),
@@ -140,4 +132,4 @@ def _activation(job: Job) -> Callable[..., Any]:
         "softsign": (lambda X: nn.soft_sign(X), ""),
         "softmax": (lambda X: nn.softmax(X, a.get("axis", -1)), "axis"),
         "log_softmax": (lambda X: nn.log_softmax(X, a.get("axis", -1)), "axis"),
-    })  # fmt: skip
+    }, nn.selu, nn.hard_sigmoid)  # fmt: skip

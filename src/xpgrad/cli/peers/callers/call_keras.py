@@ -10,9 +10,7 @@ from .case import (
     Job,
     gates,
     gradients,
-    hard_sigmoid_of_frameworks,
     per_dimension,
-    selu_of_frameworks,
 )
 
 __all__ = ["keras"]
@@ -220,12 +218,6 @@ def _activation(job: Job) -> Callable[..., Any]:
     import keras
 
     a, act = job.attributes, keras.activations
-    if job.kernel == "selu":
-        selu_of_frameworks(job)
-        return act.selu
-    if job.kernel == "hard_sigmoid":
-        hard_sigmoid_of_frameworks(job)
-        return act.hard_sigmoid
     return job.one_input({
         "relu": (act.relu, ""),
         "leaky_relu": (lambda x: act.leaky_relu(x, negative_slope=a.get("alpha", 0.01)), "alpha"),
@@ -244,7 +236,7 @@ def _activation(job: Job) -> Callable[..., Any]:
         "softsign": (act.softsign, ""),
         "softmax": (lambda x: act.softmax(x, axis=a.get("axis", -1)), "axis"),
         "log_softmax": (lambda x: act.log_softmax(x, axis=a.get("axis", -1)), "axis"),
-    })  # fmt: skip
+    }, act.selu, act.hard_sigmoid)  # fmt: skip
 
 
 def _loss(job: Job) -> Callable[..., Any] | None:

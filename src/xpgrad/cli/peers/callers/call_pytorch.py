@@ -9,9 +9,7 @@ from .case import (
     Absent,
     Job,
     gates,
-    hard_sigmoid_of_frameworks,
     per_dimension,
-    selu_of_frameworks,
 )
 
 __all__ = ["pytorch", "pytorch_native"]
@@ -228,12 +226,6 @@ def _activation(job: Job) -> Callable[..., Any]:
         if shape not in ((1,), (job.arguments["X"].shape[1], 1)):
             raise Absent("slopes beyond one for each channel")
         return lambda X, slope: F.prelu(X, slope.flatten())
-    if job.kernel == "selu":
-        selu_of_frameworks(job)
-        return lambda X: F.selu(X)
-    if job.kernel == "hard_sigmoid":
-        hard_sigmoid_of_frameworks(job)
-        return lambda X: F.hardsigmoid(X)
     return job.one_input({
         "relu": (F.relu, ""),
         "leaky_relu": (lambda X: F.leaky_relu(X, a.get("alpha", 0.01)), "alpha"),
@@ -256,7 +248,7 @@ def _activation(job: Job) -> Callable[..., Any]:
         "softsign": (F.softsign, ""),
         "softmax": (lambda X: F.softmax(X, a.get("axis", -1)), "axis"),
         "log_softmax": (lambda X: F.log_softmax(X, a.get("axis", -1)), "axis"),
-    })  # fmt: skip
+    }, lambda X: F.selu(X), lambda X: F.hardsigmoid(X))  # fmt: skip
 
 
 def _loss(job: Job) -> Callable[..., Any] | None:

@@ -1,5 +1,7 @@
 """A case for a peer, and rearrangements that several peers need."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +24,7 @@ class Job:
         self.arguments, self.integers, self.cotangents = arguments, integers, cotangents
 
     @classmethod
-    def read(cls, about: dict, archive: Any) -> "Job":
+    def read(cls, about: dict, archive: Any) -> Job:
         """A case of an archive, in float32."""
 
         def arrays(kind: str) -> dict:
@@ -46,8 +48,22 @@ class Job:
             raise Absent(", ".join(sorted(beyond)))
         return dict(self.attributes)
 
-    def one_input(self, table: dict[str, tuple[Callable, str]]) -> Callable:
-        """The table's function for the kernel; it takes the attributes listed after it."""
+    def one_input(
+        self,
+        table: dict[str, tuple[Callable, str]],
+        selu: Callable | None = None,
+        hard_sigmoid: Callable | None = None,
+    ) -> Callable:
+        """The table's function for the kernel; it takes the attributes listed after it.
+
+        The two others, where a framework has them, have no options there.
+        """
+        if self.kernel == "selu" and selu is not None:
+            _selu_of_frameworks(self)
+            return selu
+        if self.kernel == "hard_sigmoid" and hard_sigmoid is not None:
+            _hard_sigmoid_of_frameworks(self)
+            return hard_sigmoid
         if self.kernel not in table:
             raise Absent(self.kernel)
         function, attributes = table[self.kernel]
@@ -85,14 +101,14 @@ SELU = (1.6732632423543772, 1.0507009873554805)
 """The paper's numbers, which are in all frameworks."""
 
 
-def hard_sigmoid_of_frameworks(job: Job) -> None:
+def _hard_sigmoid_of_frameworks(job: Job) -> None:
     """Frameworks have no options and the slope 1/6."""
     a = job.only("alpha", "beta", arguments="X")
     if not (is_close(a.get("alpha", 0.2), 1 / 6) and is_close(a.get("beta", 0.5), 0.5)):
         raise Absent("alpha or beta")
 
 
-def selu_of_frameworks(job: Job) -> None:
+def _selu_of_frameworks(job: Job) -> None:
     """Frameworks have no options; ONNX's defaults are the paper's numbers except for their last digits."""
     a = job.only("alpha", "gamma", arguments="X")
     if a and not (is_close(a["alpha"], SELU[0]) and is_close(a["gamma"], SELU[1])):
