@@ -7,6 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
+from xpgrad.engine import numpy_engine
 from xpgrad.engine.process import blas
 
 
@@ -94,3 +95,8 @@ def test_numpys_own() -> None:
         assert get() == 2
     finally:
         put(before)
+
+
+def test_without_numpys_own_library_products_go_through_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(np.linalg, "_umath_linalg")
+    assert numpy_engine._numpy_blas.__wrapped__() is None

@@ -437,7 +437,7 @@ def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
 
 @functools.cache
 def _numpy_blas() -> Blas | None:
-    """The BLAS behind an extension module that NumPy does not promise; without it products go through NumPy."""
+    """The BLAS behind an extension module of NumPy's that may go; products go through NumPy then."""
     extension = getattr(np.linalg, "_umath_linalg", None)
     return None if extension is None else find_blas(extension.__file__)
 
