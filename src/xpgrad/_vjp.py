@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -70,6 +71,41 @@ _RULES: dict[Callable, _Rule] = {
 }
 
 
+class _Arguments(NamedTuple):
+    """The arguments of a kernel and of its gradient.
+
+    Parameters
+    ----------
+    signature : inspect.Signature
+        The kernel's.
+    shared : frozenset of str
+        What both take. An `out` belongs to the kernel alone: if the gradient overwrote it, a pullback would
+        work only once.
+    gradient_only : frozenset of str
+        What only the gradient takes, apart from cotangents and what the kernel saved for it.
+    """
+
+    signature: inspect.Signature
+    shared: frozenset[str]
+    gradient_only: frozenset[str]
+
+
+def _rule_of(fn: Any) -> _Rule:
+    rule = _Rule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
+    if rule is None:
+        known = ", ".join(sorted(known.__name__ for known in _RULES))
+        raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected a Cell or one of {known}")
+    return rule
+
+
+@functools.lru_cache(maxsize=256)  # a signature is found anew at each request
+def _arguments_of(fn: Callable) -> _Arguments:
+    rule, signature = _rule_of(fn), inspect.signature(fn)
+    forward, taken = set(signature.parameters), set(inspect.signature(rule.gradient).parameters)
+    given = {*rule.saved, *rule.cotangents.values()}
+    return _Arguments(signature, frozenset(taken & forward - {"out"}), frozenset(taken - forward - given))
+
+
 class _One(NamedTuple):
     """The outputs of a forward with one output."""
 
@@ -114,16 +150,8 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     >>> grads.dW.shape
     (1, 20, 3)
     """
-    rule = _Rule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
-    if rule is None:
-        known = ", ".join(sorted(known.__name__ for known in _RULES))
-        raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected a Cell or one of {known}")
-    signature, taken = inspect.signature(fn), inspect.signature(rule.gradient).parameters
-    gradient_only = {
-        name
-        for name in taken
-        if name not in signature.parameters and name not in (*rule.saved, *rule.cotangents.values())
-    }
+    rule = _rule_of(fn)
+    signature, shared, gradient_only = _arguments_of(fn)
     options = {name: kwargs.pop(name) for name in list(kwargs) if name in gradient_only}
     arguments = signature.bind(*args, **kwargs).arguments
     out = arguments.get("out")
@@ -134,8 +162,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}
-    # `out` belongs to the forward: if the gradient overwrote it, the pullback would work only once
-    arguments = {name: value for name, value in arguments.items() if name in taken and name != "out"}
+    arguments = {name: value for name, value in arguments.items() if name in shared}
     differentiable = list(rule.cotangents.values())
 
     def pullback(*cotangents: Any, **named: Any) -> Any:
