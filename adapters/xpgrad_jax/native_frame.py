@@ -1,8 +1,10 @@
 """How compiled code reads XLA's call of a foreign function, and answers it; needs numba.
 
 The layouts are those of XLA's ``xla/ffi/api/c_api.h``, in the version below, on 64-bit machines. Addresses
-are integers, and a structure is read word by word.
+are integers, and a structure is read word by word, by the names of a record.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -11,6 +13,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import pointer
+from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
 from xpgrad.engine.programs.native_foreign import advise, run, words
 
 MAJOR, MINOR = 0, 3
@@ -22,6 +25,59 @@ _METADATA, _EXECUTE, _SCALAR, _INT64_TYPE = 1, 3, 3, 5
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED = 3, 8  # codes of XLA
 
 _INT64 = ir.IntType(64)
+
+
+class Values(NamedTuple):
+    """The arguments or the results of a call: how many, and the addresses of their types and of theirs."""
+
+    struct_size: Any
+    extension: Any
+    count: Any
+    types: Any
+    values: Any
+
+
+class Attributes(NamedTuple):
+    """The attributes of a call, with names."""
+
+    struct_size: Any
+    extension: Any
+    count: Any
+    types: Any
+    names: Any
+    values: Any
+
+
+class CallFrame(NamedTuple):
+    """A call of a foreign function; `stage` has 32 bits."""
+
+    struct_size: Any
+    extension: Any
+    functions: Any
+    context: Any
+    stage: Any
+    arguments: Values
+    results: Values
+    attributes: Attributes
+
+
+class Buffer(NamedTuple):
+    """An argument or result."""
+
+    struct_size: Any
+    extension: Any
+    dtype: Any
+    data: Any
+    rank: Any
+    dimensions: Any
+
+
+_FRAME, _BUFFER = positions(CallFrame), positions(Buffer)
+_PROGRAM, _HOST = positions(ForeignProgram), positions(HostWords)
+_FRAME_WORDS, _BUFFER_WORDS, _HOST_WORDS = length(CallFrame), length(Buffer), length(HostWords)
+_PROGRAM_WORDS = length(ForeignProgram)
+# XLA's functions, by their places in its table
+_CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE_TASK = 6, 8, 17
 
 
 def _text(message):
@@ -79,7 +135,7 @@ def _halves(address, count):
 def _error(api, message, code):
     arguments = words(_stack(4), 4)
     arguments[0], arguments[1], arguments[2], arguments[3] = 28, 0, message.ctypes.data, code
-    return _call(words(api, 7)[6], arguments.ctypes.data)
+    return _call(words(api, _CREATE_ERROR + 1)[_CREATE_ERROR], arguments.ctypes.data)
 
 
 @njit
@@ -89,14 +145,14 @@ def schedule(host, task, data):
     `host` is the address of two words, those of XLA's functions and of the call's context.
     """
     api, context = words(host, 2)
-    functions = words(api, 18)
+    functions = words(api, _SCHEDULE_TASK + 1)
     arguments = words(_stack(5), 5)
     arguments[0], arguments[1], arguments[2], arguments[3], arguments[4] = 40, 0, context, task, data
-    error = _call(functions[17], arguments.ctypes.data)
+    error = _call(functions[_SCHEDULE_TASK], arguments.ctypes.data)
     if error == 0:
         return 0
     arguments[0], arguments[1], arguments[2] = 24, 0, error
-    _call(functions[8], arguments.ctypes.data)
+    _call(functions[_DESTROY_ERROR], arguments.ctypes.data)
     return 1
 
 
@@ -136,9 +192,10 @@ def _find(table, first, second):
 @njit
 def _least_bytes(buffer):
     """How large a buffer is, if its elements have four bytes."""
-    form = words(buffer, 6)
-    dimensions, size = words(form[5], form[4]), 4
-    for k in range(form[4]):
+    form, size = words(buffer, _BUFFER_WORDS), 4
+    rank = form[_BUFFER.rank]
+    dimensions = words(form[_BUFFER.dimensions], rank)
+    for k in range(rank):
         size *= dimensions[k]
     return size
 
@@ -149,35 +206,36 @@ def handle(frame):
 
     The attributes come in alphabetical order: the two words of its key.
     """
-    call = words(frame, 21)
-    if call[1] != 0 and _halves(call[1] + 8, 1)[0] == _METADATA:
-        return _describe(call[1])
-    api, context = call[2], call[3]
-    if _halves(frame + 32, 1)[0] != _EXECUTE:
+    at, call = _FRAME, words(frame, _FRAME_WORDS)
+    extension, api = call[at.extension], call[at.functions]
+    if extension != 0 and _halves(extension + 8, 1)[0] == _METADATA:
+        return _describe(extension)
+    if _halves(frame + 8 * at.stage, 1)[0] != _EXECUTE:
         return 0
-    given, made = call[7], call[12]
-    if call[17] != 2 or given + made > MOST:
+    given, made = call[at.arguments.count], call[at.results.count]
+    if call[at.attributes.count] != 2 or given + made > MOST:
         return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
     table, schedule_address = words(_process_words(), 2)
-    known, first = _integer(call[18], call[20], 0)
-    also_known, second = _integer(call[18], call[20], 1)
+    types_of, values = call[at.attributes.types], call[at.attributes.values]
+    known, first = _integer(types_of, values, 0)
+    also_known, second = _integer(types_of, values, 1)
     if not (known and also_known):
         return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
     program = _find(table, first, second)
     if program == 0:
         return _error(api, _NO_PROGRAM, _INVALID_ARGUMENT)
-    if words(program, 11)[10] != given + made:
+    if words(program, _PROGRAM_WORDS)[_PROGRAM.count] != given + made:
         return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
     addresses = words(_stack(MOST), MOST)
-    arguments, results = words(call[9], given), words(call[14], made)
+    arguments, results = words(call[at.arguments.values], given), words(call[at.results.values], made)
     for k in range(given):
-        addresses[k] = words(arguments[k], 4)[3]
+        addresses[k] = words(arguments[k], _BUFFER_WORDS)[_BUFFER.data]
     for k in range(made):
-        addresses[given + k] = words(results[k], 4)[3]
+        addresses[given + k] = words(results[k], _BUFFER_WORDS)[_BUFFER.data]
         advise(addresses[given + k], _least_bytes(results[k]))
-    xla, host = words(_stack(2), 2), words(_stack(3), 3)
-    xla[0], xla[1] = api, context
-    host[0], host[1], host[2] = schedule_address, xla.ctypes.data, 0
+    xla, host = words(_stack(2), 2), words(_stack(_HOST_WORDS), _HOST_WORDS)
+    xla[0], xla[1] = api, call[at.context]
+    host[_HOST.schedule], host[_HOST.host], host[_HOST.crew] = schedule_address, xla.ctypes.data, 0
     if run(program, addresses, given + made, host.ctypes.data) != 0:
         return _error(api, _NO_MEMORY, _RESOURCE_EXHAUSTED)
     return 0

@@ -14,6 +14,7 @@ import numpy as np
 from xpgrad.engine.arrays import array_loops, traced_formula
 from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.compiled.records import ArraysHead, LoopHead
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
@@ -51,12 +52,12 @@ _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 class TimeLoop(NamedTuple):
     """A compiled time loop and its matrices; its integer arguments begin with `head`.
 
-    After `head`, each of the matrices has its address, then its rows, columns and row length. `kept` is the
+    After `head`, each of the matrices has a Rows. `kept` is the
     memory that addresses in `head` point into.
     """
 
     function: int
-    head: list[int]
+    head: LoopHead
     matrices: list[tuple[Any, Any]]
     parts: int
     blas: Blas | None
@@ -275,11 +276,18 @@ class NumpyEngine(NumpyImages, StandardEngine):
         bounds = _bounds(steps, _width(stages), self.team.size(), least)
         packed = blas.packed.get(dtype) if blas else None
         functions = products.compiled_products(dtype) if own else None
-        multiply = [blas.gemm[dtype] if blas else 0, packed.compute if packed else 0]
-        multiply += [functions.tiles, functions.by_panels, functions.height] if functions else [0, 0, 0]
         return TimeLoop(
             compiled_loop(stages, dtype),
-            [len(steps), address_of(steps), address_of(bounds), *multiply],
+            LoopHead(
+                steps=len(steps),
+                spans=address_of(steps),
+                bounds=address_of(bounds),
+                gemm=blas.gemm[dtype] if blas else 0,
+                gemm_packed=packed.compute if packed else 0,
+                tiles=functions.tiles if functions else 0,
+                by_panels=functions.by_panels if functions else 0,
+                height=functions.height if functions else 0,
+            ),
             [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in operands_of(stages)],
             len(bounds) - 1,
             blas,
@@ -318,7 +326,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
             code.loop(0, count, *sizes, *arrays, *numbers)
             return
         bounds, reals = _cut(count, parts), (ctypes.c_double * len(numbers))(*numbers)
-        head = [ctypes.addressof(bounds), ctypes.addressof(reals), *sizes]
+        head = [*ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals)), *sizes]
         for array in arrays:
             head += [address_of(array), *array.shape]
         data = integers(head)

@@ -18,6 +18,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.native import LINE
+from xpgrad.engine.compiled.records import ArraysHead, length, positions
 from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula, Step
@@ -28,6 +29,7 @@ from xpgrad.engine.compiled.native import fetch, fetch_to_write, pointer, up_to_
 # Bytes of each vector in a block, and how far ahead of it memory is fetched.
 _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
+_AT, _HEAD = positions(ArraysHead), length(ArraysHead)
 
 
 class ArrayLayout(NamedTuple):
@@ -144,8 +146,8 @@ def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
     Those are the addresses of the parts' bounds and of the numbers, the loop's sizes, and of each array (by
     dtype and rank) the address and the shape. Compiled when it is first asked for.
     """
-    arguments = [f"head[{2 + number}]" for number in range(sizes)]
-    place = 2 + sizes
+    arguments = [f"head[{_HEAD + number}]" for number in range(sizes)]
+    place = _HEAD + sizes
     for scalar, rank in arrays:
         shape = ", ".join(f"head[{place + 1 + axis}]" for axis in range(rank))
         arguments.append(f"carray(pointer(head[{place}]), ({shape},), np.{scalar})")
@@ -158,8 +160,8 @@ def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
         "from numba import carray, cfunc\n\n",
         "def part(data, number):",
         f"    head = carray(data, ({place},), np.int64)",
-        "    bounds = carray(pointer(head[0]), (number + 2,), np.int64)",
-        f"    reals = carray(pointer(head[1]), ({reals},), np.float64)",
+        f"    bounds = carray(pointer(head[{_AT.bounds}]), (number + 2,), np.int64)",
+        f"    reals = carray(pointer(head[{_AT.numbers}]), ({reals},), np.float64)",
         f"    loop(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
         "@functools.cache",
         "def part_function():",

@@ -10,11 +10,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
+from xpgrad.engine.compiled.records import RowsProduct, SharedWork, positions
+
 __all__ = [
     "LINE",
     "call_in_team",
     "call_with_numbers",
     "call_with_part",
+    "elements",
     "fetch",
     "fetch_to_write",
     "gemm",
@@ -27,6 +30,8 @@ __all__ = [
     "share_parts",
     "up_to_line",
 ]
+
+_ROWS_PRODUCT, _SHARED = positions(RowsProduct), positions(SharedWork)
 
 LINE = 64
 """Bytes of a cache line; where they are more, or less, nothing is wrong but the speed."""
@@ -48,6 +53,18 @@ def pointer(typingctx, address):
         return builder.inttoptr(args[0], _POINTER)
 
     return types.voidptr(types.int64), codegen
+
+
+@intrinsic
+def elements(typingctx, address, offset, one):
+    """A pointer to numbers of the type of `one`: so many of them behind an address."""
+    kind = types.CPointer(one)
+
+    def codegen(context, builder, signature, args):
+        begin = builder.inttoptr(args[0], context.get_value_type(kind))
+        return builder.gep(begin, [args[1]])
+
+    return kind(types.int64, types.int64, one), codegen
 
 
 def _prefetch(write):
@@ -145,21 +162,21 @@ def _rows_multiplier(gemm, weight_form):
 
     @njit(forceinline=True)
     def multiply_rows(address, one, itemsize, count, first, start, head, m):
-        source, source_row = head[m], head[m + 3]
-        weight, inner, columns, weight_row = head[m + 4], head[m + 5], head[m + 6], head[m + 7]
-        target, target_row = head[m + 8], head[m + 11]
+        source, weight, target = _ROWS_PRODUCT
+        line, to_line = head[m + source.line], head[m + target.line]
         gemm(
-            address, one, weight_form, plain, columns, count, inner, weight, weight_row,
-            source + first * source_row * itemsize, source_row,
-            0, target + start * target_row * itemsize, target_row,
+            address, one, weight_form, plain, head[m + weight.columns], count, head[m + weight.rows],
+            head[m + weight.address], head[m + weight.line],
+            head[m + source.address] + first * line * itemsize, line,
+            0, head[m + target.address] + start * to_line * itemsize, to_line,
         )  # fmt: skip
 
     return multiply_rows
 
 
-# `count` rows of a source from `first` on, times a weight, into a target's rows from `start` on. These three
-# stand in head from m on, each as address, rows, columns and the length of a whole row. They are row-major;
-# read column by column, as BLAS does, a matrix is its own transpose, and so the factors change places.
+# `count` rows of a source from `first` on, times a weight, into a target's rows from `start` on. Their
+# RowsProduct stands in head from m on. They are row-major; read column by column, as BLAS does, a matrix is
+# its own transpose, and so the factors change places.
 multiply_rows = _rows_multiplier(gemm, ord("N"))
 multiply_rows_packed = _rows_multiplier(_gemm_packed, ord("P"))
 
@@ -167,12 +184,13 @@ multiply_rows_packed = _rows_multiplier(_gemm_packed, ord("P"))
 @njit(forceinline=True)
 def multiply_rows_by_panels(tiles, by_panels, height, itemsize, count, first, start, head, m):
     """The same by our own product, its weight in panels; for the first three see `products.Functions`."""
-    source_row, target_row = head[m + 3], head[m + 11]
-    source, target = head[m] + first * source_row * itemsize, head[m + 8] + start * target_row * itemsize
+    source, weight, target = _ROWS_PRODUCT
+    line, to_line = head[m + source.line], head[m + target.line]
+    begin, to = head[m + source.address] + first * line * itemsize, head[m + target.address]
     call_with_numbers(
         by_panels,
-        (tiles, 1, source, source_row, height * source_row, count, head[m + 4], 0, head[m + 5], 0,
-         head[m + 6], target, target_row, 0),
+        (tiles, 1, begin, line, height * line, count, head[m + weight.address], 0, head[m + weight.rows], 0,
+         head[m + weight.columns], to + start * to_line * itemsize, to_line, 0),
     )  # fmt: skip
 
 
@@ -244,8 +262,9 @@ def call_with_part(typingctx, address, data, part):
 def share_parts(work):
     """What one thread of an OpenMP team does: its share of the parts.
 
-    `work` holds the addresses of a compiled ``function(data, part)`` and of its data, how many parts there
-    are, and the addresses of ``omp_get_thread_num`` and ``omp_get_num_threads``.
+    `work` holds a SharedWork.
     """
-    for part in range(_call_for_number(work[3]), work[2], _call_for_number(work[4])):
-        call_with_part(work[0], work[1], part)
+    at = _SHARED
+    first, step = _call_for_number(work[at.team_first]), _call_for_number(work[at.team_second])
+    for part in range(first, work[at.parts], step):
+        call_with_part(work[at.function], work[at.data], part)

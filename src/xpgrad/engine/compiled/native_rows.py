@@ -14,10 +14,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from xpgrad.engine.compiled.records import Rows, positions
 from xpgrad.engine.compiled.scalar_common import add_up
 from xpgrad.engine.compiled.tracing import Emitter, Number
 
 _INT = ir.IntType(64)
+_ROWS = positions(Rows)
 
 
 class Block(NamedTuple):
@@ -26,7 +28,7 @@ class Block(NamedTuple):
     Parameters
     ----------
     matrix : int
-        Which number of the loop's data its matrix begins at: address, rows, columns, length of a whole row.
+        At which of the loop's integers its matrix, a Rows, stands.
     at : str
         The step's rows: ``"first"``, ``"now"``, ``"before"``, ``"local"``; ``"every"`` for the only row.
     block, blocks : int
@@ -101,7 +103,7 @@ class _Rows:
         self._vectors = [place for place in self._used if not place.of_row]
         self._matrices = {place.matrix: self._matrix(place.matrix) for place in self._used}
         wide = self._vectors[0]
-        self._width = self._builder.sdiv(self._number(wide.matrix + 2), _INT(wide.blocks))
+        self._width = self._builder.sdiv(self._number(wide.matrix + _ROWS.columns), _INT(wide.blocks))
         self._scopes = self._alias_scopes()
         self._sums = {
             place: cgutils.alloca_once(self._builder, emitter.type)
@@ -114,8 +116,9 @@ class _Rows:
 
     def _matrix(self, place: int) -> tuple[ir.Value, ir.Value]:
         """Its address as a pointer, and the length of its rows."""
-        pointer = self._builder.inttoptr(self._number(place), self._emitter.type.as_pointer())
-        return pointer, self._number(place + 3)
+        address = self._number(place + _ROWS.address)
+        pointer = self._builder.inttoptr(address, self._emitter.type.as_pointer())
+        return pointer, self._number(place + _ROWS.line)
 
     def _alias_scopes(self) -> dict[Block, Any]:
         """A name for the memory of each vector."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.records import SharedWork, length
 from xpgrad.engine.compiled.source import versions
 
 
@@ -20,6 +21,6 @@ from xpgrad.engine.compiled.native import share_parts
 
 @cfunc("void(voidptr)", cache=True)
 def share(work):
-    share_parts(carray(work, (5,), np.int64))
+    share_parts(carray(work, ({length(SharedWork)},), np.int64))
 """
     return load("share", text).share.address

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.records import LoopHead, Rows, length, positions
 from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product
 
@@ -89,11 +90,7 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
     Returns
     -------
     int
-        Of a C function. `data` points to 64-bit integers: how many steps there are, the address of their
-        spans (rows, now, before, local), those of the parts' bounds, of BLAS's gemm and of the one with a
-        packed weight, of our own products' tiles and what multiplies with panels, their height; and of each
-        matrix of `operands_of` its address, rows, columns and the length of a
-        whole row.
+        Of a C function. `data` points to a LoopHead, and behind it to a Rows of each matrix of `operands_of`.
     """
     return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
 
@@ -123,15 +120,15 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-_HEAD = 8  # integers in front of the matrices
-_MATRIX = 4  # integers of each
+_HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matrices, and of each
+_AT = positions(LoopHead)
 
 
 # How a product is begun, by the form of its weight.
 _PRODUCTS = {
-    "rows": "multiply_rows(head[3], real(1), ",
-    "blas": "multiply_rows_packed(head[4], real(1), ",
-    "panels": "multiply_rows_by_panels(head[5], head[6], head[7], ",
+    "rows": f"multiply_rows(head[{_AT.gemm}], real(1), ",
+    "blas": f"multiply_rows_packed(head[{_AT.gemm_packed}], real(1), ",
+    "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], ",
 }
 
 
@@ -157,9 +154,10 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         "def loop(data, part):",
         "    wide_vectors()",
         f"    head = carray(data, ({next(matrices)},), np.int64)",
-        "    steps, bounds = numbers(head[1], head[0], 4), numbers(head[2], 1, part + 2)[0]",
+        f"    steps = numbers(head[{_AT.spans}], head[{_AT.steps}], 4)",
+        f"    bounds = numbers(head[{_AT.bounds}], 1, part + 2)[0]",
         "    low, high = bounds[part], bounds[part + 1]",
-        "    for step in range(head[0]):",
+        f"    for step in range(head[{_AT.steps}]):",
         "        count = min(steps[step, 0], high) - low",
         "        if count <= 0:",
         "            continue",

@@ -203,9 +203,11 @@ class OpenMPTeam(Team):
             for part in range(parts):
                 _compiled_function(function)(data, part)
             return
+        from xpgrad.engine.compiled.records import SharedWork
         from xpgrad.engine.compiled.share import compiled_share
 
-        self._parallel(compiled_share(), integers([function, data, parts, *self.addresses[1:]]), parts, 0)
+        work = SharedWork(function, data, parts, *self.addresses[1:])
+        self._parallel(compiled_share(), integers(work), parts, 0)
 
 
 def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None:

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from xpgrad.engine.compiled.records import ArraysHead, length
 from xpgrad.engine.programs.program import Address, Block, Location, Work
 
 _PARALLEL = 1 << 17  # elements from which on a loop is worth several threads
@@ -66,6 +67,6 @@ class ArrayLoop(Work):
         taken: list[Any] = list(self._sizes)
         for place, shape in self._arrays:
             taken += [place.address(itemsize), *shape]
-        behind = self._start + 2 + len(taken)
+        behind = self._start + length(ArraysHead) + len(taken)
         cuts, numbers = (Address(None, 8 * at) for at in (behind, behind + len(self._cuts)))
-        return [cuts, numbers, *taken, *self._cuts, *self._numbers]
+        return [*ArraysHead(cuts, numbers), *taken, *self._cuts, *self._numbers]

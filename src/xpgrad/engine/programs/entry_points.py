@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.records import Arithmetic, MoveRows, length
 from xpgrad.engine.compiled.source import versions
 
 
@@ -60,12 +61,12 @@ import numpy as np
 
 from xpgrad.engine.programs.native_program import arithmetic
 
-real = np.{dtype}(0)
+one = np.{dtype}(1)
 
 
 @cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
 def run(data, part):
-    arithmetic(carray(data, (17,), np.int64), part, real)
+    arithmetic(carray(data, ({length(Arithmetic)},), np.int64), part, one)
 """
     return load(f"arithmetic_{dtype}", text).run.address
 
@@ -96,11 +97,11 @@ import numpy as np
 
 from xpgrad.engine.programs.native_timeline import move_rows
 
-real = np.{dtype}(0)
+one = np.{dtype}(1)
 
 
 @cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
 def run(data, part):
-    move_rows(carray(data, (26,), np.int64), part, real)
+    move_rows(carray(data, ({length(MoveRows)},), np.int64), part, one)
 """
     return load(f"rows_{dtype}", text).run.address

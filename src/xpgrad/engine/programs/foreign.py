@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad.engine.compiled import records
 from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.engine.process.machine import thread_count
 from xpgrad.engine.process.memory import address_of
@@ -97,7 +98,7 @@ class ForeignProgram:
         self._kept = [np.ascontiguousarray(part, np.int64) for part in (code, where, renamed[memory])]
         code, where, memory = self._kept
         self._description = np.asarray(
-            [
+            records.ForeignProgram(
                 address_of(code),
                 len(code),
                 address_of(where),
@@ -108,7 +109,7 @@ class ForeignProgram:
                 *program.extent,
                 address_of(_slots()),
                 count,
-            ],
+            ),
             dtype=np.int64,
         )
         self.count = count
@@ -143,6 +144,6 @@ def run_task(job):
 
 @cfunc("void(voidptr, voidptr, int32, int32)", cache=True)
 def run(share, work, threads, flags):
-    parallel(carray(work, (5,), np.int64))
+    parallel(carray(work, ({records.length(records.SharedWork)},), np.int64))
 """
     return load("host_threads", text)

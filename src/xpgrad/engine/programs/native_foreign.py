@@ -10,6 +10,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import call_with_part, pointer
+from xpgrad.engine.compiled.records import ForeignProgram, HostWords, SharedWork, length, positions
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
 SLOTS = 8  # arenas that are kept for later runs
@@ -19,6 +20,9 @@ _SPINS = 2000  # looks at the other threads' work before the processor is offere
 _IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host
 _HUGE = 1 << 22  # bytes from which on memory is worth huge pages
 _PAGE, _ADVISE_HUGE = 4096, 14  # Linux' MADV_HUGEPAGE; other systems know no such advice, and say so
+
+_SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgram)
+_HOST_WORDS, _PROGRAM_WORDS = length(HostWords), length(ForeignProgram)
 
 _VOID, _BYTE, _INT32, _INT64 = ir.VoidType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
@@ -218,21 +222,21 @@ def task(address):
 @njit
 def _crew_of(host):
     """The crew of a run, made when it is first needed; 0 where there is no memory for it."""
-    if host[2] == 0:
+    if host[_HOST.crew] == 0:
         address = _malloc(8 * 7)
         if address == 0:
             return 0
         crew = words(address, 7)
         crew[:] = 0
         crew[USERS] = 1
-        host[2] = address
-    return host[2]
+        host[_HOST.crew] = address
+    return host[_HOST.crew]
 
 
 @njit
 def _dismiss(host):
     """The run is over."""
-    address = words(host, 3)[2]
+    address = words(host, _HOST_WORDS)[_HOST.crew]
     if address != 0:
         _exchange(address + 8 * OVER, 1)
         _let_go(words(address, 7))
@@ -242,13 +246,12 @@ def _dismiss(host):
 def parallel(work):
     """Run the parts of a program's work here and in the host's threads, as many of these as come.
 
-    `work` holds a compiled ``function(data, part)``, its data, how many parts there are, where three words
-    for the host are, and the address of `task`. The words are the address of ``schedule(host, task, data)``,
-    which returns 0 where the host will run the task some time, what it takes as the host, and the run's crew.
-    The caller runs whatever no other thread has begun, and so waits for running threads alone. A thread may
-    come when all is done.
+    `work` holds a SharedWork whose last words are the address of a HostWords and that of `task`. The caller
+    runs whatever no other thread has begun, and so waits for running threads alone. A thread may come when
+    all is done.
     """
-    function, data, parts, host = work[0], work[1], work[2], words(work[3], 3)
+    function, data, parts = work[_SHARED.function], work[_SHARED.data], work[_SHARED.parts]
+    host, task_address = words(work[_SHARED.team_first], _HOST_WORDS), work[_SHARED.team_second]
     address = _crew_of(host)
     if address == 0:
         for part in range(parts):
@@ -260,7 +263,7 @@ def parallel(work):
     for _ in range(parts - 1 - _look(address + 8 * THERE)):
         _add(address + 8 * USERS, 1)
         _add(address + 8 * THERE, 1)
-        if call_for_number(host[0], host[1], work[4], address) != 0:
+        if call_for_number(host[_HOST.schedule], host[_HOST.host], task_address, address) != 0:
             _add(address + 8 * USERS, -1)
             _add(address + 8 * THERE, -1)
     _take_parts(crew)
@@ -278,20 +281,19 @@ def parallel(work):
 def run(program, addresses, count, host):
     """Run a program on `count` memories of a host; 0, or what went wrong.
 
-    `host` is the address of the words that `parallel` takes, the last of them 0.
-    `program` is the address of its description: the code, how long it is, where in it distances stand, from
-    which memory each, how many, the bytes of the arena, what executes it, where the instructions begin and
-    end, the slots, and how many memories.
+    `host` is the address of a HostWords, whose crew is 0, and `program` that of a ForeignProgram.
     """
-    code, length, where, memory, places, arena, executor, begin, end, slots = words(program, 10)
-    block = _take(slots, arena + 8 * length)
+    at, about = _PROGRAM, words(program, _PROGRAM_WORDS)
+    code_length, places = about[at.code_length], about[at.places]
+    arena, slots = about[at.arena], about[at.slots]
+    block = _take(slots, arena + 8 * code_length)
     if block == 0:
         return OUT_OF_MEMORY
     start = (block // _LINE + 2) * _LINE
     own = start + arena
-    source, target = words(code, length), words(own, length)
+    source, target = words(about[at.code], code_length), words(own, code_length)
     target[:] = source
-    at, number = words(where, places), words(memory, places)
+    where, number = words(about[at.where], places), words(about[at.memory], places)
     for k in range(places):
         m = number[k]
         if m < count:
@@ -302,8 +304,8 @@ def run(program, addresses, count, host):
             base = own
         else:
             base = host
-        target[at[k]] += base
-    _execute(executor, own, begin, end)
+        target[where[k]] += base
+    _execute(about[at.executor], own, about[at.begin], about[at.end])
     _dismiss(host)
     _give_back(slots, block)
     return 0

@@ -7,30 +7,24 @@ from xpgrad.engine.compiled.native import (
     call_in_team,
     call_with_numbers,
     call_with_part,
+    elements,
     gemm,
     pack_weight,
     pointer,
 )
+from xpgrad.engine.compiled.records import Arithmetic, BlasPacking, BlasProduct, Packing, Work, positions
 
 _FAR = 1 << 60
+_ARITHMETIC, _WORK = positions(Arithmetic), positions(Work)
+_BLAS_PRODUCT, _BLAS_PACKING, _PACKING = positions(BlasProduct), positions(BlasPacking), positions(Packing)
+
+
+# --- arithmetic
 
 
 @njit(forceinline=True)
-def _multiply(address, code, i, one):
-    m, n, k, a_form, a, a_length, b_form, b, b_length, add, c, c_length = code[i : i + 12]
-    # Read column by column, as BLAS does, a matrix is its own transpose: so the factors change places.
-    gemm(address, one, b_form, a_form, n, m, k, b, b_length, a, a_length, add, c, c_length)
-
-
-@njit(forceinline=True)
-def _vector(address, one):
-    return carray(pointer(address), (_FAR,), type(one))
-
-
-@njit(forceinline=True)
-def _row(kind, target, first, second, steps, count):
-    """Zero, a copy, a sum, a product or a root on one row."""
-    y, x, z = steps
+def _row(kind, target, first, second, y, x, z, count):
+    """Zero, a copy, a sum, a product or a root on one row, whose elements are y, x and z apart."""
     if kind == 0:
         for j in range(count):
             target[j * y] = 0
@@ -50,59 +44,105 @@ def _row(kind, target, first, second, steps, count):
 
 
 @njit(forceinline=True)
-def _column_sums(products, target, x, row, z, other, rows, count):
-    """Of the matrix x, or of its product with z, four rows at a time: the target is written less often."""
+def _column_sums(data, low, count, products, one):
+    """Of a matrix, or of its product with another, four rows at a time: the target is written less often."""
+    at, rows = _ARITHMETIC, data[_ARITHMETIC.rows]
+    x, x_line = data[at.first.address], data[at.first.row]
+    z, z_line = data[at.second.address], data[at.second.row]
+    target = elements(data[at.target.address], low, one)
     for j in range(count):
         target[j] = 0
     whole = rows - rows % 4
     for k in range(0, whole, 4):
-        a, b, c, d = x[k * row :], x[(k + 1) * row :], x[(k + 2) * row :], x[(k + 3) * row :]
+        a, b = elements(x, k * x_line + low, one), elements(x, (k + 1) * x_line + low, one)
+        c, d = elements(x, (k + 2) * x_line + low, one), elements(x, (k + 3) * x_line + low, one)
         if not products:
             for j in range(count):
                 target[j] += (a[j] + b[j]) + (c[j] + d[j])
         else:
-            e, f, g, h = z[k * other :], z[(k + 1) * other :], z[(k + 2) * other :], z[(k + 3) * other :]
+            e, f = elements(z, k * z_line + low, one), elements(z, (k + 1) * z_line + low, one)
+            g, h = elements(z, (k + 2) * z_line + low, one), elements(z, (k + 3) * z_line + low, one)
             for j in range(count):
                 target[j] += (a[j] * e[j] + b[j] * f[j]) + (c[j] * g[j] + d[j] * h[j])
     for k in range(whole, rows):
-        a, e = x[k * row :], z[k * other :]
+        a, e = elements(x, k * x_line + low, one), elements(z, k * z_line + low, one)
         for j in range(count):
             target[j] += a[j] * e[j] if products else a[j]
 
 
+@njit(forceinline=True)
+def _begin(data, at, plane, row, column, one):
+    """A pointer to an element of the operand whose record stands at `at`."""
+    offset = data[at.outer] * plane + data[at.row] * row + data[at.column] * column
+    return elements(data[at.address], offset, one)
+
+
 @njit
-def arithmetic(data, part, real):
+def arithmetic(data, part, one):
     """Part of what an Arithmetic asks for, by its data."""
-    kind, parts, planes, rows, columns = data[0], data[1], data[2], data[3], data[4]
-    y, x, z = data[5:9], data[9:13], data[13:17]
+    at = _ARITHMETIC
+    kind, parts, columns = data[at.kind], data[at.parts], data[at.columns]
     low = columns * part // parts
     count = columns * (part + 1) // parts - low
     if kind >= 5:
-        target, first = _vector(y[0], real)[low:], _vector(x[0], real)[low:]
-        second = _vector(z[0], real)[low:]
-        _column_sums(kind == 6, target, first, x[2], second, z[2], rows, count)
+        _column_sums(data, low, count, kind == 6, one)
         return
-    for plane in range(planes):
-        for row in range(rows):
-            target = _vector(y[0], real)[y[1] * plane + y[2] * row + y[3] * low :]
-            first = _vector(x[0], real)[x[1] * plane + x[2] * row + x[3] * low :]
-            second = _vector(z[0], real)[z[1] * plane + z[2] * row + z[3] * low :]
-            if y[3] == 1 and x[3] == 1 and z[3] == 1:  # known to be, it takes vector instructions
-                _row(kind, target, first, second, (1, 1, 1), count)
-            elif y[3] == 1 and x[3] == 1 and z[3] == 0:
-                _row(kind, target, first, second, (1, 1, 0), count)
+    y, x, z = data[at.target.column], data[at.first.column], data[at.second.column]
+    for plane in range(data[at.planes]):
+        for row in range(data[at.rows]):
+            target = _begin(data, at.target, plane, row, low, one)
+            first = _begin(data, at.first, plane, row, low, one)
+            second = _begin(data, at.second, plane, row, low, one)
+            if y == 1 and x == 1 and z == 1:  # known to be, it takes vector instructions
+                _row(kind, target, first, second, 1, 1, 1, count)
+            elif y == 1 and x == 1 and z == 0:
+                _row(kind, target, first, second, 1, 1, 0, count)
             else:
-                _row(kind, target, first, second, (y[3], x[3], z[3]), count)
+                _row(kind, target, first, second, y, x, z, count)
+
+
+# --- the walk
+
+
+@njit(forceinline=True)
+def _multiply(address, code, i, one):
+    at = _BLAS_PRODUCT
+    # Read column by column, as BLAS does, a matrix is its own transpose: so the factors change places.
+    gemm(
+        address, one, code[i + at.b_form], code[i + at.a_form], code[i + at.n], code[i + at.m],
+        code[i + at.k], code[i + at.b], code[i + at.b_line], code[i + at.a], code[i + at.a_line],
+        code[i + at.add], code[i + at.c], code[i + at.c_line],
+    )  # fmt: skip
+
+
+@njit(forceinline=True)
+def _pack_by_blas(code, i, one):
+    at = _BLAS_PACKING
+    pack_weight(
+        code[i + at.function], one, code[i + at.form], code[i + at.n], code[i + at.k], code[i + at.source],
+        code[i + at.line], code[i + at.target],
+    )  # fmt: skip
+
+
+@njit(forceinline=True)
+def _pack(code, i):
+    at = _PACKING
+    call_with_numbers(
+        code[i + at.function],
+        (code[i + at.source], code[i + at.row], code[i + at.column], code[i + at.k], code[i + at.n],
+         code[i + at.target]),
+    )  # fmt: skip
 
 
 @njit(forceinline=True)
 def _work(code, i):
     """In one part it runs here, in more in the team's threads."""
-    work, function, data, parts = code[i : i + 4]
+    at = _WORK.shared
+    parts = code[i + at.parts]
     if parts == 1:
-        call_with_part(function, data, 0)
+        call_with_part(code[i + at.function], code[i + at.data], 0)
     else:
-        call_in_team(code[1], code[2], work, parts)
+        call_in_team(code[1], code[2], code[i + _WORK.address], parts)
 
 
 @njit(forceinline=True)
@@ -133,11 +173,9 @@ def execute(address, begin, end, one):
         if kind == 0:
             _multiply(code[0], code, i + 2, one)
         elif kind == 1:
-            function, form, n, k, source, length, target = code[i + 2 : i + 9]
-            pack_weight(function, one, form, n, k, source, length, target)
+            _pack_by_blas(code, i + 2, one)
         elif kind == 7:
-            source, row, column, k, n, target = code[i + 3 : i + 9]
-            call_with_numbers(code[i + 2], (source, row, column, k, n, target))
+            _pack(code, i + 2)
         else:
             _work(code, i + 2)
         i += code[i]

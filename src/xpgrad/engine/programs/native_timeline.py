@@ -9,12 +9,15 @@ them into a table. Then it completes the program, some of whose integers are *qu
 import numpy as np
 from numba import carray, njit
 
-from xpgrad.engine.compiled.native import pointer
+from xpgrad.engine.compiled.native import elements, pointer
+from xpgrad.engine.compiled.records import MoveRows, Schedule, length, positions
 from xpgrad.engine.programs.schedule import CHUNK, FIRST, FIRST_ROWS, LATER, ROWS, STEPS, ZERO
 
 __all__ = ["move_rows", "schedule"]
 
 _FAR = 1 << 60
+_SCHEDULE, _MOVE_ROWS = positions(Schedule), positions(MoveRows)
+_REQUESTS = length(Schedule)  # where those for chunks and cuts begin
 
 
 @njit
@@ -118,29 +121,37 @@ def _write_cuts(cuts, parts, ordered, low, high, count):
 @njit
 def schedule(data):
     """Write the tables of a program's Timeline, and complete the program; see `schedule.Schedule.data`."""
-    lengths, batch, steps, tables = _vector(data[0]), data[1], data[2], _vector(data[3])
-    order, place, ordered = tables[data[4] :][:batch], tables[data[5] :], tables[data[6] :]
-    starts, quantities = tables[data[7] :], tables[data[9] :]
-    code, additions = _vector(data[10]), _vector(data[11])
+    at = _SCHEDULE
+    lengths, batch, steps = _vector(data[at.lengths]), data[at.known.batch], data[at.known.steps]
+    tables, code = _vector(data[at.known.tables]), _vector(data[at.code])
+    order, place = tables[data[at.known.order] :][:batch], tables[data[at.known.place] :]
+    ordered, starts = tables[data[at.known.ordered] :], tables[data[at.known.starts] :]
+    quantities, additions = tables[data[at.quantities] :], _vector(data[at.additions])
     longest = _sort(lengths, steps, order, place, ordered, starts)
-    _write_spans(tables[data[8] :], starts, longest)
+    _write_spans(tables[data[at.spans] :], starts, longest)
     quantities[ZERO], quantities[ROWS], quantities[STEPS] = 0, starts[longest], longest
     quantities[FIRST] = min(longest, 1)
     quantities[LATER] = longest - quantities[FIRST]
     quantities[FIRST_ROWS] = starts[1] if longest else 0
-    i = 15
-    for _ in range(data[13]):
+    i = _REQUESTS
+    for _ in range(data[at.chunk_count]):
         limit, most, chunks, spans = data[i], data[i + 1], data[i + 2], data[i + 3]
         _write_chunks(limit, most, quantities[chunks:], tables[spans:], starts, longest)
         i += 4
-    for _ in range(data[14]):
+    for _ in range(data[at.cut_count]):
         parts, low, high, cuts = data[i], quantities[data[i + 1]], quantities[data[i + 2]], data[i + 3]
         count = starts[low + 1] - starts[low] if high > low else 0
         _write_cuts(tables[cuts:], parts, ordered, low, high, count)
         i += 4
-    for k in range(0, 4 * data[12], 4):
+    for k in range(0, 4 * data[at.addition_count], 4):
         where, quantity, factor, kept = (additions[k], additions[k + 1], additions[k + 2], additions[k + 3])
         code[where] = code[where] * kept + quantities[quantity] * factor
+
+
+@njit(forceinline=True)
+def _strided(data, at):
+    """The address and the distances of an array, whose record stands at `at`."""
+    return data[at.address], data[at.outer], data[at.row], data[at.column]
 
 
 @njit(forceinline=True)
@@ -160,55 +171,51 @@ def _clear_row(target, y, width):
 
 
 @njit
-def move_rows(data, part, real):
+def move_rows(data, part, one):
     """Part of what a MoveRows asks for, by its data: every so many steps, or sequences."""
-    kind, parts, reverse, batch, steps = data[0], data[1], data[2], data[3], data[4]
-    tables, low, high, first = _vector(data[5]), data[10], data[11], data[12]
-    order, place, ordered, starts = (
-        tables[data[6] :],
-        tables[data[7] :],
-        tables[data[8] :],
-        tables[data[9] :],
-    )
-    width = data[13]
-    y0, y1, y2 = data[15], data[16], data[17]
-    x0, x1, x2 = data[19], data[20], data[21]
-    z1, z2 = data[24], data[25]
-    target = carray(pointer(data[14]), (_FAR,), type(real))
-    source = carray(pointer(data[18]), (_FAR,), type(real))
-    initial = carray(pointer(data[22]), (_FAR,), type(real))
+    at, tables = _MOVE_ROWS, _vector(data[_MOVE_ROWS.known.tables])
+    kind, parts, reverse = data[at.kind], data[at.parts], data[at.reverse]
+    batch, steps = data[at.known.batch], data[at.known.steps]
+    order, place = tables[data[at.known.order] :], tables[data[at.known.place] :]
+    ordered, starts = tables[data[at.known.ordered] :], tables[data[at.known.starts] :]
+    first, width = data[at.first], data[at.width]
+    target, y0, y1, y2 = _strided(data, at.target)
+    source, x0, x1, x2 = _strided(data, at.source)
+    initial, _, z1, z2 = _strided(data, at.initial)
     if kind == 1:  # rows to time and batch
         for time in range(part, steps, parts):
             for n in range(batch):
-                to, p = target[y0 * time + y1 * n :], place[n]
+                to, p = elements(target, y0 * time + y1 * n, one), place[n]
                 if time < ordered[p]:
                     step = ordered[p] - 1 - time if reverse else time
-                    _copy_row(to, y2, source[x1 * (starts[step] + p) :], x2, width)
+                    _copy_row(to, y2, elements(source, x1 * (starts[step] + p), one), x2, width)
                 else:
                     _clear_row(to, y2, width)
         return
     if kind >= 4:  # states
         for p in range(part, batch, parts):
             n = order[p]
+            of_batch, of_rows = elements(target, y1 * n, one), elements(source, x1 * p, one)
             if kind == 4:
-                _copy_row(target[y1 * p :], y2, source[x1 * n :], x2, width)
+                _copy_row(elements(target, y1 * p, one), y2, elements(source, x1 * n, one), x2, width)
             elif kind == 5:
-                _copy_row(target[y1 * n :], y2, source[x1 * p :], x2, width)
+                _copy_row(of_batch, y2, of_rows, x2, width)
             elif ordered[p]:
-                _copy_row(target[y1 * n :], y2, source[x1 * (starts[ordered[p] - 1] + p) :], x2, width)
+                last = elements(source, x1 * (starts[ordered[p] - 1] + p), one)
+                _copy_row(of_batch, y2, last, x2, width)
             else:
-                _copy_row(target[y1 * n :], y2, initial[z1 * p :], z2, width)
+                _copy_row(of_batch, y2, elements(initial, z1 * p, one), z2, width)
         return
-    for step in range(low + part, high, parts):
+    for step in range(data[at.low] + part, data[at.high], parts):
         for p in range(starts[step + 1] - starts[step]):
-            to = target[y1 * (starts[step] - first + p) :]
+            to = elements(target, y1 * (starts[step] - first + p), one)
             other = ordered[p] - 1 - step
             if kind == 0:  # time and batch to rows
                 time = other if reverse else step
-                _copy_row(to, y2, source[x0 * time + x1 * order[p] :], x2, width)
+                _copy_row(to, y2, elements(source, x0 * time + x1 * order[p], one), x2, width)
             elif kind == 2:  # rows of one direction to those of the other
-                _copy_row(to, y2, source[x1 * (starts[other] + p) :], x2, width)
+                _copy_row(to, y2, elements(source, x1 * (starts[other] + p), one), x2, width)
             elif step:  # the row of the step before
-                _copy_row(to, y2, source[x1 * (starts[step - 1] + p) :], x2, width)
+                _copy_row(to, y2, elements(source, x1 * (starts[step - 1] + p), one), x2, width)
             else:
-                _copy_row(to, y2, initial[z1 * p :], z2, width)
+                _copy_row(to, y2, elements(initial, z1 * p, one), z2, width)

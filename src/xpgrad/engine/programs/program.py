@@ -19,9 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.products.matrix import Matrix, plan
+from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.products.matrix import plan
+from xpgrad.engine.compiled.records import Factor
 from xpgrad.engine.process.memory import LINE, address_of, keep_arena, name_of, take_arena
 
+_SHARED_AT = records.positions(records.Work).shared.function
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 
 Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
@@ -56,7 +59,7 @@ class Additions(Enum):
 
 
 HOST = Block(0)
-"""Where a host that runs programs itself stands: the words that `native_foreign.parallel` takes."""
+"""Where a host that runs programs itself stands: its HostWords."""
 
 
 class Address(NamedTuple):
@@ -139,7 +142,10 @@ class BlasMultiply(Instruction):
         (a_form, a_length), (b_form, b_length) = (
             (ord("N"), rows) if columns == 1 else (ord("T"), columns) for rows, columns in factors
         )
-        return [self.number, m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length]
+        record = records.BlasProduct(
+            m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length
+        )
+        return [self.number, *record]
 
 
 class BlasPack(Instruction):
@@ -167,22 +173,14 @@ class BlasPack(Instruction):
         k, n = self._shape
         block, offset = self._source
         form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
-        return [
-            self.number,
-            self._function,
-            form,
-            n,
-            k,
-            Address(block, offset * itemsize),
-            length,
-            Address(self._target, 0),
-        ]
+        source, target = Address(block, offset * itemsize), Address(self._target, 0)
+        return [self.number, *records.BlasPacking(self._function, form, n, k, source, length, target)]
 
 
 class Work(Instruction):
     """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
 
-    _BEFORE_DATA = 7  # integers: the instruction's number, the address of what follows, native.share_parts's
+    _BEFORE_DATA = 1 + records.length(records.Work)  # its number stands in front
 
     def __init__(self, function: int, parts: int, team: Any) -> None:
         self._function, self._parts, self._team = function, parts, team
@@ -193,10 +191,11 @@ class Work(Instruction):
 
     def code(self, start: int, itemsize: int) -> list[Any]:
         """See Instruction."""
-        thread_number, team_size = (self._team.addresses or (0, 0, 0))[1:]
         data = Address(None, 8 * self.data_start(start))
-        shared: list[Any] = [self._function, data, self._parts, thread_number, team_size]
-        return [self.number, Address(None, 8 * (start + 2)), *shared, *self.data(itemsize)]
+        for_team = (self._team.addresses or (0, 0, 0))[1:]
+        shared = records.SharedWork(self._function, data, self._parts, *for_team)
+        record = records.Work(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
+        return [self.number, *records.flat(record), *self.data(itemsize)]
 
     def data_start(self, start: int) -> int:
         """Where, in the program's array, the integers begin that the function takes."""
@@ -248,7 +247,7 @@ class Multiply(Work):
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
-        c, a, b = (Matrix(place.address(itemsize), *place.strides) for place in self._places)
+        c, a, b = (Factor(place.address(itemsize), *place.strides) for place in self._places)
         return self._plan.data(self._sizes, c, a, b, self._add, Address(self._memory, 0))
 
 
@@ -270,7 +269,7 @@ class Pack(Instruction):
     def code(self, start: int, itemsize: int) -> list[Any]:
         """See Instruction."""
         source, target = self._source.address(itemsize), Address(self._target, 0)
-        return [self.number, self._function, source, *self._strides, *self._shape, target]
+        return [self.number, *records.Packing(self._function, source, *self._strides, *self._shape, target)]
 
 
 class Arithmetic(Work):
@@ -298,14 +297,16 @@ class Arithmetic(Work):
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
         missing = self.AXES - len(self._shape)
-        operands: list[Any] = []
-        for place in self._places:
-            # without axes, the last one has the stride of a vector of one element
-            steps = [*[0] * missing, *place.strides] if place.strides else [0] * (missing - 1) + [1]
-            operands += [place.address(itemsize), *steps]
-        unused = [0] * self.AXES + [1]  # contiguous, as far as that matters
-        operands += unused * (3 - len(self._places))
-        return [self.KINDS.index(self._kind), self._parts, *[1] * missing, *self._shape, *operands]
+        # without axes, the last one has the stride of a vector of one element
+        places = [
+            records.Strided(
+                place.address(itemsize), *[0] * (missing - (not place.strides)), *(place.strides or [1])
+            )
+            for place in self._places
+        ]
+        places += [records.Strided(0, 0, 0, 1)] * (3 - len(places))  # contiguous, as far as that matters
+        kind, shape = self.KINDS.index(self._kind), [*[1] * missing, *self._shape]
+        return records.flat(records.Arithmetic(kind, self._parts, *shape, *places))
 
 
 class Loop(Work):
@@ -326,8 +327,8 @@ class Loop(Work):
         """See Work."""
         head = [*self.loop.head]
         for memory, matrix in self.loop.matrices:
-            address = memory.place.address(itemsize)
-            head += [address, *matrix.shape, matrix.strides[0] if matrix.shape[0] > 1 else matrix.shape[1]]
+            line = matrix.strides[0] if matrix.shape[0] > 1 else matrix.shape[1]
+            head += records.Rows(memory.place.address(itemsize), *matrix.shape, line)
         return head
 
     def is_native(self) -> bool:

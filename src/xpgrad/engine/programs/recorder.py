@@ -405,8 +405,7 @@ class Recorder(RecordedImages):
             return
         if isinstance(steps, Steps):
             loop = self._engine.time_loop(stages, steps.spans())
-            head = steps.head(loop.parts)
-            loop = loop._replace(head=[*head, *loop.head[len(head) :]])
+            loop = loop._replace(head=steps.put_into(loop.head, loop.parts))
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
             self._scan_one_step(stages, steps)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from xpgrad.engine.compiled import records
 from xpgrad.engine.programs.program import Additions, Address, Block, Location, Quantity, Work, parts_for
 
 # Quantities that every table of a Schedule begins with. FIRST is 1 where there is a step, else 0.
@@ -93,30 +94,29 @@ class Schedule(Work):
         """See Instruction."""
         return [self._lengths, self.tables]
 
-    def places(self) -> list[Any]:
-        """What `native_timeline.move_rows` takes of it."""
+    def known(self) -> records.Tables:
+        """What `native_timeline` takes of it."""
         tables = Address(self.tables, 0)
-        return [self.batch, self.steps, tables, self._order, self._place, self._ordered, self._starts]
+        return records.Tables(
+            self.batch, self.steps, tables, self._order, self._place, self._ordered, self._starts
+        )
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
         quantities = self._table(self._quantities)
-        batch, steps, *tables = self.places()
+        head = records.Schedule(
+            lengths=Address(self._lengths, 0),
+            known=self.known(),
+            spans=self._spans,
+            quantities=quantities,
+            code=Address(None, 0),
+            additions=Additions.WHERE,
+            addition_count=Additions.COUNT,
+            chunk_count=len(self._chunks),
+            cut_count=len(self._cuts),
+        )
         requests = [number for request in [*self._chunks.values(), *self._cuts] for number in request]
-        return [
-            Address(self._lengths, 0),
-            batch,
-            steps,
-            *tables,
-            self._spans,
-            quantities,
-            Address(None, 0),
-            Additions.WHERE,
-            Additions.COUNT,
-            len(self._chunks),
-            len(self._cuts),
-            *requests,
-        ]
+        return [*records.flat(head), *requests]
 
 
 class Steps:
@@ -150,10 +150,11 @@ class Steps:
         """Steps of sequences that are all as long as can be."""
         return [[self._schedule.batch, 0, 0, 0]] * self._count.most
 
-    def head(self, parts: int) -> list[Any]:
-        """How many there are, and where they and the cuts between so many threads stand."""
+    def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
+        """The head with these steps, and with the cuts between so many threads."""
         spans = Address(self._schedule.tables, 8 * self._table, self._first, _SPAN)
-        return [self._count, spans, self._schedule.cuts(parts, self._low, self._high)]
+        bounds = self._schedule.cuts(parts, self._low, self._high)
+        return head._replace(steps=self._count, spans=spans, bounds=bounds)
 
 
 class ScheduledChunk:
@@ -269,10 +270,12 @@ class MoveRows(Work):
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
-        operands: list[Any] = []
-        for place in self._places:
-            operands += [place.address(itemsize), *[0] * (3 - len(place.strides)), *place.strides]
-        operands += [0] * (4 * (3 - len(self._places)))
-        kind = self.KINDS.index(self._kind)
-        known = [kind, self._parts, int(self._reverse), *self._schedule.places(), *self._range]
-        return [*known, self._width, *operands]
+        places = [
+            records.Strided(place.address(itemsize), *[0] * (3 - len(place.strides)), *place.strides)
+            for place in self._places
+        ]
+        places += [records.Strided(0, 0, 0, 0)] * (3 - len(places))
+        kind, known = self.KINDS.index(self._kind), self._schedule.known()
+        return records.flat(
+            records.MoveRows(kind, self._parts, int(self._reverse), known, *self._range, self._width, *places)
+        )

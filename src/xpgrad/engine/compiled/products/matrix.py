@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.records import Factor, Product, flat, length
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
 
 INNER = 256
@@ -62,14 +63,6 @@ class Functions(NamedTuple):
         return -(-columns // self.lanes) * self.lanes
 
 
-class Matrix(NamedTuple):
-    """Where a matrix is: its first element, and the distances of its rows and of its columns, in elements."""
-
-    address: Any
-    row: int
-    column: int
-
-
 class Plan(NamedTuple):
     """How a product is computed: in how many parts, and with how much memory.
 
@@ -94,26 +87,16 @@ class Plan(NamedTuple):
     bytes: int
 
     def data(
-        self, sizes: Sequence[Any], c: Matrix, a: Matrix, b: Matrix, add: bool, memory: Any
+        self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
     ) -> list[Any]:
         """The integers that `multiply` takes; for the sizes see `plan`, of which these are no larger."""
-        functions = self.functions
-        return [
-            functions.tiles,
-            functions.pack,
-            functions.by_panels,
-            *sizes,
-            int(add),
-            int(self.by_rows),
-            self.parts,
-            c.address,
-            c.row,
-            *a,
-            *b,
-            memory,
-            self.bytes,
-            self.columns,
-        ]
+        tiles, pack, by_panels, *_ = self.functions
+        return flat(
+            Product(
+                tiles, pack, by_panels, *sizes, int(add), int(self.by_rows), self.parts,
+                c.address, c.row, a, b, memory, self.bytes, self.columns,
+            )
+        )  # fmt: skip
 
 
 def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) -> Plan:
@@ -184,13 +167,13 @@ def _is_lined_up(x: np.ndarray) -> bool:
     return (x.itemsize in x.strides or 1 in x.shape) and min(x.strides) >= 0
 
 
-def _matrix(x: np.ndarray) -> Matrix:
+def _matrix(x: np.ndarray) -> Factor:
     row, column = (stride // x.itemsize for stride in x.strides)
     if column != 1 and x.shape[1] == 1:
         column = 1
     elif 1 not in (row, column):  # it has one row
         row = 1
-    return Matrix(address_of(x), row, column)
+    return Factor(address_of(x), row, column)
 
 
 @functools.cache
@@ -231,7 +214,7 @@ def by_panels(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, hi
 
 @cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
 def multiply(data, part):
-    multiply_(carray(data, (20,), np.int64), part)
+    multiply_(carray(data, ({length(Product)},), np.int64), part)
 """
 
 

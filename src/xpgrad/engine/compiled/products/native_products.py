@@ -11,12 +11,14 @@ from numba import carray, njit
 
 from xpgrad.engine.compiled.native import call_with_numbers, pointer
 from xpgrad.engine.compiled.products.matrix import INNER, ROWS
+from xpgrad.engine.compiled.records import Product, positions
 from xpgrad.engine.compiled.register_tiles import turn_tile
 
 __all__ = ["functions"]
 
 _FEW = 4  # rows, for which a B by rows is read where it is: packing would take as long as the product
 _FAR = 1 << 60
+_PRODUCT = positions(Product)
 
 
 @functools.cache
@@ -113,18 +115,14 @@ def functions(dtype, lanes, height, vectors):
 
     @compiled
     def multiply(data, part):
-        """Some of the rows or columns of a product. For the integers see `products.Plan`."""
-        tiles, pack, by_panels = data[0], data[1], data[2]
-        m, n, k, add, by_height, parts = data[3], data[4], data[5], data[6], data[7], data[8]
-        c, c_line, a, a_row, a_column = data[9], data[10], data[11], data[12], data[13]
-        b, b_row, b_column, work, work_bytes, most = (
-            data[14],
-            data[15],
-            data[16],
-            data[17],
-            data[18],
-            data[19],
-        )
+        """Some of the rows or columns of a product. For the integers see `records.Product`."""
+        at = _PRODUCT
+        tiles, pack, by_panels = data[at.tiles], data[at.pack], data[at.by_panels]
+        m, n, k, add, parts = data[at.m], data[at.n], data[at.k], data[at.add], data[at.parts]
+        by_height, work, most = data[at.by_rows], data[at.memory], data[at.columns]
+        c, c_line = data[at.c], data[at.c_line]
+        a, a_row, a_column = data[at.a.address], data[at.a.row], data[at.a.column]
+        b, b_row, b_column = data[at.b.address], data[at.b.row], data[at.b.column]
         unit = height if by_height else width
         units = ((m if by_height else n) + unit - 1) // unit
         low, high = unit * (units * part // parts), unit * (units * (part + 1) // parts)
@@ -136,7 +134,7 @@ def functions(dtype, lanes, height, vectors):
         else:
             high = min(high, n)
             b, c, n = b + size * b_column * low, c + size * low, high - low
-        work += work_bytes * part
+        work += data[at.bytes] * part
         if m <= 0 or n <= 0:
             return
         if m <= _FEW and b_column == 1:

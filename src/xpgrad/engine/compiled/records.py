@@ -1,0 +1,288 @@
+"""Records: what compiled code reads from 64-bit integers, each declared once, for the writer and the reader.
+
+Python writes ``flat(Record(...))``. Compiled code reads ``data[FIELDS.name]``, where ``FIELDS`` is
+``positions(Record)``; a record that begins elsewhere is read as ``data[begin + FIELDS.name]``. A field whose
+type is a record stands as that record's fields. Addresses are numbers here, or what a program replaces by
+one.
+
+Nothing here needs numba.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
+
+_Record = TypeVar("_Record", bound=tuple)
+
+
+def flat(record: tuple) -> list[Any]:
+    """The integers of a record, one behind the other."""
+    values: list[Any] = []
+    for name, value in zip(record._fields, record, strict=True):  # type: ignore[attr-defined]
+        values += flat(value) if _is_record(record.__annotations__[name]) else [value]
+    return values
+
+
+def positions(record: type[_Record]) -> _Record:
+    """The record with the place of each field in place of its value."""
+    return _numbered(record, itertools.count())
+
+
+def length(record: type[tuple]) -> int:
+    """How many integers a record has."""
+    numbers = itertools.count()
+    _numbered(record, numbers)
+    return next(numbers)
+
+
+def _numbered(record: type[_Record], numbers: Iterator[int]) -> _Record:
+    kinds = record.__annotations__.values()
+    return record(*(_numbered(kind, numbers) if _is_record(kind) else next(numbers) for kind in kinds))
+
+
+def _is_record(kind: Any) -> bool:
+    return hasattr(kind, "_fields")
+
+
+# --- arrays
+
+
+class Strided(NamedTuple):
+    """An array of up to three axes: its first element, and the distances along each axis, in elements."""
+
+    address: Any
+    outer: Any
+    row: Any
+    column: Any
+
+
+class Rows(NamedTuple):
+    """A matrix whose columns follow one another; `line` is the length of a whole row."""
+
+    address: Any
+    rows: Any
+    columns: Any
+    line: Any
+
+
+class RowsProduct(NamedTuple):
+    """What a time loop's product is of: rows of the source times the weight, into rows of the target."""
+
+    source: Rows
+    weight: Rows
+    target: Rows
+
+
+class Factor(NamedTuple):
+    """A matrix of a product: its first element, and the distances of its rows and of its columns."""
+
+    address: Any
+    row: Any
+    column: Any
+
+
+# --- time loops and array loops: in front of the arrays
+
+
+class LoopHead(NamedTuple):
+    """A time loop: its steps, the bounds of its parts, and what its products need.
+
+    `spans` is the address of four integers for each step (`formulas.formula.Span`), `bounds` that of the
+    first rows of the parts. `gemm` is BLAS's, `gemm_packed` the one with a packed weight; for the others see
+    `products.matrix.Functions`.
+    """
+
+    steps: Any
+    spans: Any
+    bounds: Any
+    gemm: Any
+    gemm_packed: Any
+    tiles: Any
+    by_panels: Any
+    height: Any
+
+
+class ArraysHead(NamedTuple):
+    """A loop over arrays: the addresses of its parts' bounds and of the formula's numbers."""
+
+    bounds: Any
+    numbers: Any
+
+
+# --- instructions of a program
+
+
+class SharedWork(NamedTuple):
+    """A compiled ``function(data, part)`` that is run in parts by the threads of a team.
+
+    The last two are for the team: the addresses of OpenMP's ``omp_get_thread_num`` and
+    ``omp_get_num_threads``, or that of a HostWords and of `native_foreign.task`.
+    """
+
+    function: Any
+    data: Any
+    parts: Any
+    team_first: Any
+    team_second: Any
+
+
+class Work(NamedTuple):
+    """An instruction that is a function of its own; `address` is where `shared` stands."""
+
+    address: Any
+    shared: SharedWork
+
+
+class BlasProduct(NamedTuple):
+    """C (m, n) = A (m, k) B (k, n), row-major; forms are letters, N as it is or T transposed."""
+
+    m: Any
+    n: Any
+    k: Any
+    a_form: Any
+    a: Any
+    a_line: Any
+    b_form: Any
+    b: Any
+    b_line: Any
+    add: Any
+    c: Any
+    c_line: Any
+
+
+class BlasPacking(NamedTuple):
+    """A weight (k, n) packed by BLAS."""
+
+    function: Any
+    form: Any
+    n: Any
+    k: Any
+    source: Any
+    line: Any
+    target: Any
+
+
+class Packing(NamedTuple):
+    """A weight (k, n) packed into panels."""
+
+    function: Any
+    source: Any
+    row: Any
+    column: Any
+    k: Any
+    n: Any
+    target: Any
+
+
+class Product(NamedTuple):
+    """A product of our own; see `products.matrix.Plan`."""
+
+    tiles: Any
+    pack: Any
+    by_panels: Any
+    m: Any
+    n: Any
+    k: Any
+    add: Any
+    by_rows: Any
+    parts: Any
+    c: Any
+    c_line: Any
+    a: Factor
+    b: Factor
+    memory: Any
+    bytes: Any
+    columns: Any
+
+
+class Arithmetic(NamedTuple):
+    """Arithmetic on arrays of one shape; see `programs.program.Arithmetic`."""
+
+    kind: Any
+    parts: Any
+    planes: Any
+    rows: Any
+    columns: Any
+    target: Strided
+    first: Strided
+    second: Strided
+
+
+# --- programs in the threads of a host
+
+
+class HostWords(NamedTuple):
+    """A host that runs a program: ``schedule(host, task, data)``, what that takes first, and the run's crew.
+
+    `schedule` is the address of a C function that returns 0 where the host will run the task some time.
+    """
+
+    schedule: Any
+    host: Any
+    crew: Any
+
+
+class ForeignProgram(NamedTuple):
+    """A program for a host.
+
+    In the code, which is `code_length` integers, there are distances at the places `where`, each from one of
+    the host's memories, which `memory` tells. `arena` is in bytes; `executor` runs the instructions from
+    `begin` to `end`; `slots` are arenas that wait; `count` is how many memories the host brings.
+    """
+
+    code: Any
+    code_length: Any
+    where: Any
+    memory: Any
+    places: Any
+    arena: Any
+    executor: Any
+    begin: Any
+    end: Any
+    slots: Any
+    count: Any
+
+
+# --- sequences of uneven lengths
+
+
+class Tables(NamedTuple):
+    """What is known of a batch: its sizes, and where in the memory `tables` each table begins."""
+
+    batch: Any
+    steps: Any
+    tables: Any
+    order: Any
+    place: Any
+    ordered: Any
+    starts: Any
+
+
+class Schedule(NamedTuple):
+    """What finds the tables; requests for `chunks` and `cuts` follow, four integers each."""
+
+    lengths: Any
+    known: Tables
+    spans: Any
+    quantities: Any
+    code: Any
+    additions: Any
+    addition_count: Any
+    chunk_count: Any
+    cut_count: Any
+
+
+class MoveRows(NamedTuple):
+    """Rows brought into another order; see `programs.schedule.MoveRows`."""
+
+    kind: Any
+    parts: Any
+    reverse: Any
+    known: Tables
+    low: Any
+    high: Any
+    first: Any
+    width: Any
+    target: Strided
+    source: Strided
+    initial: Strided
