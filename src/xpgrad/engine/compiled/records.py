@@ -16,7 +16,7 @@ _Record = TypeVar("_Record", bound=tuple)
 
 
 def flat(record: tuple) -> list[Any]:
-    """The integers of a record, one behind the other."""
+    """The integers of a record, one behind the other; for one without records in it ``[*record]`` does."""
     values: list[Any] = []
     for name, value in zip(record._fields, record, strict=True):  # type: ignore[attr-defined]
         values += flat(value) if _is_record(record.__annotations__[name]) else [value]
@@ -37,7 +37,8 @@ def length(record: type[tuple]) -> int:
 
 def _numbered(record: type[_Record], numbers: Iterator[int]) -> _Record:
     kinds = record.__annotations__.values()
-    return record(*(_numbered(kind, numbers) if _is_record(kind) else next(numbers) for kind in kinds))
+    places: list[Any] = [_numbered(kind, numbers) if _is_record(kind) else next(numbers) for kind in kinds]
+    return record(*places)
 
 
 def _is_record(kind: Any) -> bool:

@@ -97,18 +97,20 @@ class ForeignProgram:
         renamed = np.asarray([*memories, count, count + 1, count + 2], dtype=np.int64)
         self._kept = [np.ascontiguousarray(part, np.int64) for part in (code, where, renamed[memory])]
         code, where, memory = self._kept
+        begin, end = program.extent
         self._description = np.asarray(
             records.ForeignProgram(
-                address_of(code),
-                len(code),
-                address_of(where),
-                address_of(memory),
-                len(where),
-                arena,
-                program.executor,
-                *program.extent,
-                address_of(_slots()),
-                count,
+                code=address_of(code),
+                code_length=len(code),
+                where=address_of(where),
+                memory=address_of(memory),
+                places=len(where),
+                arena=arena,
+                executor=program.executor,
+                begin=begin,
+                end=end,
+                slots=address_of(_slots()),
+                count=count,
             ),
             dtype=np.int64,
         )

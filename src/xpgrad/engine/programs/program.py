@@ -268,8 +268,10 @@ class Pack(Instruction):
 
     def code(self, start: int, itemsize: int) -> list[Any]:
         """See Instruction."""
+        row, column = self._strides
+        k, n = self._shape
         source, target = self._source.address(itemsize), Address(self._target, 0)
-        return [self.number, *records.Packing(self._function, source, *self._strides, *self._shape, target)]
+        return [self.number, *records.Packing(self._function, source, row, column, k, n, target)]
 
 
 class Arithmetic(Work):
@@ -296,17 +298,26 @@ class Arithmetic(Work):
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
-        missing = self.AXES - len(self._shape)
-        # without axes, the last one has the stride of a vector of one element
-        places = [
-            records.Strided(
-                place.address(itemsize), *[0] * (missing - (not place.strides)), *(place.strides or [1])
-            )
-            for place in self._places
-        ]
+        places = []
+        for place in self._places:
+            # without axes, the last one has the stride of a vector of one element
+            outer, row, column = [0, 0, 0, *(place.strides or [1])][-self.AXES :]
+            places.append(records.Strided(place.address(itemsize), outer, row, column))
         places += [records.Strided(0, 0, 0, 1)] * (3 - len(places))  # contiguous, as far as that matters
-        kind, shape = self.KINDS.index(self._kind), [*[1] * missing, *self._shape]
-        return records.flat(records.Arithmetic(kind, self._parts, *shape, *places))
+        planes, rows, columns = [1, 1, 1, *self._shape][-self.AXES :]
+        target, first, second = places
+        return records.flat(
+            records.Arithmetic(
+                kind=self.KINDS.index(self._kind),
+                parts=self._parts,
+                planes=planes,
+                rows=rows,
+                columns=columns,
+                target=target,
+                first=first,
+                second=second,
+            )
+        )
 
 
 class Loop(Work):
@@ -325,10 +336,11 @@ class Loop(Work):
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
-        head = [*self.loop.head]
+        head: list[Any] = [*self.loop.head]
         for memory, matrix in self.loop.matrices:
-            line = matrix.strides[0] if matrix.shape[0] > 1 else matrix.shape[1]
-            head += records.Rows(memory.place.address(itemsize), *matrix.shape, line)
+            rows, columns = matrix.shape
+            line = matrix.strides[0] if rows > 1 else columns
+            head += records.Rows(memory.place.address(itemsize), rows, columns, line)
         return head
 
     def is_native(self) -> bool:

@@ -270,12 +270,25 @@ class MoveRows(Work):
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
-        places = [
-            records.Strided(place.address(itemsize), *[0] * (3 - len(place.strides)), *place.strides)
-            for place in self._places
-        ]
+        places = []
+        for place in self._places:
+            outer, row, column = [0, 0, 0, *place.strides][-3:]
+            places.append(records.Strided(place.address(itemsize), outer, row, column))
         places += [records.Strided(0, 0, 0, 0)] * (3 - len(places))
-        kind, known = self.KINDS.index(self._kind), self._schedule.known()
+        low, high, first = self._range
+        target, source, initial = places
         return records.flat(
-            records.MoveRows(kind, self._parts, int(self._reverse), known, *self._range, self._width, *places)
+            records.MoveRows(
+                kind=self.KINDS.index(self._kind),
+                parts=self._parts,
+                reverse=int(self._reverse),
+                known=self._schedule.known(),
+                low=low,
+                high=high,
+                first=first,
+                width=self._width,
+                target=target,
+                source=source,
+                initial=initial,
+            )
         )

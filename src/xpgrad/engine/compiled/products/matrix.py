@@ -90,13 +90,27 @@ class Plan(NamedTuple):
         self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
     ) -> list[Any]:
         """The integers that `multiply` takes; for the sizes see `plan`, of which these are no larger."""
-        tiles, pack, by_panels, *_ = self.functions
+        m, n, k = sizes
         return flat(
             Product(
-                tiles, pack, by_panels, *sizes, int(add), int(self.by_rows), self.parts,
-                c.address, c.row, a, b, memory, self.bytes, self.columns,
+                tiles=self.functions.tiles,
+                pack=self.functions.pack,
+                by_panels=self.functions.by_panels,
+                m=m,
+                n=n,
+                k=k,
+                add=int(add),
+                by_rows=int(self.by_rows),
+                parts=self.parts,
+                c=c.address,
+                c_line=c.row,
+                a=a,
+                b=b,
+                memory=memory,
+                bytes=self.bytes,
+                columns=self.columns,
             )
-        )  # fmt: skip
+        )
 
 
 def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) -> Plan:
