@@ -6,6 +6,8 @@ from numba.extending import intrinsic
 
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
 
+__all__ = ["abs", "add_up", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
+
 inline = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
 
 
