@@ -199,10 +199,12 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
         check_choice(operator, "per_sample", arguments["per_sample"], PER_SAMPLE)
         given = {name: arrays[name] for name in operation.optional}
         arguments["wanted"] = check_wrt(operator, arguments.pop("wrt"), operation.graded, given)
+    if foreign is not PLAIN:
+        arguments |= foreign.options
+        arrays |= foreign.arrays
     try:
-        options = _as_numbers(operator, {**arguments, **foreign.options})
-        named = {**arrays, **foreign.arrays}
-        return planned(operation.compute, operator, named, options, lengths_of, foreign.seen, foreign.joined)
+        options = _as_numbers(operator, arguments)
+        return planned(operation.compute, operator, arrays, options, lengths_of, foreign.seen, foreign.joined)
     except (TypeError, ValueError) as error:
         explain(error, "recurrent")
         raise
