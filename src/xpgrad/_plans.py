@@ -117,15 +117,7 @@ def planned(
     except TypeError:  # an option has no hash; `compute` may refuse it
         return compute(Asked(operator, arrays), **options)
     if known is _NEW:
-        each = iter(form.layouts)
-        layouts = {
-            name: Joined([next(each) for _ in joined[name]], tuple(array.shape))
-            if name in joined
-            else next(each)
-            for name, array in given.items()
-        }
-        if numbers is not None:
-            layouts["sequence_lens"] = (numbers.shape, (1,))
+        layouts = _layouts(form, given, joined, numbers)
         known = _plan(compute, operator, arrays, options, engine, layouts, form.dtype)
         _remember(key, known)
     if known is None:
@@ -134,6 +126,20 @@ def planned(
     if seen is not None:
         seen.append(Plan(program, result, tuple(given)))
     return result(engine.run(program, flat, numbers))
+
+
+def _layouts(
+    form: Any, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]], lengths: np.ndarray | None
+) -> dict[str, Any]:
+    """The layout of each array by name; of an array that was joined, those of its parts."""
+    each = iter(form.layouts)
+    layouts = {
+        name: Joined([next(each) for _ in joined[name]], tuple(array.shape)) if name in joined else next(each)
+        for name, array in given.items()
+    }
+    if lengths is not None:
+        layouts["sequence_lens"] = (lengths.shape, (1,))
+    return layouts
 
 
 def _typed(value: Any) -> Any:

@@ -1,10 +1,11 @@
-"""A step as a graph: what its formula does, found by running it once on values that stand for arrays.
+"""A step as a graph: its formula runs once, on values that stand for arrays.
 
-A value's axes tell along which it differs: "each" row and column of a step, each "row", or each "column".
+The axes of a value: "each" row and column of a step has its own number, each "row", or each "column".
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from xpgrad._arguments import check_number
 from xpgrad.engine.arrays.tape import Call, Tape, Use, Value, same
 
 _WEIGHTS = {"W": "the input x", "R": "a value of the step", "v": ""}
-# What a formula may call, by the names of NumPy's functions.
+# The functions that a formula may call, by NumPy's names.
 _FUNCTIONS = (
     "abs", "absolute", "add", "divide", "equal", "exp", "expm1", "greater", "greater_equal", "less",
     "less_equal", "log", "log1p", "logical_and", "logical_or", "maximum", "mean", "minimum", "multiply",
@@ -24,14 +25,14 @@ _FUNCTIONS = (
 
 
 class StepValue(Value):
-    """What a step's formula sees in the place of an array.
+    """The stand-in for an array in a step's formula.
 
     Attributes
     ----------
     number : int
         Larger for later values.
     index : int
-        Of a leaf, which one of its kind.
+        The number of a leaf among its kind.
     """
 
     def __init__(self, tape: Any, call: Call | None, axes: str = "each", index: int = 0) -> None:
@@ -74,7 +75,7 @@ class Rule(NamedTuple):
 
 
 class StepTape(Tape):
-    """Stands in the place of ``xp`` while a step is written down.
+    """The stand-in for ``xp`` while a step is recorded.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ class StepTape(Tape):
         return self._count
 
     def leaf(self, kind: str, number: int, *uses: Any, axes: str = "each") -> Any:
-        """A value that no elementwise function makes: an operand, or a product with the values used."""
+        """An operand, or a product of the values used: no elementwise function makes it."""
         key = (kind, number, *(id(use) if isinstance(use, Value) else repr(use) for use in uses))
         if key not in self._leaves:
             call = Call(kind, tuple(Use(use, "f") for use in uses), "f")
@@ -112,7 +113,7 @@ class StepTape(Tape):
         return lambda *arguments: self.apply(name, *arguments)
 
     def apply(self, function: str, *arguments: Any) -> Any:
-        """A function of values and numbers; a number where all are numbers."""
+        """A function of values and numbers; a number if all are numbers."""
         given = [a if isinstance(a, Value) else self._number(a) for a in arguments]
         for value in given:
             if isinstance(value, Value) and value.tape is not self:
@@ -243,72 +244,97 @@ def trace(operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]
     TypeError, ValueError, AttributeError
         For a formula that is no step.
     """
-    tape = StepTape(operator)
-    names = states_of(operator, function)
-    before = [tape.leaf("before", k) for k in range(len(names))]
-    vectors = [tape.leaf("v", k, axes="column") for k in range(len(blocks["v"]))]
-    x, inputs, products = Input(), dict[str, Any](), dict[str, Any]()
+    return _Tracer(operator, function, blocks).step()
 
-    def input_block(name: str, number: int) -> Callable:
-        def multiply(operand: Any) -> Any:
-            if operand is not x:
-                raise TypeError(f"{operator}: step has W.{name} of what is not x, expected W.{name}(x)")
-            return inputs.setdefault(name, tape.leaf("x", number))
 
-        return multiply
+class _Tracer:
+    """One run of a step's formula, and what it did; for the parameters see `trace`."""
 
-    def product_block(name: str, number: int) -> Callable:
-        def multiply(operand: Any) -> Any:
-            if not isinstance(operand, StepValue) or operand.axes != "each" or operand.is_flag:
-                raise TypeError(
-                    f"{operator}: step has R.{name} of {type(operand).__name__}, expected a value that each "
-                    "row and column has its own of"
-                )
-            value = tape.leaf("r", number, operand)
-            if products.setdefault(name, value) is not value:
-                raise ValueError(f"{operator}: step has R.{name} of two values, expected one product a block")
-            return value
+    def __init__(self, operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]) -> None:
+        self._operator, self._function, self._blocks = operator, function, blocks
+        self._tape, self._states = StepTape(operator), states_of(operator, function)
+        self._before = [self._tape.leaf("before", k) for k in range(len(self._states))]
+        self._vectors = [self._tape.leaf("v", k, axes="column") for k in range(len(blocks["v"]))]
+        self._x = Input()
+        self._inputs: dict[str, Any] = {}
+        self._products: dict[str, Any] = {}
 
-        return multiply
-
-    weights = {
-        "W": {name: input_block(name, k) for k, name in enumerate(blocks["W"])},
-        "R": {name: product_block(name, k) for k, name in enumerate(blocks["R"])},
-        "v": dict(zip(blocks["v"], vectors, strict=True)),
-    }
-    stands = {"x": x, **dict(zip(names, before, strict=True))}
-    stands |= {kind: _Named(operator, kind, own) for kind, own in weights.items()}
-    parameters = list(inspect.signature(function).parameters)
-    for kind in _WEIGHTS:
-        if blocks[kind] and kind not in parameters:
-            raise TypeError(f"{operator}: {kind} has blocks, expected step to have a parameter {kind}")
-    returned = function(tape, *(stands[name] for name in parameters[1:]))
-    after = list(returned) if isinstance(returned, tuple | list) else [returned]
-    if len(after) != len(names):
-        raise ValueError(
-            f"{operator}: step returned {len(after)} values, expected {len(names)}: {', '.join(names)}"
-        )
-    for name, value in zip(names, after, strict=True):
-        if not isinstance(value, StepValue) or value.is_flag:
-            raise TypeError(
-                f"{operator}: step returned {type(value).__name__} for {name}, expected a value of the step"
+    def step(self) -> Step:
+        """Run the formula and return its graph."""
+        after = self._run()
+        reached = _reached(after)
+        used = {
+            "W": [self._inputs.get(name) for name in self._blocks["W"]],
+            "R": [self._products.get(name) for name in self._blocks["R"]],
+            "v": self._vectors,
+        }
+        for kind, own in used.items():
+            for name, value in zip(self._blocks[kind], own, strict=True):
+                if value is None or value not in reached:
+                    raise ValueError(
+                        f"{self._operator}: step makes no use of {kind}.{name}, expected all blocks in it"
+                    )
+        read = tuple(k for k, value in enumerate(self._before) if value in reached)
+        if not read:
+            raise ValueError(
+                f"{self._operator}: step reads none of its states {', '.join(self._states)}, expected one or "
+                "more"
             )
-    reached = _reached(after)
-    used = {
-        "W": [inputs.get(name) for name in blocks["W"]],
-        "R": [products.get(name) for name in blocks["R"]],
-        "v": vectors,
-    }
-    for kind, own in used.items():
-        for name, value in zip(blocks[kind], own, strict=True):
-            if value is None or value not in reached:
-                raise ValueError(f"{operator}: step makes no use of {kind}.{name}, expected all blocks in it")
-    read = tuple(k for k, value in enumerate(before) if value in reached)
-    if not read:
-        raise ValueError(
-            f"{operator}: step reads none of its states {', '.join(names)}, expected one or more"
-        )
-    return Step(tape, used["W"], used["R"], vectors, before, after, read)
+        return Step(self._tape, used["W"], used["R"], self._vectors, self._before, after, read)
+
+    def _run(self) -> list[Any]:
+        """The states that the formula returns."""
+        operator = self._operator
+        parameters = list(inspect.signature(self._function).parameters)
+        for kind in _WEIGHTS:
+            if self._blocks[kind] and kind not in parameters:
+                raise TypeError(f"{operator}: {kind} has blocks, expected step to have a parameter {kind}")
+        stands = self._stand_ins()
+        returned = self._function(self._tape, *(stands[name] for name in parameters[1:]))
+        after = list(returned) if isinstance(returned, tuple | list) else [returned]
+        if len(after) != len(self._states):
+            raise ValueError(
+                f"{operator}: step returned {len(after)} values, expected {len(self._states)}: "
+                f"{', '.join(self._states)}"
+            )
+        for name, value in zip(self._states, after, strict=True):
+            if not isinstance(value, StepValue) or value.is_flag:
+                raise TypeError(
+                    f"{operator}: step returned {type(value).__name__} for {name}, expected a value of the "
+                    "step"
+                )
+        return after
+
+    def _stand_ins(self) -> dict[str, Any]:
+        """The stand-ins for all parameters except xp, by name."""
+        blocks = self._blocks
+        weights = {
+            "W": {name: functools.partial(self._input_block, name, k) for k, name in enumerate(blocks["W"])},
+            "R": {
+                name: functools.partial(self._product_block, name, k) for k, name in enumerate(blocks["R"])
+            },
+            "v": dict(zip(blocks["v"], self._vectors, strict=True)),
+        }
+        named = {kind: _Named(self._operator, kind, own) for kind, own in weights.items()}
+        return {"x": self._x, **dict(zip(self._states, self._before, strict=True)), **named}
+
+    def _input_block(self, name: str, number: int, operand: Any) -> Any:
+        if operand is not self._x:
+            raise TypeError(f"{self._operator}: step has W.{name} of what is not x, expected W.{name}(x)")
+        return self._inputs.setdefault(name, self._tape.leaf("x", number))
+
+    def _product_block(self, name: str, number: int, operand: Any) -> Any:
+        if not isinstance(operand, StepValue) or operand.axes != "each" or operand.is_flag:
+            raise TypeError(
+                f"{self._operator}: step has R.{name} of {type(operand).__name__}, expected a value that "
+                "each row and column has its own of"
+            )
+        value = self._tape.leaf("r", number, operand)
+        if self._products.setdefault(name, value) is not value:
+            raise ValueError(
+                f"{self._operator}: step has R.{name} of two values, expected one product a block"
+            )
+        return value
 
 
 def _reached(values: Sequence[Any]) -> set[Any]:

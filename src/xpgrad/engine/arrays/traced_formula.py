@@ -36,9 +36,10 @@ class _Program:
     def __init__(self, tape: Tape, operands: Sequence[Value | None], results: Sequence[Any]) -> None:
         self._memory = _Memory(tape)
         given = [operand for operand in operands if operand is not None]
-        self.text, known = _text(given, [tape.made(result) for result in results], self._memory)
-        exec(compile(self.text, "<traced formula>", "exec"), known)
-        self._run = known["run"]
+        text = _Text(given, [tape.made(result) for result in results], self._memory)
+        self.text = text.text()
+        exec(compile(self.text, "<traced formula>", "exec"), text.known)
+        self._run = text.known["run"]
 
 
 class TracedFormula(_Program):
@@ -151,52 +152,72 @@ def _needed(results: Sequence[Value]) -> list[Value]:
     return [*order.values()]
 
 
-def _text(operands: Sequence[Value], results: Sequence[Value], memory: _Memory) -> tuple[str, dict[str, Any]]:
-    """The program as a Python function ``run``, and its global names."""
-    tape, order = memory.tape, _needed(results)
-    last = {id(used): number for number, value in enumerate(order) for used in value.uses}
-    targets = {id(result): f"y{number or ''}" for number, result in enumerate(results)}
-    if results[-1].called("clear_rows") and id(results[-1].uses[-1]) not in targets:
-        # the array whose rows it clears is already in its place
-        targets[id(results[-1].uses[-1])] = targets[id(results[-1])]
-    names = {id(operand): f"x{number}" for number, operand in enumerate(operands)}
-    of_bits: set[str] = set()
-    known: dict[str, Any] = {"bits": tape.integers}
-    free: dict[str, list[str]] = {store: [] for store in memory.counts}
-    lines = []
+class _Text:
+    """The program as the text of a Python function ``run``, and its global names.
 
-    def text(value: Any, kind: str) -> str:
+    Parameters
+    ----------
+    operands, results : sequence of Value
+        The arguments of ``run`` behind the results' memory, and what it writes there.
+    memory : _Memory
+        Counts the buffers, which are the last arguments.
+    """
+
+    def __init__(self, operands: Sequence[Value], results: Sequence[Value], memory: _Memory) -> None:
+        self._operands, self._results, self._memory = operands, results, memory
+        self._order = _needed(results)
+        self._last = {id(used): n for n, value in enumerate(self._order) for used in value.uses}
+        self._targets = {id(result): f"y{number or ''}" for number, result in enumerate(results)}
+        if results[-1].called("clear_rows") and id(results[-1].uses[-1]) not in self._targets:
+            # the array whose rows it clears is already in its place
+            self._targets[id(results[-1].uses[-1])] = self._targets[id(results[-1])]
+        self._names = {id(operand): f"x{number}" for number, operand in enumerate(operands)}
+        self._of_bits: set[str] = set()  # arrays that are also read as integers
+        self._free: dict[str, list[str]] = {store: [] for store in memory.counts}
+        self.known: dict[str, Any] = {"bits": memory.tape.integers}
+
+    def text(self) -> str:
+        """The source of ``run``; it completes the global names `known`."""
+        lines = [self._line(number, value) for number, value in enumerate(self._order)]
+        counts = self._memory.counts
+        buffers = [f"{store}{n}" for store in _STORES.values() for n in range(counts[store])]
+        parameters = [
+            *(f"y{number or ''}" for number in range(len(self._results))),
+            *(self._names[id(operand)] for operand in self._operands),
+            *(f"{b}{end}" for b in buffers for end in ("", "_bits")),
+        ]
+        views = [f"{name}_bits = bits({name})" for name in sorted(self._of_bits)]
+        return "\n    ".join([f"def run({', '.join(parameters)}):", *views, *lines])
+
+    def _line(self, number: int, value: Value) -> str:
+        """A call, whose result goes where it belongs."""
+        call: Any = value.call  # all values in the order have one
+        arguments = [self._name(*use) for use in call.uses]
+        for name in {self._names[id(used)] for used in value.uses if self._last[id(used)] == number}:
+            if name[0] in self._free:  # a buffer
+                self._free[name[0]].append(name)
+        self._names[id(value)] = self._place(value)
+        self.known[call.function] = getattr(NUMPY_FUNCTIONS, call.function)
+        arguments.append(f"out={self._name(value, call.kind)}")
+        return f"{call.function}({', '.join(arguments)})"
+
+    def _place(self, value: Value) -> str:
+        """The name of the memory for a value: a result's, a buffer that is free, or a new one."""
+        if id(value) in self._targets:
+            return self._targets[id(value)]
+        store = _STORES[value.axes, self._memory.tape.store(value)]
+        if self._free[store]:
+            return self._free[store].pop()
+        self._memory.counts[store] += 1
+        return f"{store}{self._memory.counts[store] - 1}"
+
+    def _name(self, value: Any, kind: str) -> str:
+        """The name of an argument, or of a constant."""
         if not isinstance(value, Value):
-            name = f"k{len(known)}"
-            known[name] = tape.constant(value, kind)
+            name = f"k{len(self.known)}"
+            self.known[name] = self._memory.tape.constant(value, kind)
             return name
-        name = names[id(value)]
+        name = self._names[id(value)]
         if kind == "i" and name[0] in "xy":
-            of_bits.add(name)
+            self._of_bits.add(name)
         return f"{name}{'_bits' if kind in 'ib' else ''}"
-
-    for number, value in enumerate(order):
-        call: Any = value.call  # all values in `order` have one
-        arguments = [text(*use) for use in call.uses]
-        for name in {names[id(used)] for used in value.uses if last[id(used)] == number}:
-            if name[0] in free:  # a buffer
-                free[name[0]].append(name)
-        store = _STORES[value.axes, tape.store(value)]
-        if id(value) in targets:
-            names[id(value)] = targets[id(value)]
-        elif free[store]:
-            names[id(value)] = free[store].pop()
-        else:
-            names[id(value)] = f"{store}{memory.counts[store]}"
-            memory.counts[store] += 1
-        known[call.function] = getattr(NUMPY_FUNCTIONS, call.function)
-        arguments.append(f"out={text(value, call.kind)}")
-        lines.append(f"{call.function}({', '.join(arguments)})")
-    buffers = [f"{store}{n}" for store in _STORES.values() for n in range(memory.counts[store])]
-    parameters = [
-        *(f"y{number or ''}" for number in range(len(results))),
-        *(names[id(operand)] for operand in operands),
-        *(f"{b}{end}" for b in buffers for end in ("", "_bits")),
-    ]
-    views = [f"{name}_bits = bits({name})" for name in sorted(of_bits)]
-    return "\n    ".join([f"def run({', '.join(parameters)}):", *views, *lines]), known
