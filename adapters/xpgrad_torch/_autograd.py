@@ -32,9 +32,9 @@ __all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
 class _XpgradKernel(torch.autograd.Function):
     """A kernel with its gradient as the backward.
 
-    Its arguments are a `Kernel`, the operands, the attributes of both, those of the gradient alone, and
-    whether the gradient is to run the kernel again instead of keeping its outputs. What is saved are operands
-    and outputs, not attributes of the context, so that autograd owns and frees them.
+    Its arguments are a `Kernel`, the operands, the attributes of both, the attributes of the gradient alone,
+    and whether the gradient runs the kernel again instead of saving its outputs. Operands and outputs are
+    saved through autograd, which frees them, and not as attributes of the context.
     """
 
     @staticmethod
@@ -68,7 +68,7 @@ class _XpgradKernel(torch.autograd.Function):
         """Return the gradients of those operands that need one, from what the forward saved."""
         kernel = ctx.kernel
         wrt = tuple(name for name, need in zip(kernel.operands, needs, strict=True) if need)
-        # Where this gradient is part of a graph, or of something that torch.func follows, it needs rules too.
+        # If this gradient is part of a graph or of a transformation of torch.func, it needs rules too.
         followed = torch.is_grad_enabled() or are_transforms_active()
         if ctx.again and kernel.saved:
             operands = _all_operands(kernel, arrays)
@@ -105,7 +105,7 @@ class _XpgradKernel(torch.autograd.Function):
 
 
 class _EagerKernel(_XpgradKernel):
-    """The same where no transformation of `torch.func` is at work.
+    """The same function, for calls outside of the transformations of `torch.func`.
 
     PyTorch then calls one function instead of two, and does not look up the forward's signature each time.
     """
@@ -121,18 +121,18 @@ class _EagerKernel(_XpgradKernel):
 
 
 class _Call:
-    """What calls of a recurrent kernel have in common that differ in their tensors alone.
+    """The data that calls of a recurrent kernel share if they differ in their tensors alone.
 
     Parameters
     ----------
     kernel : Kernel
         The kernel.
     layout : Layout
-        Of its operands, of which some may be `Stacked`.
+        The layout of its operands; some may be `Stacked`.
     attributes, asked, again
         See `apply`.
     lasting : bool
-        Whether there will be other calls.
+        Whether other calls will use it.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ _calls: dict[tuple, _Call] = {}
 def _call_of(
     kernel: Kernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
 ) -> _Call:
-    """Return what is known of such calls."""
+    """Return the data of such calls."""
     values = *attributes.values(), *asked.values()
     if not are_fixed(values):
         return _Call(kernel, layout, attributes, asked, again, lasting=False)
@@ -221,10 +221,10 @@ def _call_of(
 
 
 class _RecurrentKernel(torch.autograd.Function):
-    """A kernel with programs where nothing follows what is done.
+    """A kernel with programs, in eager code outside of transformations.
 
-    Its arguments are a `_Call` and the operands, those of several parameters as these: what joins them needs
-    no nodes of autograd's.
+    Its arguments are a `_Call` and the operands. An operand of several parameters comes as these, so autograd
+    needs no nodes to join them.
     """
 
     @staticmethod
@@ -270,13 +270,13 @@ _apply_recurrent = applied_alone(_RecurrentKernel)
 
 
 def _samples_of(kernel: Kernel, operands: Mapping[str, Any]) -> KernelSamples | None:
-    """Return what the backward is to find out about samples, where the module that runs was asked to."""
+    """Return what the backward computes for each sample, if the running module was asked for it."""
     samples = collecting.get()
     return None if samples is None else samples.of_kernel(operands)
 
 
 class _XpgradGradient(torch.autograd.Function):
-    """A kernel's gradient where it is differentiated or mapped itself.
+    """A kernel's gradient that is differentiated or mapped itself.
 
     Its arguments are a `Kernel`, the gradient's arrays, the operands to differentiate in, the attributes, and
     whether the parameters' gradients are wanted for every sample.
@@ -407,7 +407,7 @@ def _run_expanded(
     again: bool,
     asked: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:
-    """Run the kernel on operands of which some are expanded weights."""
+    """Run the kernel on operands; some of them are expanded weights."""
     names = kernel.outputs[: len(kernel.cotangents)]
     return run_expanded(
         kernel.name,
@@ -421,7 +421,7 @@ def _run_expanded(
 def _as_operator(
     kernel: Kernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], again: bool
 ) -> Sequence[Tensor]:
-    """Run the kernel as the one operator that recorders of operators are to see.
+    """Run the kernel as one operator, for recorders.
 
     ONNX has the operators, but PyTorch's exporters know only PyTorch's. They would speak of a missing symbol.
     """
@@ -450,7 +450,7 @@ def _as_operator(
 def _as_many_operators(
     kernel: Kernel, operands: Sequence[Tensor | None], attributes: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> Sequence[Tensor]:
-    """Run the kernel as PyTorch's own operators, which have all rules that there are, step by step."""
+    """Run the kernel step by step, as PyTorch's own operators, which have all rules."""
     for name, value in asked.items():
         default = next(p.default for p in kernel.gradient_attributes if p.name == name)
         if value != default:

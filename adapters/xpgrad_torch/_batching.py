@@ -1,4 +1,4 @@
-"""Rules for `torch.func.vmap`: what it maps over joins the kernels' own batch axis."""
+"""Rules for `torch.func.vmap`: the mapped axis joins the kernel's batch axis."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def vmap_forward(
     operands: Arrays,
     attributes: Mapping[str, Any],
 ) -> Mapped:
-    """Map a kernel over `dims` of its operands: outputs, and where the mapped axis is in each.
+    """Map a kernel over `dims` of its operands. Return the outputs and the mapped axis of each.
 
     `run` calls the kernel with operands and attributes.
     """
@@ -48,9 +48,9 @@ def vmap_gradient(
     wrt: Sequence[str],
     per_sample: bool,
 ) -> Mapped:
-    """Map a gradient; of the parameters it is the kernel's per-sample gradient, summed over each batch.
+    """Map a gradient. For parameters it is the kernel's per-sample gradient, summed over each batch.
 
-    `run` calls the gradient with arrays and attributes, and is told whether that is to be per sample.
+    `run` calls the gradient with arrays, attributes, and whether it is per sample.
     """
     names = kernel.gradient_arrays
     if _share_nothing(kernel, names, dims, arrays, attributes):
@@ -81,10 +81,9 @@ def vmap_gradient(
 def _share_nothing(
     kernel: Kernel, names: Sequence[str], dims: Dims, arrays: Arrays, attributes: Mapping[str, Any]
 ) -> bool:
-    """Tell whether the mapped calls cannot be one on a larger batch.
+    """Tell whether the mapped calls cannot be one call on a larger batch.
 
-    So it is with another number as the result of each, with other weights, which share no product, and
-    without an axis for a batch.
+    They cannot if each returns one number, if each has weights of its own, or if there is no batch axis.
     """
     if kernel.reduces(attributes):
         return True
@@ -99,7 +98,7 @@ def _share_nothing(
 
 
 def _bare_shape(x: Tensor, dim: int | None) -> tuple[int, ...]:
-    """Return the shape that an array has in each of the mapped calls."""
+    """Return the shape of an array in each of the mapped calls."""
     return tuple(n for k, n in enumerate(x.shape) if k != dim)
 
 
@@ -117,7 +116,7 @@ def _one_by_one(run: Callable[[Arrays], Sequence[Tensor]], size: int, dims: Dims
 
 
 def _batch(arrays: Arrays, dims: Dims, axes: Sequence[int | None]) -> int:
-    """Return how many samples each of the mapped calls has."""
+    """Return the number of samples in each of the mapped calls."""
     for x, dim, axis in zip(arrays, dims, axes, strict=True):
         if x is not None and axis is not None:
             return x.shape[axis if dim is None or dim > axis else axis + 1]
@@ -156,7 +155,7 @@ def _in_front(
     for name, x, dim in zip(names, arrays, dims, strict=True):
         if x is not None:
             x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-            # what is broadcast has fewer axes
+            # an operand that is broadcast has fewer axes
             x = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.dim()), *x.shape[1:])
             if name in kernel.shapes or name in wrt:
                 x = x.expand(size, *x.shape[1:])

@@ -1,6 +1,7 @@
-"""Per-sample gradients by PyTorch's ExpandedWeights, which `call_for_per_sample_grads` puts in for weights.
+"""Per-sample gradients for PyTorch's ExpandedWeights.
 
-Such a weight gets no gradient from a backward; its original gets one for each sample, as `grad_sample`.
+`call_for_per_sample_grads` replaces weights by expanded ones. A backward gives an expanded weight no
+gradient; its original gets one for each sample, as `grad_sample`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,20 +24,20 @@ def has_expanded(arrays: Iterable[Any]) -> bool:
 def run_expanded(
     operator: str, run: Run, arrays: Sequence[Tensor | None], axes: Axes, output_axes: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """Run a function whose backward gives each sample's own gradient of the expanded weights.
+    """Run a function. Its backward computes each sample's gradient in the expanded weights.
 
     Parameters
     ----------
     operator : str
         For messages.
     run : callable
-        The function. Samples must not meet in it, and `torch.func` must be able to map it over them.
+        The function. Samples are independent in it, and `torch.func` can map it over them.
     arrays : sequence of tensor or None
         Its arguments.
     axes : sequence of int or None
-        Where the batch is in each argument; None in what all samples share.
+        The batch axis of each argument; None if all samples share it.
     output_axes : sequence of int
-        Where it is in each output.
+        The batch axis of each output.
 
     Returns
     -------
@@ -46,8 +47,8 @@ def run_expanded(
     Raises
     ------
     RuntimeError
-        Where a weight was expanded for another number of samples than there are, or one that is not expanded
-        requires a gradient beside those that are.
+        If a weight was expanded for another number of samples, or if some weights that require a gradient
+        are expanded and others are not.
     """
     _check(operator, arrays, axes)
     return _Expanded.apply(run, axes, output_axes, *arrays)
@@ -72,7 +73,7 @@ def _check(operator: str, arrays: Sequence[Tensor | None], axes: Axes) -> None:
 
 
 class _Expanded(torch.autograd.Function):
-    """A function of arrays of which some are expanded weights."""
+    """A function of arrays; some of them are expanded weights."""
 
     @staticmethod
     def forward(ctx: Any, run: Run, axes: Axes, output_axes: Sequence[int], *arrays: Any) -> Any:

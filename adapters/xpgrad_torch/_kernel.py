@@ -1,4 +1,4 @@
-"""What PyTorch has to know of a kernel of xpgrad and of its gradient: one description for all of its uses."""
+"""The description of a kernel and its gradient for PyTorch: one for all uses."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ _GATE_ORDER = inspect.Parameter(
 
 
 def check_dense(operator: str, name: str, tensor: Tensor) -> None:
-    """Raise TypeError for a tensor whose elements do not stand in memory at strides."""
+    """Raise TypeError for a tensor that is nested or has no strides."""
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
         raise TypeError(f"{operator}: {name} is {kind}, expected a dense one of layout torch.strided")
@@ -35,8 +35,7 @@ def check_dense(operator: str, name: str, tensor: Tensor) -> None:
 class Kernel:
     """A kernel and its gradient, as autograd, `torch.func` and `torch.library` see them.
 
-    Its operands are the kernel's arguments that are arrays; those of the gradient's that are outputs of the
-    kernel are saved for it.
+    Its operands are the kernel's array arguments. Outputs of the kernel that the gradient takes are saved.
 
     Parameters
     ----------
@@ -51,12 +50,11 @@ class Kernel:
         the batch. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every axis
         could be a batch.
     replaced : mapping of str to str, optional
-        Operands that the gradient takes although an output in their place does as well: that output. It is
-        saved then, and autograd need not keep both.
+        For each operand that an output can replace in the gradient: that output. Only the output is saved.
     constants : collection of str
         Operands without a gradient.
     ordered : bool
-        Whether the gates of weights may stand in another order than ONNX's, by one more attribute.
+        Whether one more attribute gives the order of the gates in weights.
     planned : bool
         Whether later calls of a known form run from their program, as those of ordered kernels do.
     products : bool
@@ -70,7 +68,7 @@ class Kernel:
     gradients : tuple of str, optional
         The operands in the order in which the gradient returns theirs, where that is another order.
     functions : tuple of callable, optional
-        The kernel and its gradient, where they are none of xpgrad's own of that name.
+        The kernel and its gradient, if they are not xpgrad's own of that name.
 
     Attributes
     ----------

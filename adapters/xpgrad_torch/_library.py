@@ -1,7 +1,7 @@
-"""The kernels as operators of PyTorch's own kind, ``torch.ops.xpgrad.lstm`` and so on, for its compilers.
+"""The kernels as registered operators of PyTorch, ``torch.ops.xpgrad.lstm`` and so on, for its compilers.
 
-`torch.compile`, `torch.export` and all else that records operators sees each kernel, and each gradient, as
-one. Schemas, shapes and derivatives come from the kernels' descriptions.
+`torch.compile`, `torch.export` and other recorders see each kernel and each gradient as one operator.
+Schemas, shapes and derivatives come from the kernels' descriptions.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._layout import placed_as
 
-# A list of one whole number stands for that number, which the kernels read as one for all dimensions.
+# A list of one integer stands for that integer, which applies to all dimensions.
 _SIZES = "int | Sequence[int]"
 _TYPES = {
     "str": "str",
@@ -42,7 +42,7 @@ def registered(kernel: Kernel) -> Kernel:
 
 
 class _Operator(ABC):
-    """What the operators of kernels and of gradients share."""
+    """The part that the operators of kernels and of gradients share."""
 
     def __init__(self, kernel: Kernel, name: str, schema: str) -> None:
         self.kernel = kernel
@@ -56,7 +56,7 @@ class _Operator(ABC):
         self.call = getattr(torch.ops.xpgrad, name).default
 
     def numbers(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all attributes as the kernel takes them; PyTorch leaves out those that are the defaults."""
+        """Return all attributes as the kernel takes them; PyTorch omits those with their default value."""
         return self.defaults | {
             name: value[0] if name in self.sizes and len(value) == 1 else value
             for name, value in attributes.items()
@@ -68,11 +68,11 @@ class _Operator(ABC):
 
     @abstractmethod
     def fake(self, *arrays: Any, **attributes: Any) -> Any:
-        """Return outputs without values, of the right shapes."""
+        """Return outputs of the right shapes, without values."""
 
     @abstractmethod
     def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        """Keep what the backward takes. An operator without attributes has no keywords."""
+        """Save the inputs of the backward. An operator without attributes has no keywords."""
 
     @abstractmethod
     def backward(self, ctx: Any, *cotangents: Any) -> Any:
@@ -84,7 +84,7 @@ class _Operator(ABC):
 
 
 class _Forward(_Operator):
-    """A kernel. Attributes of the gradient alone are its too: only the gradient reads them."""
+    """A kernel. It also has the attributes of the gradient alone, and passes them on."""
 
     def __init__(self, kernel: Kernel, name: str) -> None:
         # No defaults: PyTorch would leave such arguments out, and count gradients without them.
@@ -145,9 +145,9 @@ class _Forward(_Operator):
 
 
 class _Gradient(_Operator):
-    """A gradient: the wanted ones of its arrays, in the order of `wrt`.
+    """A gradient: the gradients in the wanted operands, in the order of `wrt`.
 
-    Its own derivative takes the saved arrays for functions of the operands, which they are.
+    Its own derivative treats the saved arrays as functions of the operands.
     """
 
     def __init__(self, kernel: Kernel, name: str) -> None:
@@ -176,7 +176,7 @@ class _Gradient(_Operator):
         sizes = kernel.sizes(_shapes(kernel.gradient_arrays, arrays), attributes)
         grads = []
         for name in wrt:
-            # that of a bias, which is only added, from the axes' names
+            # a bias is no argument of the gradient: its shape follows from the axes' names
             shape: Any = named[name].shape if name in named else kernel.shape(name, sizes, attributes)
             if per_sample and kernel.batch_axis(name, attributes) is None:
                 shape = (*sizes["N"], *shape)
@@ -228,7 +228,7 @@ def _schema(arrays: Sequence[str], options: Sequence[str], result: str) -> str:
 
 
 def _attribute(parameter: inspect.Parameter) -> str:
-    """Return an attribute as a schema has it, with the kernel's default."""
+    """Return the text of an attribute in a schema, with the kernel's default."""
     default = parameter.default
     text = json.dumps(default) if isinstance(default, str) else str(default)
     return f"{_TYPES[str(parameter.annotation)]} {parameter.name}={text}"

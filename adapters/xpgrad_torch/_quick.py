@@ -20,10 +20,10 @@ _NONE: Mapping[str, Tensor | None] = {}
 class _FirstOperand(torch.autograd.Function):
     """A kernel with its gradient in the first operand as the backward.
 
-    Without `setup_context`, whose binding of arguments costs more than a kernel on a thousand elements. In
-    place, X is what is overwritten, and `before` a copy of it where the gradient needs that. The copy is part
-    of the graph, for second derivatives, but X's cotangent takes the way of X: through a view that is where
-    autograd looks for it.
+    It has no `setup_context`: binding its arguments takes longer than a kernel on a thousand elements. In
+    place, it overwrites X, and `before` is a copy of X if the gradient needs one. The copy is part of the
+    graph, for second derivatives. The cotangent of X goes to X itself: if X is a view, autograd looks for it
+    there.
     """
 
     @staticmethod
@@ -85,7 +85,7 @@ def run(
     Raises
     ------
     TypeError
-        Where X is no tensor, or `inplace` is not True or False.
+        If X is not a tensor, or `inplace` is neither True nor False.
     """
     if not isinstance(X, Tensor):
         raise TypeError(f"{kernel.name}: input is {type(X).__name__}, expected torch.Tensor")
@@ -110,7 +110,7 @@ def run(
 
 
 def check_inplace(operator: str, inplace: Any) -> None:
-    """Raise TypeError for what `inplace` can't be."""
+    """Raise TypeError if `inplace` is neither True nor False."""
     if not isinstance(inplace, bool):
         raise TypeError(f"{operator}: inplace is {inplace!r}, expected True or False")
 

@@ -1,4 +1,4 @@
-"""A step and its gradient as stages: which values are saved, and where everything stands in a time loop."""
+"""A step and its gradient as stages: which values are saved, and in which buffers of a time loop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Group(NamedTuple):
     Parameters
     ----------
     number : int
-        Which group.
+        The group's number.
     blocks : tuple of int
-        Which blocks of R.
+        Its blocks of R.
     state : int or None
-        Which state before the step is multiplied; None where it is another value.
+        The state before the step that is multiplied; None if it is another value.
     level : int
-        How many stages of the forward step come before.
+        The number of stages of the forward step in front of it.
     """
 
     number: int
@@ -33,17 +33,17 @@ class Group(NamedTuple):
 
     @property
     def source(self) -> Buffer:
-        """Where the forward step has what is multiplied, where it is no state."""
+        """The multiplied value in the forward step, if it is not a state."""
         return Buffer(f"source{self.number}", 1, "first")
 
     @property
     def product(self) -> Buffer:
-        """Where the forward step finds the products."""
+        """The products in the forward step."""
         return Buffer(f"product{self.number}", len(self.blocks), "first")
 
     @property
     def back(self) -> Buffer:
-        """Where the backward step finds what R's transpose takes back."""
+        """The products with R's transpose in the backward step."""
         return Buffer(f"back{self.number}", 1, "first")
 
 
@@ -57,13 +57,13 @@ class ForwardPlan(NamedTuple):
     groups : list of Group
         The products.
     saved : Buffer or None
-        Values that the gradient takes.
+        The values that the gradient takes.
     means : tuple of Buffer
-        Row means that it takes.
+        The row means that it takes.
     scratch : list of Buffer
-        What a step needs for itself.
+        Buffers that only the step uses.
     read : tuple of int
-        Which states the step reads.
+        The states that the step reads.
     """
 
     stages: list[Stage]
@@ -82,21 +82,21 @@ class BackwardPlan(NamedTuple):
     stages : list of Stage
         By level.
     columns : Buffer
-        All cotangents that products and sums take.
+        The cotangents that products and sums take.
     inputs : range
-        Which of its columns are those of W x.
+        Its columns for W x.
     cotangents : int
-        How many of its first columns are cotangents; sources stand behind them.
+        The number of cotangents, which are its first columns; sources follow.
     products : list of (range, int)
-        Of each group the columns of its products' cotangents, and behind which stage they are all there.
+        For each group the columns of its products' cotangents, and the stage after which all are known.
     sources : list of int or None
-        Of each group the column of what R multiplied, where it is no state.
+        For each group the column of the value that R multiplied, if it is not a state.
     vectors : list of int
-        Of each block of v its column.
+        For each block of v its column.
     direct : list of bool
-        Of each state whether its cotangent is carried, not only what products take back.
+        For each state whether a cotangent is carried besides the products'.
     scratch : list of Buffer
-        What a step needs for itself.
+        Buffers that only the step uses.
     """
 
     stages: list[Stage]
@@ -116,12 +116,12 @@ def before(k: int) -> Buffer:
 
 
 def after(k: int) -> Buffer:
-    """A state after it."""
+    """A state after the step."""
     return Buffer(f"after{k}", 1, "now")
 
 
 def carry(k: int) -> Buffer:
-    """What the step after passed back to a state, without a product."""
+    """The cotangent of a state from the step after, without a product."""
     return Buffer(f"carry{k}", 1, "first")
 
 

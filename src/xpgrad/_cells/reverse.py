@@ -1,7 +1,7 @@
 """Reverse mode over a step's graph: the pullbacks of elementwise functions, of row means and of products.
 
-The cotangent of what is one for a row is kept divided by the row's length. Then the mean's pullback is a
-copy, that of a copy to the whole row is the mean, and no formula has to know how long a row is.
+The cotangent of a value that a row has once is kept divided by the row's length. Then the pullback of a mean
+is a copy, the pullback of a copy to the whole row is the mean, and no formula needs the length of a row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xpgrad.engine.arrays.tape import Value
 
 
 def _half_at_ties(xp: Any, d: Any, x: Any, y: Any) -> tuple:
-    """The cotangent of what is taken where x > y, and that of the other; at ties each has half."""
+    """The cotangents of the larger and of the smaller one of x and y; at ties each has half."""
     taken = xp.where(x > y, d, xp.where(x < y, 0.0, 0.5 * d))
     return taken, d - taken
 
@@ -41,15 +41,15 @@ _PULLBACKS: dict[str, Callable[..., tuple]] = {
 
 
 def pull_back(step: Step, groups: Sequence[Sequence[int]], seeds: Sequence[Value]) -> dict[Value, Value]:
-    """The cotangents of all values that the states after a step depend on, by value.
+    """The cotangents of all values on which the states after a step depend, by value.
 
     Parameters
     ----------
     step : Step
         The graph; the cotangents become values of its tape.
     groups : sequence of sequence of int
-        The blocks of R that multiply one value, group by group. R's transpose takes their cotangents back: to
-        a state that is the sources' own part in the loop, to another value it is a value "back" of the tape.
+        The blocks of R that multiply one value, group by group. R's transpose takes their cotangents back. If
+        the value is a state, the loop adds this product; else it is a value "back" of the tape.
     seeds : sequence of value
         Cotangents of the states after the step.
     """
@@ -66,7 +66,7 @@ class _Reverse:
         self._heads = [min(group, key=_number) for group in self._groups]
 
     def run(self, seeds: Sequence[Value]) -> dict[Value, Value]:
-        """Cotangents by value; from the latest value back, so that what a value goes into comes before it."""
+        """Cotangents by value, from the latest value back: every use of a value comes before the value."""
         for value, seed in zip(self._step.after, seeds, strict=True):
             self._add(value, seed)
         while self._todo:
@@ -76,7 +76,7 @@ class _Reverse:
         return {value: d for value, d in self._found.items() if d is not None}
 
     def _add(self, value: Any, d: Any) -> None:
-        """One more summand of a value's cotangent; None for zero."""
+        """Add to a value's cotangent; None stands for zero."""
         if not isinstance(value, Value):
             return
         self._todo.add(value)
@@ -111,7 +111,7 @@ class _Reverse:
                     self._add(argument, grad)
 
     def _visit_product(self, value: Value) -> None:
-        """Of a group of products, when the first one comes: then the cotangents of all are there."""
+        """Visit a group of products when its first one comes: then the cotangents of all are known."""
         number = self._group_of[value]
         head = self._heads[number]
         if value is not head:
@@ -123,7 +123,7 @@ class _Reverse:
             self._add(source, self._tape.leaf("back", number, *(0.0 if d is None else d for d in zero)))
 
     def _visit_result(self, rule: Rule, value: Any) -> None:
-        """Of a function with a rule, when its first result comes."""
+        """Visit a function with a rule when its first result comes."""
         values = [result for result in rule.results if isinstance(result, Value)]
         head = min(values, key=_number)
         if value is not head:

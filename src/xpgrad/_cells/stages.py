@@ -1,7 +1,7 @@
-"""From a graph of values to the stages of a time loop: which formula runs when, and what it leaves for later.
+"""From a graph of values to the stages of a time loop: which formula runs when, and what it stores.
 
-Products and row means end a stage, because they need what they work on for the whole row. So every value has
-a level, the number of these in front of it, and each level is one formula, written as Python text that all
+Products and row means end a stage, because they need their operand for the whole row. The level of a value is
+the number of products and means in front of it. Each level is one formula, written as Python text that all
 engines read.
 """
 
@@ -19,25 +19,25 @@ from typing import Any, NamedTuple
 from xpgrad.engine import Formula
 from xpgrad.engine.arrays.tape import Value
 
-# What is made once rather than twice.
+# Functions that are computed once, not again in each stage.
 _EXPENSIVE = ("divide", "exp", "expm1", "log", "log1p", "sqrt", "tanh")
 _OPERATORS = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<", "less_equal": "<=",
     "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!=", "logical_and": "&",
     "logical_or": "|",
 }  # fmt: skip
-_TAKES_ARRAYS = ("maximum", "minimum")  # whose operands may not be numbers, as those of where
+_TAKES_ARRAYS = ("maximum", "minimum")  # their operands must be arrays, as those of where
 
 
 class Buffer(NamedTuple):
-    """Rows of a time loop, by which the stages of a step speak to one another and to what is around them.
+    """Rows of a time loop, through which the stages of a step and the code around it exchange values.
 
     Parameters
     ----------
     name : str
         Its name.
     blocks : int
-        How many values' columns stand beside one another.
+        How many values it holds, side by side.
     at : str
         As an `Operand` has it.
     of_row : bool
@@ -58,21 +58,21 @@ class Place(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """A value that is read from several places and added; a place that is optional may be absent."""
+    """A value that is the sum of several places; an optional place may be absent."""
 
     places: tuple[Place, ...]
     optional: tuple[Place, ...] = ()
 
 
 class Part(NamedTuple):
-    """Some blocks of a buffer, which a stage reads or writes."""
+    """The blocks of a buffer that a stage reads or writes."""
 
     buffer: Buffer
     blocks: tuple[int, ...]
 
 
 class Stage(NamedTuple):
-    """One formula, and the parts of buffers that it takes and writes."""
+    """One formula, and the parts of buffers that it reads and writes."""
 
     formula: Formula
     inputs: tuple[Part, ...]
@@ -80,31 +80,31 @@ class Stage(NamedTuple):
 
 
 def is_expensive(value: Any) -> bool:
-    """Whether a value is worth memory rather than made twice."""
+    """Whether a value is stored, because computing it twice takes longer."""
     return value.call.function in _EXPENSIVE or value.call.function.startswith("result ")
 
 
 @dataclass
 class Planner:
-    """Distributes what is wanted of a graph over stages.
+    """Distributes the wanted values of a graph over stages.
 
     Parameters
     ----------
     name : str
-        Of the formulas.
+        The name of the formulas.
     leaves : mapping of value to Place or Sum
-        Where a step finds values when it begins.
+        The places of values when a step begins.
     later : mapping of value to Place
-        Where it finds products, once what they multiply is made, and row means.
+        The places of products and row means, once their operands are computed.
     full : Place
         A leaf with every row and column.
     outputs : list of (Place, value)
-        Where values are to go; None stands for zeros.
+        The places to which values go; None stands for zeros.
 
     Attributes
     ----------
     scratch : list of Buffer
-        Buffers that a step needs for itself.
+        Buffers that only the step uses.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Planner:
                 self._places.setdefault(value, place)
 
     def level(self, value: Any) -> int:
-        """How many products and row means stand in front of a value."""
+        """The number of products and row means in front of a value."""
         if not isinstance(value, Value) or value in self.leaves:
             return 0
         if value not in self._levels:
@@ -142,7 +142,7 @@ class Planner:
         return [self._stage(level) for level in range(top, -1, -1)][::-1]
 
     def _row_means(self) -> list[Any]:
-        """The row means that the outputs depend on and no leaf has."""
+        """The row means on which the outputs depend, without leaves."""
         seen: set[Value] = set()
         todo: list[Any] = [value for _, value in self._outputs]
         while todo:
@@ -160,19 +160,19 @@ class Planner:
         return text.stage(f"{self.name}_{level}")
 
     def _level_of(self, place: Place, value: Any) -> int:
-        """Zeros come with the first value of their buffer."""
+        """The level of an output; zeros are written with the first value of their buffer."""
         if value is not None:
             return self.level(value)
         others = [self.level(v) for p, v in self._outputs if v is not None and p.buffer == place.buffer]
         return min(others, default=0)
 
     def found(self, value: Any, level: int) -> Place | Sum | None:
-        """From where a stage reads a value; None where it makes it."""
+        """The place from which a stage reads a value; None if the stage computes it."""
         leaf = self.later.get(value) or self.leaves.get(value)
         if isinstance(leaf, Place) or self.level(value) == level:
             return leaf
         if value not in self._places and (leaf or (is_expensive(value) and value.axes == "each")):
-            # what the step itself will have changed by then, and what is dear to make again
+            # the step changes a leaf before this stage, and an expensive value is not computed again
             place = Place(Buffer(f"kept{value.number}", 1, "first"))
             self.scratch.append(place.buffer)
             self._places[value] = place
@@ -191,7 +191,7 @@ class _Text:
         self._results: dict[Place, str] = {}
 
     def write(self, place: Place, value: Any) -> None:
-        """Make a value for a place."""
+        """Compute a value for a place."""
         self._results[place] = self._wide(value)
 
     def _wide(self, value: Any) -> str:
@@ -208,7 +208,7 @@ class _Text:
         return f"{place.buffer.name}_{place.block}"
 
     def _made(self, value: Any) -> str:
-        """The name of a value, once the text has it."""
+        """The name of a value, after the text that computes it."""
         if not isinstance(value, Value):
             return _number(value)
         if value not in self._names:
@@ -247,7 +247,7 @@ class _Text:
         return name
 
     def _as_arrays(self, value: Any, arguments: list[str]) -> list[str]:
-        """Numbers among them as arrays, which such functions want."""
+        """The arguments, numbers as arrays: such functions need them."""
         like = next((self._made(a) for a in _values_under(value) if not a.is_flag), "")
         return [
             text if isinstance(argument, Value) else f"xp.zeros_like({like}) + {text}"
