@@ -57,6 +57,10 @@ OWN: list[tuple[Callable[[], Any], str]] = [
         "elu: alpha is an array of shape (3,), expected a number",
     ),
     (
+        lambda: xpgrad.elu(X, alpha=np.array([1.0])),
+        "elu: alpha is an array of shape (1,), expected a number",
+    ),
+    (
         lambda: xpgrad.elu(X, alpha=np.array("1")),
         "elu: alpha is array('1', dtype='<U1') of type ndarray, expected a number",
     ),
@@ -96,6 +100,15 @@ def test_own_messages(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(TypeError) as caught:
         call()
     assert str(caught.value).startswith(message)
+
+
+def test_a_tensor_of_one_element_is_no_number() -> None:
+    """PyTorch's own conversions take it."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.raises(TypeError, match=r"softmax: axis is an array of shape \(1,\), expected an integer"):
+        xpgrad.softmax(X, axis=torch.tensor([1]))
+    with pytest.raises(TypeError, match=r"elu: alpha is an array of shape \(1,\), expected a number"):
+        xpgrad.elu(X, alpha=torch.tensor([1.0]))
 
 
 def test_a_number_that_no_float_holds() -> None:

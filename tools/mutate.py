@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.progress import track
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Patterns of source files, and the tests of each; the first match counts.
+#: Patterns of source files, and the tests of each: a file, or one test of it behind ``::``. The first match
+#: counts.
 AREAS = {
     "src/xpgrad/_arguments.py": ["test_bad_calls", "test_lengths", "test_recurrent_errors"],
     "src/xpgrad/_activation_formulas.py": ["test_activations", "test_half_precision", "test_losses"],
@@ -78,7 +79,10 @@ AREAS = {
     "adapters/xpgrad_torch/_layout.py": ["test_torch_layout"],
     "adapters/xpgrad_torch/functional.py": ["test_torch_lstm", "test_torch_gru", "test_torch_functional"],
     "adapters/xpgrad_torch/_recurrent.py": ["test_torch_lstm", "test_torch_gru", "test_torch_layers"],
-    "adapters/xpgrad_torch/_kernel.py": ["test_torch_lstm", "test_torch_gru", "test_torch_func"],
+    "adapters/xpgrad_torch/_kernel.py": [
+        "test_torch_lstm", "test_torch_gru", "test_torch_func",
+        "test_torch_library::test_fake_tensors_agree_without_optional_operands",
+    ],
     "adapters/xpgrad_torch/_autograd.py": ["test_torch_lstm", "test_torch_gru", "test_torch_func"],
     "adapters/xpgrad_torch/cells.py": ["test_torch_own_cells", "test_torch_cells"],
     "adapters/xpgrad_torch/swap.py": ["test_torch_swap"],
@@ -173,7 +177,8 @@ def draw(path: Path, rng: random.Random) -> str:
 def tests_of(name: str) -> list[str]:
     """The test files of a source file."""
     found = next((tests for pattern, tests in AREAS.items() if fnmatch(name, pattern)), [])
-    return [f"tests/{test}.py" for test in found]
+    files = (test.partition("::") for test in found)
+    return [f"tests/{file}.py{colons}{test}" for file, colons, test in files]
 
 
 def survives(tree: Path, name: str, text: str, seconds: float) -> str | None:

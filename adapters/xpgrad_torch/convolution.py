@@ -59,11 +59,7 @@ def _run(
     if autocasts(X):
         device = X.device.type
         operands = [_autocast(x, torch.get_autocast_dtype(device)) for x in operands]
-        # The kernel keeps its sums in float32; its own products are not to be converted again.
-        with torch.autocast(device, enabled=False):
-            (Y,) = apply(kernel, operands, attributes)
-    else:
-        (Y,) = apply(kernel, operands, attributes)
+    (Y,) = apply(kernel, operands, attributes)
     return Y.squeeze(0) if single else Y
 
 
