@@ -24,6 +24,9 @@ _TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2, "bfloat16": 1.6
 """Relative to the largest value of an array: sums in another order, and states rounded at every step."""
 _ACTIVATIONS = ("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus",
                 "Softsign", "Tanh", "ThresholdedRelu")  # fmt: skip
+_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+_CHOSEN = {"lstm": 3, "gru": 2, "rnn": 1}
+"""Activations of a direction."""
 _LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only", "broadcast")
 
 
@@ -97,20 +100,19 @@ def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
 
 def _recurrent_options(rng: np.random.Generator, operator: str, D: int) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    places = 3 if operator == "lstm" else 2
     if rng.random() < 0.3:
-        options["activations"] = [str(_pick(rng, _ACTIVATIONS)) for _ in range(places * D)]
+        options["activations"] = [str(_pick(rng, _ACTIVATIONS)) for _ in range(_CHOSEN[operator] * D)]
     if rng.random() < 0.25:
         options["clip"] = float(rng.uniform(0.3, 3))
-    if rng.random() < 0.4:
+    if operator != "rnn" and rng.random() < 0.4:
         flag = "input_forget" if operator == "lstm" else "linear_before_reset"
         options[flag] = True if operator == "lstm" else 1
     return options
 
 
 def _recurrent(rng: np.random.Generator) -> _Drawn:
-    operator = str(_pick(rng, ["lstm", "gru"]))
-    gates = 4 if operator == "lstm" else 3
+    operator = str(_pick(rng, ["lstm", "lstm", "gru", "gru", "rnn"]))
+    gates = _GATES[operator]
     T, N, I, H = (_size(rng) for _ in range(4))
     H = max(H, 1)
     direction = str(_pick(rng, ["forward", "forward", "reverse", "bidirectional"]))
@@ -141,8 +143,8 @@ def _recurrent(rng: np.random.Generator) -> _Drawn:
 
 
 def _cell(rng: np.random.Generator) -> _Drawn:
-    operator = str(_pick(rng, ["lstm", "gru"]))
-    gates = 4 if operator == "lstm" else 3
+    operator = str(_pick(rng, ["lstm", "lstm", "gru", "gru", "rnn"]))
+    gates = _GATES[operator]
     N, I, H = _size(rng), _size(rng), max(_size(rng), 1)
     shapes: _Shapes = {"X": (N, I), "H": (N, H)}
     if operator == "lstm":
@@ -321,7 +323,8 @@ def _results(call: RandomCall, arrays: Mapping[str, Array], dY: Callable[[Any], 
         cotangents = {"dY": dY(outputs["Y"])}
     else:
         outputs = outputs._asdict()
-        saved = {n: outputs[n] for n in ("H_all", "C_all", "iofc", "zrh", "C_next") if n in outputs}
+        names = ("H_all", "C_all", "iofc", "zrh", "C_next", "H_next")
+        saved = {name: outputs[name] for name in names if name in outputs}
         known = gradient.__code__.co_varnames
         saved = {name: array for name, array in saved.items() if name in known}
     grads = gradient(**operands, **saved, **cotangents, **call.options, **_asked(call))
