@@ -51,6 +51,34 @@ def test_per_sample_of_a_transposed_convolution(backend: Backend, rng: np.random
         assert_close(grads.dB[n, ...], alone.dB, rtol=1e-12)
 
 
+# --- the choice of the method
+
+
+def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> None:
+    module = sys.modules[xpgrad.conv.__module__]
+    chosen: list[tuple[Any, Any]] = []
+
+    def choose(operator: str, name: str, engine: Any, geometry: Any) -> Any:
+        chosen.append((engine, geometry))
+        return choice.choose(operator, name, engine, geometry)
+
+    monkeypatch.setattr(module, "choose", choose)
+    X, W = np.ones((2, 3, 6, 6)), np.ones((4, 3, 3, 3))
+    dY = xpgrad.conv(X, W)
+    assert len(chosen) == 1
+    xpgrad.conv_grad(dY, X, W)
+    assert len(chosen) == 2
+    xpgrad.conv_grad(dY, X, W, wrt="W", per_sample=True)
+    assert chosen[-1][1].group == 2  # each sample is a group
+    assert chosen[-1][1] is not chosen[1][1]
+    sums = module._Sums("conv", np, [X, W], chosen[0][1], "auto")
+    other = xpgrad.engine.StandardEngine(np)
+    sums._method(chosen[0][0], chosen[0][1])
+    count = len(chosen)
+    sums._method(other, chosen[0][1])
+    assert (len(chosen), chosen[-1][0]) == (count + 1, other)
+
+
 # --- only what is asked for
 
 
