@@ -437,12 +437,15 @@ def test_bad_construction(kind: Any, options: dict, error: type, words: list[str
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_a_mask_that_requires_a_gradient() -> None:
-    operands, masks = problem("gru", MASKS[:2])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("gru", name) for name in MASKS[:2]] + [("lstm", name) for name in MASKS]
+)
+def test_a_mask_that_requires_a_gradient(kind: str, name: str) -> None:
+    operands, masks = problem(kind, MASKS if kind == "lstm" else MASKS[:2])
     given = {key: torch.tensor(value) for key, value in {**operands, **masks}.items()}
-    given["zoneout_h"].requires_grad_()
-    with pytest.raises(ValueError, match="gru: zoneout_h requires a gradient, expected a mask"):
-        functional.gru(**given)
+    given[name].requires_grad_()
+    with pytest.raises(ValueError, match=f"{kind}: {name} requires a gradient, expected a mask"):
+        getattr(functional, kind)(**given)
 
 
 def test_functions_against_autograd() -> None:
