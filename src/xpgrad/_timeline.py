@@ -18,9 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import device
 
+from xpgrad.engine.compiled.records import positions
+from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.programs.program import Quantity
 from xpgrad.engine.programs.recorder import Recorded, Recorder
 from xpgrad.engine.programs.schedule import ScheduledChunk, Steps
+
+_SPAN = positions(Span)
 
 
 class Chunk(NamedTuple):
@@ -90,9 +94,10 @@ class Timeline:
         self._row_place = np.arange(self.rows) - self._starts[self._row_step]
 
     def _set_steps(self, counts: np.ndarray, starts: np.ndarray) -> None:
-        """Store the steps as rows of integers: number of rows, first row, first row of the previous step."""
-        self._steps = np.zeros((len(counts), 4), dtype=np.int64)
-        self._steps[:, 0], self._steps[:, 1], self._steps[1:, 2] = counts, starts, starts[:-1]
+        """Store the steps, a Span each."""
+        self._steps = np.zeros((len(counts), len(_SPAN)), dtype=np.int64)
+        self._steps[:, _SPAN.rows], self._steps[:, _SPAN.now] = counts, starts
+        self._steps[1:, _SPAN.before] = starts[:-1]
 
     def forward(self) -> tuple[np.ndarray, np.ndarray]:
         """The first step, which starts from the initial state, and the later ones."""
@@ -102,15 +107,15 @@ class Timeline:
         """All steps from last to first, in chunks of at most `limit` rows or one step; None: one chunk."""
         stop = len(self._steps)
         while True:
-            rows = np.cumsum(self._steps[:stop, 0][::-1])
+            rows = np.cumsum(self._steps[:stop, _SPAN.rows][::-1])
             taken = len(rows) if limit is None else max(1, int(np.searchsorted(rows, limit, side="right")))
             first = max(stop - taken, 0)
             steps = self._steps[first:stop][::-1].copy()
-            start = int(steps[:, 1].min(initial=self.rows)) if len(steps) else 0
-            steps[:, 3] = steps[:, 1] - start
+            start = int(steps[:, _SPAN.now].min(initial=self.rows)) if len(steps) else 0
+            steps[:, _SPAN.local] = steps[:, _SPAN.now] - start
             alone = 1 if first == 0 else 0
             later = steps[: len(steps) - alone]
-            yield Chunk(start, int(steps[:, 0].sum()), later, steps[len(later) :])
+            yield Chunk(start, int(steps[:, _SPAN.rows].sum()), later, steps[len(later) :])
             if first == 0:
                 return
             stop = first
@@ -144,7 +149,7 @@ class Timeline:
         if self.rows == 0:
             return self.unsort(initial)
         if self.dense:
-            start = int(self._steps[-1, 1])
+            start = int(self._steps[-1, _SPAN.now])
             return rows[start : start + self.batch, :]
         lengths = self._lengths[self._order]
         row = self._starts[np.maximum(lengths - 1, 0)] + np.arange(self.batch)

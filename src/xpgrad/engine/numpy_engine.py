@@ -14,7 +14,7 @@ import numpy as np
 from xpgrad.engine.arrays import array_loops, traced_formula
 from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.compiled.records import ArraysHead, LoopHead
+from xpgrad.engine.compiled.records import ArraysHead, LoopHead, Rows, positions
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
@@ -46,6 +46,7 @@ _PACKED_TIMES = 12
 _PRODUCT_ROWS = 16
 _TILE_ROWS = 8
 # The dtypes of computations by name, because a dtype rebuilds its own `name` at every call.
+_SPAN = positions(Span)
 _NAMES = {np.dtype(name): name for name in ("float32", "float64")}
 
 
@@ -258,9 +259,10 @@ class NumpyEngine(NumpyImages, StandardEngine):
     def _scan_compiled(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """The loop compiled."""
         loop = self.time_loop(stages, steps)
-        head = [*loop.head]
+        head: list[Any] = [*loop.head]
         for memory, matrix in loop.matrices:
-            head += [address_of(memory), *_sizes(matrix)]
+            rows, columns = matrix.shape
+            head += Rows(address_of(memory), rows, columns, _line(matrix))
         self.run_loop(loop, np.asarray(head, dtype=np.int64))
 
     def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
@@ -479,10 +481,10 @@ def _row_width(stage: Elementwise) -> int:
     return max(operand.rows.shape[1] // operand.blocks for operand in given)
 
 
-def _sizes(matrix: np.ndarray) -> list[int]:
-    """Rows, columns, and the row length in memory."""
+def _line(matrix: np.ndarray) -> int:
+    """The length of a whole row in memory."""
     count, columns = matrix.shape
-    return [count, columns, matrix.strides[0] // matrix.itemsize if count > 1 else columns]
+    return matrix.strides[0] // matrix.itemsize if count > 1 else columns
 
 
 def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarray:
@@ -491,7 +493,7 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
     `least` is the smallest number of rows of a product that is worth a thread, 0 without products. Steps have
     different numbers of rows, and all start with the same ones.
     """
-    counts = steps[:, 0]
+    counts = steps[:, _SPAN.rows]
     most = int(counts.max())
     few, small = (least, _PARALLEL_LOOP) if least else (1, _PARALLEL)
     parts = min(threads, most // few)

@@ -49,7 +49,7 @@ def _is_record(kind: Any) -> bool:
 
 
 class Strided(NamedTuple):
-    """An array of up to three axes: its first element, and the distances along each axis, in elements."""
+    """An array of up to three axes: its first element, and the strides of each axis, in elements."""
 
     address: Any
     outer: Any
@@ -111,6 +111,54 @@ class ArraysHead(NamedTuple):
 
 
 # --- instructions of a program
+
+
+class ProgramHead(NamedTuple):
+    """What stands in front of all instructions: BLAS's gemm, a team's entry point, native.share_parts."""
+
+    gemm: Any
+    team: Any
+    share: Any
+
+
+class InstructionHead(NamedTuple):
+    """What stands in front of an instruction's record: how many integers it has in all, and a Kind."""
+
+    length: Any
+    kind: Any
+
+
+class Kind(NamedTuple):
+    """What an instruction is, by the place in this list."""
+
+    work: Any
+    blas_product: Any
+    blas_packing: Any
+    packing: Any
+
+
+class ArithmeticKind(NamedTuple):
+    """What an Arithmetic computes, by the place in this list."""
+
+    zero: Any
+    copy: Any
+    add: Any
+    multiply: Any
+    root: Any
+    column_sums: Any
+    column_sums_of_products: Any
+
+
+class MoveKind(NamedTuple):
+    """What a MoveRows moves, by the place in this list: rows over time first, then those of states."""
+
+    pack: Any
+    unpack: Any
+    turn: Any
+    previous: Any
+    sort: Any
+    unsort: Any
+    last: Any
 
 
 class SharedWork(NamedTuple):
@@ -226,8 +274,8 @@ class HostWords(NamedTuple):
 class ForeignProgram(NamedTuple):
     """A program for a host.
 
-    In the code, which is `code_length` integers, there are distances at the places `where`, each from one of
-    the host's memories, which `memory` tells. `arena` is in bytes; `executor` runs the instructions from
+    `code` has `code_length` integers. ``code[where[k]]`` is an offset into memory number ``memory[k]`` of the
+    host. `arena` is in bytes; `executor` runs the instructions from
     `begin` to `end`; `slots` are arenas that wait; `count` is how many memories the host brings.
     """
 

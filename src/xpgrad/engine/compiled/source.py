@@ -76,7 +76,7 @@ def _sources() -> str:
     engine = Path(__file__).parents[1]
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "register_tiles.py",
-        "matrix.py", "schedule.py",
+        "matrix.py", "schedule.py", "formula.py",
     )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]

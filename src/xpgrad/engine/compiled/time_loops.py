@@ -11,7 +11,7 @@ import numpy as np
 from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.records import LoopHead, Rows, length, positions
 from xpgrad.engine.compiled.source import preamble
-from xpgrad.engine.formulas.formula import Elementwise, Operand, Product
+from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 
 
 class OperandText(NamedTuple):
@@ -121,7 +121,7 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
 
 
 _HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matrices, and of each
-_AT = positions(LoopHead)
+_AT, _SPAN = positions(LoopHead), positions(Span)
 
 
 # How a product is begun, by the form of its weight.
@@ -154,15 +154,15 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         "def loop(data, part):",
         "    wide_vectors()",
         f"    head = carray(data, ({next(matrices)},), np.int64)",
-        f"    steps = numbers(head[{_AT.spans}], head[{_AT.steps}], 4)",
+        f"    steps = numbers(head[{_AT.spans}], head[{_AT.steps}], {length(Span)})",
         f"    bounds = numbers(head[{_AT.bounds}], 1, part + 2)[0]",
         "    low, high = bounds[part], bounds[part + 1]",
         f"    for step in range(head[{_AT.steps}]):",
-        "        count = min(steps[step, 0], high) - low",
+        f"        count = min(steps[step, {_SPAN.rows}], high) - low",
         "        if count <= 0:",
         "            continue",
-        "        first, now, before = low, low + steps[step, 1], low + steps[step, 2]",
-        "        local = low + steps[step, 3]",
+        f"        first, now = low, low + steps[step, {_SPAN.now}]",
+        f"        before, local = low + steps[step, {_SPAN.before}], low + steps[step, {_SPAN.local}]",
         *(f"        {line}" for line in body),
     ]
     return "\n".join(lines)

@@ -34,8 +34,6 @@ class ArrayLoop(Work):
         The threads.
     """
 
-    number = 8
-
     def __init__(
         self,
         function: int,

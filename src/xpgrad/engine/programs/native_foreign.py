@@ -183,6 +183,7 @@ def _give_back(slots, block):
 # Whoever takes a part reads FUNCTION and DATA behind that: they do not change before all parts are done.
 
 LEFT, FUNCTION, DATA, DONE, USERS, OVER, THERE = range(7)
+_CREW = 7
 
 
 @njit
@@ -209,7 +210,7 @@ def task(address):
 
     To call a thread again takes longer than much of the work does that is left between two calls.
     """
-    crew, looks = words(address, 7), 0
+    crew, looks = words(address, _CREW), 0
     while looks < _IDLE and _look(address + 8 * OVER) == 0:
         looks += 1
         if _look(address) > 0:
@@ -223,10 +224,10 @@ def task(address):
 def _crew_of(host):
     """The crew of a run, made when it is first needed; 0 where there is no memory for it."""
     if host[_HOST.crew] == 0:
-        address = _malloc(8 * 7)
+        address = _malloc(8 * _CREW)
         if address == 0:
             return 0
-        crew = words(address, 7)
+        crew = words(address, _CREW)
         crew[:] = 0
         crew[USERS] = 1
         host[_HOST.crew] = address
@@ -239,7 +240,7 @@ def _dismiss(host):
     address = words(host, _HOST_WORDS)[_HOST.crew]
     if address != 0:
         _exchange(address + 8 * OVER, 1)
-        _let_go(words(address, 7))
+        _let_go(words(address, _CREW))
 
 
 @njit
@@ -257,7 +258,7 @@ def parallel(work):
         for part in range(parts):
             call_with_part(function, data, part)
         return
-    crew = words(address, 7)
+    crew = words(address, _CREW)
     crew[FUNCTION], crew[DATA], crew[DONE] = function, data, 0
     _exchange(address, parts)
     for _ in range(parts - 1 - _look(address + 8 * THERE)):

@@ -12,11 +12,25 @@ from xpgrad.engine.compiled.native import (
     pack_weight,
     pointer,
 )
-from xpgrad.engine.compiled.records import Arithmetic, BlasPacking, BlasProduct, Packing, Work, positions
+from xpgrad.engine.compiled.records import (
+    Arithmetic,
+    ArithmeticKind,
+    BlasPacking,
+    BlasProduct,
+    InstructionHead,
+    Kind,
+    Packing,
+    ProgramHead,
+    Work,
+    length,
+    positions,
+)
 
 _FAR = 1 << 60
 _ARITHMETIC, _WORK = positions(Arithmetic), positions(Work)
 _BLAS_PRODUCT, _BLAS_PACKING, _PACKING = positions(BlasProduct), positions(BlasPacking), positions(Packing)
+_PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
+_KIND, _ARITHMETIC_KIND = positions(Kind), positions(ArithmeticKind)
 
 
 # --- arithmetic
@@ -25,16 +39,16 @@ _BLAS_PRODUCT, _BLAS_PACKING, _PACKING = positions(BlasProduct), positions(BlasP
 @njit(forceinline=True)
 def _row(kind, target, first, second, y, x, z, count):
     """Zero, a copy, a sum, a product or a root on one row, whose elements are y, x and z apart."""
-    if kind == 0:
+    if kind == _ARITHMETIC_KIND.zero:
         for j in range(count):
             target[j * y] = 0
-    elif kind == 1:
+    elif kind == _ARITHMETIC_KIND.copy:
         for j in range(count):
             target[j * y] = first[j * x]
-    elif kind == 2:
+    elif kind == _ARITHMETIC_KIND.add:
         for j in range(count):
             target[j * y] = first[j * x] + second[j * z]
-    elif kind == 4:
+    elif kind == _ARITHMETIC_KIND.root:
         for j in range(count):
             square = first[j * x]
             target[j * y] = np.sqrt(square if not square < 0 else square - square)  # NaN stays what it is
@@ -84,8 +98,9 @@ def arithmetic(data, part, one):
     kind, parts, columns = data[at.kind], data[at.parts], data[at.columns]
     low = columns * part // parts
     count = columns * (part + 1) // parts - low
-    if kind >= 5:
-        _column_sums(data, low, count, kind == 6, one)
+    products = kind == _ARITHMETIC_KIND.column_sums_of_products
+    if products or kind == _ARITHMETIC_KIND.column_sums:
+        _column_sums(data, low, count, products, one)
         return
     y, x, z = data[at.target.column], data[at.first.column], data[at.second.column]
     for plane in range(data[at.planes]):
@@ -142,7 +157,7 @@ def _work(code, i):
     if parts == 1:
         call_with_part(code[i + at.function], code[i + at.data], 0)
     else:
-        call_in_team(code[1], code[2], code[i + _WORK.address], parts)
+        call_in_team(code[_PROGRAM.team], code[_PROGRAM.share], code[i + _WORK.address], parts)
 
 
 @njit(forceinline=True)
@@ -163,19 +178,18 @@ def link(address, links, count, addresses):
 def execute(address, begin, end, one):
     """Run the instructions that stand from `begin` to `end` in the program's array at the address.
 
-    In front of all instructions stand the addresses of gemm, of the team's entry point and of the compiled
-    share_parts. `one` is the number in the dtype of the arrays.
+    `one` is the number in the dtype of the arrays.
     """
     code = carray(pointer(address), (end,), np.int64)
     i = begin
     while i < end:
-        kind = code[i + 1]
-        if kind == 0:
-            _multiply(code[0], code, i + 2, one)
-        elif kind == 1:
-            _pack_by_blas(code, i + 2, one)
-        elif kind == 7:
-            _pack(code, i + 2)
+        kind, record = code[i + _HEAD.kind], i + _HEAD_LENGTH
+        if kind == _KIND.blas_product:
+            _multiply(code[_PROGRAM.gemm], code, record, one)
+        elif kind == _KIND.blas_packing:
+            _pack_by_blas(code, record, one)
+        elif kind == _KIND.packing:
+            _pack(code, record)
         else:
-            _work(code, i + 2)
-        i += code[i]
+            _work(code, record)
+        i += code[i + _HEAD.length]

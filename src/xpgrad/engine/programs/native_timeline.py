@@ -10,13 +10,32 @@ import numpy as np
 from numba import carray, njit
 
 from xpgrad.engine.compiled.native import elements, pointer
-from xpgrad.engine.compiled.records import MoveRows, Schedule, length, positions
-from xpgrad.engine.programs.schedule import CHUNK, FIRST, FIRST_ROWS, LATER, ROWS, STEPS, ZERO
+from xpgrad.engine.compiled.records import MoveKind, MoveRows, Schedule, length, positions
+from xpgrad.engine.formulas.formula import Span
+from xpgrad.engine.programs.schedule import (
+    CHUNK,
+    CHUNK_FIRST,
+    CHUNK_LATER,
+    COUNT,
+    FIRST,
+    FIRST_PLACE,
+    FIRST_ROWS,
+    HIGH,
+    LATER,
+    LATER_PLACE,
+    LOW,
+    MIDDLE,
+    ROWS,
+    START,
+    STEPS,
+    ZERO,
+)
 
 __all__ = ["move_rows", "schedule"]
 
 _FAR = 1 << 60
-_SCHEDULE, _MOVE_ROWS = positions(Schedule), positions(MoveRows)
+_SCHEDULE, _MOVE_ROWS, _MOVE = positions(Schedule), positions(MoveRows), positions(MoveKind)
+_SPAN, _SPAN_LENGTH = positions(Span), length(Span)
 _REQUESTS = length(Schedule)  # where those for chunks and cuts begin
 
 
@@ -60,10 +79,9 @@ def _sort(lengths, steps, order, place, ordered, starts):
 def _write_spans(spans, starts, steps):
     """The steps from first to last, as the engines' Span has them."""
     for step in range(steps):
-        spans[4 * step] = starts[step + 1] - starts[step]
-        spans[4 * step + 1] = starts[step]
-        spans[4 * step + 2] = starts[step - 1] if step else 0
-        spans[4 * step + 3] = 0
+        span = spans[_SPAN_LENGTH * step :]
+        span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], starts[step]
+        span[_SPAN.before], span[_SPAN.local] = starts[step - 1] if step else 0, 0
 
 
 @njit
@@ -88,16 +106,15 @@ def _write_chunks(limit, most, chunks, spans, starts, steps):
         middle = max(low, min(high, 1))
         start = starts[low]
         values = chunks[CHUNK * number :]
-        values[0], values[1], values[2] = low, middle, high
-        values[3], values[4] = start, starts[high] - start
-        values[5], values[6] = high - middle, middle - low
-        values[7], values[8] = steps - high, steps - middle
+        values[LOW], values[MIDDLE], values[HIGH] = low, middle, high
+        values[START], values[COUNT] = start, starts[high] - start
+        values[CHUNK_LATER], values[CHUNK_FIRST] = high - middle, middle - low
+        values[LATER_PLACE], values[FIRST_PLACE] = steps - high, steps - middle
         for step in range(low, high):
-            span = spans[4 * (steps - 1 - step) :]
-            span[0] = starts[step + 1] - starts[step]
-            span[1] = starts[step]
-            span[2] = starts[step - 1] if step else 0
-            span[3] = starts[step] - start
+            span = spans[_SPAN_LENGTH * (steps - 1 - step) :]
+            span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], starts[step]
+            span[_SPAN.before] = starts[step - 1] if step else 0
+            span[_SPAN.local] = starts[step] - start
         high = low
 
 
@@ -182,7 +199,7 @@ def move_rows(data, part, one):
     target, y0, y1, y2 = _strided(data, at.target)
     source, x0, x1, x2 = _strided(data, at.source)
     initial, _, z1, z2 = _strided(data, at.initial)
-    if kind == 1:  # rows to time and batch
+    if kind == _MOVE.unpack:  # rows to time and batch
         for time in range(part, steps, parts):
             for n in range(batch):
                 to, p = elements(target, y0 * time + y1 * n, one), place[n]
@@ -192,13 +209,13 @@ def move_rows(data, part, one):
                 else:
                     _clear_row(to, y2, width)
         return
-    if kind >= 4:  # states
+    if kind == _MOVE.sort or kind == _MOVE.unsort or kind == _MOVE.last:  # states
         for p in range(part, batch, parts):
             n = order[p]
             of_batch, of_rows = elements(target, y1 * n, one), elements(source, x1 * p, one)
-            if kind == 4:
+            if kind == _MOVE.sort:
                 _copy_row(elements(target, y1 * p, one), y2, elements(source, x1 * n, one), x2, width)
-            elif kind == 5:
+            elif kind == _MOVE.unsort:
                 _copy_row(of_batch, y2, of_rows, x2, width)
             elif ordered[p]:
                 last = elements(source, x1 * (starts[ordered[p] - 1] + p), one)
@@ -210,10 +227,10 @@ def move_rows(data, part, one):
         for p in range(starts[step + 1] - starts[step]):
             to = elements(target, y1 * (starts[step] - first + p), one)
             other = ordered[p] - 1 - step
-            if kind == 0:  # time and batch to rows
+            if kind == _MOVE.pack:  # time and batch to rows
                 time = other if reverse else step
                 _copy_row(to, y2, elements(source, x0 * time + x1 * order[p], one), x2, width)
-            elif kind == 2:  # rows of one direction to those of the other
+            elif kind == _MOVE.turn:  # rows of one direction to those of the other
                 _copy_row(to, y2, elements(source, x1 * (starts[other] + p), one), x2, width)
             elif step:  # the row of the step before
                 _copy_row(to, y2, elements(source, x1 * (starts[step - 1] + p), one), x2, width)

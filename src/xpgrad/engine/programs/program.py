@@ -24,6 +24,7 @@ from xpgrad.engine.compiled.products.matrix import plan
 from xpgrad.engine.compiled.records import Factor
 from xpgrad.engine.process.memory import LINE, address_of, keep_arena, name_of, take_arena
 
+_KIND = records.positions(records.Kind)
 _SHARED_AT = records.positions(records.Work).shared.function
 _PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 
@@ -107,11 +108,11 @@ class Instruction(ABC):
 
     Attributes
     ----------
-    number : int
-        By which `native_program.execute` knows what it is.
+    kind : int
+        One of `records.Kind`.
     """
 
-    number: int
+    kind: int
 
     @abstractmethod
     def blocks(self) -> list[Block]:
@@ -125,7 +126,7 @@ class Instruction(ABC):
 class BlasMultiply(Instruction):
     """A matrix product by BLAS, C = A B or C += A B; each factor is contiguous by rows or by columns."""
 
-    number = 0
+    kind = _KIND.blas_product
 
     def __init__(self, sizes: Sequence[int | Quantity], places: Sequence[Location], add: bool) -> None:
         self._sizes, self._places, self._add = sizes, places, add
@@ -145,13 +146,13 @@ class BlasMultiply(Instruction):
         record = records.BlasProduct(
             m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length
         )
-        return [self.number, *record]
+        return [self.kind, *record]
 
 
 class BlasPack(Instruction):
     """A weight (k, n) into the form in which BLAS's product takes it."""
 
-    number = 1
+    kind = _KIND.blas_packing
 
     def __init__(
         self,
@@ -174,13 +175,14 @@ class BlasPack(Instruction):
         block, offset = self._source
         form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
         source, target = Address(block, offset * itemsize), Address(self._target, 0)
-        return [self.number, *records.BlasPacking(self._function, form, n, k, source, length, target)]
+        return [self.kind, *records.BlasPacking(self._function, form, n, k, source, length, target)]
 
 
 class Work(Instruction):
     """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
 
-    _BEFORE_DATA = 1 + records.length(records.Work)  # its number stands in front
+    kind = _KIND.work
+    _BEFORE_DATA = 1 + records.length(records.Work)  # its kind stands in front
 
     def __init__(self, function: int, parts: int, team: Any) -> None:
         self._function, self._parts, self._team = function, parts, team
@@ -195,7 +197,7 @@ class Work(Instruction):
         for_team = (self._team.addresses or (0, 0, 0))[1:]
         shared = records.SharedWork(self._function, data, self._parts, *for_team)
         record = records.Work(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
-        return [self.number, *records.flat(record), *self.data(itemsize)]
+        return [self.kind, *records.flat(record), *self.data(itemsize)]
 
     def data_start(self, start: int) -> int:
         """Where, in the program's array, the integers begin that the function takes."""
@@ -225,8 +227,6 @@ class Multiply(Work):
         The threads, and the arrays' dtype.
     """
 
-    number = 6
-
     def __init__(
         self,
         sizes: Sequence[int | Quantity],
@@ -254,7 +254,7 @@ class Multiply(Work):
 class Pack(Instruction):
     """A weight (k, n) into panels, for products of our own."""
 
-    number = 7
+    kind = _KIND.packing
 
     def __init__(
         self, function: int, shape: tuple[int, ...], strides: Sequence[int], source: Location, target: Block
@@ -271,7 +271,7 @@ class Pack(Instruction):
         row, column = self._strides
         k, n = self._shape
         source, target = self._source.address(itemsize), Address(self._target, 0)
-        return [self.number, *records.Packing(self._function, source, row, column, k, n, target)]
+        return [self.kind, *records.Packing(self._function, source, row, column, k, n, target)]
 
 
 class Arithmetic(Work):
@@ -280,9 +280,7 @@ class Arithmetic(Work):
     The result of sums over rows has no strides but along the columns.
     """
 
-    number = 2
     AXES = 3
-    KINDS = ("zero", "copy", "add", "multiply", "root", "column sums", "column sums of products")
 
     def __init__(
         self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Any, dtype: str
@@ -308,7 +306,7 @@ class Arithmetic(Work):
         target, first, second = places
         return records.flat(
             records.Arithmetic(
-                kind=self.KINDS.index(self._kind),
+                kind=records.ArithmeticKind._fields.index(self._kind),
                 parts=self._parts,
                 planes=planes,
                 rows=rows,
@@ -322,8 +320,6 @@ class Arithmetic(Work):
 
 class Loop(Work):
     """A compiled time loop."""
-
-    number = 3
 
     def __init__(self, loop: Any, engine: Any) -> None:
         super().__init__(loop.function, loop.parts, engine.team)
@@ -406,7 +402,8 @@ class Program:
         number_of[HOST] = len(number_of) + 2
         addresses = self._engine.team.addresses or (0, 0, 0)
         blas = self._engine.blas
-        code: list[Any] = [0 if blas is None else blas.gemm[self._name], addresses[0], compiled_share()]
+        gemm = 0 if blas is None else blas.gemm[self._name]
+        code: list[Any] = [*records.ProgramHead(gemm, addresses[0], compiled_share())]
         self._parts: list[tuple[int, int, Work | None]] = []
         begin = len(code)
         for instruction in self._instructions:
@@ -537,8 +534,8 @@ class Program:
 def _addresses(code: list[Any]) -> list[tuple[int, Address]]:
     """The addresses in a program's integers, by their places.
 
-    Where quantities are to be added is put behind the instructions, and those are told where that stands:
-    four integers each, the place, the quantity, its factor, and whether to keep what stood there.
+    The table of additions follows the instructions, and the Schedule gets its address. An addition has four
+    integers: the place, the quantity, its factor, and whether to keep what stood there.
     """
     # Most of a program are plain integers: one look at each is most of what this takes.
     others = [(place, value) for place, value in enumerate(code) if value.__class__ is not int]

@@ -345,11 +345,11 @@ class Recorder(RecordedImages):
 
     def column_sums(self, array: Recorded) -> Recorded:
         """The sum over the rows, in one pass."""
-        return self._sum_over_rows("column sums", array)
+        return self._sum_over_rows("column_sums", array)
 
     def column_dots(self, a: Recorded, b: Recorded) -> Recorded:
         """The sum over the rows of a b, in one pass."""
-        return self._sum_over_rows("column sums of products", a, b)
+        return self._sum_over_rows("column_sums_of_products", a, b)
 
     def _sum_over_rows(self, kind: str, *operands: Recorded) -> Recorded:
         sizes = operands[0].sizes

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.programs.program import Additions, Address, Block, Location, Quantity, Work, parts_for
 
 # Quantities that every table of a Schedule begins with. FIRST is 1 where there is a step, else 0.
@@ -19,7 +20,7 @@ ZERO, ROWS, STEPS, FIRST, LATER, FIRST_ROWS = range(6)
 LOW, MIDDLE, HIGH, START, COUNT, CHUNK_LATER, CHUNK_FIRST, LATER_PLACE, FIRST_PLACE = range(9)
 CHUNK = 9  # quantities of a chunk
 
-_SPAN = 8 * 4  # bytes of a step, four integers
+_SPAN = records.length(Span)  # integers of a step
 
 
 class Schedule(Work):
@@ -39,8 +40,6 @@ class Schedule(Work):
         The threads, of which this takes one.
     """
 
-    number = 4
-
     def __init__(self, lengths: Block, steps: int, batch: int, itemsize: int, team: Any) -> None:
         from xpgrad.engine.programs.entry_points import compiled_schedule
 
@@ -49,7 +48,7 @@ class Schedule(Work):
         self.steps, self.batch, self.tables = steps, batch, Block(0)
         self._size = 0
         self._order, self._place, self._ordered = (self._table(batch) for _ in range(3))
-        self._starts, self._spans = self._table(steps + 2), self._table(4 * steps)
+        self._starts, self._spans = self._table(steps + 2), self._table(_SPAN * steps)
         self._quantities = FIRST_ROWS + 1
         self._chunks: dict[int, tuple[int, int, int, int]] = {}
         self._cuts: list[tuple[int, int, int, int]] = []
@@ -79,7 +78,12 @@ class Schedule(Work):
         limit = max(1, min(limit, self.steps * self.batch))
         if limit not in self._chunks:
             most = -(-self.steps * self.batch // limit)
-            self._chunks[limit] = limit, most, self._quantities, self._table(4 * self.steps)
+            self._chunks[limit] = (
+                limit,
+                most,
+                self._quantities,
+                self._table(_SPAN * self.steps),
+            )
             self._quantities += most * CHUNK
         _, most, first, spans = self._chunks[limit]
         largest = min(limit + self.batch, self.steps * self.batch)
@@ -152,7 +156,7 @@ class Steps:
 
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
         """The head with these steps, and with the cuts between so many threads."""
-        spans = Address(self._schedule.tables, 8 * self._table, self._first, _SPAN)
+        spans = Address(self._schedule.tables, 8 * self._table, self._first, 8 * _SPAN)
         bounds = self._schedule.cuts(parts, self._low, self._high)
         return head._replace(steps=self._count, spans=spans, bounds=bounds)
 
@@ -221,7 +225,7 @@ class MoveRows(Work):
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        One of `records.MoveKind`.
     schedule : Schedule
         Which knows the rows.
     reverse : bool
@@ -236,9 +240,6 @@ class MoveRows(Work):
     team, dtype
         The threads, and the arrays' dtype.
     """
-
-    number = 5
-    KINDS = ("pack", "unpack", "turn", "previous", "sort", "unsort", "last")
 
     def __init__(
         self,
@@ -279,7 +280,7 @@ class MoveRows(Work):
         target, source, initial = places
         return records.flat(
             records.MoveRows(
-                kind=self.KINDS.index(self._kind),
+                kind=records.MoveKind._fields.index(self._kind),
                 parts=self._parts,
                 reverse=int(self._reverse),
                 known=self._schedule.known(),
