@@ -12,10 +12,11 @@ import numpy as np
 from jax import lax
 
 from xpgrad.engine import Elementwise, Operand, Product, Span, StandardEngine
+from xpgrad.engine.compiled.records import positions
 
 inlined: ContextVar[Callable[[], StandardEngine] | None] = ContextVar("xpgrad_jax_inlined", default=None)
 """What makes the engine of the standard while a kernel is lowered for XLA, where it is another one."""
-_COLUMN = {name: number for number, name in enumerate(Span._fields)}
+_SPAN = positions(Span)
 
 
 class ScanEngine(StandardEngine):
@@ -163,13 +164,13 @@ def _accesses(stages: Sequence[Elementwise | Product]) -> list[_Access]:
 
 def _first_rows(at: str, steps: np.ndarray) -> np.ndarray:
     """The first row that an operand stands for, step by step."""
-    return steps[:, _COLUMN[at]] if at in _COLUMN else np.zeros(len(steps), dtype=np.int64)
+    return steps[:, getattr(_SPAN, at)] if at in Span._fields else np.zeros(len(steps), dtype=np.int64)
 
 
 def _are_alike(steps: np.ndarray, accesses: Sequence[_Access]) -> bool:
-    """Whether steps touch as many rows each, as far apart, and read of written ones what came before."""
-    count = steps[0, 0]
-    if not count or (steps[:, 0] != count).any():
+    """Whether all steps have equal row counts and strides, and read written rows of the step before only."""
+    count = steps[0, _SPAN.rows]
+    if not count or (steps[:, _SPAN.rows] != count).any():
         return False
     for access in accesses:
         touched = {*access.reads, *access.writes}
@@ -195,7 +196,7 @@ class _Loop:
     """
 
     def __init__(self, accesses: Sequence[_Access], steps: np.ndarray) -> None:
-        self._steps, self._count = steps, int(steps[0, 0])
+        self._steps, self._count = steps, int(steps[0, _SPAN.rows])
         self._carried: list[tuple[_Rows, int, int]] = []  # which row is read, and which is for the next step
         self._slices: list[tuple[_Rows, str]] = []
         self._stacked: list[tuple[_Rows, str]] = []

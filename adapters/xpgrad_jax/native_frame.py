@@ -94,7 +94,7 @@ _NO_MEMORY = _text("xpgrad: out of memory")
 
 @intrinsic(prefer_literal=True)
 def _stack(typingctx, count):
-    """The address of so many words that live as long as the function's call."""
+    """The address of `count` words that live as long as the function's call."""
     size = count.literal_value
 
     def codegen(context, builder, signature, args):

@@ -86,7 +86,7 @@ def _run_segments(
     steps: int,
     asked: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:
-    """Run one direction so many steps at a time: only the states between are kept."""
+    """Run one direction in stretches of `steps`: only the states between are kept."""
     X, lengths = operands["X"], operands["sequence_lens"]
     total = X.shape[kernel.axes("X", attributes).index("T")] if X is not None else 0
     if lengths is not None and not is_followed():  # the segments see what is cut to their own range

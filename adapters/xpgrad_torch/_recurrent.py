@@ -364,7 +364,7 @@ class Layers(Recurrent, nn.RNNBase):
         return (0.0,)
 
     def _operand_parts(self) -> dict[str, list[str]]:
-        """Return what the parameters that ONNX's operands are stacked of are called, without a suffix."""
+        """Return the names of the parameters of each ONNX operand, without a suffix."""
         parts = {"W": ["weight_ih"], "R": ["weight_hh"]}
         return parts | {"B": ["bias_ih", "bias_hh"]} if self.bias else parts
 

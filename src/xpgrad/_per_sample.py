@@ -68,7 +68,7 @@ def takes_pairs(T: int, out: int, inner: int) -> bool:
 
 
 def samples_at_a_time(count: int, size: int) -> list[slice]:
-    """Blocks of a batch, for samples of so many numbers."""
+    """Blocks of a batch, for samples of `size` numbers each."""
     step = min(_SAMPLES, max(1, _ELEMENTS // max(1, size)))
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
 

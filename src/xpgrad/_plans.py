@@ -192,7 +192,7 @@ def _plan(
 
 
 def _grouped(kind: Any, counts: Sequence[int], results: Sequence[Any]) -> Any:
-    """A named tuple of that kind; a count above 0 makes a tuple of so many results."""
+    """A named tuple of that kind; a count above 0 groups as many results into a tuple."""
     each = iter(results)
     return kind._make(
         [tuple([next(each) for _ in range(count)]) if count else next(each) for count in counts]

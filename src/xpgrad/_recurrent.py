@@ -1,8 +1,8 @@
 """What the recurrent operators share: attributes, shapes, directions, layouts, dtypes, weight gradients.
 
 A sequence kernel checks its call once (`RecurrentCall`), then works direction by direction on rows
-(`_timeline`), and hands back arrays in the caller's layout and dtype. Only the formulas of a step and what
-is wired to what around the loop belong to the operator.
+(`_timeline`), and returns arrays in the caller's layout and dtype. An operator defines a step's formulas, and
+what goes into the loop and comes out of it.
 """
 
 from __future__ import annotations

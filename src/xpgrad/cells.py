@@ -215,7 +215,7 @@ class Cell:
 
     @property
     def saved(self) -> Mapping[str, int]:
-        """The outputs that the gradient takes, with their widths: so many times H, or below 0 so many."""
+        """The outputs that the gradient takes, with their widths: k for k * H columns, -k for k."""
         return self._saved
 
     takes_foreign = True  # see `run_foreign`

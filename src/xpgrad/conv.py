@@ -522,7 +522,7 @@ class _Sums:
         return self._sum("weight_gradient", geometry, geometry.weight_shape, dY, X)
 
     def _weight_norms(self, dY: Any, X: Any) -> Any:
-        """The norms of each sample's dW, (N,), for so many samples at a time as a cache holds."""
+        """The norms of each sample's dW, (N,), for as many samples at a time as a cache holds."""
         engine, geometry = self._here.engine, self._geometry
         size = prod(geometry.weight_shape)
         if geometry.empty or not size:

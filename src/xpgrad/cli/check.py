@@ -266,7 +266,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--random",
         type=int,
         metavar="COUNT",
-        help="make so many random calls instead, each three times, and compare with the standard engine",
+        help="make this many random calls instead, each three times, and compare with the standard engine",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="the number of the first random call (default: 0)"

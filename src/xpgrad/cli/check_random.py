@@ -337,7 +337,7 @@ def _asked(call: RandomCall) -> dict[str, Any]:
 
 
 def failure(call: RandomCall, times: int = 3) -> str | None:
-    """The error of a call that is made so many times with fresh numbers; None if there is none."""
+    """The error of a call that is repeated with fresh numbers; None if there is none."""
     for turn in range(times):
         numbers = _numbers(call, turn)
         arrays = {name: _array(call, name, values) for name, values in numbers.items()}
@@ -387,7 +387,7 @@ def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
 
 
 def run_random(count: int, seed: int) -> int:
-    """Make so many calls and print those that fail; 1 if one does.
+    """Make `count` calls and print those that fail; 1 if one does.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ from xpgrad.engine.standard import StandardEngine, first_row
 # Elements of one operand in a block: a block of about twenty float32 operands and temporaries fits a
 # second-level cache of 1 MB.
 _BLOCK_ELEMENTS = 8192
-# Rows of a chunk of the backward loop: so many bytes of cotangents, but enough rows for a fast product and
-# for a loop in threads.
+# A chunk of the backward loop: its bytes of cotangents, and the least number of rows, enough for a fast
+# product and for a loop in threads.
 _CHUNK_BYTES = 1 << 22
 _CHUNK_ROWS = 1024
 # Below this many elements handing work to a thread costs more than the thread saves.
@@ -126,7 +126,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return pack(weight if by_columns else np.ascontiguousarray(weight), functions)
 
     def packing(self, dtype: Any, size: int, by_columns: bool, times: int) -> PackedGemm | None:
-        """The packing for a weight of so many elements and so many products; None if it does not pay."""
+        """The packing for a weight of `size` elements in `times` products; None if it does not pay."""
         least = _PACKED_FROM_COLUMNS if by_columns else _PACKED
         if self.blas is None or not jit_enabled() or size < least or times < _PACKED_TIMES:
             return None

@@ -60,7 +60,7 @@ def quietest(measure: Callable[[], T], own: Sequence[int], patience: float) -> t
     own : sequence of int
         See `Watch`.
     patience : float
-        Start no attempt after so many seconds.
+        After how many seconds to start no further attempt.
     """
     attempts: list[tuple[T, float | None]] = []
     end = time.perf_counter() + patience

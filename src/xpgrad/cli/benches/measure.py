@@ -21,11 +21,11 @@ class Effort(NamedTuple):
     turn: float
     """For one implementation before it is the next one's turn."""
     rounds: int
-    """At least so many turns each."""
+    """The least number of turns of each."""
     rates: float
     """For the rate of products of each implementation."""
     patience: float
-    """Where other processes disturb, measure again within so many seconds; the quietest attempt counts."""
+    """For how many seconds to measure again where other processes disturb; the quietest attempt counts."""
 
 
 USUAL = Effort(2.0, 0.1, 3, 1.0, 8.0)

@@ -441,7 +441,7 @@ def _row_blocks(
     """Evaluate on some rows after the others, which are copied to where a row is contiguous."""
     A, n, B = next(array for array in operands if array is not None).shape
     at_once = max(1, (_BLOCK_ELEMENTS if compiling else _NUMPY_BLOCK) // n)
-    inner = min(B, max(16, at_once))  # so many that what is copied comes in whole cache lines
+    inner = min(B, max(16, at_once))  # enough to copy whole cache lines
     outer = max(1, at_once // inner)
     starts = [(a, b) for a in range(0, A, outer) for b in range(0, B, inner)]
 

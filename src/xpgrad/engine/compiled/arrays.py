@@ -3,10 +3,9 @@
 The scalar functions come from the same source as those of the time loops. Inputs are
 typed as read-only and every loop has one signature, so that it is compiled once for arrays of both kinds.
 
-Vectors are walked in short blocks. Before each one what comes behind it is fetched into the cache, the
-result's lines as well, so that memory is always at work; and it ends where a cache line of the result does,
-so that no store touches two. Stores past the cache were no faster, and whoever reads the result would have to
-fetch it from memory.
+Loops run in short blocks. Each block first prefetches the next ones, inputs and result, so that memory is
+always at work. A block ends at a cache line of the result, so that no store touches two. Stores past the
+cache were no faster, and whoever reads the result would have to fetch it from memory.
 """
 
 from __future__ import annotations

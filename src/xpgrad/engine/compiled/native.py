@@ -57,7 +57,7 @@ def pointer(typingctx, address):
 
 @intrinsic
 def elements(typingctx, address, offset, one):
-    """A pointer to numbers of the type of `one`: so many of them behind an address."""
+    """A pointer to element `offset` of an array of the type of `one` at an address."""
     kind = types.CPointer(one)
 
     def codegen(context, builder, signature, args):
@@ -236,7 +236,7 @@ def _call_for_number(typingctx, address):
 
 @intrinsic
 def call_with_numbers(typingctx, address, values):
-    """Call a compiled function of so many integers."""
+    """Call a compiled function of integers."""
 
     def codegen(context, builder, signature, args):
         call = _function(builder, args[0], _VOID, [_INT64] * len(signature.args[1]))

@@ -32,7 +32,7 @@ class Block(NamedTuple):
     at : str
         The step's rows: ``"first"``, ``"now"``, ``"before"``, ``"local"``; ``"every"`` for the only row.
     block, blocks : int
-        Which of so many equal blocks of columns.
+        Into how many equal blocks the columns are divided, and which of them it is.
     of_row : bool
         Whether there is one number for each row: as a result, the mean over it.
     """

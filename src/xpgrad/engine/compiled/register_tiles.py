@@ -216,7 +216,7 @@ def row_tile(dtype: str, lanes: int, from_step: int, to_step: int) -> Any:
 
 
 def _tile(dtype: str, lanes: int, generate: Any, count: int = 6) -> Any:
-    """The function of so many integers that is generated."""
+    """The generated function of `count` integers."""
 
     def codegen(context, builder, signature, args):
         generate(_Code(builder, dtype, lanes), list(args))
@@ -252,7 +252,7 @@ class _Code:
         return self.builder.inttoptr(address, self._real.as_pointer())
 
     def at(self, pointer: Any, number: Any) -> Any:
-        """The pointer so many elements further."""
+        """The pointer `number` elements further."""
         return self.builder.gep(pointer, [_INT64(number) if isinstance(number, int) else number])
 
     def times(self, number: Any, factor: int) -> Any:
@@ -286,7 +286,7 @@ class _Code:
                 self.builder.store(self.builder.load(variable), to, align=self._size)
 
     def mask(self, count: Any) -> Any:
-        """Which of a vector's elements are among so many first ones."""
+        """A mask of a vector's first `count` elements."""
         numbers = ir.VectorType(_INT64, self._lanes)
         places = ir.Constant(numbers, list(range(self._lanes)))
         return self.builder.icmp_signed("<", places, self._everywhere(count, numbers))
@@ -335,7 +335,7 @@ class _Code:
                 total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
                 self.builder.store(total, variable)
 
-    # Of a row that goes on: all of a vector where `rest` is None, else its first so many elements.
+    # Of a contiguous row: the whole vector where `rest` is None, else its first `rest` elements.
 
     def load_first(self, place: Any, rest: Any) -> Any:
         """The elements; what is behind them is 0."""
@@ -367,7 +367,7 @@ class _Code:
             self._masked_store(half, to, self.builder.and_(mask, others))
 
     def _spread_masks(self, rest: Any) -> tuple[Any, Any]:
-        """Which elements of two vectors are up to the last of so many that have one between them."""
+        """Masks of two vectors that reach to the last of `rest` elements with a stride of 2."""
         reach = self.builder.sub(self.times(rest, 2), _INT64(1))
         return self.mask(reach), self.mask(self.builder.sub(reach, _INT64(self._lanes)))
 

@@ -34,9 +34,8 @@ def preamble(
 ) -> str:
     """The scalar functions that a loop calls, and the constants as globals.
 
-    `parameters` tells by the name of a function which of its keywords are no constants but come with each
-    call, behind its operands. A `traced` loop calls them once, on the numbers of `tracing`; otherwise numba
-    compiles them.
+    `parameters` maps a function's name to the keywords that each call passes, after the operands. A `traced`
+    loop calls the functions once, on the numbers of `tracing`; otherwise numba compiles them.
     """
     found: dict[str, Callable] = {}
     for function in functions:

@@ -38,7 +38,7 @@ class Panels(NamedTuple):
 
 
 def _many_channels(sums: int, images: int) -> bool:
-    """Whether tiles compute a group with so many of both."""
+    """Whether tiles compute a group with these numbers of both."""
     return sums >= _SUMS and sums * images >= _PAIRS
 
 

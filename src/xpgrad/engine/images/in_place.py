@@ -71,6 +71,6 @@ class InPlaceImages(Images, ABC):
 
 
 def slices(count: int, at_once: int) -> list[slice]:
-    """0 .. count, so many at a time."""
+    """Slices of 0 .. count, `at_once` elements each."""
     at_once = max(1, at_once)
     return [slice(start, min(count, start + at_once)) for start in range(0, count, at_once)]

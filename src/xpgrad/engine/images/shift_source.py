@@ -159,7 +159,7 @@ def offsets_of(taps, seen, room, offsets):
 
 
 def _terms_at_once(count: int, indent: int, operation: str) -> str:
-    """The text that adds so many terms, from term k on, to a stretch of the sum."""
+    """The text that adds `count` terms, from term k on, to a stretch of the sum."""
     lines = [f"w{i} = weights[g, i, k + {i}]" for i in range(count)]
     lines += [f"x{i} = grid[offsets[k + {i}] + start:]" for i in range(count)]
     lines += ["for t in range(stretch):"]
@@ -168,7 +168,7 @@ def _terms_at_once(count: int, indent: int, operation: str) -> str:
 
 
 def _products_at_once(count: int, indent: int) -> str:
-    """The text that adds up so many inner products with one stretch, from number k on."""
+    """The text that adds up `count` inner products with one stretch, from number k on."""
     lines = [f"x{i} = grid[offsets[k + {i}]:]" for i in range(count)]
     lines += [f"p{i} = products[g, i, k] * 0" for i in range(count)]
     lines += ["for t in range(length):", "    a_t = other[t]"]

@@ -28,7 +28,7 @@ def name_of(dtype: np.dtype) -> str:
 
 
 def aligned(size: int, dtype: np.dtype) -> np.ndarray:
-    """A vector of so many elements, aligned to a cache line; not cleared."""
+    """A vector of `size` elements, aligned to a cache line; not cleared."""
     memory = np.empty(size * dtype.itemsize + LINE, dtype=np.uint8)
     first = -address_of(memory) % LINE
     return memory[first : first + size * dtype.itemsize].view(dtype)
@@ -40,7 +40,7 @@ _arenas = threading.local()
 
 
 def take_arena(size: int) -> Arena:
-    """Memory for so many bytes; not cleared.
+    """Memory for `size` bytes; not cleared.
 
     It belongs to the caller until `keep_arena` returns it. Calls in between in the same thread (from a
     finalizer, a signal handler, another greenlet) get another one. After an exception it is not returned.

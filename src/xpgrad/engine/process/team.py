@@ -76,7 +76,7 @@ class Team(ABC):
 
     @abstractmethod
     def _together(self, work: Callable[[], None], threads: int) -> None:
-        """Call `work`, which must not raise, in so many threads."""
+        """Call `work`, which must not raise, in `threads` threads."""
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """The function of each item, in threads, with the caller's context variables."""

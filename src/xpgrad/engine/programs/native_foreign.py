@@ -148,7 +148,7 @@ def advise(address, size):
 
 @njit
 def _take(slots, size):
-    """The address of a block of at least so many bytes, 0 where there is no memory."""
+    """The address of a block of at least `size` bytes, 0 where there is no memory."""
     for k in range(SLOTS):
         block = _exchange(slots + 8 * k, 0)
         if block != 0:

@@ -93,7 +93,7 @@ def _begin(data, at, plane, row, column, one):
 
 @njit
 def arithmetic(data, part, one):
-    """Part of what an Arithmetic asks for, by its data."""
+    """One part of an Arithmetic, some of its columns."""
     at = _ARITHMETIC
     kind, parts, columns = data[at.kind], data[at.parts], data[at.columns]
     low = columns * part // parts

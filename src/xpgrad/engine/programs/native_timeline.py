@@ -189,7 +189,7 @@ def _clear_row(target, y, width):
 
 @njit
 def move_rows(data, part, one):
-    """Part of what a MoveRows asks for, by its data: every so many steps, or sequences."""
+    """One part of a MoveRows: every `parts`-th step, or sequence."""
     at, tables = _MOVE_ROWS, _vector(data[_MOVE_ROWS.known.tables])
     kind, parts, reverse = data[at.kind], data[at.parts], data[at.reverse]
     batch, steps = data[at.known.batch], data[at.known.steps]

@@ -66,7 +66,7 @@ HOST = Block(0)
 class Address(NamedTuple):
     """A place in memory: bytes from the beginning of a block; None is the program's own array.
 
-    Where there is a quantity, so many times `unit` bytes are added.
+    A quantity adds its value times `unit` bytes.
     """
 
     block: Block | None
@@ -78,7 +78,7 @@ class Address(NamedTuple):
 class Location(NamedTuple):
     """An operand: its first element, and its strides, in elements.
 
-    Where there is a quantity, the first element is so many times `unit` elements further on.
+    A quantity moves the first element by its value times `unit` elements.
     """
 
     block: Block
@@ -567,7 +567,7 @@ def most(size: int | Quantity) -> int:
 
 
 def parts_for(elements: int, team: Any) -> int:
-    """Into how many parts to cut arithmetic on so many elements."""
+    """Into how many parts to cut arithmetic on `elements` elements."""
     return team.size() if elements >= _PARALLEL * team.grain and team.addresses is not None else 1
 
 

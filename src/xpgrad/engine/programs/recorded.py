@@ -36,7 +36,7 @@ class Recorded:
     sizes : tuple of int or Quantity, optional
         The shape, with quantities for such sizes.
     shift : (Quantity, int), optional
-        The first element is so many times so many elements further on.
+        The first element is the product of the two further on, in elements.
     """
 
     device = "cpu"

@@ -35,7 +35,7 @@ class RecordedImages(InPlaceImages):
     writes_down = True
 
     def can_transform(self) -> bool:
-        """True: where a Fourier transform is the best way, that is not to be written down as another one."""
+        """True, so that a convolution for which a Fourier transform is fastest is not recorded."""
         return True
 
     rfft = irfft = fft = ifft = _unwritable("Fourier transforms")

@@ -54,7 +54,7 @@ class Joined(NamedTuple):
 
 
 class RecordedNamespace:
-    """Those of the array API's functions that kernels with programs call between an engine's."""
+    """The functions of the array API that can be recorded."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

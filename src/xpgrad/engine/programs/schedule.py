@@ -54,7 +54,7 @@ class Schedule(Work):
         self._cuts: list[tuple[int, int, int, int]] = []
 
     def _table(self, count: int) -> int:
-        """The place for so many integers."""
+        """The place for `count` integers."""
         place, self._size = self._size, self._size + count
         self.tables.size = -(-8 * self._size // self._itemsize)
         return place
@@ -155,7 +155,7 @@ class Steps:
         return [[self._schedule.batch, 0, 0, 0]] * self._count.most
 
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
-        """The head with these steps, and with the cuts between so many threads."""
+        """The head with these steps, and with the cuts between `parts` threads."""
         spans = Address(self._schedule.tables, 8 * self._table, self._first, 8 * _SPAN)
         bounds = self._schedule.cuts(parts, self._low, self._high)
         return head._replace(steps=self._count, spans=spans, bounds=bounds)
@@ -205,7 +205,7 @@ class ScheduledChunk:
 
 
 class Part:
-    """Rows of an array, as a key: so many from a first one on.
+    """Rows of an array, as a key: `rows` of them from `start` on.
 
     Parameters
     ----------

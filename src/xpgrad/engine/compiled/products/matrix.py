@@ -114,7 +114,7 @@ class Plan(NamedTuple):
 
 
 def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) -> Plan:
-    """How to compute a product in at most so many threads.
+    """How to compute a product in at most `threads` threads.
 
     The sizes are rows and columns of C, and how many elements a sum has; for `grain` see `process.team`.
     """

@@ -23,11 +23,11 @@ _PRODUCT = positions(Product)
 
 @functools.cache
 def functions(dtype, lanes, height, vectors):
-    """The functions for a dtype and a tallest tile of so many rows and vectors.
+    """The functions for a dtype and a tallest tile of `height` rows and `vectors` vectors.
 
     They call one another by the addresses in `products.Functions`, each of which is compiled once. A packed
-    matrix stands in panels: of ``width = vectors * lanes`` columns as long as there are so many, then of one
-    vector each, the last one padded with zeros. A panel stands row by row.
+    matrix consists of panels: of ``width = vectors * lanes`` columns while enough columns are left, then of
+    one vector each, the last one padded with zeros. A panel is stored row by row.
     """
     real, size, width = np.dtype(dtype).type(0), np.dtype(dtype).itemsize, lanes * vectors
     turn = turn_tile(dtype, lanes)
@@ -76,7 +76,7 @@ def functions(dtype, lanes, height, vectors):
 
     @compiled
     def pack_rows(source, line, inner, rows, target):
-        """Rows of an A by columns, so many as a tall tile has behind one another."""
+        """Pack rows of a column-major A, in groups as tall as a tile."""
         for first in range(0, rows, height):
             count = min(height, rows - first)
             for k in range(inner):
