@@ -140,3 +140,22 @@ def test_what_is_traced() -> None:
     seen = []
     jax.jit(lambda x: seen.append(is_traced(x)) or x)(jnp.ones(2))
     assert seen == [True]
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_known_lengths_under_a_trace(layout):
+    """As many as the batch has, which is the second axis or the first."""
+    T, N, I, H = 4, 2, 3, 2
+    rng = np.random.default_rng(0)
+    shape = (N, T, I) if layout else (T, N, I)
+    X, W, R = (rng.normal(size=s).astype("float32") for s in [shape, (1, 3 * H, I), (1, 3 * H, H)])
+
+    def traced(lengths):
+        weights = jnp.asarray(W), jnp.asarray(R)
+        return jax.jit(lambda X: xpgrad.gru(X, *weights, sequence_lens=lengths, layout=layout).H_all)(X)
+
+    lengths = np.asarray([3, 4])
+    expected = xpgrad.gru(X, W, R, sequence_lens=lengths, layout=layout).H_all
+    np.testing.assert_allclose(traced(lengths), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"gru: sequence_lens\[1\] is 5, expected 0 to T = 4"):
+        traced([3, 5])
