@@ -24,10 +24,9 @@ from xpgrad.engine import (
     Span,
     StandardEngine,
     Step,
-    numpy_engine,
 )
 from xpgrad.engine.arrays import array_loops, block_functions, traced_formula
-from xpgrad.engine.process import team
+from xpgrad.engine.process import sharing, team
 
 ENGINES = ["standard", "blocks", "compiled"]
 
@@ -109,7 +108,7 @@ def test_many_rows_are_dealt_to_threads(how, make_engine, monkeypatch):
     evaluator = make_engine(how)
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
     rng = np.random.default_rng(8)
-    x = rng.normal(size=(1 + numpy_engine._PARALLEL // 40, 41)).astype(np.float32)
+    x = rng.normal(size=(1 + sharing.ARRAY // 40, 41)).astype(np.float32)
     out = evaluator.rows(*x.shape, like=x)
     formula = Formula(_double_plus, {})
     bias = rng.normal(size=(1, 41)).astype(np.float32)
@@ -219,7 +218,7 @@ def test_compiled_loops_wherever_arrays_begin(dtype, threads, make_engine, monke
     """Blocks, cache lines and threads may cut at any place: every element is written, and nothing else."""
     evaluator = make_engine("compiled")
     monkeypatch.setenv("XPGRAD_NUM_THREADS", str(threads))
-    monkeypatch.setattr(numpy_engine, "_PARALLEL", 100)
+    monkeypatch.setattr(sharing, "ARRAY", 100)
     formula = Formula(blend, {"offset": 0.5, "share": 0.25})
     rng = np.random.default_rng(12)
     sizes = [*range(200), 255, 256, 257, 271, 272, 273, 512, 700, 2049]
@@ -243,7 +242,7 @@ def test_compiled_rows_wherever_they_begin(dtype, width, make_engine, monkeypatc
     """The same for rows: the largest and the sum are of all elements, wherever blocks are cut."""
     evaluator = make_engine("compiled")
     monkeypatch.setenv("XPGRAD_NUM_THREADS", "2")
-    monkeypatch.setattr(numpy_engine, "_PARALLEL", 100)
+    monkeypatch.setattr(sharing, "ARRAY", 100)
     rng = np.random.default_rng(13)
     x = rng.integers(-9, 10, (5, width, 1)).astype(dtype)
     row, w, number = np.zeros((5, 1, 1), dtype), np.ones((1, width, 1), dtype), np.zeros(width, np.int32)

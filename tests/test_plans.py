@@ -13,6 +13,7 @@ from backends import without_programs
 from xpgrad import _plans
 from xpgrad._recurrent import run_foreign
 from xpgrad.engine import numpy_engine
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import PoolTeam
 from xpgrad.engine.programs import program as programs
 from xpgrad.engine.programs.recorder import Recorded, Recorder
@@ -307,7 +308,7 @@ def recorder(request, monkeypatch):
     """One whose arithmetic runs in one part, and one where it is cut into three."""
     if request.param == "in parts":
         pytest.importorskip("torch", reason="programs start threads by OpenMP's team, which torch brings")
-        monkeypatch.setattr(programs, "_PARALLEL", 0)
+        monkeypatch.setattr(sharing, "COPY", 0)
         monkeypatch.setattr(xpgrad.engine._numpy_engine.team, "size", lambda: 3)
     layouts = {"a": ((4, 6), (6, 1)), "b": ((6, 3), (1, 6)), "c": ((2, 4, 6), (24, 6, 1))}
     return Recorder(xpgrad.engine._numpy_engine, layouts, np.dtype("float64"))

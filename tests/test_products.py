@@ -16,6 +16,7 @@ pytest.importorskip("numba", reason="numba is not installed: there are no compil
 
 from xpgrad.engine.compiled import register_tiles, source
 from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import PoolTeam
 
@@ -76,7 +77,7 @@ def check(rng, m, n, k, dtype, orders, add, monkeypatch):
     found = computed(a, b, whole, n, add, 1)
     assert np.all(np.abs(found - expected) <= 40 * np.finfo(dtype).eps * magnitude)
     for threads, many in [(2, 1), (3, 1 << 20)]:  # by rows, by columns
-        monkeypatch.setattr(products, "_PARALLEL", 0)
+        monkeypatch.setattr(sharing, "PRODUCT", 0)
         monkeypatch.setattr(products, "_MANY_ROWS", many)
         np.testing.assert_array_equal(computed(a, b, whole, n, add, threads), found)
     monkeypatch.undo()

@@ -10,7 +10,7 @@ import pytest
 import xpgrad
 from xpgrad import _plans
 from xpgrad.engine import numpy_engine
-from xpgrad.engine.programs import program
+from xpgrad.engine.process import sharing
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 
@@ -30,9 +30,10 @@ def small_pieces(monkeypatch):
     torch = pytest.importorskip("torch", reason="programs start threads by OpenMP's team, which torch brings")
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
-    for name, value in {"_CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_PARALLEL_LOOP": 0, "_PRODUCT_ROWS": 2}.items():
+    for name, value in {"_CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_PRODUCT_ROWS": 2}.items():
         monkeypatch.setattr(numpy_engine, name, value)
-    monkeypatch.setattr(program, "_PARALLEL", 0)
+    monkeypatch.setattr(sharing, "TIME_LOOP", 0)
+    monkeypatch.setattr(sharing, "COPY", 0)
     yield
     torch.set_num_threads(threads)
 

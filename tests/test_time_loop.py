@@ -15,8 +15,7 @@ import xpgrad
 from xpgrad import engine
 from xpgrad.engine import numpy_engine
 from xpgrad.engine.compiled.products import choice as product_choice
-from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.process import blas, team
+from xpgrad.engine.process import blas, sharing, team
 
 numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
@@ -44,8 +43,8 @@ def run_in(monkeypatch):
         if "parts" in way:
             monkeypatch.setattr(numpy_engine, "_PRODUCT_ROWS", 2)
             monkeypatch.setattr(numpy_engine, "_TILE_ROWS", 2)
-            monkeypatch.setattr(numpy_engine, "_PARALLEL_LOOP", 0)
-            monkeypatch.setattr(products, "_PARALLEL", 0)
+            monkeypatch.setattr(sharing, "TIME_LOOP", 0)
+            monkeypatch.setattr(sharing, "PRODUCT", 0)
             for one in engines():
                 monkeypatch.setattr(one.team, "size", lambda: 3)
         if "without" not in way:

@@ -18,6 +18,7 @@ from xpgrad.engine.compiled.records import ArraysHead, LoopHead, Rows, positions
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.process.machine import jit_enabled
 from xpgrad.engine.process.memory import address_of
@@ -32,10 +33,6 @@ _BLOCK_ELEMENTS = 8192
 # product and for a loop in threads.
 _CHUNK_BYTES = 1 << 22
 _CHUNK_ROWS = 1024
-# Below this many elements handing work to a thread costs more than the thread saves.
-_PARALLEL = 1 << 17
-# The same for a time loop with products in it, all of its steps together.
-_PARALLEL_LOOP = 1 << 14
 # A weight with fewer elements, or used less often, is not packed: products read it as fast row by row from
 # the second-level cache. If it must be rearranged anyway, packing is faster.
 _PACKED = 1 << 19
@@ -303,12 +300,12 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """``part(start, stop)`` over 0 .. count, in threads if there are enough elements, `size` in total."""
-        cuts = _cut(count, self._parts(size))
+        cuts = sharing.cuts(count, self._parts(size))
         self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
 
     def _parts(self, size: int) -> int:
         """The number of threads that this many elements are enough for."""
-        return self.team.size() if size >= _PARALLEL else 1
+        return self.team.size() if size >= sharing.ARRAY else 1
 
     def deal_compiled(
         self,
@@ -327,7 +324,8 @@ class NumpyEngine(NumpyImages, StandardEngine):
         if parts == 1:
             code.loop(0, count, *sizes, *arrays, *numbers)
             return
-        bounds, reals = _cut(count, parts), (ctypes.c_double * len(numbers))(*numbers)
+        bounds = integers(sharing.cuts(count, parts))
+        reals = (ctypes.c_double * len(numbers))(*numbers)
         head = [*ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals)), *sizes]
         for array in arrays:
             head += [address_of(array), *array.shape]
@@ -452,12 +450,6 @@ def _numpy_blas() -> Blas | None:
     return None if extension is None else find_blas(extension.__file__)
 
 
-@functools.lru_cache
-def _cut(count: int, parts: int) -> ctypes.Array:
-    """The boundaries of equal parts of 0 .. count, including both ends."""
-    return integers([count * number // parts for number in range(parts + 1)])
-
-
 def _dtype(stages: Sequence[Elementwise | Product]) -> str:
     stage = stages[0]
     rows = stage.target if isinstance(stage, Product) else _written(stage).rows
@@ -495,7 +487,7 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
     """
     counts = steps[:, _SPAN.rows]
     most = int(counts.max())
-    few, small = (least, _PARALLEL_LOOP) if least else (1, _PARALLEL)
+    few, small = (least, sharing.TIME_LOOP) if least else (1, sharing.ARRAY)
     parts = min(threads, most // few)
     if parts < 2 or int(counts.sum()) * width < small:
         return np.asarray([0, most])

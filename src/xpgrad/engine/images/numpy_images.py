@@ -13,10 +13,9 @@ from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Part
 from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.machine import jit_enabled
 
-# Below this many elements handing work to a thread costs more than the thread saves.
-_PARALLEL = 1 << 18
 # Of the blocks that are summed up, for each thread.
 _SHARES = 2
 
@@ -33,7 +32,7 @@ class NumpyImages(InPlaceImages):
 
     def blocks(self, count: int, size: int) -> list[slice]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
-        threads = max(1, min(self.team.size(), count * size // _PARALLEL))
+        threads = max(1, min(self.team.size(), count * size // sharing.IMAGES))
         at_once = max(1, BLOCK_ELEMENTS // max(1, size))
         rounds = -(-count // (threads * at_once))
         return slices(count, -(-count // max(1, threads * rounds)))

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from xpgrad.engine.compiled.records import ArraysHead, length
+from xpgrad.engine.process import sharing
 from xpgrad.engine.programs.program import Address, Block, Location, Work
-
-_PARALLEL = 1 << 17  # elements from which on a loop is worth several threads
 
 
 class ArrayLoop(Work):
@@ -44,9 +43,9 @@ class ArrayLoop(Work):
         numbers: Sequence[float],
         team: Any,
     ) -> None:
-        parts = min(team.size(), count) if elements >= _PARALLEL and team.addresses is not None else 1
+        parts = min(team.size(), count) if elements >= sharing.ARRAY and team.addresses is not None else 1
         super().__init__(function, parts, team)
-        self._cuts = [count * part // parts for part in range(parts + 1)]
+        self._cuts = sharing.cuts(count, parts)
         self._sizes, self._arrays = list(sizes), list(arrays)
         self._numbers = [struct.unpack("q", struct.pack("d", number))[0] for number in numbers]
         self._start = 0

@@ -22,11 +22,11 @@ import numpy as np
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products.matrix import plan
 from xpgrad.engine.compiled.records import Factor
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import LINE, address_of, keep_arena, name_of, take_arena
 
 _KIND = records.positions(records.Kind)
 _SHARED_AT = records.positions(records.Work).shared.function
-_PARALLEL = 1 << 15  # elements of arithmetic from which on it is worth several threads
 
 Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
 """Makes memory for a result by shape and dtype: an array of the caller's kind, and its address."""
@@ -568,7 +568,7 @@ def most(size: int | Quantity) -> int:
 
 def parts_for(elements: int, team: Any) -> int:
     """Into how many parts to cut arithmetic on `elements` elements."""
-    return team.size() if elements >= _PARALLEL * team.grain and team.addresses is not None else 1
+    return team.size() if elements >= sharing.COPY * team.grain and team.addresses is not None else 1
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.records import Factor, Product, flat, length
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
 
 INNER = 256
@@ -22,9 +23,7 @@ INNER = 256
 ROWS = 32
 """Rows of an A by columns that are packed at a time."""
 
-# Multiply-adds from which on a product is worth several threads; and rows of each thread from which on it is
-# divided by rows, though each thread then packs all of B.
-_PARALLEL = 1 << 19
+# Rows of each thread from which on a product is divided by rows, though each thread then packs all of B.
 _MANY_ROWS = 64
 _WORK = 3 << 17  # bytes of B that are packed at a time: a part of a second-level cache
 
@@ -121,7 +120,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     functions = compiled_products(dtype)
     m, n, k = sizes
     parts, by_rows = 1, True
-    if threads > 1 and m * n * k >= _PARALLEL * grain:
+    if threads > 1 and m * n * k >= sharing.PRODUCT * grain:
         by_rows = m >= _MANY_ROWS * threads or m >= n
         parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
     itemsize = np.dtype(dtype).itemsize

@@ -1,0 +1,21 @@
+"""From how much work on several threads pay, and where equal parts of it end.
+
+Below these numbers handing work to a thread costs more than it saves. They were measured with OpenMP's
+threads; `Team.grain` raises them for products and copies in threads that sleep.
+"""
+
+TIME_LOOP = 1 << 14
+"""Elements of a time loop with products, all of its steps together."""
+COPY = 1 << 15
+"""Elements of a copy or a sum in a program."""
+ARRAY = 1 << 17
+"""Elements of a loop over an array, or of a time loop without products."""
+IMAGES = 1 << 18
+"""Elements of the images of a thread."""
+PRODUCT = 1 << 19
+"""Multiply-adds of a matrix product."""
+
+
+def cuts(count: int, parts: int) -> list[int]:
+    """The boundaries of equal parts of 0 .. count, including both ends."""
+    return [count * part // parts for part in range(parts + 1)]
