@@ -18,14 +18,14 @@ def test_random_calls(part: int, interpreted: None) -> None:
     assert {call: problem for call, problem in found.items() if problem is not None} == {}
 
 
-def test_random_recurrences_from_programs() -> None:
-    """Compiled, of few formulas: each runs from its program."""
-    plain = ("activations", "clip", "input_forget", "linear_before_reset")
-    calls = [
-        c for c in map(draw_call, range(1000, 1800)) if c.function in ("lstm", "gru") and c.dtype == "float32"
-    ]
-    few = [c for c in calls if not c.options.keys() & set(plain) and "P" not in c.shapes][:8]
+@pytest.mark.parametrize("function", ["lstm", "gru", "rnn", "lstm_cell", "gru_cell"])
+def test_random_recurrences_from_programs(function: str) -> None:
+    """Compiled, of few formulas: each runs from its program, on weights that run backwards in memory too."""
+    plain = {"activations", "clip", "input_forget", "linear_before_reset"}
+    calls = [c for c in map(draw_call, range(1000, 4000)) if c.function == function and c.dtype == "float32"]
+    few = [c for c in calls if not c.options.keys() & plain and "P" not in c.shapes][:8]
     assert len(few) == 8
+    assert any("negative" in c.layouts.values() for c in few)
     found = {str(call): failure(call) for call in few}
     assert {call: problem for call, problem in found.items() if problem is not None} == {}
 
