@@ -4,6 +4,10 @@ Below these numbers handing work to a thread costs more than it saves. They were
 threads; `Team.grain` raises them for products and copies in threads that sleep.
 """
 
+from __future__ import annotations
+
+from xpgrad.engine.process.team import Team
+
 TIME_LOOP = 1 << 14
 """Elements of a time loop with products, all of its steps together."""
 COPY = 1 << 15
@@ -14,6 +18,14 @@ IMAGES = 1 << 18
 """Elements of the images of a thread."""
 PRODUCT = 1 << 19
 """Multiply-adds of a matrix product."""
+
+
+def compiled_parts(elements: int, team: Team, least: int) -> int:
+    """Into how many parts compiled code cuts work that pays from `least` elements on.
+
+    A team without addresses needs Python to start its threads: it gets one part.
+    """
+    return team.size() if elements >= least and team.addresses is not None else 1
 
 
 def cuts(count: int, parts: int) -> list[int]:

@@ -43,7 +43,7 @@ class ArrayLoop(Work):
         numbers: Sequence[float],
         team: Any,
     ) -> None:
-        parts = min(team.size(), count) if elements >= sharing.ARRAY and team.addresses is not None else 1
+        parts = min(sharing.compiled_parts(elements, team, sharing.ARRAY), max(1, count))
         super().__init__(function, parts, team)
         self._cuts = sharing.cuts(count, parts)
         self._sizes, self._arrays = list(sizes), list(arrays)

@@ -183,7 +183,7 @@ def _give_back(slots, block):
 # Whoever takes a part reads FUNCTION and DATA behind that: they do not change before all parts are done.
 
 LEFT, FUNCTION, DATA, DONE, USERS, OVER, THERE = range(7)
-_CREW = 7
+_CREW = THERE + 1
 
 
 @njit

@@ -568,7 +568,7 @@ def most(size: int | Quantity) -> int:
 
 def parts_for(elements: int, team: Any) -> int:
     """Into how many parts to cut arithmetic on `elements` elements."""
-    return team.size() if elements >= sharing.COPY * team.grain and team.addresses is not None else 1
+    return sharing.compiled_parts(elements, team, sharing.COPY * team.grain)
 
 
 @functools.cache
