@@ -327,6 +327,16 @@ def test_out_that_overlaps(jit: str, shift: int, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(memory[shift:], expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize("jit", ["0", "1"])
+def test_out_is_every_operand(jit: str, monkeypatch: pytest.MonkeyPatch, rng: Any) -> None:
+    """One array is both operands and the result."""
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    x = rng.standard_normal(5000)
+    expected = xpgrad.mish_grad(x.copy(), x.copy())
+    assert xpgrad.mish_grad(x, x, out=x) is x
+    np.testing.assert_array_equal(x, expected)
+
+
 def test_namespace_without_writing() -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed: its arrays cannot be written to")
     with pytest.raises(TypeError, match=r"relu: out is a \w+ that cannot be written to \("):

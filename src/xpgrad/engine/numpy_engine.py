@@ -326,10 +326,8 @@ class NumpyEngine(NumpyImages, StandardEngine):
             return
         bounds = integers(sharing.cuts(count, parts))
         reals = (ctypes.c_double * len(numbers))(*numbers)
-        head = [*ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals)), *sizes]
-        for array in arrays:
-            head += [address_of(array), *array.shape]
-        data = integers(head)
+        head = ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
+        data = integers([*head, *sizes, *map(address_of, arrays)])
         self.team.run(code.part_function().address, ctypes.addressof(data), parts)
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -69,14 +69,17 @@ def _replaced(inputs: Sequence[Array | None], out: Array) -> int | None:
 
 
 def _safe(inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool]) -> bool:
-    """Whether `out` may be written while the inputs are read: it is none, or one that may be replaced."""
+    """Whether `out` may be written while the inputs are read: it is none, or only one that may be replaced.
+
+    Compiled loops expect no other to share its memory.
+    """
     place = (out.ctypes.data, out.shape, out.strides)
-    return all(
-        array is None
-        or not np.may_share_memory(array, out)
-        or (may_be and (array.ctypes.data, array.shape, array.strides) == place)
+    sharing = [
+        may_be and (array.ctypes.data, array.shape, array.strides) == place
         for array, may_be in zip(inputs, replaceable, strict=True)
-    )
+        if array is not None and np.may_share_memory(array, out)
+    ]
+    return not sharing or sharing == [True]
 
 
 # --- elements -----------------------------------------------------------------------------------------

@@ -1,38 +1,28 @@
-"""Formulas over whole arrays compiled by numba: one flat loop for elements, one nest of loops for rows.
+"""Formulas over whole arrays, compiled by numba: elements are one row, rows come one after the other.
 
-The scalar functions come from the same source as those of the time loops. Inputs are
-typed as read-only and every loop has one signature, so that it is compiled once for arrays of both kinds.
-
-Loops run in short blocks. Each block first prefetches the next ones, inputs and result, so that memory is
-always at work. A block ends at a cache line of the result, so that no store touches two. Stores past the
-cache were no faster, and whoever reads the result would have to fetch it from memory.
+Every loop has one signature, in which inputs are read-only, so that it is compiled once for arrays of both
+kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.cache import load
-from xpgrad.engine.compiled.native import LINE
 from xpgrad.engine.compiled.records import ArraysHead, length, positions
 from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Formula
-from xpgrad.engine.formulas.row_formula import RowFormula, Step
+from xpgrad.engine.formulas.row_formula import RowFormula
 
-_OPTIONS = "nogil=True, cache=True, error_model='numpy', fastmath={'contract'}"
-_IMPORTS = """from numba.types import Array, float32, float64, int32, intp, uint64, void
-from xpgrad.engine.compiled.native import fetch, fetch_to_write, pointer, up_to_line"""
-# Bytes of each vector in a block, and how far ahead of it memory is fetched.
-_BLOCK_BYTES = 1024
-_AHEAD_BYTES = 2 * _BLOCK_BYTES
+_OPTIONS = "nogil=True, cache=True, error_model='numpy'"
 _AT, _HEAD = positions(ArraysHead), length(ArraysHead)
 
 
 class ArrayLayout(NamedTuple):
-    """What the generated text depends on besides the formula.
+    """What the generated code depends on besides the formula.
 
     Parameters
     ----------
@@ -61,133 +51,27 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     dtype : str
         ``"float32"`` or ``"float64"``.
     """
-    name = formula.function.__name__
-    reals = [f"p{number}" for number in range(len(formula.parameters))]
-    arrays, types, arguments = [], [], []
-    for number, kind in enumerate(layout.operands):
-        if kind is None:
-            arguments.append("None")
-            continue
-        arrays.append(f"x{number}")
-        types.append("write" if layout.same_as == number else "read")
-        arguments.append(f"x{number}[j]" if kind == "each" else f"x{number}[0]")
-    target = "y" if layout.same_as is None else f"x{layout.same_as}"
+    names = [kind and f"x{number}" for number, kind in enumerate(layout.operands)]
+    kinds = zip(names, layout.operands, strict=True)
+    arrays = [(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
+    target = "y" if layout.same_as is None else names[layout.same_as]
     if layout.same_as is None:
-        arrays.append("y")
-        types.append("write")
-    vectors = _whole(arrays, layout)
-    loop = _Loop("stop - start", [v for v in vectors if v != target], target)
-    text = [
-        preamble([formula.function], formula.constants, dtype, {name: formula.parameters}),
-        *_array_types(dtype, 1),
-        f"@njit(void(intp, intp, {', '.join([*types, *('float64' for _ in reals)])}), {_OPTIONS})",
-        f"def loop({', '.join(['start', 'stop', *arrays, *reals])}):",
-        "    xp.wide_vectors()",
-        *(f"    r{real} = xp.real({real})" for real in reals),
-        *(f"    {vector} = {vector}[start:stop]" for vector in vectors),
-        *(
-            f"    {line}"
-            for line in _in_blocks(
-                loop, dtype, [f"{target}[j], = {name}({', '.join([*arguments, *(f'r{r}' for r in reals)])})"]
-            )
-        ),
-        *_part([(dtype, 1)] * len(arrays), 0, len(reals)),
-    ]
-    return load(f"{_label(formula)}_{dtype}", "\n".join(text) + "\n")
-
-
-class _Loop(NamedTuple):
-    """A loop over vectors.
-
-    Parameters
-    ----------
-    length : str
-        Of each vector.
-    read : sequence of str
-        The names of those that come from memory.
-    written : str or None
-        That of the one that goes there.
-    """
-
-    length: str
-    read: Sequence[str]
-    written: str | None
-
-
-def _in_blocks(
-    loop: _Loop, dtype: str, body: Sequence[str], start: Sequence[str] = (), end: Sequence[str] = ()
-) -> list[str]:
-    """The lines of a loop: its body for the element j of a block, what comes before a block, and after it.
-
-    j is unsigned: an index that could be negative would count from the end, which no vector loop does.
-    """
+        arrays.append(("y", "each"))
+    function, numbers = formula.function.__name__, formula.parameters
     size = np.dtype(dtype).itemsize
-    block, ahead, line = _BLOCK_BYTES // size, _AHEAD_BYTES // size, LINE // size
-    first = f"up_to_line({loop.written}, {size}) + {block}" if loop.written else f"{block}"
-    span = f"low + {ahead}, high + {ahead}, {line}"
-    return [
-        f"length = {loop.length}",
-        f"low, high = 0, min(length, {first})",
-        "while low < length:",
-        *(f"    fetch({vector}, {span})" for vector in loop.read),
-        *([f"    fetch_to_write({loop.written}, {span})"] if loop.written else []),
-        *(f"    {text}" for text in start),
-        "    for j in range(uint64(low), uint64(high)):",
-        *(f"        {text}" for text in body),
-        *(f"    {text}" for text in end),
-        f"    low, high = high, min(length, high + {block})",
-    ]
-
-
-def _part(arrays: list[tuple[str, int]], sizes: int, reals: int) -> list[str]:
-    """A C function for one part of the work, whose data are integers behind a pointer.
-
-    Those are the addresses of the parts' bounds and of the numbers, the loop's sizes, and of each array (by
-    dtype and rank) the address and the shape. Compiled when it is first asked for.
-    """
-    arguments = [f"head[{_HEAD + number}]" for number in range(sizes)]
-    place = _HEAD + sizes
-    for scalar, rank in arrays:
-        shape = ", ".join(f"head[{place + 1 + axis}]" for axis in range(rank))
-        arguments.append(f"carray(pointer(head[{place}]), ({shape},), np.{scalar})")
-        place += 1 + rank
-    arguments += [f"reals[{number}]" for number in range(reals)]
-    return [
-        "\n",
-        "import functools\n",
-        "import numpy as np",
-        "from numba import carray, cfunc\n\n",
-        "def part(data, number):",
-        f"    head = carray(data, ({place},), np.int64)",
-        f"    bounds = carray(pointer(head[{_AT.bounds}]), (number + 2,), np.int64)",
-        f"    reals = carray(pointer(head[{_AT.numbers}]), ({reals},), np.float64)",
-        f"    loop(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
-        "@functools.cache",
-        "def part_function():",
-        "    return cfunc('void(voidptr, int64)', cache=True)(part)",
-    ]
-
-
-def _whole(arrays: list[str], layout: ArrayLayout) -> list[str]:
-    """The arrays that have an element for each of the result's."""
-    return [a for a in arrays if a == "y" or layout.operands[int(a[1:])] == "each"]
-
-
-def _label(formula: Formula) -> str:
-    """A name for the generated file: of the function that the formula is about."""
-    about = next((value for value in formula.constants.values() if callable(value)), formula.function)
-    return about.__name__.strip("_")
-
-
-def _array_types(dtype: str, rank: int) -> list[str]:
-    return [
-        _IMPORTS,
-        f"read = Array({dtype}, {rank}, 'C', readonly=True)",
-        f"write = Array({dtype}, {rank}, 'C')\n",
-    ]
-
-
-# --- rows -------------------------------------------------------------------------------------------
+    places = [f"{name} + {size} * start" if kind == "each" else name for name, kind in arrays]
+    text = _Text(
+        arrays=arrays,
+        integers=frozenset(),
+        numbers=numbers,
+        passes=[f"Pass({function}, {[*names, *numbers]}, [('result', 'each')])"],
+        target=target,
+        outputs=[],
+        sizes=[],
+        call=f"run(0, 1, stop - start, {_tuple(places)}, {_tuple(numbers)})",
+    )
+    head = preamble([formula.function], formula.constants, dtype, {function: numbers}, traced=True)
+    return load(f"{_label(formula)}_{dtype}", head + _module(text, dtype, rank=1))
 
 
 def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[str], dtype: str) -> Any:
@@ -204,101 +88,133 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
     dtype : str
         ``"float32"`` or ``"float64"``.
     """
-    reals = [f"p_{name}" for name in formula.parameters]
-    names, types = [], []
-    values: dict[str, str] = {}
-    rows = formula.each_output is not None
-    for number, (name, kind) in enumerate(zip(formula.operands, layout.operands, strict=True)):
-        if kind is None:
-            values[name] = "None"
-            continue
-        names.append(f"a_{name}")
-        access = "write" if layout.same_as == number else "read"
-        part = "each" if name in formula.each else "line"
-        types.append(f"{'int32_' if name in integers else ''}{access}_{part}")
-        values[name] = f"x_{name}[j]" if name not in formula.rows else f"x_{name}"
-    target = None
-    if rows:
-        target = f"x_{formula.operands[layout.same_as]}" if layout.same_as is not None else "result"
-        if layout.same_as is None:
-            names.append("a_result")
-            types.append("write_each")
-    row_outputs = [name for name in formula.outputs if name != formula.each_output]
-    names += [f"o_{name}" for name in row_outputs]
-    types += ["write_line"] * len(row_outputs)
-    body = []
-    for name in formula.operands:
-        if values[name] == "None" or name in formula.columns:
-            continue
-        body.append(f"x_{name} = a_{name}[k, :]" if name in formula.each else f"x_{name} = a_{name}[k]")
-    if target == "result":
-        body.append("result = a_result[k, :]")
-    touched: set[str] = set()
-    for step in formula.steps:
-        body += _step(step, formula, values, target, touched, dtype)
-    body += [f"o_{name}[k] = {values[name]}" for name in row_outputs]
+    absent = {name for name, kind in zip(formula.operands, layout.operands, strict=True) if kind is None}
+    target = formula.each_output
+    if target is not None and layout.same_as is not None:
+        target = formula.operands[layout.same_as]
+    kinds = {name: kind for names, kind in ((formula.each, "each"), (formula.rows, "row"),
+             (formula.columns, "column")) for name in names if name not in absent}  # fmt: skip
+    of_rows = [name for name in formula.outputs if name != formula.each_output]
+    if target is not None:
+        kinds.setdefault(target, "each")
+    arrays = [*kinds.items(), *((name, "row") for name in of_rows)]
     functions = [step.function for step in formula.steps]
-    parameters = {
-        step.function.__name__: tuple(n for n in step.constants if n in formula.parameters)
+    numbers = {
+        step.function.__name__: tuple(name for name in step.constants if name in formula.parameters)
         for step in formula.steps
     }
-    text = [
-        preamble(functions, formula.constants, dtype, parameters),
-        _IMPORTS,
-        *(
-            f"{prefix}{access}_{part} = Array({scalar}, {rank}, 'C', readonly={access == 'read'})"
-            for prefix, scalar in (("", dtype), ("int32_", "int32"))
-            for access in ("read", "write")
-            for part, rank in (("each", 2), ("line", 1))
-        ),
-        f"\n@njit(void(intp, intp, intp, {', '.join([*types, *('float64' for _ in reals)])}), {_OPTIONS})",
-        f"def loop({', '.join(['start', 'stop', 'width', *names, *reals])}):",
-        "    xp.wide_vectors()",
-        *(f"    r_{name} = xp.real(p_{name})" for name in formula.parameters),
-        *(f"    x_{name} = a_{name}[:width]" for name in formula.columns if values[name] != "None"),
-        "    for k in range(start, stop):",
-        *(f"        {line}" for line in body),
-        *_part([_dtype_and_rank(name, dtype) for name in types], 1, len(reals)),
+    passes = []
+    for step in formula.steps:
+        name = step.function.__name__
+        operands = [None if operand in absent else operand for operand in step.operands]
+        passes.append(f"Pass({name}, {[*operands, *numbers[name]]}, {[*step.results.items()]})")
+    names = [name for name, _ in arrays]
+    text = _Text(
+        arrays=arrays,
+        integers=integers,
+        numbers=formula.parameters,
+        passes=passes,
+        target=target,
+        outputs=of_rows,
+        sizes=["width"],
+        call=f"run(start, stop, width, {_tuple(names)}, {_tuple(formula.parameters)})",
+    )
+    head = preamble(functions, formula.constants, dtype, numbers, traced=True)
+    return load(f"{formula.steps[-1].function.__name__}_{dtype}", head + _module(text, dtype, rank=2))
+
+
+class _Text(NamedTuple):
+    """What the text of a loop says.
+
+    Parameters
+    ----------
+    arrays : sequence of (str, str)
+        Their names and kinds, see `native_arrays.Array`, in the order of a call.
+    integers : frozenset of str
+        Those that hold integers.
+    numbers, passes, target, outputs
+        As `native_arrays.Loop` has them; passes as text.
+    sizes : sequence of str
+        What a call has between the rows and the arrays.
+    call : str
+        How the intrinsic is called on the arrays' addresses.
+    """
+
+    arrays: Sequence[tuple[str, str]]
+    integers: frozenset[str]
+    numbers: Sequence[str]
+    passes: Sequence[str]
+    target: str | None
+    outputs: Sequence[str]
+    sizes: Sequence[str]
+    call: str
+
+
+def _module(text: _Text, dtype: str, rank: int) -> str:
+    """The loop on addresses, on arrays, and for one part of the work."""
+    arrays = [f"Array{(name, kind, name in text.integers)}" for name, kind in text.arrays]
+    names = [name for name, _ in text.arrays]
+    outer = ["start", "stop", *text.sizes]
+    integers, reals = ["int64"] * len(outer), ["float64"] * len(text.numbers)
+    lines = [
+        "import functools\n",
+        "import numpy as np",
+        "from numba import carray, cfunc, njit, types",
+        "from numba.types import float64, int64, void\n",
+        "from xpgrad.engine.compiled.native import pointer",
+        "from xpgrad.engine.compiled.native_arrays import Array, Loop, Pass, array_loop",
+        "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
+        f"ARRAYS = [{', '.join(arrays)}]",
+        f"PASSES = [{', '.join(text.passes)}]",
+        f"LOOP = Loop(ARRAYS, {[*text.numbers]}, PASSES, {text.target!r}, {[*text.outputs]})",
+        "run = array_loop(LOOP, xp.real)\n\n",
+        f"@njit(void({', '.join([*integers, *('int64' for _ in names), *reals])}), {_OPTIONS})",
+        f"def on_addresses({', '.join([*outer, *names, *text.numbers])}):",
+        "    wide_vectors()",
+        f"    {text.call}\n\n",
+        f"@njit(void({', '.join([*integers, *_array_types(text, dtype, rank), *reals])}), {_OPTIONS})",
+        f"def loop({', '.join([*outer, *names, *text.numbers])}):",
+        f"    on_addresses({', '.join([*outer, *(f'{n}.ctypes.data' for n in names), *text.numbers])})\n\n",
+        *_part(text),
     ]
-    return load(f"{formula.steps[-1].function.__name__}_{dtype}", "\n".join(text) + "\n")
+    return "\n".join(lines) + "\n"
 
 
-def _dtype_and_rank(type_name: str, dtype: str) -> tuple[str, int]:
-    return "int32" if type_name.startswith("int32_") else dtype, 2 if type_name.endswith("each") else 1
+def _array_types(text: _Text, dtype: str, rank: int) -> Iterable[str]:
+    """Numba's types of the arrays."""
+    for name, kind in text.arrays:
+        scalar = "int32" if name in text.integers else dtype
+        axes = rank if kind == "each" else 1
+        is_read = name != text.target and name not in text.outputs
+        yield f"types.Array(types.{scalar}, {axes}, 'C', readonly={is_read})"
 
 
-def _step(
-    step: Step, formula: RowFormula, values: dict[str, str], target: str | None, touched: set[str], dtype: str
-) -> list[str]:
-    """The lines of a step; its results come among the values, and its vectors among those touched."""
-    numbers = [f"r_{name}" for name in step.constants if name in formula.parameters]
-    operands = [values[name] for name in step.operands]
-    results = [f"t_{name}" for name in step.results]
-    call = f"{', '.join(results)}, = {step.function.__name__}({', '.join([*operands, *numbers])})"
-    for name, kind in step.results.items():
-        values[name] = f"{target}[j]" if kind == "each" else f"t_{name}" if kind == "row" else f"s_{name}"
-    if set(step.results.values()) == {"row"}:
-        return [call]
-    start, block_start, inside, block_end, end = [], [], [], [], []
-    for name, kind in step.results.items():
-        if kind == "each":
-            inside.append(f"{target}[j] = t_{name}")
-            continue
-        if kind == "sum":
-            first, one_more, value = "xp.real(0)", "xp.add_up", f"t_{name}"
-            start.append(f"s_{name} = {first}")
-            block_end.append(f"s_{name} += b_{name}")
-        else:
-            first, one_more, value = "xp.LOWEST", "max", f"xp.to_ordered(t_{name})"
-            start.append(f"i_{name} = {first}")
-            block_end.append(f"i_{name} = max(i_{name}, b_{name})")
-            end.append(f"s_{name} = xp.from_ordered(i_{name})")
-        # from a known value on, which LLVM needs to see for a vector of them
-        block_start.append(f"b_{name} = {first}")
-        inside.append(f"b_{name} = {one_more}(b_{name}, {value})")
-    written = target if "each" in step.results.values() else None
-    vectors = {text.removesuffix("[j]") for text in operands if text.endswith("[j]")}
-    columns = {f"x_{name}" for name in formula.columns}
-    loop = _Loop("width", sorted(vectors - touched - columns - {target}), written)
-    touched |= vectors
-    return [*start, *_in_blocks(loop, dtype, [call, *inside], block_start, block_end), *end]
+def _part(text: _Text) -> list[str]:
+    """A C function for one part of the work, whose data are integers behind a pointer.
+
+    Those are the addresses of the parts' bounds and of the numbers, the loop's sizes, and the addresses of
+    the arrays. Compiled when it is first asked for.
+    """
+    count = _HEAD + len(text.sizes) + len(text.arrays)
+    arguments = [f"head[{place}]" for place in range(_HEAD, count)]
+    arguments += [f"numbers[{place}]" for place in range(len(text.numbers))]
+    return [
+        "def part(data, number):",
+        f"    head = carray(data, ({count},), np.int64)",
+        f"    bounds = carray(pointer(head[{_AT.bounds}]), (number + 2,), np.int64)",
+        f"    numbers = carray(pointer(head[{_AT.numbers}]), ({len(text.numbers)},), np.float64)",
+        f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
+        "@functools.cache",
+        "def part_function():",
+        "    return cfunc('void(voidptr, int64)', cache=True)(part)",
+    ]
+
+
+def _tuple(names: Iterable[str]) -> str:
+    return "(" + "".join(f"{name}, " for name in names) + ")"
+
+
+def _label(formula: Formula) -> str:
+    """A name for the generated file: of the function that the formula is about."""
+    about = next((value for value in formula.constants.values() if callable(value)), formula.function)
+    return about.__name__.strip("_")

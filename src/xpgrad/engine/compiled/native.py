@@ -8,7 +8,6 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
 
 from xpgrad.engine.compiled.records import RowsProduct, SharedWork, positions
 
@@ -18,8 +17,6 @@ __all__ = [
     "call_with_numbers",
     "call_with_part",
     "elements",
-    "fetch",
-    "fetch_to_write",
     "gemm",
     "multiply_rows",
     "multiply_rows_by_panels",
@@ -28,7 +25,6 @@ __all__ = [
     "pack_weight",
     "pointer",
     "share_parts",
-    "up_to_line",
 ]
 
 _ROWS_PRODUCT, _SHARED = positions(RowsProduct), positions(SharedWork)
@@ -65,45 +61,6 @@ def elements(typingctx, address, offset, one):
         return builder.gep(begin, [args[1]])
 
     return kind(types.int64, types.int64, one), codegen
-
-
-def _prefetch(write):
-    """An intrinsic that asks for the cache line of an array's element, which need not exist."""
-
-    @intrinsic
-    def prefetch(typingctx, array, index):
-        def codegen(context, builder, signature, args):
-            data = make_array(signature.args[0])(context, builder, args[0]).data
-            place = builder.bitcast(builder.gep(data, [args[1]]), _POINTER)
-            kind = ir.FunctionType(_VOID, [_POINTER, _INT32, _INT32, _INT32])
-            function = builder.module.declare_intrinsic("llvm.prefetch", [_POINTER], kind)
-            # near all levels of the cache, of data
-            builder.call(function, [place, *(ir.Constant(_INT32, number) for number in (write, 3, 1))])
-            return context.get_dummy_value()
-
-        return types.void(array, types.intp), codegen
-
-    return prefetch
-
-
-def _fetcher(prefetch):
-    @njit(forceinline=True)
-    def fetch(array, start, stop, step):
-        for index in range(start, stop, step):
-            prefetch(array, index)
-
-    return fetch
-
-
-# The cache lines of array[start:stop], a line every `step` elements, soon to be read, or written as well.
-fetch = _fetcher(_prefetch(write=0))
-fetch_to_write = _fetcher(_prefetch(write=1))
-
-
-@njit(forceinline=True)
-def up_to_line(array, itemsize):
-    """How many elements there are before the array's first full cache line."""
-    return (-array.ctypes.data % LINE) // itemsize
 
 
 def _stored(builder, value):

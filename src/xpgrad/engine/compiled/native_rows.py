@@ -1,11 +1,8 @@
-"""The loop over rows and columns of a time loop's stage, as LLVM instructions around a traced formula.
-
-Needs numba.
-"""
+"""The loop over rows and columns of a time loop's stage; needs numba."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +11,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import Rows, positions
-from xpgrad.engine.compiled.scalar_common import add_up
 from xpgrad.engine.compiled.tracing import Emitter, Number
 
 _INT = ir.IntType(64)
@@ -100,16 +97,12 @@ class _Rows:
         self._emitter, self._builder, self._data, self._starts = emitter, emitter.builder, data, starts
         self._inputs, self._outputs = inputs, outputs
         self._used = list(dict.fromkeys(place for place in (*inputs, *outputs) if place))
-        self._vectors = [place for place in self._used if not place.of_row]
+        vectors = [place for place in self._used if not place.of_row]
+        self._vectors = Vectors(emitter, vectors)
         self._matrices = {place.matrix: self._matrix(place.matrix) for place in self._used}
-        wide = self._vectors[0]
+        wide = vectors[0]
         self._width = self._builder.sdiv(self._number(wide.matrix + _ROWS.columns), _INT(wide.blocks))
-        self._scopes = self._alias_scopes()
-        self._sums = {
-            place: cgutils.alloca_once(self._builder, emitter.type)
-            for place in outputs
-            if place and place.of_row
-        }
+        self._sums = {place: Sum(emitter) for place in outputs if place and place.of_row}
 
     def _number(self, place: int) -> ir.Value:
         return self._builder.load(self._builder.gep(self._data, [_INT(place)]))
@@ -120,40 +113,23 @@ class _Rows:
         pointer = self._builder.inttoptr(address, self._emitter.type.as_pointer())
         return pointer, self._number(place + _ROWS.line)
 
-    def _alias_scopes(self) -> dict[Block, Any]:
-        """A name for the memory of each vector."""
-        module, name = self._builder.module, self._builder.function.name
-        domain = module.add_metadata([f"{name} {min(self._vectors).matrix}"])
-        return {place: module.add_metadata([f"{place}", domain]) for place in self._vectors}
-
     def loop(self, function: Callable[..., tuple], count: ir.Value) -> None:
         """One row after the other."""
-        with cgutils.for_range(self._builder, count) as rows:
-            begins = {place: self._begin(place, rows.index) for place in self._used}
-            for total in self._sums.values():
-                self._builder.store(ir.Constant(self._emitter.type, 0.0), total)
-            self._columns(function, begins)
-            for place, total in self._sums.items():
-                width = self._builder.sitofp(self._width, self._emitter.type)
-                mean = self._builder.fdiv(self._builder.load(total), width)
-                self._builder.store(mean, begins[place])
-
-    def _columns(self, function: Callable[..., tuple], begins: Mapping[Block, ir.Value]) -> None:
-        """One column of a row after the other: operands are read, results written or added up."""
         builder, emitter = self._builder, self._emitter
-        read = [place for place in self._used if place in self._inputs]
-        numbers = {place: Number(emitter, builder.load(begins[place])) for place in read if place.of_row}
-        with cgutils.for_range(builder, self._width) as columns:
-            at = {place: builder.gep(begins[place], [columns.index]) for place in self._vectors}
-            for place in self._vectors:
-                if place in read:
-                    numbers[place] = Number(emitter, self._set_apart(builder.load(at[place]), place))
-            results = function(*(place and numbers[place] for place in self._inputs))
-            for target, result in zip(self._outputs, results, strict=True):
-                if target in self._sums:
-                    self._add_up(self._sums[target], emitter.value(result))
-                elif target:
-                    self._set_apart(builder.store(emitter.value(result), at[target]), target)
+        with cgutils.for_range(builder, count) as rows:
+            begins = {place: self._begin(place, rows.index) for place in self._used}
+            operands: list[Any] = [
+                Number(emitter, builder.load(begins[place])) if place and place.of_row else place
+                for place in self._inputs
+            ]
+            for total in self._sums.values():
+                total.begin()
+            results = [self._sums.get(place, place) if place else None for place in self._outputs]
+            with cgutils.for_range(builder, self._width) as columns:
+                self._vectors.element(function, operands, results, begins, columns.index)
+            width = Number(emitter, builder.sitofp(self._width, emitter.type))
+            for place, total in self._sums.items():
+                builder.store((total.result() / width).value, begins[place])
 
     def _begin(self, place: Block, row: ir.Value) -> ir.Value:
         """A pointer to the first element of the block in a row."""
@@ -164,21 +140,3 @@ class _Rows:
         if place.block:
             begin = builder.add(begin, builder.mul(_INT(place.block), self._width))
         return builder.gep(pointer, [begin])
-
-    def _add_up(self, total: ir.Value, value: ir.Value) -> None:
-        """One more summand of a row's sum, in any order."""
-        numbers = [Number(self._emitter, number) for number in (self._builder.load(total), value)]
-        self._builder.store(self._emitter.call(add_up, numbers).value, total)
-
-    def _set_apart(self, access: Any, place: Block) -> Any:
-        """Say of a load or store that its vector shares no memory with the others of the loop.
-
-        It shares none: a result that replaces an operand is the same vector, and all others are other
-        columns, other rows or other matrices. LLVM would look for itself, for every row and pair.
-        """
-        module = self._builder.module
-        others = [scope for other, scope in self._scopes.items() if other != place]
-        access.set_metadata("alias.scope", module.add_metadata([self._scopes[place]]))
-        if others:
-            access.set_metadata("noalias", module.add_metadata(others))
-        return access

@@ -6,7 +6,7 @@ from numba.extending import intrinsic
 
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
 
-__all__ = ["abs", "add_up", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
+__all__ = ["abs", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
 
 inline = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
 
@@ -41,12 +41,6 @@ def sqrt(x):
     return np.sqrt(x)
 
 
-@njit(forceinline=True, fastmath={"reassoc", "nsz"})
-def add_up(total, x):
-    """One more summand, in any order: only then are sums made by vector instructions."""
-    return total + x
-
-
 def ordered(real, integer):
     """Numbers as integers in their order, the way back, and the integer below all: see `to_ordered`."""
     limits = np.iinfo(integer)
@@ -59,7 +53,7 @@ def ordered(real, integer):
     @inline
     def to_ordered(x):
         """An integer that is greater for a greater x: vector instructions find the greatest of them."""
-        return turned(real(x).view(integer))
+        return integer(turned(real(x).view(integer)))  # numba computes with 64 bits
 
     @inline
     def from_ordered(bits):

@@ -34,17 +34,38 @@ class Emitter:
         self.type = context.get_value_type(self.number)
 
     def value(self, number: Any) -> ir.Value:
-        """The LLVM value of a number or condition; numbers from Python become constants."""
+        """The LLVM value of a number or condition; numbers from Python become constants.
+
+        An integer of NumPy's stays an integer, every other number gets the dtype.
+        """
         if isinstance(number, Number):
             return number.value
         if isinstance(number, (bool, np.bool_)):
             return ir.Constant(ir.IntType(1), int(number))
+        if isinstance(number, np.integer):
+            return ir.Constant(ir.IntType(8 * number.itemsize), int(number))
         return ir.Constant(self.type, float(self.real(number)))
+
+    def alike(self, operands: Sequence[Any]) -> list[ir.Value]:
+        """The values of operands of one instruction: beside a real number integers become such, too."""
+        values = [self.value(operand) for operand in operands]
+        if all(value.type == values[0].type for value in values):
+            return values
+        return [
+            self.builder.sitofp(value, self.type)
+            if isinstance(value.type, ir.IntType) and value.type.width > 1
+            else value
+            for value in values
+        ]
+
+    def rounded(self, value: ir.Value) -> Number:
+        """A value of 64 bits as a number."""
+        return Number(self, value if self.real is np.float64 else self.builder.fptrunc(value, self.type))
 
     def call(self, function: Any, numbers: Sequence[Any]) -> Number:
         """The result of a scalar function that numba compiles."""
         values = [self.value(number) for number in numbers]
-        kinds = tuple(types.boolean if v.type == ir.IntType(1) else self.number for v in values)
+        kinds = tuple(self._kind(value) for value in values)
         typing = self.context.typing_context
         kind = typing.resolve_value_type(function)
         signature = typing.resolve_function_type(kind, kinds, {})
@@ -52,6 +73,12 @@ class Emitter:
         result = implementation(self.builder, values)
         self.context.add_linking_libs(getattr(implementation, "libs", ()))
         return Number(self, result)
+
+    def _kind(self, value: ir.Value) -> Any:
+        """The type that numba has for a value: a number, a condition, or an integer."""
+        if not isinstance(value.type, ir.IntType):
+            return self.number
+        return types.boolean if value.type.width == 1 else getattr(types, f"int{value.type.width}")
 
 
 def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], Callable[..., Number]]:
@@ -67,12 +94,13 @@ def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], 
 
 
 def _comparison(how: str, *, of_nan: bool) -> Callable[..., Number]:
-    """The method that writes a comparison, which has a fixed result if an operand is NaN."""
-    instruction = "fcmp_unordered" if of_nan else "fcmp_ordered"
+    """The method that writes a comparison of integers or reals; of NaN it has a fixed result."""
+    of_reals = "fcmp_unordered" if of_nan else "fcmp_ordered"
 
     def compare(self: Number, other: Any) -> Number:
         emitter = self.emitter
-        values = self.value, emitter.value(other)
+        values = emitter.alike([self, other])
+        instruction = "icmp_signed" if isinstance(values[0].type, ir.IntType) else of_reals
         return Number(emitter, getattr(emitter.builder, instruction)(how, *values))
 
     return compare
@@ -92,7 +120,7 @@ class Number:
 
     def emit(self, instruction: str, *operands: Any, **options: Any) -> Number:
         """The result of one of llvmlite's instructions."""
-        values = [self.emitter.value(operand) for operand in operands]
+        values = self.emitter.alike(operands)
         return Number(self.emitter, getattr(self.emitter.builder, instruction)(*values, **options))
 
     __add__, __radd__ = _operator("fadd", flags=_CONTRACT)
@@ -137,8 +165,10 @@ class Scalars:
             return x if condition else y
         return condition.emit("select", condition, x, y)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         function = getattr(self._functions, name)
+        if not callable(function):
+            return function
 
         def call(*numbers: Any) -> Any:
             traced = next((number for number in numbers if isinstance(number, Number)), None)

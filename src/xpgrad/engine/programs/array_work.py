@@ -25,8 +25,8 @@ class ArrayLoop(Work):
         What is cut into parts, and how many elements there are in all.
     sizes : sequence of int
         What the loop takes first.
-    arrays : sequence of (Location, tuple of int)
-        Where each array is, and its shape; its elements follow one another.
+    arrays : sequence of Location
+        Where each array is; its elements follow one another.
     numbers : sequence of float
         What it takes last.
     team
@@ -39,7 +39,7 @@ class ArrayLoop(Work):
         count: int,
         elements: int,
         sizes: Sequence[int],
-        arrays: Sequence[tuple[Location, tuple[int, ...]]],
+        arrays: Sequence[Location],
         numbers: Sequence[float],
         team: Any,
     ) -> None:
@@ -52,7 +52,7 @@ class ArrayLoop(Work):
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
-        return [place.block for place, _ in self._arrays]
+        return [place.block for place in self._arrays]
 
     def code(self, start: int, itemsize: int) -> list[Any]:
         """See Instruction: behind what the function takes stand the cuts and the numbers."""
@@ -61,9 +61,7 @@ class ArrayLoop(Work):
 
     def data(self, itemsize: int) -> list[Any]:
         """See Work."""
-        taken: list[Any] = list(self._sizes)
-        for place, shape in self._arrays:
-            taken += [place.address(itemsize), *shape]
+        taken = [*self._sizes, *(place.address(itemsize) for place in self._arrays)]
         behind = self._start + length(ArraysHead) + len(taken)
         cuts, numbers = (Address(None, 8 * at) for at in (behind, behind + len(self._cuts)))
         return [*ArraysHead(cuts, numbers), *taken, *self._cuts, *self._numbers]

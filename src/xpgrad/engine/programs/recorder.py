@@ -437,7 +437,7 @@ class Recorder(RecordedImages):
             raise CannotRecordError("broadcasting")
         result = self.fresh(shape)
         code = array_loops.element_code(formula, kinds, None, self._name)
-        arrays = [(self.contiguous(x).place, (x.size,)) for x in (*given, result)]
+        arrays = [self.contiguous(x) for x in (*given, result)]
         self._add_array_loop(code, result.size, result.size, (), arrays, numbers)
         return result
 
@@ -455,25 +455,18 @@ class Recorder(RecordedImages):
         results = {
             name: self.fresh((A, n if name == formula.each_output else 1, 1)) for name in formula.outputs
         }
-        taken = [
-            (x, name in formula.each)
-            for name, x in zip(formula.operands, operands, strict=True)
-            if x is not None
-        ]
         # the result of every element comes before the numbers of rows
-        taken += sorted(
-            ((x, name == formula.each_output) for name, x in results.items()), key=lambda item: not item[1]
-        )
-        arrays = [(x.place, (A, n) if is_each else (x.size,)) for x, is_each in taken]
+        ordered = sorted(results, key=lambda name: name != formula.each_output)
+        arrays = [*(x for x in operands if x is not None), *(results[name] for name in ordered)]
         self._add_array_loop(code, A, A * n, (n,), arrays, numbers)
         return tuple(results[name] for name in formula.outputs)
 
     def _add_array_loop(
-        self, code: Any, count: int, elements: int, sizes: Sequence[int], arrays: Sequence[Any],
+        self, code: Any, count: int, elements: int, sizes: Sequence[int], arrays: Sequence[Recorded],
         numbers: Sequence[float],
     ) -> None:  # fmt: skip
-        function = code.part_function().address
-        self._program.add(ArrayLoop(function, count, elements, sizes, arrays, numbers, self._engine.team))
+        function, places = code.part_function().address, [array.place for array in arrays]
+        self._program.add(ArrayLoop(function, count, elements, sizes, places, numbers, self._engine.team))
 
     # --- sequences of uneven lengths
 

@@ -1,0 +1,237 @@
+"""The loop over rows and columns of whole arrays; needs numba.
+
+Loops run in short blocks. Each block first prefetches the next ones, inputs and result, so that memory is
+always at work. A block ends at a cache line of the result, so that no store touches two. Stores past the
+cache were no faster, and whoever reads the result would have to fetch it from memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from xpgrad.engine.compiled.native import LINE
+from xpgrad.engine.compiled.native_loops import Greatest, Reduction, Sum, Vectors
+from xpgrad.engine.compiled.tracing import Emitter, Number
+
+_INT = ir.IntType(64)
+_POINTER = ir.IntType(8).as_pointer()
+# Bytes of each vector in a block, and how far ahead of it memory is fetched.
+_BLOCK_BYTES = 1024
+_AHEAD_BYTES = 2 * _BLOCK_BYTES
+_REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": Sum, "max": Greatest}
+
+
+class Array(NamedTuple):
+    """An array of a loop.
+
+    Parameters
+    ----------
+    name : str
+        What passes call it.
+    kind : {"each", "row", "column"}
+        What it has an element for: each row and column, each row, or each column.
+    integers : bool
+        Whether it holds integers of 32 bits.
+    """
+
+    name: str
+    kind: str
+    integers: bool = False
+
+
+class Pass(NamedTuple):
+    """One pass over a row.
+
+    Parameters
+    ----------
+    function : callable
+        The formula, on traced numbers.
+    operands : sequence of str or None
+        Arrays, earlier results, and numbers of the call by name; None for an absent operand.
+    results : sequence of (str, str)
+        The name and use of each result: ``"sum"`` or ``"max"`` over the row, ``"each"`` for the elements of
+        the loop's target, ``"row"`` for a number that is computed of a row's numbers only.
+    """
+
+    function: Callable[..., tuple]
+    operands: Sequence[str | None]
+    results: Sequence[tuple[str, str]]
+
+
+class Loop(NamedTuple):
+    """A loop over rows.
+
+    Parameters
+    ----------
+    arrays : sequence of Array
+        All of them; each is contiguous.
+    numbers : sequence of str
+        The names of the numbers of a call.
+    passes : sequence of Pass
+        One after the other on each row.
+    target : str or None
+        The array that has the elements of results.
+    outputs : sequence of str
+        The arrays that have the rows' numbers of that name.
+    """
+
+    arrays: Sequence[Array]
+    numbers: Sequence[str]
+    passes: Sequence[Pass]
+    target: str | None
+    outputs: Sequence[str]
+
+
+def array_loop(loop: Loop, real: type[np.floating]) -> Any:
+    """An intrinsic ``run(start, stop, width, addresses, numbers)``: the loop over rows start .. stop.
+
+    For compiled code; the addresses of the loop's arrays and its numbers, of 64 bits, are tuples. `real` is
+    the arrays' dtype.
+    """
+
+    @intrinsic
+    def run(typingctx, start, stop, width, addresses, numbers):
+        def codegen(context, builder, signature, arguments):
+            start, stop, width, *tuples = arguments
+            pointers, numbers = (cgutils.unpack_tuple(builder, values) for values in tuples)
+            rows = _Rows(Emitter(context, builder, real), loop, width, pointers, numbers)
+            with cgutils.for_range(builder, stop, start=start) as each:
+                rows.row(each.index)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64, addresses, numbers), codegen
+
+    return run
+
+
+class _Rows:
+    """Writes the instructions of a loop."""
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        loop: Loop,
+        width: ir.Value,
+        addresses: Sequence[ir.Value],
+        numbers: Sequence[ir.Value],
+    ) -> None:
+        self._emitter, self._builder, self._loop, self._width = emitter, emitter.builder, loop, width
+        self._numbers = dict(zip(loop.numbers, map(emitter.rounded, numbers), strict=True))
+        self._arrays = {
+            array: self._pointer(array, address)
+            for array, address in zip(loop.arrays, addresses, strict=True)
+        }
+        self._vectors = Vectors(emitter, [array.name for array in loop.arrays if array.kind != "row"])
+        self._itemsize = np.dtype(emitter.real).itemsize
+
+    def _pointer(self, array: Array, address: ir.Value) -> ir.Value:
+        kind = ir.IntType(32) if array.integers else self._emitter.type
+        return self._builder.inttoptr(address, kind.as_pointer())
+
+    def row(self, row: ir.Value) -> None:
+        """One pass over the row after the other."""
+        builder, loop = self._builder, self._loop
+        begins = {array.name: self._begin(array, row) for array in self._arrays}
+        values: dict[str | None, Any] = {None: None} | dict[str | None, Any](self._numbers)
+        for array in loop.arrays:
+            if array.kind != "row":
+                values[array.name] = array.name
+            elif array.name not in loop.outputs:
+                values[array.name] = Number(self._emitter, builder.load(begins[array.name]))
+        # nearby are columns, since the first row, and what an earlier pass read
+        near = {array.name for array in loop.arrays if array.kind == "column"}
+        for one in loop.passes:
+            operands = [values[name] for name in one.operands]
+            if all(use == "row" for _, use in one.results):
+                results: Sequence[Any] = one.function(*operands)
+            else:
+                results = self._pass(one, operands, begins, near)
+            for (name, _), result in zip(one.results, results, strict=True):
+                values[name] = result
+        for name in loop.outputs:
+            builder.store(self._emitter.value(values[name]), begins[name])
+
+    def _begin(self, array: Array, row: ir.Value) -> ir.Value:
+        """A pointer to what the array has for a row."""
+        if array.kind == "column":
+            return self._arrays[array]
+        first = row if array.kind == "row" else self._builder.mul(row, self._width)
+        return self._builder.gep(self._arrays[array], [first])
+
+    def _pass(
+        self, one: Pass, operands: Sequence[Any], begins: Mapping[str, ir.Value], near: set[str]
+    ) -> list[Any]:
+        """The results: the target's name, and numbers of the row."""
+        totals, parts = ([self._reduction(use) for _, use in one.results] for _ in range(2))
+        results = [self._loop.target if part is None else part for part in parts]
+        # parts are of a block: LLVM sees where they begin, which it needs for a vector of them
+        both = [(total, part) for total, part in zip(totals, parts, strict=True) if total and part]
+        read = {name for name in operands if isinstance(name, str)} - near
+        target = self._loop.target if None in parts else None
+        for total, _ in both:
+            total.begin()
+        ahead = [begins[name] for name in sorted(read) if name != target]
+        with self._blocks(ahead, begins[target] if target else None) as (low, high):
+            for _, part in both:
+                part.begin()
+            with cgutils.for_range(self._builder, high, start=low) as columns:
+                self._vectors.element(one.function, operands, results, begins, columns.index)
+            for total, part in both:
+                total.merge(part)
+        near |= read
+        return [self._loop.target if total is None else total.result() for total in totals]
+
+    def _reduction(self, use: str) -> Reduction | None:
+        return _REDUCTIONS[use](self._emitter) if use in _REDUCTIONS else None
+
+    @contextlib.contextmanager
+    def _blocks(self, read: Sequence[ir.Value], target: ir.Value | None) -> Iterator[tuple[Any, Any]]:
+        """A loop over blocks of a row, from which column to which one; memory is fetched ahead of it."""
+        builder, size = self._builder, self._itemsize
+        block, ahead = _INT(_BLOCK_BYTES // size), _INT(_AHEAD_BYTES // size)
+        low, high = (cgutils.alloca_once(builder, _INT) for _ in range(2))
+        builder.store(_INT(0), low)
+        first = block if target is None else builder.add(block, self._up_to_line(target))
+        builder.store(self._least(first, self._width), high)
+        head, body, end = (builder.append_basic_block(f"blocks.{name}") for name in ("head", "body", "end"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        builder.cbranch(builder.icmp_signed("<", builder.load(low), self._width), body, end)
+        builder.position_at_end(body)
+        here = builder.load(low), builder.load(high)
+        for pointer in read:
+            self._fetch(pointer, *(builder.add(place, ahead) for place in here), write=False)
+        if target is not None:
+            self._fetch(target, *(builder.add(place, ahead) for place in here), write=True)
+        yield here
+        builder.store(here[1], low)
+        builder.store(self._least(builder.add(here[1], block), self._width), high)
+        builder.branch(head)
+        builder.position_at_end(end)
+
+    def _least(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self._builder.select(self._builder.icmp_signed("<", a, b), a, b)
+
+    def _up_to_line(self, pointer: ir.Value) -> ir.Value:
+        """How many elements there are before the first full cache line."""
+        builder = self._builder
+        address = builder.ptrtoint(pointer, _INT)
+        return builder.udiv(builder.and_(builder.neg(address), _INT(LINE - 1)), _INT(self._itemsize))
+
+    def _fetch(self, pointer: ir.Value, start: ir.Value, stop: ir.Value, *, write: bool) -> None:
+        """Ask for the cache lines of some elements, which need not exist."""
+        builder, number = self._builder, ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [_POINTER, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [_POINTER], kind)
+        with cgutils.for_range_slice(builder, start, stop, _INT(LINE // self._itemsize), _INT) as (index, _):
+            place = builder.bitcast(builder.gep(pointer, [index]), _POINTER)
+            near, data = number(3), number(1)
+            builder.call(prefetch, [place, number(int(write)), near, data])

@@ -1,0 +1,171 @@
+"""One pass of a loop over vectors, as LLVM instructions around a traced formula; needs numba.
+
+Every loop that evaluates a formula consists of such passes: those over time (`native_rows`) and those over
+arrays (`native_arrays`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+
+from xpgrad.engine.compiled.tracing import Emitter, Number, Scalars
+
+
+class Reduction(ABC):
+    """Numbers that become one number, in a variable of the loop.
+
+    Parameters
+    ----------
+    emitter : Emitter
+        Where instructions go.
+    """
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._first = self._neutral()
+        self._variable = cgutils.alloca_once(emitter.builder, self._first.type)
+
+    def begin(self) -> None:
+        """Forget what came before."""
+        self._emitter.builder.store(self._first, self._variable)
+
+    def add(self, number: Any) -> None:
+        """One more number."""
+        self._add(self._to_kept(Number(self._emitter, self._emitter.value(number))))
+
+    def merge(self, part: Reduction) -> None:
+        """All numbers of another reduction of this kind."""
+        self._add(part._kept)
+
+    def result(self) -> Number:
+        """The number that they become."""
+        return Number(self._emitter, self._kept)
+
+    @property
+    def _kept(self) -> ir.Value:
+        return self._emitter.builder.load(self._variable)
+
+    def _add(self, value: ir.Value) -> None:
+        self._emitter.builder.store(self._both(self._kept, value), self._variable)
+
+    def _to_kept(self, number: Number) -> ir.Value:
+        """The form in which numbers are kept."""
+        return number.value
+
+    @abstractmethod
+    def _neutral(self) -> ir.Constant:
+        """What changes nothing."""
+
+    @abstractmethod
+    def _both(self, kept: ir.Value, value: ir.Value) -> ir.Value:
+        """One value for two."""
+
+
+class Sum(Reduction):
+    """A sum, in any order: only then are sums made by vector instructions."""
+
+    def _neutral(self) -> ir.Constant:
+        return ir.Constant(self._emitter.type, 0.0)
+
+    def _both(self, kept: ir.Value, value: ir.Value) -> ir.Value:
+        return self._emitter.builder.fadd(kept, value, flags=["reassoc", "nsz"])
+
+
+class Greatest(Reduction):
+    """The greatest number; NaN does not count.
+
+    Numbers are kept as integers in the same order: vector instructions find the greatest of these.
+    """
+
+    @property
+    def _scalars(self) -> Scalars:
+        return Scalars(np.dtype(self._emitter.real).name)
+
+    def result(self) -> Number:
+        """See Reduction."""
+        return self._scalars.from_ordered(super().result())
+
+    def _to_kept(self, number: Number) -> ir.Value:
+        return self._scalars.to_ordered(number).value
+
+    def _neutral(self) -> ir.Constant:
+        return self._emitter.value(self._scalars.LOWEST)
+
+    def _both(self, kept: ir.Value, value: ir.Value) -> ir.Value:
+        builder = self._emitter.builder
+        return builder.select(builder.icmp_signed(">", value, kept), value, kept)
+
+
+class Vectors:
+    """Vectors that a loop reads and writes, which share no memory.
+
+    LLVM is told so with every load and store: it would look for itself, for every row and pair.
+
+    Parameters
+    ----------
+    emitter : Emitter
+        Where instructions go.
+    keys : iterable of hashable
+        What the vectors are called.
+    """
+
+    def __init__(self, emitter: Emitter, keys: Iterable[Hashable]) -> None:
+        self._emitter, module = emitter, emitter.builder.module
+        keys = list(keys)
+        domain = module.add_metadata([f"{emitter.builder.function.name} {keys[0]}"])
+        self._scopes = {key: module.add_metadata([f"{key}", domain]) for key in keys}
+
+    def element(
+        self,
+        function: Callable[..., tuple],
+        operands: Sequence[Any],
+        results: Sequence[Any],
+        begins: Mapping[Any, ir.Value],
+        index: ir.Value,
+    ) -> None:
+        """A formula on one element of each vector.
+
+        Parameters
+        ----------
+        function : callable
+            The formula, on traced numbers.
+        operands : sequence
+            Of each operand its vector's key, or a Number, or None for an absent one.
+        results : sequence
+            Of each result the key of its vector, or a Reduction, or None to drop it.
+        begins : mapping
+            A pointer to the first element of each vector.
+        index : ir.Value
+            Which element.
+        """
+        builder, emitter = self._emitter.builder, self._emitter
+        used = dict.fromkeys(key for key in (*operands, *results) if _is_vector(key))
+        at = {key: builder.gep(begins[key], [index]) for key in used}
+        read = {key: Number(emitter, self._set_apart(builder.load(at[key]), key))
+                for key in dict.fromkeys(filter(_is_vector, operands))}  # fmt: skip
+        values = [read[key] if _is_vector(key) else key for key in operands]
+        for target, result in zip(results, function(*values), strict=True):
+            if _is_vector(target):
+                self._set_apart(builder.store(emitter.value(result), at[target]), target)
+            elif target is not None:
+                target.add(result)
+
+    def _set_apart(self, access: Any, key: Any) -> Any:
+        """Say of a load or store that its vector shares no memory with the others of the loop."""
+        module = self._emitter.builder.module
+        others = [scope for other, scope in self._scopes.items() if other != key]
+        access.set_metadata("alias.scope", module.add_metadata([self._scopes[key]]))
+        if others:
+            access.set_metadata("noalias", module.add_metadata(others))
+        return access
+
+
+def _is_vector(key: Any) -> bool:
+    """Whether it is a vector's key, among what an element's operands and results can be."""
+    return key is not None and not isinstance(key, (Number, Reduction))
