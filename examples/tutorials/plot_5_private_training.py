@@ -17,7 +17,7 @@ row by row. One call makes its training private::
 
     model, optimizer, criterion, loader = PrivacyEngine().make_private_with_epsilon(
         module=model, optimizer=optimizer, criterion=criterion, data_loader=loader,
-        target_epsilon=8, target_delta=1e-3, epochs=25, max_grad_norm=1.0, grad_sample_mode="ghost",
+        target_epsilon=8, target_delta=1e-3, epochs=10, max_grad_norm=1.0, grad_sample_mode="ghost",
     )
 """
 
@@ -33,7 +33,7 @@ import private_training
 # Each runs in its own process, so that its memory can be measured. An epsilon of 8 is weak privacy, 2 is
 # strong; infinity is ordinary training.
 
-EPOCHS = 25
+EPOCHS = 10
 runs = {
     "not private": ("ours", "ghost", float("inf")),
     "ours, epsilon 8": ("ours", "ghost", 8.0),
