@@ -169,6 +169,16 @@ def test_parts_of_the_batch(
     assert (len(taken) == 4) is (jit_enabled() and not lengths)
 
 
+def test_norms_of_very_many_samples_have_no_program(rng: np.random.Generator) -> None:
+    """A program has products for each sample, and would be as long as the batch."""
+    if not jit_enabled():
+        pytest.skip("needs numba")
+    for N in (1024, 1025):
+        _plans._known.clear()
+        run(asked(make_case(LSTM, rng, T=1, N=N, I=1, H=1), per_sample="norm"))
+        assert (None in _plans._known.values()) is (N > 1024)
+
+
 @each_operator()
 def test_samples_of_the_products_at_a_time(
     operator: Operator, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

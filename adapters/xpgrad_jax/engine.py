@@ -25,15 +25,15 @@ class JaxEngine(NumpyEngine):
     array_types: tuple[type, ...] = ()
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays are there, on a CPU."""
+        """See `Adapter`: whether the arrays are there, on a CPU."""
         return array_api_compat.is_jax_namespace(xp) and all(_is_here(array) for array in arrays)
 
     def is_traced(self, array: Any) -> bool:
-        """See NumpyEngine."""
+        """See `Adapter`."""
         return isinstance(array, jax.core.Tracer)
 
     def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-        """See NumpyEngine: as `xpgrad_jax` does it, where programs run."""
+        """See `Adapter`: as `xpgrad_jax` does it, where programs run."""
         if why_not() is not None:
             return None
         from xpgrad_jax.functional import traced_call
@@ -41,7 +41,7 @@ class JaxEngine(NumpyEngine):
         return traced_call(operator, arrays, options)
 
     def standard(self, xp: Any) -> StandardEngine | None:
-        """See NumpyEngine."""
+        """See `Adapter`."""
         if not array_api_compat.is_jax_namespace(xp):
             return None
         return (inlined.get() or ScanEngine)()
@@ -55,7 +55,7 @@ class JaxEngine(NumpyEngine):
         return jnp.asarray(array)
 
     def describe(self) -> str:
-        """In a line."""
+        """See `Adapter`."""
         reason = why_not()
         inside = "programs in XLA" if reason is None else f"no programs in XLA: {reason}"
         ways = "the numpy engine on views; under a trace, programs, elsewhere one lax.scan"

@@ -10,6 +10,7 @@ from xpgrad import engine as engines
 from xpgrad._plans import Plan
 from xpgrad._recurrent import lengths_of, run_foreign
 from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.programs.program import Fresh
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
@@ -83,14 +84,14 @@ class Programs:
         if known is not None and function is self._function:
             looked = self._look(arrays, layout, options)
         if looked is not None and known is not None:
-            key, engine, addresses, numbers = looked  # the last are held while a program reads them
+            key, addresses, fresh, numbers = looked  # the last are held while a program reads them
             found = known.get(key)
             if found is not None:
                 plan, order = found
                 taken = addresses if order is None else [addresses[k] for k in order]
                 if numbers is not None:
                     taken.append(address_of(numbers))
-                return engine.run_at(plan.program, taken)
+                return plan.program.run(taken, fresh)
         operands = list(arrays) if layout is None else grouped(layout, arrays)
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
@@ -107,8 +108,8 @@ class Programs:
 
     def _look(
         self, arrays: Sequence[Tensor | None], layout: Layout | None, options: Mapping[str, Any]
-    ) -> tuple[tuple, Any, list[int], np.ndarray | None] | None:
-        """Return all else that a program depends on, the engine, the addresses of the arrays, and lengths.
+    ) -> tuple[tuple, list[int], Fresh, np.ndarray | None] | None:
+        """Return all else that a program depends on, addresses of arrays, memory for results, and lengths.
 
         None where that cannot be said.
         """
@@ -125,12 +126,12 @@ class Programs:
                     return None
                 numbers, arrays = lengths.numbers, [*arrays[:place], None, *arrays[place + 1 :]]
         given = [array for array in arrays if array is not None]
-        looked = engine.look(given)
-        if looked is None:
+        look = engine.look(given)
+        if look is None:
             return None
-        form, addresses = looked
+        form, addresses, fresh = look
         absent = None if len(given) == len(arrays) else tuple([array is None for array in arrays])
-        return (engine, form, absent, numbers is None), engine, addresses, numbers
+        return (engine, form, absent, numbers is None), addresses, fresh, numbers
 
     def _place_of_lengths(self, layout: Layout | None) -> int:
         """Return where the lengths are among the arrays that are given."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.process.blas import Blas, find_blas
 from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp
-from xpgrad.engine.programs.program import Form, Program
+from xpgrad.engine.programs.program import Look
 from xpgrad_torch._private import LIBRARY, is_wrapped
 
 _FSDP = "torch.distributed.fsdp"
@@ -34,11 +34,11 @@ class TorchEngine(NumpyEngine):
     """
 
     name = "torch"
-    is_host = True
     array_types = (torch.Tensor, torch.nn.Parameter)
 
     def __init__(self) -> None:
         super().__init__()
+        self.host = self
         # torch's own threads, where they are OpenMP's
         self._own_team = find_openmp(LIBRARY, torch.get_num_threads) or PoolTeam()
 
@@ -68,13 +68,8 @@ class TorchEngine(NumpyEngine):
                 return False
         return True
 
-    def form(self, arrays: Collection[torch.Tensor]) -> Form | None:
-        """See NumpyEngine.form."""
-        looked = self.look(arrays)
-        return None if looked is None else looked[0]
-
-    def look(self, arrays: Collection[torch.Tensor]) -> tuple[Form, list[int]] | None:
-        """The form, and the addresses of the arrays; None where there is none."""
+    def look(self, arrays: Collection[torch.Tensor]) -> Look | None:
+        """See `Adapter`."""
         layouts, addresses, grad = [], [], torch.is_grad_enabled()
         dtype = next(iter(arrays)).dtype
         computed = _COMPUTED.get(dtype)
@@ -96,33 +91,22 @@ class TorchEngine(NumpyEngine):
                 return None
             addresses.append(address)
             layouts.append((array.shape, array.stride()))
-        form = self._form(computed, layouts)
-        return None if form is None else (form, addresses)
+        return self._seen(computed, layouts, addresses, _fresh)
 
     def integers(self, array: Any) -> np.ndarray | None:
-        """See NumpyEngine.integers."""
+        """See `Adapter`."""
         return super().integers(array.numpy()) if _plain(array) else None
-
-    def run(
-        self, program: Program, arrays: Iterable[torch.Tensor], lengths: np.ndarray | None = None
-    ) -> list[torch.Tensor | None]:
-        """See NumpyEngine.run."""
-        return self._run(program, [array.data_ptr() for array in arrays], lengths, _fresh)
-
-    def run_at(self, program: Program, addresses: list[int]) -> list[torch.Tensor | None]:
-        """The program's results, for arrays at these addresses."""
-        return program.run(addresses, _fresh)
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]
     ) -> torch.Tensor:
-        """The result for tensors that agree."""
+        """See `Adapter`."""
         return torch.from_numpy(
             super().quick_elementwise(formula, [array.numpy() for array in arrays], numbers)
         )
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """The one output along the last axis, for tensors that agree."""
+        """See `Adapter`."""
         result = super().quick_rows(formula, [array.numpy() for array in arrays])
         return None if result is None else self.lower(result)
 
@@ -185,7 +169,7 @@ class TorchEngine(NumpyEngine):
         return torch.fft.ifft(_tensor(array), n=n, dim=axis).numpy()
 
     def describe(self) -> str:
-        """In a line."""
+        """See `Adapter`."""
         return (
             f"PyTorch {torch.__version__} CPU tensors: the numpy engine on views, products by torch in "
             f"{torch.get_num_threads()} threads"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xpgrad import engine as engines
-from xpgrad.engine.protocol import Engine
 
 
 class Computation:
@@ -20,8 +19,6 @@ class Computation:
         The caller's.
     arrays : sequence of array or None
         The call's arrays of one floating-point dtype; None for omitted ones.
-    recorder : Recorder, optional
-        Replaces the engine while a program is recorded.
 
     Attributes
     ----------
@@ -31,14 +28,12 @@ class Computation:
         The engine's namespace.
     """
 
-    def __init__(self, operator: str, xp: Any, arrays: Sequence[Any], recorder: Any = None) -> None:
+    def __init__(self, operator: str, xp: Any, arrays: Sequence[Any]) -> None:
         given = [array for array in arrays if array is not None]
         self._caller_xp, self._dtype = xp, given[0].dtype
         half = self._dtype not in (xp.float32, xp.float64)
         self._compute_dtype = xp.float32 if half else self._dtype
-        if recorder is not None:
-            self._dtype = recorder.dtype
-        self.engine: Engine = recorder or engines.choose(xp, given, operator)
+        self.engine = engines.choose(xp, given, operator)
         self.xp = self.engine.xp
 
     def lift(self, array: Any) -> Any:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad import engine as engines
+from xpgrad.engine import Adapter
 from xpgrad.engine.programs.foreign import ForeignEngine, ForeignProgram
-from xpgrad.engine.programs.program import Program, address_of
+from xpgrad.engine.programs.program import Form, Program, address_of
 from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
 
 _MOST = 512  # forms
@@ -65,7 +66,7 @@ def planned(
     operator: str,
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
-    lengths_of: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Lengths],
+    lengths_of: Callable[[Adapter, Mapping[str, Any], Mapping[str, Any]], Lengths],
     seen: list[Plan] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
 ) -> Any:
@@ -97,13 +98,12 @@ def planned(
     flat = (
         [x for name, array in given.items() for x in joined.get(name, (array,))] if joined else given.values()
     )
-    form = None if engine is None else engine.form(flat)
-    if form is None and (tracing := engines.traced_by(given.values())) is not None:
-        outputs = tracing.traced_call(operator, arrays, options)
-        if outputs is not None:
-            return outputs
-    if form is None:
-        return compute(Asked(operator, arrays), **options)
+    look = None if engine is None else engine.look(flat)
+    if engine is None or look is None:
+        tracing = engines.traced_by(given.values())
+        outputs = None if tracing is None else tracing.traced_call(operator, arrays, options)
+        return compute(Asked(operator, arrays), **options) if outputs is None else outputs
+    form, addresses, fresh = look
     lengths = lengths_of(engine, arrays, options)
     if not lengths.usable:
         return compute(Asked(operator, arrays), **options)
@@ -125,11 +125,13 @@ def planned(
     program, result = known
     if seen is not None:
         seen.append(Plan(program, result, tuple(given)))
-    return result(engine.run(program, flat, numbers))
+    if numbers is not None:
+        addresses.append(address_of(numbers))
+    return result(program.run(addresses, fresh))
 
 
 def _layouts(
-    form: Any, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]], lengths: np.ndarray | None
+    form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]], lengths: np.ndarray | None
 ) -> dict[str, Any]:
     """The layout of each array by name; of an array that was joined, those of its parts."""
     each = iter(form.layouts)
@@ -169,7 +171,7 @@ def _plan(
     operator: str,
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
-    engine: Any,
+    engine: Adapter,
     layouts: dict[str, Any],
     dtype: Any,
 ) -> tuple[Program, Callable[[list[Any]], Any]] | None:

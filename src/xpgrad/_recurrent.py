@@ -28,20 +28,17 @@ from xpgrad._arguments import (
     explain,
     is_list,
 )
-from xpgrad._computation import Computation
+from xpgrad._call_arrays import call_arrays
 from xpgrad._per_sample import PER_SAMPLE, square_norms
 from xpgrad._plans import Asked, Lengths, Plan, planned
 from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
-from xpgrad.engine.programs.recorder import CannotRecordError
+from xpgrad.engine import Adapter
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 PARAMETERS = frozenset(  # v of a user's cell, the last four of layer normalization
     ("W", "R", "B", "P", "S", "v", "gamma", "beta", "gamma_c", "beta_c")
 )
-# Samples whose norms are computed together, at least: the loop's products need rows. And at most in a
-# program, which has products for each.
-_LEAST_SAMPLES, _MOST_SAMPLES = 16, 1024
-
+_LEAST_SAMPLES = 16  # whose norms are computed together: the loop's products need rows
 
 # Arrays over time and states that some calls have, with their widths in units of H; and those of all arrays
 # that are as wide as the hidden state, which a projection makes another width.
@@ -221,7 +218,7 @@ def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def lengths_of(engine: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
+def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
     """The lengths of a call as its program takes them, if they are right; without them, where all are T."""
     lengths, X = arrays.get("sequence_lens"), arrays["X"]
     if lengths is None:
@@ -295,10 +292,9 @@ class RecurrentCall:
         gate_order: Sequence[int] | None = None,
         cell_names: Mapping[str, str] | None = None,
     ) -> None:
-        operator, arrays, recorder = asked
-        self._cell_names = cell_names or {}
+        operator, arrays = asked.operator, asked.arrays
         self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
-        self.operator, self.gates, self.layout, self._recorder = operator, gates, layout, recorder
+        self.operator, self.gates, self.layout = operator, gates, layout
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in (*self._needed(), *(saved or {}))})
@@ -314,9 +310,9 @@ class RecurrentCall:
             operator, self.D, activations, activation_alpha, activation_beta, defaults
         )
 
-        self._computation = Computation(operator, caller_xp, list(floats.values()), recorder)
-        self.engine, self.xp = self._computation.engine, self._computation.xp
-        self._lower = self._computation.lower
+        self._given = call_arrays(asked, caller_xp, list(floats.values()), cell_names or {})
+        self.engine, self.xp = self._given.engine, self._given.engine.xp
+        self._lower = self._given.lower
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}
         reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
         self.directions = [
@@ -325,14 +321,8 @@ class RecurrentCall:
         ]
 
     def _timeline(self, reverse: bool) -> Timeline | RecordedTimeline | MaskedTimeline:
-        """The rows of one direction; for all lengths where a program or a trace awaits these."""
-        lengths = self._lengths
-        if self._recorder is not None and lengths is not None:
-            recorded = self._recorder.input("sequence_lens")
-            return RecordedTimeline(self._recorder, self.T, self.N, recorded, reverse)
-        known = lengths is None or isinstance(lengths, list)
-        kind = Timeline if known else MaskedTimeline
-        return kind(self.xp, self.T, self.N, lengths, reverse, self.arrays["X"])
+        """The rows of one direction."""
+        return self._given.timeline(self.T, self.N, self._lengths, reverse, self.arrays["X"])
 
     # --- checks
 
@@ -398,13 +388,7 @@ class RecurrentCall:
     # --- between the caller's arrays and the kernel's
 
     def _lift(self, name: str, array: Any) -> Any:
-        if self._recorder is None:
-            array = self._computation.lift(array)
-        else:
-            recorded = self._recorder.input(self._cell_names.get(name, name))
-            while recorded.ndim < array.ndim:  # a single step's
-                recorded = self.xp.expand_dims(recorded, axis=0)
-            array = recorded
+        array = self._given.lift(name, array)
         if self.layout and name not in (*PARAMETERS, "sample_weight"):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)
@@ -500,6 +484,7 @@ class RecurrentCall:
         blocks = self._blocks() if per_sample == "norm" else []
         if len(blocks) < 2:
             return self._gradients(compute, names, per_sample)
+        self._given.check_parts(self._lengths)
         parts = [self._of_samples(block)._gradients(compute, names, per_sample) for block in blocks]
 
         def joined(name: str, arrays: Sequence[Any]) -> Any:
@@ -515,8 +500,7 @@ class RecurrentCall:
         rows = self.engine.chunk(self._columns() * self.H, self.arrays["X"])
         if rows is None or not self.N:
             return []
-        if self._recorder is not None and self.N > _MOST_SAMPLES:
-            raise CannotRecordError("norms of many samples")
+        self._given.check_norms(self.N)
         count = -(-self.N // max(_LEAST_SAMPLES, rows // max(self.T, 1)))
         cuts = [self.N * k // count for k in range(count + 1)]
         return [slice(low, high) for low, high in itertools.pairwise(cuts)]
@@ -526,8 +510,6 @@ class RecurrentCall:
         call = copy(self)
         call.N, call._lower = samples.stop - samples.start, lambda array: array
         if self._lengths is not None:
-            if self._recorder is not None:
-                raise CannotRecordError("some samples of lengths that are not known")
             call._lengths = self._lengths[samples]
 
         def part(name: str, array: Any) -> Any:

@@ -23,10 +23,12 @@ from xpgrad.engine.numpy_engine import NumpyEngine
 from xpgrad.engine.process.machine import jit_enabled, thread_count
 from xpgrad.engine.process.team import forked
 from xpgrad.engine.programs.recorder import Recorder
-from xpgrad.engine.protocol import Engine, TimeLoops
-from xpgrad.engine.standard import ShapesEngine, StandardEngine
+from xpgrad.engine.protocol import Adapter, Engine, Host, TimeLoops
+from xpgrad.engine.standard import AdapterEngine, ShapesEngine, StandardEngine
 
 __all__ = [
+    "Adapter",
+    "AdapterEngine",
     "Elementwise",
     "Engine",
     "Formula",
@@ -54,21 +56,21 @@ _forced: ContextVar[str | None] = ContextVar("xpgrad_engine", default=None)
 _SHAPES = "shapes"  # no name that `use_engine` takes: an adapter asks by `only_shapes`
 
 
-def _loaded() -> Iterator[Any]:
+def _loaded() -> Iterator[Adapter]:
     """The engines of the frameworks that this process has imported: only these can be a host, or trace."""
     engines = (_adapter(name) for name in _entries() if name in sys.modules)
     return (engine for engine in engines if engine is not None)
 
 
-def _host() -> Any:
+def _host() -> Host | None:
     """The engine of a loaded framework whose threads and BLAS this process should use; else None."""
     if forked():
         return None
-    return next((adapter for adapter in _loaded() if adapter.is_host), None)
+    return next((adapter.host for adapter in _loaded() if adapter.host is not None), None)
 
 
 _numpy_engine = NumpyEngine(_host)
-_by_type: dict[type, Any] = dict.fromkeys(_numpy_engine.array_types, _numpy_engine)
+_by_type: dict[type, Adapter] = dict.fromkeys(_numpy_engine.array_types, _numpy_engine)
 
 
 def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
@@ -82,8 +84,8 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
         if forced in (None, "numpy"):
             return _numpy_engine
     else:
-        for name, adapter in _adapters().items():
-            if forced in (None, name) and adapter.takes(xp, arrays):
+        for adapter in _loaded():
+            if forced in (None, adapter.name) and adapter.takes(xp, arrays):
                 return adapter
     if forced is not None:
         raise TypeError(
@@ -93,9 +95,9 @@ def choose(xp: Any, arrays: Sequence[Any], operator: str) -> Engine:
     return _standard(xp)
 
 
-def _standard(xp: Any) -> StandardEngine:
+def _standard(xp: Any) -> Engine:
     """The standard engine for a namespace: an adapter's own if it has one."""
-    for adapter in _adapters().values():
+    for adapter in _loaded():
         if (own := adapter.standard(xp)) is not None:
             return own
     return StandardEngine(xp)
@@ -106,7 +108,7 @@ def is_traced(array: Any) -> bool:
     return any(adapter.is_traced(array) for adapter in _loaded())
 
 
-def traced_by(arrays: Iterable[Any]) -> Any:
+def traced_by(arrays: Iterable[Any]) -> Adapter | None:
     """The engine of the framework that writes down what is done with one of these, no other being forced."""
     if _forced.get() is not None:
         return None
@@ -114,7 +116,7 @@ def traced_by(arrays: Iterable[Any]) -> Any:
     return next((adapter for adapter in _loaded() if any(map(adapter.is_traced, given))), None)
 
 
-def of_type(array: Any) -> Any:
+def of_type(array: Any) -> Adapter | None:
     """The engine for arrays of this type, if it is known and no other is forced; else None."""
     kind = type(array)
     engine = _by_type.get(kind)
@@ -128,7 +130,7 @@ def of_type(array: Any) -> Any:
     return engine if forced is None or engine is None or engine.name == forced else None
 
 
-def agreed(arrays: Sequence[Any]) -> Any:
+def agreed(arrays: Sequence[Any]) -> Adapter | None:
     """The engine of arrays that clearly belong to it and have one dtype and shape; else None: check fully."""
     engine = of_type(arrays[0])
     return engine if engine is not None and engine.agrees(arrays) else None
@@ -141,19 +143,14 @@ def _entries() -> dict[str, EntryPoint]:
 
 
 @functools.cache
-def _adapter(name: str) -> Any:
+def _adapter(name: str) -> Adapter | None:
+    """The engine of an entry point, made once; None if its framework is not installed."""
     try:
-        adapter = _entries()[name].load()()
+        adapter: Adapter = _entries()[name].load()()
     except ImportError:  # its framework is not installed, so it has no arrays
         return None
     _by_type.update(dict.fromkeys(adapter.array_types, adapter))
     return adapter
-
-
-def _adapters() -> dict[str, Any]:
-    """Engines, by name, of the adapters whose frameworks are loaded."""
-    found = {name: _adapter(name) for name in _entries() if name in sys.modules}
-    return {name: adapter for name, adapter in found.items() if adapter is not None}
 
 
 class use_engine:  # noqa: N801 - reads as the function it is for its callers

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,10 @@ from xpgrad.engine.process import sharing
 from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
 from xpgrad.engine.process.machine import jit_enabled
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.team import PoolTeam, integers
-from xpgrad.engine.programs.program import Form, Fresh, Program
-from xpgrad.engine.standard import StandardEngine, first_row
+from xpgrad.engine.process.team import PoolTeam, Team, integers
+from xpgrad.engine.programs.program import Form, Fresh, Look
+from xpgrad.engine.protocol import Host
+from xpgrad.engine.standard import AdapterEngine, first_row
 
 # Elements of one operand in a block: a block of about twenty float32 operands and temporaries fits a
 # second-level cache of 1 MB.
@@ -62,7 +63,7 @@ class TimeLoop(NamedTuple):
     kept: tuple[np.ndarray, ...]
 
 
-class NumpyEngine(NumpyImages, StandardEngine):
+class NumpyEngine(NumpyImages, AdapterEngine):
     """The engine for NumPy arrays. Row buffers are arrays (rows, width), and every step writes into them.
 
     Parameters
@@ -72,15 +73,12 @@ class NumpyEngine(NumpyImages, StandardEngine):
     """
 
     name = "numpy"
-    is_host = False
-    """Whether NumPy arrays are computed with this engine's threads and BLAS where its framework is loaded."""
-
     array_types: tuple[type, ...] = (np.ndarray,)
 
-    def __init__(self, find_host: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, find_host: Callable[[], Host | None] = lambda: None) -> None:
         super().__init__(np)
         self._find_host = find_host
-        self._own_team: Any = PoolTeam()
+        self._own_team: Team = PoolTeam()
 
     def wrap(self, array: np.ndarray) -> np.ndarray:
         """The array itself, its rows made contiguous."""
@@ -196,23 +194,8 @@ class NumpyEngine(NumpyImages, StandardEngine):
 
     # --- the time loop
 
-    def is_traced(self, array: Any) -> bool:
-        """Whether it is an array of this engine's framework that has no values yet."""
-        return False
-
-    def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-        """What a recurrent operator returns for traced arrays, as one step of the trace; None for none.
-
-        `arrays` and `options` are as `_plans.planned` takes them.
-        """
-        return None
-
-    def standard(self, xp: Any) -> StandardEngine | None:
-        """The framework's own standard engine for arrays of the namespace, or None."""
-        return None
-
     @property
-    def team(self) -> Any:
+    def team(self) -> Team:
         """The threads for independent parts: the host's, or else our own."""
         host = self._find_host()
         return self._own_team if host is None else host.team
@@ -349,9 +332,9 @@ class NumpyEngine(NumpyImages, StandardEngine):
                 return False
         return True
 
-    def form(self, arrays: Collection[Any]) -> Form | None:
-        """The key of a call's arrays: calls with equal keys share a program. None if there is no program."""
-        layouts, dtype = [], None
+    def look(self, arrays: Collection[Any]) -> Look | None:
+        """See `Adapter`."""
+        layouts, addresses, dtype = [], [], None
         for array in arrays:
             if type(array) is not np.ndarray or array.dtype not in _NAMES:
                 return None
@@ -363,33 +346,23 @@ class NumpyEngine(NumpyImages, StandardEngine):
             if not array.flags.aligned:
                 return None
             layouts.append((array.shape, strides))
-        return self._form(dtype, layouts)
+            addresses.append(address_of(array))
+        return self._seen(dtype, layouts, addresses, _fresh)
 
-    def _form(self, dtype: Any, layouts: list[tuple]) -> Form | None:
+    def _seen(self, dtype: Any, layouts: list[tuple], addresses: list[int], fresh: Fresh) -> Look | None:
         if not jit_enabled():
             return None
         team = self.team
-        return Form(dtype, tuple(layouts), (team, team.size()))
+        return Look(Form(dtype, tuple(layouts), (team, team.size())), addresses, fresh)
 
     def integers(self, array: Any) -> np.ndarray | None:
-        """A one-dimensional integer array as contiguous 64-bit integers; None for other arrays."""
+        """See `Adapter`."""
         if type(array) is not np.ndarray or array.dtype.kind not in "iu" or array.ndim != 1:
             return None
         return np.ascontiguousarray(array, dtype=np.int64)
 
-    def run(self, program: Program, arrays: Iterable[Any], lengths: np.ndarray | None = None) -> list[Any]:
-        """The program's results for the arrays of a call; lengths of sequences are the last array."""
-        return self._run(program, [address_of(array) for array in arrays], lengths, _fresh)
-
-    def _run(
-        self, program: Program, addresses: list[int], lengths: np.ndarray | None, fresh: Fresh
-    ) -> list[Any]:
-        if lengths is not None:
-            addresses.append(address_of(lengths))
-        return program.run(addresses, fresh)
-
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
-        """The result for arrays that agree."""
+        """See `Adapter`."""
         compiling = jit_enabled()
         if compiling or arrays[0].size < traced_formula.BLOCK:
             result = array_loops.quick_elementwise(self, formula, arrays, numbers, compiling)
@@ -398,7 +371,7 @@ class NumpyEngine(NumpyImages, StandardEngine):
         return self.elementwise(formula, arrays, numbers)
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
-        """The single output along the last axis, for arrays that agree; None if there is no quick way."""
+        """See `Adapter`."""
         first = arrays[0]
         if not first.size or not first.ndim:
             return None

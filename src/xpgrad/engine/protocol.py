@@ -1,20 +1,26 @@
-"""The interface of an engine: all that a kernel may ask of the machine beyond the array API.
+"""The interface of an engine: all that the package may ask of the machine beyond the array API.
 
 Recurrent kernels use `TimeLoops`; a recorder has this interface too, and records instead of computing.
 `Engine` adds the methods for all other kernels. `StandardEngine` defines the meaning of each method, and
-every other engine is a subclass of it.
+every other engine is a subclass of it. `Adapter` is the engine of one framework's arrays: it says which
+arrays it takes, and has shorter ways for some calls. `AdapterEngine` (`standard.py`) has its defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
+
+import numpy as np
 
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.shifts import Embedding, Part
 from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.process.blas import Blas
+from xpgrad.engine.process.team import Team
+from xpgrad.engine.programs.program import Look
 
 Array = Any
 """An array of the engine's namespace, or what stands for one while a program is written down."""
@@ -243,3 +249,63 @@ class Engine(TimeLoops, Protocol):
 
     def ifft(self, array: Array, n: int, axis: int) -> Array:
         """The inverse."""
+
+
+class Host(Protocol):
+    """A framework whose threads and BLAS all engines of the process use, so that no two pools compete."""
+
+    @property
+    def team(self) -> Team:
+        """Its threads."""
+
+    @property
+    def blas(self) -> Blas | None:
+        """The BLAS that it calls."""
+
+
+class Adapter(Engine, Protocol):
+    """The engine for the arrays of one framework; NumPy's is the one that is always there.
+
+    An entry point of the group ``xpgrad.engines`` has the name of the framework's module, which is the
+    engine's name too, and names a class that is called without arguments. The class is loaded with the first
+    array of the framework.
+    """
+
+    array_types: tuple[type, ...]
+    """Exact types of arrays for which the quick ways below are worth a look."""
+    host: Host | None
+    """The engine itself, if the framework has threads and a BLAS for the whole process."""
+
+    def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
+        """Whether the engine computes with these arrays of the namespace; if not, the standard one does."""
+
+    def standard(self, xp: Any) -> Engine | None:
+        """The framework's own standard engine for arrays of the namespace, or None."""
+
+    def describe(self) -> str:
+        """How the engine works here, in a line."""
+
+    # --- arrays without values
+
+    def is_traced(self, array: Any) -> bool:
+        """Whether it is an array of the framework that has no values yet, because it traces operations."""
+
+    def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        """What a recurrent operator returns for traced arrays, as one step of the trace; None for none.
+
+        `arrays` and `options` are as `_plans.planned` takes them.
+        """
+
+    # --- quick ways, for arrays of `array_types`
+
+    def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
+        """The result of a formula for the caller's arrays, which agree (see `Engine.agrees`)."""
+
+    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
+        """The single output along the last axis, for arrays that agree; None if there is no quick way."""
+
+    def look(self, arrays: Collection[Any]) -> Look | None:
+        """What a program needs to know of a call's arrays; None if the call has no program."""
+
+    def integers(self, array: Any) -> np.ndarray | None:
+        """A one-dimensional integer array as contiguous 64-bit integers; None for other arrays."""

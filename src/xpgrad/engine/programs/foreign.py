@@ -19,6 +19,7 @@ from xpgrad.engine.process.machine import thread_count
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.program import HOST, Address
+from xpgrad.engine.protocol import Host
 
 
 class HostTeam(Team):
@@ -55,12 +56,12 @@ class ForeignEngine(NumpyEngine):
 
     name = "foreign"
 
-    def __init__(self, find_host: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, find_host: Callable[[], Host | None] = lambda: None) -> None:
         super().__init__(find_host)
         self._host_team = HostTeam()
 
     @property
-    def team(self) -> Any:
+    def team(self) -> Team:
         """See NumpyEngine."""
         return self._host_team
 

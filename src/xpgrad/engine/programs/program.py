@@ -103,6 +103,24 @@ class Form(NamedTuple):
     threads: tuple[Any, int]
 
 
+class Look(NamedTuple):
+    """What one look at a call's arrays shows: all that a program needs to run on them.
+
+    Parameters
+    ----------
+    form : Form
+        Calls with equal forms share a program.
+    addresses : list of int
+        Where the arrays are; each run needs a list of its own.
+    fresh : callable
+        Makes memory for results.
+    """
+
+    form: Form
+    addresses: list[int]
+    fresh: Fresh
+
+
 class Instruction(ABC):
     """One of a program's instructions.
 
