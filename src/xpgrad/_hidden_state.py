@@ -83,8 +83,7 @@ def _mask(call: RecurrentCall, direction: Direction) -> Operand:
 
 
 def _kept(call: RecurrentCall, direction: Direction) -> Operand:
-    kept = call.rows("zoneout_h", direction)
-    return Operand(None if kept is None else call.engine.wrap(kept))
+    return Operand(call.wrapped("zoneout_h", direction))
 
 
 class StateForward:
@@ -163,8 +162,7 @@ class StateBackward:
         engine, zeros, width = call.engine, direction.timeline.zeros, call.state_width
         self._call, self._sums = call, sums
         self.mask, self._kept = _mask(call, direction), _kept(call, direction)
-        dy = call.rows("grad_H_all", direction)
-        self._dy = Operand(None if dy is None else engine.wrap(dy))
+        self._dy = Operand(call.wrapped("grad_H_all", direction))
         self.product = engine.carry(zeros(width))
         self._passed = engine.carry(call.initial("grad_H_t", direction))
         S = call.part("S", direction)

@@ -100,10 +100,11 @@ def planned(
     )
     look = None if engine is None else engine.look(flat)
     if engine is None or look is None:
-        tracing = engines.traced_by(given.values())
-        outputs = None if tracing is None else tracing.traced_call(operator, arrays, options)
-        return compute(Asked(operator, arrays), **options) if outputs is None else outputs
-    form, addresses, fresh = look
+        if (tracing := engines.traced_by(given.values())) is not None:
+            outputs = tracing.traced_call(operator, arrays, options)
+            if outputs is not None:
+                return outputs
+        return compute(Asked(operator, arrays), **options)
     lengths = lengths_of(engine, arrays, options)
     if not lengths.usable:
         return compute(Asked(operator, arrays), **options)
@@ -112,13 +113,14 @@ def planned(
         arrays = {**arrays, "sequence_lens": None}
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
-        key = (compute, engine, form, numbers is None, tuple(given), counts, *map(_typed, options.values()))
+        options_key = map(_typed, options.values())
+        key = (compute, engine, look.form, numbers is None, tuple(given), counts, *options_key)
         known = _known.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
-        return compute(Asked(operator, arrays), **options)
+        known = None
     if known is _NEW:
-        layouts = _layouts(form, given, joined, numbers)
-        known = _plan(compute, operator, arrays, options, engine, layouts, form.dtype)
+        layouts = _layouts(look.form, given, joined, numbers)
+        known = _plan(compute, operator, arrays, options, engine, layouts, look.form.dtype)
         _remember(key, known)
     if known is None:
         return compute(Asked(operator, arrays), **options)
@@ -126,8 +128,8 @@ def planned(
     if seen is not None:
         seen.append(Plan(program, result, tuple(given)))
     if numbers is not None:
-        addresses.append(address_of(numbers))
-    return result(program.run(addresses, fresh))
+        look.addresses.append(address_of(numbers))
+    return result(program.run(look.addresses, look.fresh))
 
 
 def _layouts(

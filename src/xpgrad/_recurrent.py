@@ -411,6 +411,10 @@ class RecurrentCall:
         array = self.part(name, direction)
         return None if array is None else direction.timeline.pack(array)
 
+    def wrapped(self, name: str, direction: Direction) -> Any:
+        """A row buffer of an array over time, for one direction; None where it was left out."""
+        return self.wrap_row(self.rows(name, direction))
+
     def initial(self, name: str, direction: Direction) -> Any:
         """The sorted state (N, H) that a direction's carry starts from, zeros where it was left out."""
         state = self.part(name, direction)
@@ -427,7 +431,7 @@ class RecurrentCall:
         return self.xp.reshape(B[:half] + B[half:], (1, half))
 
     def wrap_row(self, row: Any) -> Any:
-        """A row buffer of the one row, None for None."""
+        """A row buffer of one row or of more, None for None."""
         return None if row is None else self.engine.wrap(row)
 
     def needs_pre_activations(self, gates: Sequence[ActivationChoice]) -> bool:

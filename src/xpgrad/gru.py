@@ -184,12 +184,7 @@ def _gru_pullback_after(
     *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, candidate_pullback: Any, candidate_alpha: Any,
     candidate_beta: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents c, a, b, c r (see the module) with reset after, and dh z.
-
-    dy is the cotangent of the output. dh comes from the step after directly, dp through its product; without
-    dp, dh is their sum. rn is R_n h'; xz, xr (including the recurrent products) and xn are rebuilt only if
-    needed.
-    """
+    """Cotangents c, a, b, c r (see the module) with reset after, and dh z; rn is R_n h'."""
     if dp is not None:
         dh = dh + dp
     if dy is not None:
@@ -592,6 +587,35 @@ def _compute_backward(
 _GRADIENT = Operation("gru_grad", _compute_backward, _GRADIENT_OPERANDS, _ARGUMENTS)
 
 
+class _PullbackOperands(NamedTuple):
+    """The operands of the formulas that begin a step's pullback.
+
+    Parameters
+    ----------
+    dy, dh, dp : Operand
+        Cotangents of the state: as an output, from the step after directly, and through its product. dh is
+        the sum of both where dp is absent.
+    gates, h_prev : Operand
+        What the step had: z r n, and the state before it.
+    rn : Operand
+        The candidate's recurrent product.
+    x : Operand
+        The products of z and r, and the candidate's input product; rebuilt if clip or an activation needs
+        them.
+    b : Operand
+        Biases: of z, of r, the candidate's two.
+    """
+
+    dy: Operand
+    dh: Operand
+    dp: Operand
+    gates: Operand
+    h_prev: Operand
+    rn: Operand
+    x: Operand
+    b: Operand
+
+
 class _Backward(ABC):
     """The backward loop of one direction: the part that both conventions share.
 
@@ -628,23 +652,30 @@ class _Backward(ABC):
         self.state = state_backward(call, direction, self.sums)
         self.taken: Any = None  # of a chunk; the rows that R multiplied, if a mask makes them differ from h'
         if self.state is None:
-            dy = call.rows("grad_H_all", direction)
             self.dh = engine.carry(call.initial("grad_H_t", direction))
             self.product = engine.carry(timeline.zeros(call.H))
-            whole = [Operand(None if dy is None else engine.wrap(dy)), Operand(self.dh, 1, "first")]
-            self.cotangents = [*whole, Operand(self.product, 1, "first")]
+            dy, dh = Operand(call.wrapped("grad_H_all", direction)), Operand(self.dh, 1, "first")
+            dp = Operand(self.product, 1, "first")
         else:
             self.dh, self.product = engine.carry(timeline.zeros(call.H)), self.state.product
-            self.cotangents = [Operand(None), self.state.output, Operand(None)]
+            dy, dh, dp = Operand(None), self.state.output, Operand(None)
         self.direct = Operand(self.dh, 1, "first")  # the cotangent of h' without a product
-        self.gates = Operand(engine.wrap(self.zrh), 3, "now", call.order)
-        self.bias = _bias(call, direction)
+        self.fixed = _PullbackOperands(
+            dy=dy,
+            dh=dh,
+            dp=dp,
+            gates=Operand(engine.wrap(self.zrh), 3, "now", call.order),
+            h_prev=Operand(None),  # of each scan
+            rn=Operand(None),  # of each chunk
+            x=Operand(None, 3),  # of each chunk
+            b=_bias(call, direction),
+        )
 
     # What each convention defines.
 
     @abstractmethod
-    def stages(self, saved: list[Operand], d: Any) -> list:
-        """A step's stages without its last product: from the operands `saved` to the cotangents d."""
+    def stages(self, operands: _PullbackOperands, d: Any) -> list:
+        """A step's stages without its last product: from the operands to the cotangents d."""
 
     @abstractmethod
     def to_state(self, d: Any) -> Product:
@@ -692,8 +723,8 @@ class _Backward(ABC):
             last = [to_state, self.state.to_initial(self.direct)]
         self.engine.scan([*before, *self.stages(operands(self.h_start), d), *last], chunk.first)
 
-    def operands(self, chunk: Chunk) -> Callable[[Any], list[Operand]]:
-        """A function from the rows of h' to a chunk's operands z r n h' rn, x's products and biases."""
+    def operands(self, chunk: Chunk) -> Callable[[Any], _PullbackOperands]:
+        """A function from the rows of h' to a chunk's operands."""
         call, engine, H = self.call, self.engine, self.call.H
         if self.state is not None:
             self.taken = self.state.masked_before(chunk, self.h_wrapped, self.h_start)
@@ -703,8 +734,8 @@ class _Backward(ABC):
             inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
             gates = inputs[:, : 2 * H] + engine.matmul(self.taken_before(chunk), R_T[:, : 2 * H])
             products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
-        rebuilt = Operand(products, 3, "local", call.order)
-        return lambda rows: [self.gates, Operand(rows, 1, "before"), recurrent, rebuilt, self.bias]
+        here = self.fixed._replace(rn=recurrent, x=Operand(products, 3, "local", call.order))
+        return lambda rows: here._replace(h_prev=Operand(rows, 1, "before"))
 
     def recurrent_product(self, chunk: Chunk, R_candidate_T: Any) -> Operand:
         """The candidate's recurrent product: kept by the forward, or rebuilt if a slope needs it."""
@@ -753,9 +784,9 @@ class _BackwardResetAfter(_Backward):
         self.R = call.engine.loop_weight(call.part("R", direction), call.T)
         self.W = call.xp.roll(call.part("W", direction), call.H, axis=0) if "X" in wanted else None
 
-    def stages(self, saved: list[Operand], d: Any) -> list:
+    def stages(self, operands: _PullbackOperands, d: Any) -> list:
         outputs = [Operand(d, 4, "local", self.columns), self.direct]
-        return [Elementwise(self.formula, [*self.cotangents, *saved], outputs)]
+        return [Elementwise(self.formula, operands, outputs)]
 
     def to_state(self, d: Any) -> Product:
         H = self.call.H
@@ -813,15 +844,15 @@ class _BackwardResetBefore(_Backward):
         )
         self.through_reset = call.engine.carry(direction.timeline.zeros(H))
 
-    def stages(self, saved: list[Operand], d: Any) -> list:
-        gates, h_prev, _, products, bias = saved
+    def stages(self, operands: _PullbackOperands, d: Any) -> list:
         columns = Operand(d, 3, "local", self.call.order)
         mask = Operand(None) if self.state is None else self.state.mask
         through_reset = Operand(self.through_reset, 1, "first")
-        reset_inputs = [columns, through_reset, mask, self.direct, gates, h_prev, products, bias]
+        step = [operands.gates, operands.h_prev, operands.x, operands.b]
+        reset_inputs = [columns, through_reset, mask, self.direct, *step]
         outputs = [columns, self.direct]
         return [
-            Elementwise(self.candidate_formula, [*self.cotangents, *saved], outputs),
+            Elementwise(self.candidate_formula, operands, outputs),
             Product(self._blocks_of(d, 2, 3), self.R_candidate, self.through_reset),
             Elementwise(self.reset_formula, reset_inputs, outputs),
         ]

@@ -109,6 +109,10 @@ class LSTMGrads(NamedTuple):
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
+#
+# A formula has a parameter for each block of columns: compiled code holds one number of each in a register,
+# and each may be absent. The loops name them by operand (`_StepOperands`, `_PullbackOperands`), in the
+# formula's order. An operand with a block for each gate, like z, has the parameters zi zo zf zg.
 
 
 def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
@@ -128,10 +132,17 @@ def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
 
 
 def _lstm_step(
-    xp: Any, zi: Any, zo: Any, zf: Any, zg: Any, ri: Any, ro: Any, rf: Any, rg: Any,
-    bi: Any, bo: Any, bf: Any, bg: Any, pi: Any, po: Any, pf: Any, c_prev: Any, kept: Any,
-    *, gate_value: Any, gate_alpha: Any, gate_beta: Any, candidate_value: Any, candidate_alpha: Any,
-    candidate_beta: Any, output_value: Any, output_alpha: Any, output_beta: Any, clip: Any, input_forget: Any,
+    xp: Any,
+    zi: Any, zo: Any, zf: Any, zg: Any,
+    ri: Any, ro: Any, rf: Any, rg: Any,
+    bi: Any, bo: Any, bf: Any, bg: Any,
+    pi: Any, po: Any, pf: Any,
+    c_prev: Any, kept: Any,
+    *,
+    gate_value: Any, gate_alpha: Any, gate_beta: Any,
+    candidate_value: Any, candidate_alpha: Any, candidate_beta: Any,
+    output_value: Any, output_alpha: Any, output_beta: Any,
+    clip: Any, input_forget: Any,
 ) -> tuple:  # fmt: skip
     """Gates i o f g, cell state, output; z are the input products, r the recurrent ones.
 
@@ -171,18 +182,22 @@ def _lstm_made(
 
 
 def _lstm_step_pullback(
-    xp: Any, dy: Any, dh: Any, dc_all: Any, dc: Any, i: Any, o: Any, f: Any, g: Any, c: Any, kept: Any,
-    c_prev: Any, zi: Any, zo: Any, zf: Any, zg: Any, bi: Any, bo: Any, bf: Any, bg: Any,
+    xp: Any,
+    dy: Any, dh: Any, dc_all: Any, dc: Any,
+    i: Any, o: Any, f: Any, g: Any,
+    c: Any, kept: Any, c_prev: Any,
+    zi: Any, zo: Any, zf: Any, zg: Any,
+    bi: Any, bo: Any, bf: Any, bg: Any,
     pi: Any, po: Any, pf: Any,
-    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, candidate_pullback: Any, candidate_alpha: Any,
-    candidate_beta: Any, output_value: Any, output_pullback: Any, output_alpha: Any, output_beta: Any,
+    *,
+    gate_pullback: Any, gate_alpha: Any, gate_beta: Any,
+    candidate_pullback: Any, candidate_alpha: Any, candidate_beta: Any,
+    output_value: Any, output_pullback: Any, output_alpha: Any, output_beta: Any,
     clip: Any, input_forget: Any, full: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents of the pre-activations i o f g, and of the previous cell state.
+    """Cotangents of the pre-activations i o f g, and of the previous cell state; see `_PullbackOperands`.
 
-    dy and dc_all are the cotangents of the outputs; dh and dc come from the step after. The z are the gates'
-    products, rebuilt if clip or an activation needs them. With `full` the peepholes pass a cotangent to the
-    cell state. `kept` is the share of the cell state that zoneout keeps.
+    With `full` the peepholes pass a cotangent to the cell state.
     """
     if dy is not None:
         dh = dh + dy
@@ -217,6 +232,57 @@ def _lstm_step_pullback(
     if kept is not None:
         dc_prev = dc_prev + passed
     return di, do, df, dg, dc_prev
+
+
+class _StepOperands(NamedTuple):
+    """The operands of `_lstm_step`.
+
+    Parameters
+    ----------
+    z, r : Operand
+        The gates' input and recurrent products.
+    b, p : Operand
+        Biases and peepholes.
+    c_prev, kept : Operand
+        The old cell state, and its share that zoneout keeps after the step.
+    """
+
+    z: Operand
+    r: Operand
+    b: Operand
+    p: Operand
+    c_prev: Operand
+    kept: Operand
+
+
+class _PullbackOperands(NamedTuple):
+    """The operands of `_lstm_step_pullback`.
+
+    Parameters
+    ----------
+    dy, dh : Operand
+        Cotangents of the hidden state: as an output, and from the step after.
+    dc_all, dc : Operand
+        The same of the cell state.
+    gates, c, kept, c_prev : Operand
+        What the step had: gates, cell state, the share of the old one that zoneout kept, the old one.
+    z : Operand
+        The sums of the gates' products, rebuilt if clip or an activation needs them.
+    b, p : Operand
+        Biases, which only rebuilt products need, and peepholes.
+    """
+
+    dy: Operand
+    dh: Operand
+    dc_all: Operand
+    dc: Operand
+    gates: Operand
+    c: Operand
+    kept: Operand
+    c_prev: Operand
+    z: Operand
+    b: Operand
+    p: Operand
 
 
 # --- forward -----------------------------------------------------------------------------------------
@@ -379,13 +445,11 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
     recurrent = engine.carry(timeline.zeros(4 * H))
     h_rows, c_rows = (engine.rows(timeline.rows, width, like=h0) for width in (call.state_width, H))
     state, kept = StateForward(call, direction, h_rows), _kept(call, direction)
-    fixed = [
-        Operand(gates, 4, "now", call.order),
-        Operand(recurrent, 4, "first", call.order),
-        Operand(call.wrap_row(call.bias(direction)), 4, "every", call.order),
-        Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every"),
-    ]
-    outputs = [Operand(gates, 4, "now", call.order), Operand(c_rows), state.output]
+    z = Operand(gates, 4, "now", call.order)  # the gates replace their input products
+    r = Operand(recurrent, 4, "first", call.order)
+    b = Operand(call.wrap_row(call.bias(direction)), 4, "every", call.order)
+    p = Operand(call.wrap_row(_peephole_row(call, direction)), 3, "every")
+    outputs = [z, Operand(c_rows), state.output]
 
     def stages(h_rows: Any, c_rows: Any) -> list:
         h_prev, c_prev = Operand(h_rows, 1, "before"), Operand(c_rows, 1, "before")
@@ -393,7 +457,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
         return [
             *masked,
             Product(source, R_T, recurrent),
-            Elementwise(formula, [*fixed, c_prev, kept], outputs),
+            Elementwise(formula, _StepOperands(z, r, b, p, c_prev, kept), outputs),
             *state.hand_on(h_prev),
         ]
 
@@ -406,8 +470,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: 
 
 def _kept(call: RecurrentCall, direction: Direction) -> Operand:
     """The share of the old cell state that zoneout keeps."""
-    kept = call.rows("zoneout_c", direction)
-    return Operand(None if kept is None else call.engine.wrap(kept))
+    return Operand(call.wrapped("zoneout_c", direction))
 
 
 def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
@@ -603,13 +666,8 @@ class _Backward:
         self, call: RecurrentCall, direction: Direction, sums: GradientSums, formula: Formula, full: bool
     ) -> None:
         engine, wanted = call.engine, sums.wanted
-        self.call, self.direction, self.sums, self.wanted, self.formula = (
-            call,
-            direction,
-            sums,
-            wanted,
-            formula,
-        )
+        self.call, self.direction, self.sums, self.wanted = call, direction, sums, wanted
+        self.formula = formula
         self.state, self.kept = state_backward(call, direction, sums), _kept(call, direction)
         self.rebuild = call.needs_pre_activations(direction.activations[:2])  # the output activation reads C
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
@@ -619,28 +677,27 @@ class _Backward:
         self.h_before: Any = None  # of a chunk; only set if a mask makes it differ from the states
         self.dc = engine.carry(call.initial("grad_C_t", direction))
         self.R = engine.loop_weight(call.part("R", direction), call.T)
-        dc_all = call.rows("grad_C_all", direction)
         if self.state is None:
             self.dh = engine.carry(call.initial("grad_H_t", direction))
-            dy = call.rows("grad_H_all", direction)
-            cotangents = [Operand(None if dy is None else engine.wrap(dy)), Operand(self.dh, 1, "first")]
+            dy, dh = Operand(call.wrapped("grad_H_all", direction)), Operand(self.dh, 1, "first")
         else:
             self.dh = self.state.product
-            cotangents = [Operand(None), self.state.output]
+            dy, dh = Operand(None), self.state.output
         bias = call.bias(direction) if self.rebuild else None
         peepholes = _peephole_row(call, direction) if self.rebuild or full else None
-        self.steps_rows = [
-            *cotangents,
-            Operand(None if dc_all is None else engine.wrap(dc_all)),
-            Operand(self.dc, 1, "first"),
-            Operand(engine.wrap(call.rows("iofc", direction)), 4, "now", call.order),
-            Operand(self.c_rows),
-            self.kept,
-        ]
-        self.parameter_rows = [
-            Operand(call.wrap_row(bias), 4, "every", call.order),
-            Operand(call.wrap_row(peepholes), 3, "every"),
-        ]
+        self.operands = _PullbackOperands(
+            dy=dy,
+            dh=dh,
+            dc_all=Operand(call.wrapped("grad_C_all", direction)),
+            dc=Operand(self.dc, 1, "first"),
+            gates=Operand(engine.wrap(call.rows("iofc", direction)), 4, "now", call.order),
+            c=Operand(self.c_rows),
+            kept=self.kept,
+            c_prev=Operand(None),  # of each scan
+            z=Operand(None, 4),  # of each chunk
+            b=Operand(call.wrap_row(bias), 4, "every", call.order),
+            p=Operand(call.wrap_row(peepholes), 3, "every"),
+        )
 
     def loop(self, chunk: Chunk, dz: Any) -> None:
         """Write the cotangents of the chunk's pre-activations to dz, and update those of the states."""
@@ -654,11 +711,11 @@ class _Backward:
             if h_prev is None:
                 h_prev = self.direction.timeline.previous(self.h_rows, self.h0, chunk)
             rebuilt = engine.wrap(self.call.gate_products(self.direction, chunk, self.x, h_prev))
-        products = Operand(rebuilt, 4, "local", order)
+        z = Operand(rebuilt, 4, "local", order)
 
         def pullback(rows: Any) -> list:
             c_prev = Operand(rows, 1, "before")
-            inputs = [*self.steps_rows, c_prev, products, *self.parameter_rows]
+            inputs = self.operands._replace(c_prev=c_prev, z=z)
             outputs = [Operand(dz, 4, "local", order), Operand(self.dc, 1, "first")]
             before = [] if state is None else state.stages(Operand(None))
             return [*before, *self.made_again(c_prev), Elementwise(self.formula, inputs, outputs)]
@@ -682,8 +739,7 @@ class _Backward:
             for name in hidden
         ]
         made = Formula(_lstm_made, self.direction.activations[2].constants("output", "value"))
-        *_, gates, cell, kept = self.steps_rows
-        return [Elementwise(made, [gates, cell, c_prev, kept], outputs)]
+        return [Elementwise(made, [self.operands.gates, self.operands.c, c_prev, self.kept], outputs)]
 
     def add(self, chunk: Chunk, d: Any) -> None:
         """Add the chunk's share, from its cotangents d, to the gradients of input and parameters."""

@@ -361,9 +361,8 @@ def _backward_direction(
     h_rows, h0 = call.rows("H_all", direction), call.initial("initial_h", direction)
     dh = engine.carry(call.initial("grad_H_t", direction))
     R = engine.loop_weight(call.part("R", direction), call.T)
-    dy = call.rows("grad_H_all", direction)
-    carried = Operand(dh, 1, "first")
-    seen = [Operand(None if dy is None else engine.wrap(dy)), carried, Operand(engine.wrap(h_rows))]
+    dy = Operand(call.wrapped("grad_H_all", direction))
+    seen = [dy, Operand(dh, 1, "first"), Operand(engine.wrap(h_rows))]
     bias = Operand(call.wrap_row(call.bias(direction) if rebuild else None), 1, "every")
     sums = GradientSums(call, direction, wanted, per_sample)
     for chunk, dz in sums.chunks(call.H, like=h0):

@@ -226,8 +226,7 @@ class _Backward:
             means = call.rows("means", direction)
             rows |= {b.name: engine.wrap(means[:, k : k + 1]) for k, b in enumerate(forward.means)}
         for k, name in enumerate(states):
-            dy = call.rows(f"grad_{capital(name)}_all", direction)
-            rows[given(k).name] = None if dy is None else engine.wrap(dy)
+            rows[given(k).name] = call.wrapped(f"grad_{capital(name)}_all", direction)
         for buffer in plan.scratch:
             self.buffers.carried(buffer)
         self.carried = [self._carried(k) for k in range(len(states))]

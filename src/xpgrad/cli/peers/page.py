@@ -91,12 +91,12 @@ REPRODUCERS = (
         ("lengths", "clip", "input_forget", "activations", "everything"),
     ),
     Reproducer(
-        "onnx_reference", "gru", "onnx_reference_gru.py",
+        "onnx_reference", "gru", "onnx_reference_gru_rnn.py",
         "GRU ignores lengths, clip, activations",
         ("lengths", "clip", "activations", "everything"),
     ),
     Reproducer(
-        "onnx_reference", "rnn", "onnx_reference_rnn.py",
+        "onnx_reference", "rnn", "onnx_reference_gru_rnn.py",
         "RNN ignores lengths and clip", ("lengths", "clip", "everything"),
     ),
     Reproducer(

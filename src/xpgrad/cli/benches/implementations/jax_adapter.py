@@ -43,12 +43,7 @@ def _convolution(work: convolutions.Convolution) -> jax_xla.ConvolutionRun:
 
 def make(work: Any) -> Any:
     """A recurrent work or a convolution in JAX."""
-    need("jax")
-    if isinstance(work, convolutions.Convolution):
-        return _convolution(work)
-    if not isinstance(work, recurrent.Recurrent):
-        raise NotImplementedError(f"not measured in JAX: {work.label}")
-    return RecurrentRun(work)
+    return jax_xla.make_by_kind(work, RecurrentRun, _convolution, "not measured in JAX:")
 
 
 def describe() -> str:

@@ -95,14 +95,19 @@ def _convolution(work: convolutions.Convolution) -> ConvolutionRun:
     return ConvolutionRun(work, function)
 
 
-def make(work: Any) -> Any:
-    """A recurrent work or a convolution in JAX."""
+def make_by_kind(work: Any, recurrent_run: Any, convolution_run: Any, refusal: str) -> Any:
+    """A recurrent work or a convolution in JAX, by the function for its kind; others are refused."""
     need("jax")
     if isinstance(work, convolutions.Convolution):
-        return _convolution(work)
+        return convolution_run(work)
     if not isinstance(work, recurrent.Recurrent):
-        raise NotImplementedError(f"no peer in JAX for {work.label}")
-    return RecurrentRun(work)
+        raise NotImplementedError(f"{refusal} {work.label}")
+    return recurrent_run(work)
+
+
+def make(work: Any) -> Any:
+    """A recurrent work or a convolution in JAX."""
+    return make_by_kind(work, RecurrentRun, _convolution, "no peer in JAX for")
 
 
 def describe() -> str:
