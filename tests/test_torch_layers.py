@@ -11,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import xpgrad
+import xpgrad_torch
 from torch_cases import (
     OURS,
     THEIRS,
@@ -712,3 +713,12 @@ def test_a_class_that_is_pytorchs_too(rnn):
     with torch._dynamo.config.patch(allow_rnn=True):
         step = torch.compile(modules[0], fullgraph=True, backend="aot_eager")
         assert torch.equal(step(X, lengths=lengths)[0], expected)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRUCell", "LayerNormLSTM"])
+def test_a_list_that_changes_later_does_not_change_the_module(name):
+    activations = ["Sigmoid", "Tanh"] if name == "GRUCell" else ["Sigmoid", "Tanh", "Tanh"]
+    module = getattr(xpgrad_torch, name)(2, 3, activations=activations)
+    shown = repr(module)
+    activations[0] = "Relu"
+    assert repr(module) == shown

@@ -34,6 +34,21 @@ collecting: ContextVar[Samples | None] = ContextVar("xpgrad_samples", default=No
 """What the module that runs now wants of its kernels; None where nobody asked for samples."""
 
 
+def holder(option: str) -> str:
+    """Return the name of the attribute of a module that holds an option.
+
+    Those of activations are private, because Opacus keeps a layer's inputs in an attribute `activations`.
+    """
+    return f"_{option}" if option.startswith("activation") else option
+
+
+def hold(module: nn.Module, options: Mapping[str, Any]) -> None:
+    """Keep options as attributes of a module, lists as copies."""
+    for name, value in options.items():
+        held = list(value) if name.startswith("activation") and value is not None else value
+        setattr(module, holder(name), held)
+
+
 def _owner(hook: Any) -> Any:
     """Return the hooks of Opacus that a hook belongs to; None for any other hook."""
     base = sys.modules.get("opacus.grad_sample.gsm_base")

@@ -15,7 +15,7 @@ from xpgrad_torch._autograd import autocasts
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._memory import check_save
-from xpgrad_torch._opacus import Sampled, collecting
+from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._private import parameter_of
 from xpgrad_torch._stacked import Stacked, joined_by_name
 
@@ -53,16 +53,14 @@ class Recurrent(Sampled, nn.Module):
         """Return the options that differ from the defaults, which are PyTorch's module."""
         options = {}
         for name in self._OPTIONS:
-            value = getattr(self, _holder(name))
-            if value != getattr(type(self), _holder(name)):
+            value = getattr(self, holder(name))
+            if value != getattr(type(self), holder(name)):
                 options[name] = value
         return options
 
     def _set_options(self, **options: Any) -> None:
         """Keep the options, and raise now what the kernel would raise at the first batch."""
-        for name, value in options.items():
-            held = list(value) if name.startswith("activation") and value is not None else value
-            setattr(self, _holder(name), held)
+        hold(self, options)
         if self._own_options():
             with xpgrad.use_engine("standard"):
                 getattr(xpgrad, self._KERNEL)(*self._smallest_operands(), **self._attributes())
@@ -489,11 +487,6 @@ def check_zoneout(operator: str, zoneout: Any, p: Any) -> None:
 def _drawn(X: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     """Draw ones with the probability p, else zeros, in the dtype of X."""
     return (torch.rand(shape, device=X.device) < p).to(X.dtype)
-
-
-def _holder(option: str) -> str:
-    """Return the name of the attribute that holds an option."""
-    return f"_{option}" if option.startswith("activation") else option
 
 
 def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:

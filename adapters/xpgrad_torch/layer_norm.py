@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import xpgrad
 from xpgrad_torch import functional
+from xpgrad_torch._opacus import hold, holder
 from xpgrad_torch._sequence_layer import SequenceLayer
 
 __all__ = ["LayerNormGRU", "LayerNormLSTM"]
@@ -57,11 +58,9 @@ class _LayerNormLayer(SequenceLayer):
             device=device,
             dtype=dtype,
         )
-        self.bias, self.epsilon, self.clip = bias, epsilon, clip
-        # Private, because Opacus keeps a layer's inputs in an attribute `activations` of the module.
-        self._activations = None if activations is None else list(activations)
-        self._activation_alpha = None if activation_alpha is None else list(activation_alpha)
-        self._activation_beta = None if activation_beta is None else list(activation_beta)
+        self.bias, self.epsilon = bias, epsilon
+        options = (clip, activations, activation_alpha, activation_beta)
+        hold(self, dict(zip(self._OPTIONS, options, strict=True)))
         if not bias:
             self.register_parameter("B", None)
         self._check_options()
@@ -76,7 +75,7 @@ class _LayerNormLayer(SequenceLayer):
             operator(np.zeros((1, 1, 1)), weights, weights, None, *vectors, **self._attributes())
 
     def _attributes(self) -> dict[str, Any]:
-        options = {name: getattr(self, _holder(name)) for name in self._OPTIONS}
+        options = {name: getattr(self, holder(name)) for name in self._OPTIONS}
         direction = "bidirectional" if self.bidirectional else "forward"
         return {"epsilon": self.epsilon, "direction": direction, **options}
 
@@ -93,7 +92,7 @@ class _LayerNormLayer(SequenceLayer):
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""
-        options = {name: getattr(self, _holder(name)) for name in self._OPTIONS}
+        options = {name: getattr(self, holder(name)) for name in self._OPTIONS}
         extras = [f"{name}={value!r}" for name, value in options.items() if value is not None]
         return ", ".join([super().extra_repr(), f"epsilon={self.epsilon}", *extras])
 
@@ -111,11 +110,6 @@ class _LayerNormLayer(SequenceLayer):
         operands = (X, self.W, self.R, self.B, *vectors, lengths, *states)
         outputs = type(self)._FUNCTION(*operands, save=self.save, **self._attributes())
         return outputs[0], tuple(outputs[1 : 1 + count])
-
-
-def _holder(option: str) -> str:
-    """Return the name of the attribute that holds an option."""
-    return f"_{option}" if option.startswith("activation") else option
 
 
 class LayerNormLSTM(_LayerNormLayer):
