@@ -22,16 +22,7 @@ import xpgrad_torch
 from page import machine_page, write_between
 from xpgrad import _plans
 from xpgrad.cli.info import read_cpu
-from xpgrad.engine.programs.program import (
-    Arithmetic,
-    BlasMultiply,
-    BlasPack,
-    Loop,
-    Multiply,
-    Pack,
-    Work,
-    _executor,
-)
+from xpgrad.engine.programs.program import BlasMultiply, BlasPack, Loop, Multiply, Pack, Program, _executor
 
 STEPS = (
     ("LSTM", (50, 1, 64, 64), {}),
@@ -42,13 +33,29 @@ STEPS = (
     ("GRU", (50, 32, 256, 256), {}),
 )
 KINDS = {
-    BlasMultiply.number: "products",
-    Multiply.number: "products",
-    BlasPack.number: "packing",
-    Pack.number: "packing",
-    Arithmetic.number: "arithmetic",
-    Loop.number: "time loops",
+    BlasMultiply: "products",
+    Multiply: "products",
+    BlasPack: "packing",
+    Pack: "packing",
+    Loop: "time loops",
 }
+OTHERS = "arithmetic"
+NAMES = {*KINDS.values(), OTHERS}
+noted = {}
+"""Of each program the kinds of its instructions, and their operations."""
+
+
+def note(finish):
+    """`Program.finish`, which forgets the instructions; they are noted before."""
+
+    def noting(program, outputs):
+        noted[program] = [
+            (KINDS.get(type(one), OTHERS), 2 * math.prod(one._sizes) if KINDS.get(type(one)) == "products" else 0)
+            for one in program._instructions
+        ]
+        finish(program, outputs)
+
+    return noting
 
 
 def watch(program, record):
@@ -58,25 +65,15 @@ def watch(program, record):
     def run(address, begin, end, *links):
         link(address, 0, 0, *links)
         code = np.ctypeslib.as_array((ctypes.c_int64 * max(end, 1)).from_address(address))
-        while begin < end:
-            size, kind = int(code[begin]), int(code[begin + 1])
+        for kind, operations in noted[program]:
+            size = int(code[begin])
             start = time.perf_counter()
             execute(address, begin, begin + size)
-            seconds = time.perf_counter() - start
-            record(KINDS[kind], seconds, 2 * math.prod(sizes(code[begin + 1 : begin + size])))
+            record(kind, time.perf_counter() - start, operations)
             begin += size
 
     program._link = run
     return link
-
-
-def sizes(code):
-    """Rows, columns and summed elements of a product's instruction; zeros for others."""
-    if code[0] == BlasMultiply.number:
-        return code[1:4].tolist()
-    if code[0] == Multiply.number:
-        return code[Work._BEFORE_DATA + 3 : Work._BEFORE_DATA + 6].tolist()  # see products.Plan.data
-    return (0, 0, 0)
 
 
 def measure(kind, shape, options, seconds):
@@ -95,6 +92,7 @@ def measure(kind, shape, options, seconds):
         return taken
 
     _plans._known.clear()
+    noted.clear()
     for _ in range(3):
         step()
     whole, parts, operations = [], defaultdict(list), 0
@@ -114,11 +112,11 @@ def measure(kind, shape, options, seconds):
         sums.clear()
         step()
         operations = sums["operations"]
-        for name in set(KINDS.values()):
+        for name in NAMES:
             parts[name].append(sums[name])
     for program, link in zip(programs, links, strict=True):
         program._link = link
-    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in set(KINDS.values())}, operations
+    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in NAMES}, operations
 
 
 def table(seconds):
@@ -144,6 +142,7 @@ def main():
     parser.add_argument("--write", action="store_true", help="into the page in docs/machines")
     args = parser.parse_args()
 
+    Program.finish = note(Program.finish)
     lines = "\n".join(table(args.seconds))
     print(lines)
     if args.write:

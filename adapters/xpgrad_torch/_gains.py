@@ -2,8 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.12, 0.87, 1.76),
-        "GRU": (3.08, 1.63, 10.81),
+        "LSTM": (1.19, 0.94, 2.28),
+        "GRU": (3.39, 1.85, 13.72),
+        "RNN": (2.67, 1.64, 6.28),
+        "Conv1d": (0.86, 0.45, 1.76),
+        "Conv2d": (0.86, 0.45, 1.76),
+        "Conv3d": (0.86, 0.45, 1.76),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.06, 0.88, 1.19),
