@@ -49,9 +49,9 @@ def note(finish):
     """`Program.finish`, which forgets the instructions; they are noted before."""
 
     def noting(program, outputs):
+        kinds = [(KINDS.get(type(one), OTHERS), one) for one in program._instructions]
         noted[program] = [
-            (KINDS.get(type(one), OTHERS), 2 * math.prod(one._sizes) if KINDS.get(type(one)) == "products" else 0)
-            for one in program._instructions
+            (kind, 2 * math.prod(one._sizes) if kind == "products" else 0) for kind, one in kinds
         ]
         finish(program, outputs)
 

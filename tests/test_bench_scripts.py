@@ -57,6 +57,24 @@ def test_the_table_of_products(script, monkeypatch):
     assert "A turned" in lines[3]
 
 
+# --------------------------------------------------------------------------------------- instructions
+
+
+def test_the_table_of_instructions(script, monkeypatch):
+    """A step's products have the operations that its sizes say, and every kind has a time."""
+    pytest.importorskip("torch", reason="torch is not installed: the steps are its modules'")
+    pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+    instructions = script("instructions")
+    program = instructions.Program
+    monkeypatch.setattr(program, "finish", instructions.note(program.finish))
+    T, N, I, H = shape = (3, 2, 5, 7)
+    _, parts, operations = instructions.measure("LSTM", shape, {}, 0.01)
+    assert set(parts) == {"products", "packing", "arithmetic", "time loops"}
+    assert min(parts["products"], parts["time loops"]) > 0
+    # the input's three products, and the recurrent weight's gradient: the first step has no state before it
+    assert operations == 2 * N * 4 * H * (T * 3 * I + (T - 1) * H)
+
+
 # --------------------------------------------------------------------------------- the page of a run
 
 

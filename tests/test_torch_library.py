@@ -18,6 +18,7 @@ from torch_activation_cases import MODULES as ACTIVATIONS
 from torch_activation_cases import module
 from torch_networks import residual_network
 from torch_operators import EVERY_KERNEL, OPERATORS
+from xpgrad_torch import functional
 
 every_operator = pytest.mark.parametrize("operator", EVERY_KERNEL.values(), ids=EVERY_KERNEL)
 MODULES = {
@@ -442,3 +443,28 @@ def test_fake_tensors_have_the_shapes_of_the_results():
         fake = operator.run({name: mode.from_tensor(x) for name, x in operands.items()})
     for a, b in zip(fake, operator.run(operands), strict=True):
         assert (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (functional.conv1d, {"stride": 2, "padding": 1, "dilation": 2}),
+        (functional.conv_transpose1d, {"stride": (3,), "output_padding": 2}),
+        (functional.conv2d, {"stride": (2, 1), "padding": 2}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_numbers_from_outside_of_compiled_code(function, options):
+    """With ``dynamic=True`` PyTorch takes them for numbers that may change."""
+    shape = (9, 8)[: 2 if function is functional.conv2d else 1]
+    x = torch.randn(2, 3, *shape, requires_grad=True)
+    w = torch.randn(3, 3, *(3 for _ in shape), requires_grad=True)
+
+    def loss(x, w):
+        return function(x, w, **options).square().sum()
+
+    torch._dynamo.reset()
+    expected = torch.autograd.grad(loss(x, w), (x, w))
+    got = torch.autograd.grad(torch.compile(loss, dynamic=True, fullgraph=True)(x, w), (x, w))
+    for g, e in zip(got, expected, strict=True):
+        torch.testing.assert_close(g, e, rtol=1e-4, atol=1e-4)

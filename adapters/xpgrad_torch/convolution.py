@@ -1,5 +1,6 @@
 """Convolution in PyTorch: functions with PyTorch's arguments, and modules that take the place of its own."""
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -69,10 +70,15 @@ def _autocast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _sizes(name: str, argument: str, value: Any) -> Any:
-    """Return a sequence of one number, which stands for all dimensions, as that number."""
+    """Return a sequence of one number, which stands for all dimensions, as that number.
+
+    A number that `torch.compile` takes for one that may change becomes one that does not: an operator's list
+    of integers takes no such number alone.
+    """
     if isinstance(value, bytes | bytearray | str):
         raise TypeError(f"{name}: {argument} is {value!r}, expected whole numbers")
-    return value[0] if isinstance(value, Sequence) and len(value) == 1 else value
+    one = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
+    return operator.index(one) if isinstance(one, int) and torch.compiler.is_compiling() else one
 
 
 def _padding(name: str, padding: Any, stride: Any) -> dict[str, Any]:
