@@ -35,7 +35,8 @@ def run(write: Any, *given: np.ndarray) -> np.ndarray:
     layouts = {str(k): (x.shape, row_major(x.shape)) for k, x in enumerate(given)}
     recorder = Recorder(engine, layouts, given[0].dtype)
     program = recorder.program([write(recorder, *(recorder.input(name) for name in layouts))])
-    return engine.run(program, given)[0]
+    look = engine.look(given)
+    return program.run(look.addresses, look.fresh)[0]
 
 
 @pytest.mark.parametrize("case", CASES)
