@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import pointer
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
+from xpgrad.engine.process import numba_private
 from xpgrad.engine.programs.native_foreign import advise, run, words
 
 MAJOR, MINOR = 0, 3
@@ -98,7 +98,7 @@ def _stack(typingctx, count):
     size = count.literal_value
 
     def codegen(context, builder, signature, args):
-        slot = cgutils.alloca_once(builder, ir.ArrayType(_INT64, size))
+        slot = numba_private.alloca_once(builder, ir.ArrayType(_INT64, size))
         return builder.ptrtoint(slot, _INT64)
 
     return types.int64(types.IntegerLiteral(size)), codegen

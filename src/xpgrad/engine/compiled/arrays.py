@@ -70,7 +70,7 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
         sizes=[],
         call=f"run(0, 1, stop - start, {_tuple(places)}, {_tuple(numbers)})",
     )
-    head = preamble([formula.function], formula.constants, dtype, {function: numbers}, traced=True)
+    head = preamble([formula.function], formula.constants, dtype, {function: numbers})
     return load(f"{_label(formula)}_{dtype}", head + _module(text, dtype, rank=1))
 
 
@@ -119,7 +119,7 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
         sizes=["width"],
         call=f"run(start, stop, width, {_tuple(names)}, {_tuple(formula.parameters)})",
     )
-    head = preamble(functions, formula.constants, dtype, numbers, traced=True)
+    head = preamble(functions, formula.constants, dtype, numbers)
     return load(f"{formula.steps[-1].function.__name__}_{dtype}", head + _module(text, dtype, rank=2))
 
 

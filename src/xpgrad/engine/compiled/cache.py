@@ -95,10 +95,12 @@ def _from_folder(stem: str, text: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot import the compiled formula at {path}")
     module = importlib.util.module_from_spec(spec)
+    from xpgrad.engine.process import numba_private
+
     sys.modules[spec.name] = module  # where numba looks for the globals of a function from its cache
     spec.loader.exec_module(module)
     for value in vars(module).values():
-        _guard(value)
+        numba_private.replace_cache(value, _GuardedCache)
     return module
 
 
@@ -153,13 +155,6 @@ class _GuardedCache:
             self._cache.save_overload(*args)
         except OSError as error:
             _warn(error)
-
-
-def _guard(function: Any) -> None:
-    """Guard a numba function's cache. Its name is private: where numba has no such thing, nothing is done."""
-    cache = getattr(function, "_cache", None)
-    if hasattr(cache, "load_overload") and hasattr(cache, "save_overload"):
-        function._cache = _GuardedCache(cache)
 
 
 _warned = False

@@ -6,10 +6,10 @@ Addresses come in at run time, so that numba can keep the compiled code on disk.
 import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.records import RowsProduct, SharedWork, positions
+from xpgrad.engine.process import numba_private
 
 __all__ = [
     "LINE",
@@ -25,6 +25,7 @@ __all__ = [
     "pack_weight",
     "pointer",
     "share_parts",
+    "variant",
 ]
 
 _ROWS_PRODUCT, _SHARED = positions(RowsProduct), positions(SharedWork)
@@ -35,6 +36,22 @@ LINE = 64
 _VOID, _BYTE = ir.VoidType(), ir.IntType(8)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 _POINTER = _BYTE.as_pointer()
+
+
+def variant(label, **options):
+    """Decorator for a function that is compiled in several variants, with names of their own.
+
+    Variants can have equal names and arguments of equal types. Their symbols would differ by numba's counter
+    alone, which begins anew in each process: code from the cache that two processes compiled would share a
+    symbol, and one would be taken for the other.
+    """
+    settings = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}} | options
+
+    def compiled(function):
+        function.__qualname__ = f"{label}.{function.__name__}"
+        return njit(**settings)(function)
+
+    return compiled
 
 
 def _function(builder, address, result, arguments):
@@ -65,7 +82,7 @@ def elements(typingctx, address, offset, one):
 
 def _stored(builder, value):
     """A pointer to the value, as Fortran takes its arguments."""
-    slot = cgutils.alloca_once(builder, value.type)
+    slot = numba_private.alloca_once(builder, value.type)
     builder.store(value, slot)
     return builder.bitcast(slot, _POINTER)
 
@@ -197,7 +214,7 @@ def call_with_numbers(typingctx, address, values):
 
     def codegen(context, builder, signature, args):
         call = _function(builder, args[0], _VOID, [_INT64] * len(signature.args[1]))
-        builder.call(call, cgutils.unpack_tuple(builder, args[1]))
+        builder.call(call, numba_private.unpack_tuple(builder, args[1]))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.UniTuple(types.int64, len(values))), codegen

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import LINE
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, Sum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.process import numba_private
 
 _INT = ir.IntType(64)
 _POINTER = ir.IntType(8).as_pointer()
@@ -101,9 +101,9 @@ def array_loop(loop: Loop, real: type[np.floating]) -> Any:
     def run(typingctx, start, stop, width, addresses, numbers):
         def codegen(context, builder, signature, arguments):
             start, stop, width, *tuples = arguments
-            pointers, numbers = (cgutils.unpack_tuple(builder, values) for values in tuples)
+            pointers, numbers = (numba_private.unpack_tuple(builder, values) for values in tuples)
             rows = _Rows(Emitter(context, builder, real), loop, width, pointers, numbers)
-            with cgutils.for_range(builder, stop, start=start) as each:
+            with numba_private.for_range(builder, stop, start=start) as each:
                 rows.row(each.index)
             return context.get_dummy_value()
 
@@ -182,7 +182,7 @@ class _Rows:
         with self._blocks(ahead, begins[target] if target else None) as (low, high):
             for _, part in both:
                 part.begin()
-            with cgutils.for_range(self._builder, high, start=low) as columns:
+            with numba_private.for_range(self._builder, high, start=low) as columns:
                 self._vectors.element(one.function, operands, results, begins, columns.index)
             for total, part in both:
                 total.merge(part)
@@ -197,7 +197,7 @@ class _Rows:
         """A loop over blocks of a row, from which column to which one; memory is fetched ahead of it."""
         builder, size = self._builder, self._itemsize
         block, ahead = _INT(_BLOCK_BYTES // size), _INT(_AHEAD_BYTES // size)
-        low, high = (cgutils.alloca_once(builder, _INT) for _ in range(2))
+        low, high = (numba_private.alloca_once(builder, _INT) for _ in range(2))
         builder.store(_INT(0), low)
         first = block if target is None else builder.add(block, self._up_to_line(target))
         builder.store(self._least(first, self._width), high)
@@ -231,7 +231,8 @@ class _Rows:
         builder, number = self._builder, ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [_POINTER, number, number, number])
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", [_POINTER], kind)
-        with cgutils.for_range_slice(builder, start, stop, _INT(LINE // self._itemsize), _INT) as (index, _):
+        line = _INT(LINE // self._itemsize)
+        with numba_private.for_range_slice(builder, start, stop, line, _INT) as (index, _):
             place = builder.bitcast(builder.gep(pointer, [index]), _POINTER)
             near, data = number(3), number(1)
             builder.call(prefetch, [place, number(int(write)), near, data])

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils
 
 from xpgrad.engine.compiled.tracing import Emitter, Number, Scalars
+from xpgrad.engine.process import numba_private
 
 
 class Reduction(ABC):
@@ -29,7 +29,7 @@ class Reduction(ABC):
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._first = self._neutral()
-        self._variable = cgutils.alloca_once(emitter.builder, self._first.type)
+        self._variable = numba_private.alloca_once(emitter.builder, self._first.type)
 
     def begin(self) -> None:
         """Forget what came before."""
@@ -74,7 +74,7 @@ class Sum(Reduction):
         return ir.Constant(self._emitter.type, 0.0)
 
     def _both(self, kept: ir.Value, value: ir.Value) -> ir.Value:
-        return self._emitter.builder.fadd(kept, value, flags=["reassoc", "nsz"])
+        return self._emitter.builder.fadd(kept, value, flags=["reassoc", "nsz", "contract"])
 
 
 class Greatest(Reduction):
@@ -117,8 +117,9 @@ class Vectors:
 
     def __init__(self, emitter: Emitter, keys: Iterable[Hashable]) -> None:
         self._emitter, module = emitter, emitter.builder.module
-        keys = list(keys)
-        domain = module.add_metadata([f"{emitter.builder.function.name} {keys[0]}"])
+        # each loop's own: what it says of its vectors need not hold between its vectors and another loop's
+        name = f"{emitter.builder.function.name} {module.get_unique_name('vectors')}"
+        domain = module.add_metadata([name])
         self._scopes = {key: module.add_metadata([f"{key}", domain]) for key in keys}
 
     def element(

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import Rows, positions
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.process import numba_private
 
 _INT = ir.IntType(64)
 _ROWS = positions(Rows)
@@ -116,7 +116,7 @@ class _Rows:
     def loop(self, function: Callable[..., tuple], count: ir.Value) -> None:
         """One row after the other."""
         builder, emitter = self._builder, self._emitter
-        with cgutils.for_range(builder, count) as rows:
+        with numba_private.for_range(builder, count) as rows:
             begins = {place: self._begin(place, rows.index) for place in self._used}
             operands: list[Any] = [
                 Number(emitter, builder.load(begins[place])) if place and place.of_row else place
@@ -125,7 +125,7 @@ class _Rows:
             for total in self._sums.values():
                 total.begin()
             results = [self._sums.get(place, place) if place else None for place in self._outputs]
-            with cgutils.for_range(builder, self._width) as columns:
+            with numba_private.for_range(builder, self._width) as columns:
                 self._vectors.element(function, operands, results, begins, columns.index)
             width = Number(emitter, builder.sitofp(self._width, emitter.type))
             for place, total in self._sums.items():

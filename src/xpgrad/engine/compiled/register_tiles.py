@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from llvmlite import binding, ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
+
+from xpgrad.engine.process import numba_private
 
 _INT64 = ir.IntType(64)
 _REALS = {"float32": (ir.FloatType(), 4), "float64": (ir.DoubleType(), 8)}
@@ -245,7 +246,7 @@ class _Code:
         self.zero = ir.Constant(self._vector, [0.0] * lanes)
         name = f"llvm.fma.v{lanes}f{8 * self._size}"
         kind = ir.FunctionType(self._vector, [self._vector] * 3)
-        self._fma = cgutils.get_or_insert_function(builder.module, kind, name)
+        self._fma = numba_private.get_or_insert_function(builder.module, kind, name)
 
     def reals(self, address: Any) -> Any:
         """A pointer to real numbers."""
@@ -261,12 +262,12 @@ class _Code:
 
     def variable(self, value: Any) -> Any:
         """A variable, which becomes a register."""
-        return cgutils.alloca_once_value(self.builder, value)
+        return numba_private.alloca_once_value(self.builder, value)
 
     @contextlib.contextmanager
     def loop(self, count: Any) -> Iterator[Any]:
         """A loop over the numbers below `count`."""
-        with cgutils.for_range(self.builder, count, intp=_INT64) as loop:
+        with numba_private.for_range(self.builder, count, intp=_INT64) as loop:
             yield loop.index
 
     def load(self, pointer: Any) -> Any:
@@ -311,7 +312,7 @@ class _Code:
         name = f"llvm.masked.{kind}.v{self._lanes}f{8 * self._size}.p0"
         function = ir.FunctionType(result, [argument.type for argument in arguments])
         return self.builder.call(
-            cgutils.get_or_insert_function(self.builder.module, function, name), arguments
+            numba_private.get_or_insert_function(self.builder.module, function, name), arguments
         )
 
     def _masked_load(self, place: Any, mask: Any) -> Any:

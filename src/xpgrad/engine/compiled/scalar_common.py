@@ -5,6 +5,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
+from xpgrad.engine.process import numba_private
 
 __all__ = ["abs", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
 
@@ -109,9 +110,9 @@ def wide_vectors(context):
     """
 
     def generate(context, builder, signature, arguments):
-        # llvmlite passes on what is in this set, but adds to it only the attributes that it knows
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-        builder.function.attributes.add("noinline")  # a caller that took it in would not have the attribute
+        if numba_private.set_attribute(builder.function, '"prefer-vector-width"="512"'):
+            # a caller that took the function in would not have the attribute
+            builder.function.attributes.add("noinline")
         return context.get_dummy_value()
 
     return types.none(), generate

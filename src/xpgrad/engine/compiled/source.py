@@ -20,8 +20,6 @@ from xpgrad.engine.compiled.cache import one_at_a_time
 from xpgrad.engine.formulas import special
 from xpgrad.engine.formulas.formula import as_text
 
-_INLINE = "@njit(forceinline=True, error_model='numpy', fastmath={'contract'})"
-
 
 @one_at_a_time
 def preamble(
@@ -29,13 +27,11 @@ def preamble(
     constants: dict,
     dtype: str,
     parameters: Mapping[str, tuple[str, ...]] | None = None,
-    *,
-    traced: bool = False,
 ) -> str:
     """The scalar functions that a loop calls, and the constants as globals.
 
-    `parameters` maps a function's name to the keywords that each call passes, after the operands. A `traced`
-    loop calls the functions once, on the numbers of `tracing`; otherwise numba compiles them.
+    `parameters` maps a function's name to the keywords that each call passes, after the operands. The loop
+    calls the functions once, on the numbers of `tracing`.
     """
     found: dict[str, Callable] = {}
     for function in functions:
@@ -52,20 +48,12 @@ def preamble(
             )
     needed = [f for f in reversed(found.values()) if f not in functions]
     names = ", ".join(f"{f.__module__}.{f.__name__}" for f in dict.fromkeys(functions))
-    decorator = "" if traced else f"{_INLINE}\n"
     parts = [
         f"# {names} for {dtype}; generated, {versions()}",
-        *(
-            ["from xpgrad.engine.compiled.tracing import Scalars\n", f"xp = Scalars({dtype!r})\n"]
-            if traced
-            else [f"from numba import njit\n\nfrom xpgrad.engine.compiled import scalar_{dtype} as xp\n"]
-        ),
-        *(decorator + _scalar_function(f) for f in needed),
+        f"from xpgrad.engine.compiled.tracing import Scalars\n\nxp = Scalars({dtype!r})\n",
+        *(_scalar_function(f) for f in needed),
         *settings,
-        *(
-            decorator + _scalar_function(f, (parameters or {}).get(f.__name__, ()))
-            for f in dict.fromkeys(functions)
-        ),
+        *(_scalar_function(f, (parameters or {}).get(f.__name__, ())) for f in dict.fromkeys(functions)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -75,7 +63,7 @@ def _sources() -> str:
     engine = Path(__file__).parents[1]
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "register_tiles.py",
-        "matrix.py", "schedule.py", "formula.py",
+        "matrix.py", "schedule.py", "formula.py", "numba_private.py",
     )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]

@@ -108,7 +108,7 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         if constants.setdefault(name, value) != value:
             raise ValueError(f"two formulas of one loop have a constant {name}")
     parts = [
-        preamble([stage.function for stage in formulas], constants, dtype, traced=True),
+        preamble([stage.function for stage in formulas], constants, dtype),
         "import numpy as np\nfrom numba import carray, cfunc\n",
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers",

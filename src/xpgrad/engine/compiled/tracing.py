@@ -14,6 +14,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from xpgrad.engine.process import numba_private
+
 _CONTRACT = ("contract",)  # a product and a sum may become one instruction
 
 
@@ -65,14 +67,8 @@ class Emitter:
     def call(self, function: Any, numbers: Sequence[Any]) -> Number:
         """The result of a scalar function that numba compiles."""
         values = [self.value(number) for number in numbers]
-        kinds = tuple(self._kind(value) for value in values)
-        typing = self.context.typing_context
-        kind = typing.resolve_value_type(function)
-        signature = typing.resolve_function_type(kind, kinds, {})
-        implementation = self.context.get_function(kind, signature)
-        result = implementation(self.builder, values)
-        self.context.add_linking_libs(getattr(implementation, "libs", ()))
-        return Number(self, result)
+        kinds = [self._kind(value) for value in values]
+        return Number(self, numba_private.call_compiled(self.context, self.builder, function, kinds, values))
 
     def _kind(self, value: ir.Value) -> Any:
         """The type that numba has for a value: a number, a condition, or an integer."""

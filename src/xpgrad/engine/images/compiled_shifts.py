@@ -1,7 +1,7 @@
 """`sum_of_shifts` and `products_of_shifts` compiled, one cache-sized stretch of the grid at a time.
 
-Groups of few channels use loops over positions, others tiles in vector registers; the differences are in
-`shift_loops`.
+Groups of few channels use loops over positions, others tiles in vector registers; both are in
+`native_shifts`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
+from xpgrad.engine.compiled.source import versions
 from xpgrad.engine.compiled.strided import distances, flat, forwards
-from xpgrad.engine.images.shift_source import few_channels, many_channels
 from xpgrad.engine.images.shifts import Crop, Embedding, Part
 from xpgrad.engine.process.notice import Lazy
 
@@ -210,7 +210,7 @@ def _taps(taps: Sequence[tuple[int, int]]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def _rows(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
-    """The rows of images (see `shift_loops`) in a grid, by layer and in memory order."""
+    """The rows of images (see `native_shifts`) in a grid, by layer and in memory order."""
     distances = tuple(prod(size[axis + 1 :]) for axis in range(len(size)))
     return _joined(
         [row for layer, place in enumerate(places) for row in _layer(place, size, distances, layer)]
@@ -268,9 +268,38 @@ def _many(dtype: str, vectors: int) -> Any:
 
 @functools.cache
 def _position_loops(dtype: str, kinds: Tiles) -> Any:
-    return Lazy(load(f"shifts_{dtype}", few_channels(dtype, kinds)))
+    lanes = kinds.bytes // np.dtype(dtype).itemsize
+    loops = f"position_loops({dtype!r}, {lanes}, __name__)"
+    return _compiled(f"shifts_{dtype}", loops, ("sum_of_shifts", "products_of_shifts", "row_sums"))
 
 
 @functools.cache
 def _tile_loops(dtype: str, kinds: Tiles, vectors: int) -> Any:
-    return Lazy(load(f"tiles_{dtype}", many_channels(dtype, kinds, vectors, _COLUMNS)))
+    loops = f"tile_loops({dtype!r}, {kinds}, {vectors}, {_COLUMNS}, __name__)"
+    return _compiled(f"tiles_{dtype}", loops, ("pack", "sum_of_shifts", "products_of_shifts"))
+
+
+def _compiled(label: str, loops: str, names: Sequence[str]) -> Any:
+    """A module with those functions of `native_shifts`; the text makes numba keep them on disk."""
+    functions = "\n".join(
+        f"""
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def {name}(*arguments):
+    return made_{name}(*arguments)
+"""
+        for name in names
+    )
+    return Lazy(
+        load(
+            label,
+            f"""# weighted sums of shifted images, and their gradient; generated, {versions()}
+from numba import njit
+
+from xpgrad.engine.compiled.register_tiles import Tiles
+from xpgrad.engine.images.native_shifts import position_loops, tile_loops
+
+{", ".join(f"made_{name}" for name in names)} = {loops}
+{functions}""",
+        )
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import warnings
+from importlib.metadata import version
 
 _WORDS = {
     **dict.fromkeys(("", "1", "true", "yes", "on"), True),
@@ -13,14 +15,14 @@ _WORDS = {
 
 
 def jit_enabled() -> bool:
-    """Whether formulas are compiled: numba is installed and ``XPGRAD_JIT`` does not disable it.
+    """Whether formulas are compiled: numba is installed, has what that takes, and ``XPGRAD_JIT`` allows it.
 
     Raises
     ------
     ValueError
         For a word that is neither yes nor no.
     """
-    return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _numba_installed()
+    return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _numba_usable()
 
 
 def wants_jit(word: str) -> bool:
@@ -34,8 +36,19 @@ def wants_jit(word: str) -> bool:
 
 
 @functools.cache
-def _numba_installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def _numba_usable() -> bool:
+    """Whether numba is installed and has all that compiling takes; a warning names what it lacks."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    from xpgrad.engine.process.numba_private import LACKING
+
+    if LACKING is not None:
+        warnings.warn(
+            f"xpgrad: numba {version('numba')} has no {LACKING}, so formulas are not compiled; 0.68 has it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return LACKING is None
 
 
 def thread_count() -> int:

@@ -9,7 +9,7 @@ import functools
 import numpy as np
 from numba import carray, njit
 
-from xpgrad.engine.compiled.native import call_with_numbers, pointer
+from xpgrad.engine.compiled.native import call_with_numbers, pointer, variant
 from xpgrad.engine.compiled.products.matrix import INNER, ROWS
 from xpgrad.engine.compiled.records import Product, positions
 from xpgrad.engine.compiled.register_tiles import turn_tile
@@ -32,14 +32,7 @@ def functions(dtype, lanes, height, vectors):
     real, size, width = np.dtype(dtype).type(0), np.dtype(dtype).itemsize, lanes * vectors
     turn = turn_tile(dtype, lanes)
 
-    def compiled(function):
-        """By a name of its own.
-
-        The arguments are integers for every dtype, so symbols would differ by numba's counter alone, which
-        begins anew in each process: code from the cache that two processes compiled would share a symbol.
-        """
-        function.__qualname__ = f"{function.__name__}_{dtype}_{lanes}_{height}_{vectors}"
-        return njit(function)
+    compiled = variant(f"products_{dtype}_{lanes}_{height}_{vectors}", fastmath=False, error_model="python")
 
     @njit(forceinline=True)
     def vector(address):
