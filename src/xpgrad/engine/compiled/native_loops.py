@@ -103,7 +103,7 @@ class Greatest(Reduction):
 
 
 class Vectors:
-    """Vectors that a loop reads and writes, which share no memory.
+    """Vectors that a loop reads and writes. One that is written shares no memory with any other.
 
     LLVM is told so with every load and store: it would look for itself, for every row and pair.
 
