@@ -452,7 +452,7 @@ def test_functions_against_autograd() -> None:
     operands, masks = problem("lstm", ("S", *MASKS))
     given = {key: torch.tensor(value) for key, value in {**operands, **masks}.items()}
     leaves = [given[key].requires_grad_() for key in operands]
-    outputs = functional.run_recurrent("lstm", given, {"peephole": "full"})
+    outputs = functional.run_recurrent("lstm", {**given, "peephole": "full"})
     values, cotangents, grads = expected("lstm", operands, masks, {})
     assert all(map(torch.equal, functional.lstm(**given), outputs[:3]))
     found = torch.autograd.grad(outputs, leaves, [torch.tensor(cotangents[f"grad_{k}"]) for k in values])

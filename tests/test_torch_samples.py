@@ -78,7 +78,7 @@ def test_module_samples(kind):
         built, call = sample.constructor_input, sample.forward_input
         theirs = kind(*built.args, **{k: v for k, v in built.kwargs.items() if k != "dtype"}).double()
         ours = xpgrad_torch.swap(copy.deepcopy(theirs), activations=True, cells=True)
-        assert type(ours) is _ALL[kind].module or theirs.proj_size
+        assert type(ours) is _ALL[kind] or theirs.proj_size
         inputs = [x for x in tensors_in((call.args, call.kwargs)) if x.requires_grad]
         results = []
         for module in (theirs, ours):
@@ -145,7 +145,7 @@ def arguments(kind):
 
 def built(kind, **kwargs):
     args, inputs = arguments(kind)
-    return _ALL[kind].module(*args, **kwargs), inputs
+    return _ALL[kind](*args, **kwargs), inputs
 
 
 @with_parameters
@@ -162,9 +162,9 @@ def test_device_and_dtype(kind):
 def test_pickle_deepcopy_and_state_dicts(kind):
     torch.manual_seed(0)
     args, inputs = arguments(kind)
-    module = _ALL[kind].module(*args)
+    module = _ALL[kind](*args)
     expected = tensors_in(module(*inputs))
-    loaded = _ALL[kind].module(*args)
+    loaded = _ALL[kind](*args)
     loaded.load_state_dict(kind(*args).state_dict(), strict=True)
     loaded.load_state_dict(module.state_dict(), strict=True)
     kind(*args).load_state_dict(module.state_dict(), strict=True)

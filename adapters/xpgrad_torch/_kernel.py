@@ -9,16 +9,20 @@ import torch
 from torch import Tensor
 
 import xpgrad
+from xpgrad._axes import AXES, ELEMENTWISE
 from xpgrad_torch._autocast import autocasts, without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._programs import Known, Programs, are_fixed
 from xpgrad_torch._stacked import Stacked
 
-__all__ = ["Kernel", "autocasts", "check_dense"]
+__all__ = ["MASKS", "Kernel", "autocasts", "check_dense"]
+
+MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
 
 _OPEN = ("...", "?")  # axes of any number
 _OPERANDS = (Tensor, Stacked)
 _MOST = 512  # combinations of options whose programs are remembered
+_CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
@@ -45,14 +49,12 @@ class Kernel:
         The names of the kernel's outputs, those first that have a cotangent.
     cotangents : tuple of str
         The gradient's names for the cotangents of the first outputs.
-    shapes : mapping of str to str
-        The axes of operands and outputs by name, such as ``"T D N 4H"``, as `xpgrad._axes` writes them; N is
-        the batch. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every axis
+    shapes : mapping of str to str, optional
+        The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch. By default those of
+        `xpgrad._axes`. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every axis
         could be a batch.
     replaced : mapping of str to str, optional
         For each operand that an output can replace in the gradient: that output. Only the output is saved.
-    constants : collection of str
-        Operands without a gradient.
     ordered : bool
         Whether one more attribute gives the order of the gates in weights.
     planned : bool
@@ -79,12 +81,11 @@ class Kernel:
     def __init__(
         self,
         name: str,
-        outputs: tuple[str, ...],
-        cotangents: tuple[str, ...],
+        outputs: tuple[str, ...] = ("Y",),
+        cotangents: tuple[str, ...] = ("dY",),
         *,
-        shapes: Mapping[str, str],
+        shapes: Mapping[str, str] | None = None,
         replaced: Mapping[str, str] | None = None,
-        constants: Collection[str] = ("sequence_lens",),
         ordered: bool = False,
         planned: bool = False,
         products: bool = False,
@@ -99,10 +100,13 @@ class Kernel:
         more = ("products",) if products else ()
         self.outputs, self.cotangents = (*outputs, *more), cotangents
         forward = [*inspect.signature(self._called(0)).parameters.values()]
-        self._read_forward([*forward, _GATE_ORDER] if ordered else forward, constants, optional)
+        self._read_forward([*forward, _GATE_ORDER] if ordered else forward, optional)
         self._read_gradient(inspect.signature(self._called(1)).parameters, dict(replaced or {}), gradients)
-        self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
-        self.elementwise = shapes["X"] == "..."
+        self.shapes = dict(shapes or AXES.get(name, ELEMENTWISE))
+        if products:
+            self.shapes["products"] = self.shapes["H_all"]
+        self.shapes |= {c: self.shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
+        self.elementwise = self.shapes["X"] == "..."
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
         self.programs = self._new_programs() if ordered or planned else []
@@ -110,16 +114,14 @@ class Kernel:
         self.operator: Any = None
         self.gradient_operator: Any = None
 
-    def _read_forward(
-        self, parameters: Sequence[inspect.Parameter], constants: Collection[str], optional: Collection[str]
-    ) -> None:
+    def _read_forward(self, parameters: Sequence[inspect.Parameter], optional: Collection[str]) -> None:
         """Find the operands and attributes among the kernel's parameters."""
         # Memory for the result is autograd's to choose.
         arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
         self.operands = tuple(p.name for p in arrays)
         self.required = {p.name for p in arrays if p.default is p.empty and p.name not in optional}
         self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
-        self.differentiable = tuple(name for name in self.operands if name not in constants)
+        self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)
 
     def _read_gradient(
         self,

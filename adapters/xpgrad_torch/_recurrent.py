@@ -13,7 +13,7 @@ import xpgrad
 from xpgrad_torch import functional
 from xpgrad_torch._autograd import autocasts
 from xpgrad_torch._expanded import has_expanded, run_expanded
-from xpgrad_torch._kernel import check_dense
+from xpgrad_torch._kernel import MASKS, check_dense
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._private import parameter_of
@@ -58,9 +58,9 @@ class Recurrent(Sampled, nn.Module):
                 options[name] = value
         return options
 
-    def _set_options(self, **options: Any) -> None:
-        """Keep the options, and raise now what the kernel would raise at the first batch."""
-        hold(self, options)
+    def _set_options(self, given: Mapping[str, Any]) -> None:
+        """Keep a constructor's options, and raise now what the kernel would raise at the first batch."""
+        hold(self, {name: given[name] for name in self._OPTIONS})
         if self._own_options():
             with xpgrad.use_engine("standard"):
                 getattr(xpgrad, self._KERNEL)(*self._smallest_operands(), **self._attributes())
@@ -83,8 +83,8 @@ class Recurrent(Sampled, nn.Module):
         return {}
 
     def _run_kernel(self, **operands: Any) -> States:
-        attributes = self._attributes() | self._gradient_attributes()
-        return functional.run_recurrent(self._KERNEL, operands, attributes | {"gate_order": self._GATE_ORDER})
+        options = self._attributes() | self._gradient_attributes() | {"gate_order": self._GATE_ORDER}
+        return functional.run_recurrent(self._KERNEL, operands | options)
 
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Convert under autocast to the dtype of PyTorch's results: the states', or autocast's.
@@ -132,6 +132,12 @@ class Recurrent(Sampled, nn.Module):
         return states if len(self._STATES) > 1 else states[0]
 
 
+_OF_PYTORCH = (
+    "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size",
+    "device", "dtype",
+)  # fmt: skip
+
+
 class Layers(Recurrent, nn.RNNBase):
     """Layers of one or two directions over sequences, in the place of a module over `torch.nn.RNNBase`.
 
@@ -142,14 +148,20 @@ class Layers(Recurrent, nn.RNNBase):
     recurrent_dropout: float = 0.0
     weight_ih_l0: Tensor
 
-    def _set_options(self, **options: Any) -> None:
-        check_save(self._NAME, options["save"])
-        dropped = options.get("recurrent_dropout", 0.0)
+    def _begin(self, mode: str, given: Mapping[str, Any]) -> None:
+        """Build PyTorch's module from a constructor's arguments, and keep the options."""
+        # by its name, so that a class of both this and torch.nn.LSTM can be made
+        nn.RNNBase.__init__(self, mode, **{name: given[name] for name in _OF_PYTORCH if name in given})
+        self._set_options(given)
+
+    def _set_options(self, given: Mapping[str, Any]) -> None:
+        check_save(self._NAME, given["save"])
+        dropped = given.get("recurrent_dropout", 0.0)
         if not _is_share(dropped) or dropped == 1:
             raise ValueError(
                 f"{self._NAME}: recurrent_dropout is {dropped!r}, expected a number of at least 0 and below 1"
             )
-        super()._set_options(**options)
+        super()._set_options(given)
 
     def _gradient_attributes(self) -> dict[str, Any]:
         return super()._gradient_attributes() | {"save": self.save}
@@ -351,7 +363,7 @@ class Layers(Recurrent, nn.RNNBase):
         if self.training and self.recurrent_dropout:
             kept = 1 - self.recurrent_dropout
             masks["recurrent_mask"] = _drawn(X, kept, (D, N, hidden)) / kept
-        for name, p, size in zip(_ZONEOUTS, reversed(self._shares()), (hidden, *cell), strict=False):
+        for name, p, size in zip(MASKS[1:], reversed(self._shares()), (hidden, *cell), strict=False):
             if p:
                 shape = (T, D, N, size)
                 masks[name] = _drawn(X, p, shape) if self.training else X.new_full(shape, p)
@@ -468,9 +480,6 @@ class Cell(Recurrent, nn.RNNCellBase):
     def _smallest_operands(self) -> list[np.ndarray]:
         weights = np.zeros((len(self._GATE_ORDER), 1))
         return [np.zeros((1, 1))] * (1 + len(self._STATES)) + [weights, weights]
-
-
-_ZONEOUTS = ("zoneout_h", "zoneout_c")
 
 
 def _is_share(p: Any) -> bool:

@@ -8,12 +8,11 @@ What `torch.nn.functional` has too bears its name and takes its arguments; the r
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from xpgrad._axes import ELEMENTWISE
 from xpgrad_torch._autograd import Kernel, apply, autocasts
 from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
@@ -70,7 +69,7 @@ __all__ = [
 
 
 def _kernel(name: str, operator: str | None = None, **replaced: str) -> Kernel:
-    return registered(Kernel(name, ("Y",), ("dY",), shapes=ELEMENTWISE, replaced=replaced, operator=operator))
+    return registered(Kernel(name, replaced=replaced, operator=operator))
 
 
 # ------------------------------------------------------------------------------- functions, PyTorch's names
@@ -420,11 +419,12 @@ class _Activation(nn.Module):
 
         def __call__(self, input: Tensor) -> Tensor: ...
 
-    def __init_subclass__(cls) -> None:
-        if "_FUNCTION" in cls.__dict__:
-            parameters = inspect.signature(cls._FUNCTION).parameters.values()
+    def __init_subclass__(cls, function: Callable[..., Tensor] | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if function is not None:  # else a user's subclass
+            parameters = inspect.signature(function).parameters.values()
             positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-            cls._ARGUMENTS = tuple(positional[1:])
+            cls._FUNCTION, cls._ARGUMENTS = staticmethod(function), tuple(positional[1:])
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the function.
@@ -442,133 +442,91 @@ class _Activation(nn.Module):
         return type(self)._FUNCTION(input, *[getattr(self, name) for name in self._ARGUMENTS])
 
 
-class ReLU(_Activation, nn.ReLU):
+class ReLU(_Activation, nn.ReLU, function=relu):
     """`torch.nn.ReLU` on `functional.relu`."""
 
-    _FUNCTION = staticmethod(relu)
 
-
-class ReLU6(_Activation, nn.ReLU6):
+class ReLU6(_Activation, nn.ReLU6, function=relu6):
     """`torch.nn.ReLU6` on `functional.relu6`."""
 
-    _FUNCTION = staticmethod(relu6)
 
-
-class LeakyReLU(_Activation, nn.LeakyReLU):
+class LeakyReLU(_Activation, nn.LeakyReLU, function=leaky_relu):
     """`torch.nn.LeakyReLU` on `functional.leaky_relu`."""
 
-    _FUNCTION = staticmethod(leaky_relu)
 
-
-class PReLU(_Activation, nn.PReLU):
+class PReLU(_Activation, nn.PReLU, function=prelu):
     """`torch.nn.PReLU` on `functional.prelu`."""
 
-    _FUNCTION = staticmethod(prelu)
 
-
-class Sigmoid(_Activation, nn.Sigmoid):
+class Sigmoid(_Activation, nn.Sigmoid, function=sigmoid):
     """`torch.nn.Sigmoid` on `functional.sigmoid`."""
 
-    _FUNCTION = staticmethod(sigmoid)
 
-
-class Tanh(_Activation, nn.Tanh):
+class Tanh(_Activation, nn.Tanh, function=tanh):
     """`torch.nn.Tanh` on `functional.tanh`."""
 
-    _FUNCTION = staticmethod(tanh)
 
-
-class GELU(_Activation, nn.GELU):
+class GELU(_Activation, nn.GELU, function=gelu):
     """`torch.nn.GELU` on `functional.gelu`."""
 
-    _FUNCTION = staticmethod(gelu)
 
-
-class SiLU(_Activation, nn.SiLU):
+class SiLU(_Activation, nn.SiLU, function=silu):
     """`torch.nn.SiLU` on `functional.silu`."""
 
-    _FUNCTION = staticmethod(silu)
 
-
-class Mish(_Activation, nn.Mish):
+class Mish(_Activation, nn.Mish, function=mish):
     """`torch.nn.Mish` on `functional.mish`."""
 
-    _FUNCTION = staticmethod(mish)
 
-
-class Softplus(_Activation, nn.Softplus):
+class Softplus(_Activation, nn.Softplus, function=softplus):
     """`torch.nn.Softplus` on `functional.softplus`."""
 
-    _FUNCTION = staticmethod(softplus)
 
-
-class Softsign(_Activation, nn.Softsign):
+class Softsign(_Activation, nn.Softsign, function=softsign):
     """`torch.nn.Softsign` on `functional.softsign`."""
 
-    _FUNCTION = staticmethod(softsign)
 
-
-class ELU(_Activation, nn.ELU):
+class ELU(_Activation, nn.ELU, function=elu):
     """`torch.nn.ELU` on `functional.elu`."""
 
-    _FUNCTION = staticmethod(elu)
 
-
-class SELU(_Activation, nn.SELU):
+class SELU(_Activation, nn.SELU, function=selu):
     """`torch.nn.SELU` on `functional.selu`."""
 
-    _FUNCTION = staticmethod(selu)
 
-
-class CELU(_Activation, nn.CELU):
+class CELU(_Activation, nn.CELU, function=celu):
     """`torch.nn.CELU` on `functional.celu`."""
 
-    _FUNCTION = staticmethod(celu)
 
-
-class Hardsigmoid(_Activation, nn.Hardsigmoid):
+class Hardsigmoid(_Activation, nn.Hardsigmoid, function=hardsigmoid):
     """`torch.nn.Hardsigmoid` on `functional.hardsigmoid`."""
 
-    _FUNCTION = staticmethod(hardsigmoid)
 
-
-class Hardswish(_Activation, nn.Hardswish):
+class Hardswish(_Activation, nn.Hardswish, function=hardswish):
     """`torch.nn.Hardswish` on `functional.hardswish`."""
 
-    _FUNCTION = staticmethod(hardswish)
 
-
-class Hardtanh(_Activation, nn.Hardtanh):
+class Hardtanh(_Activation, nn.Hardtanh, function=hardtanh):
     """`torch.nn.Hardtanh` on `functional.hardtanh`."""
 
-    _FUNCTION = staticmethod(hardtanh)
 
-
-class Threshold(_Activation, nn.Threshold):
+class Threshold(_Activation, nn.Threshold, function=threshold):
     """`torch.nn.Threshold` on `functional.threshold`."""
 
-    _FUNCTION = staticmethod(threshold)
 
-
-class LogSigmoid(_Activation, nn.LogSigmoid):
+class LogSigmoid(_Activation, nn.LogSigmoid, function=logsigmoid):
     """`torch.nn.LogSigmoid` on `functional.logsigmoid`."""
 
-    _FUNCTION = staticmethod(logsigmoid)
 
-
-class Softmax(_Activation, nn.Softmax):
+class Softmax(_Activation, nn.Softmax, function=softmax):
     """`torch.nn.Softmax` on `functional.softmax`."""
 
-    _FUNCTION = staticmethod(softmax)
 
-
-class LogSoftmax(_Activation, nn.LogSoftmax):
+class LogSoftmax(_Activation, nn.LogSoftmax, function=log_softmax):
     """`torch.nn.LogSoftmax` on `functional.log_softmax`."""
 
-    _FUNCTION = staticmethod(log_softmax)
 
-
-class QuickGELU(_Activation):
+class QuickGELU(_Activation, function=quick_gelu):
     """x σ(alpha x), which approximates GELU: `functional.quick_gelu`, ONNX Runtime's QuickGelu, as a module.
 
     Parameters
@@ -585,8 +543,6 @@ class QuickGELU(_Activation):
     >>> xpgrad_torch.QuickGELU()
     QuickGELU(alpha=1.702)
     """
-
-    _FUNCTION = staticmethod(quick_gelu)
 
     def __init__(self, alpha: float = 1.702, inplace: bool = False) -> None:
         super().__init__()

@@ -1,14 +1,16 @@
 """Convolution in PyTorch: functions with PyTorch's arguments, and modules that take the place of its own."""
 
+# ruff: noqa: A002 - PyTorch's names for the arguments
+
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from xpgrad._axes import AXES
 from xpgrad_torch._autograd import Kernel, apply, autocasts
+from xpgrad_torch._docs import described_as
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
@@ -31,10 +33,9 @@ __all__ = [
 
 Sizes = int | Sequence[int]
 
-_CONV = registered(Kernel("conv", ("Y",), ("dY",), shapes=AXES["conv"], images=True))
-_CONV_TRANSPOSE = registered(
-    Kernel("conv_transpose", ("Y",), ("dY",), shapes=AXES["conv_transpose"], images=True)
-)
+_CONV = registered(Kernel("conv", images=True))
+_CONV_TRANSPOSE = registered(Kernel("conv_transpose", images=True))
+_ATTRIBUTES = {"stride": "strides", "padding": "pads", "dilation": "dilations"}  # ONNX's names
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 
@@ -42,12 +43,21 @@ _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 # --------------------------------------------------------------------------------------- what all share
 
 
-def _run(
-    name: str, kernel: Kernel, dimensions: int, operands: Sequence[Any], attributes: dict[str, Any]
+def _convolve(
+    name: str, kernel: Kernel, operands: Sequence[Any], sizes: Mapping[str, Any], groups: int, method: str
 ) -> Tensor:
-    """Run a kernel on input, weight and bias, the input with or without an axis for the batch."""
+    """Run a kernel on input, weight and bias, the input with or without an axis for the batch.
+
+    `sizes` are the arguments that have a number for each dimension. The name ends with the number of these.
+    """
+    attributes: dict[str, Any] = {"group": groups, "method": method}
+    for argument, value in sizes.items():
+        if argument == "padding" and isinstance(value, str) and kernel is _CONV:
+            attributes["auto_pad"] = _auto_pad(name, value, sizes["stride"])
+        else:
+            attributes[_ATTRIBUTES.get(argument, argument)] = _sizes(name, argument, value)
     kernel.check(operands)
-    X = operands[0]
+    X, dimensions = operands[0], int(name[-2])
     check_dense(name, "input", X)
     if X.dim() not in (dimensions + 1, dimensions + 2):
         raise ValueError(
@@ -81,55 +91,31 @@ def _sizes(name: str, argument: str, value: Any) -> Any:
     return operator.index(one) if isinstance(one, int) and torch.compiler.is_compiling() else one
 
 
-def _padding(name: str, padding: Any, stride: Any) -> dict[str, Any]:
-    """Return the kernel's attributes for a padding in PyTorch's words or numbers."""
-    if not isinstance(padding, str):
-        return {"pads": _sizes(name, "padding", padding)}
+def _auto_pad(name: str, padding: str, stride: Any) -> str:
+    """Return ONNX's word for a padding in PyTorch's words."""
     if padding not in _AUTO_PAD:
         raise ValueError(f"{name}: padding is {padding!r}, expected 'same', 'valid' or numbers")
     strides = stride if isinstance(stride, Sequence) else (stride,)
     if padding == "same" and any(s != 1 for s in strides):
         raise ValueError(f"{name}: padding is 'same' and stride is {stride}, expected stride 1 with 'same'")
-    return {"auto_pad": _AUTO_PAD[padding]}
+    return _AUTO_PAD[padding]
 
 
-def _convolve(
-    name: str, dimensions: int, operands: Sequence[Any], stride: Any, padding: Any, dilation: Any, **more: Any
-) -> Tensor:
-    attributes = {
-        "strides": _sizes(name, "stride", stride),
-        "dilations": _sizes(name, "dilation", dilation),
-        **_padding(name, padding, stride),
-        **more,
-    }
-    return _run(name, _CONV, dimensions, operands, attributes)
-
-
-def _convolve_transposed(
-    name: str,
-    dimensions: int,
-    operands: Sequence[Any],
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
-    **others: Any,
-) -> Tensor:
-    attributes = {
-        "strides": _sizes(name, "stride", stride),
-        "pads": _sizes(name, "padding", padding),
-        "output_padding": _sizes(name, "output_padding", output_padding),
-        "dilations": _sizes(name, "dilation", dilation),
-        **others,
-    }
-    return _run(name, _CONV_TRANSPOSE, dimensions, operands, attributes)
-
+# What the docstrings for images say in place of those for one dimension.
+_2D = {
+    "L": "H, W", "L'": "H', W'", "kL": "kH, kW",
+    "5": "3, 3", "20": "9, 8", "10": "5, 4", "40": "18, 16", "42": "18, 16",
+}  # fmt: skip
+_3D = {
+    "L": "D, H, W", "L'": "D', H', W'", "kL": "kD, kH, kW",
+    "5": "3, 3, 3", "20": "5, 6, 7", "10": "3, 3, 4", "40": "10, 12, 14", "42": "10, 12, 14",
+}  # fmt: skip
 
 # ------------------------------------------------------------------------------------------- functions
 
 
 def conv1d(
-    input: Tensor,  # noqa: A002, PyTorch's name for it
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Sizes = 1,
@@ -191,13 +177,13 @@ def conv1d(
     >>> weight.grad.shape
     torch.Size([6, 3, 5])
     """
-    return _convolve(
-        "conv1d", 1, (input, weight, bias), stride, padding, dilation, group=groups, method=method
-    )
+    sizes = {"stride": stride, "dilation": dilation, "padding": padding}
+    return _convolve("conv1d", _CONV, (input, weight, bias), sizes, groups, method)
 
 
+@described_as(conv1d, _2D)
 def conv2d(
-    input: Tensor,  # noqa: A002, PyTorch's name for it
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Sizes = 1,
@@ -207,65 +193,14 @@ def conv2d(
     *,
     method: str = "auto",
 ) -> Tensor:
-    """Convolution: `torch.nn.functional.conv2d` with xpgrad's kernels.
-
-    What it computes is described in `xpgrad.conv`; the gradient is `xpgrad.conv_grad`, which is asked only
-    for the operands that require one. The gradient is itself differentiable (``create_graph=True``), then
-    through PyTorch's own operators, which is slower.
-
-    Parameters
-    ----------
-    input : Tensor
-        (N, C, H, W), or (C, H, W) without a batch; X in the kernel's messages.
-    weight : Tensor
-        (O, C/groups, kH, kW); W in the kernel's messages.
-    bias : Tensor, optional
-        (O,).
-    stride, dilation : int or sequence of int
-        One number for all dimensions, or one for each.
-    padding : int, sequence of int, "same" or "valid"
-        One number for all ends, one for each dimension, or all begins and then all ends. With ``"same"``,
-        which needs stride 1, the output is as large as the input; ``"valid"`` is no padding.
-    groups : int
-        The channels fall into that many parts, which do not meet.
-    method : str
-        The algorithm: see `xpgrad.conv`.
-
-    Returns
-    -------
-    Tensor
-        (N, O, H', W'), without N where the input has none.
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
-    ValueError
-        Where shapes or attributes do not fit together.
-
-    Notes
-    -----
-    Source: the operator Conv of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch.functional import conv2d
-    >>> x, weight = torch.randn(4, 3, 9, 8), torch.randn(6, 3, 3, 3, requires_grad=True)
-    >>> y = conv2d(x, weight, padding="same")
-    >>> y.shape
-    torch.Size([4, 6, 9, 8])
-    >>> y.sum().backward()
-    >>> weight.grad.shape
-    torch.Size([6, 3, 3, 3])
-    """
-    return _convolve(
-        "conv2d", 2, (input, weight, bias), stride, padding, dilation, group=groups, method=method
-    )
+    """Convolution: `torch.nn.functional.conv2d` with xpgrad's kernels."""
+    sizes = {"stride": stride, "dilation": dilation, "padding": padding}
+    return _convolve("conv2d", _CONV, (input, weight, bias), sizes, groups, method)
 
 
+@described_as(conv1d, _3D)
 def conv3d(
-    input: Tensor,  # noqa: A002, PyTorch's name for it
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Sizes = 1,
@@ -275,65 +210,13 @@ def conv3d(
     *,
     method: str = "auto",
 ) -> Tensor:
-    """Convolution: `torch.nn.functional.conv3d` with xpgrad's kernels.
-
-    What it computes is described in `xpgrad.conv`; the gradient is `xpgrad.conv_grad`, which is asked only
-    for the operands that require one. The gradient is itself differentiable (``create_graph=True``), then
-    through PyTorch's own operators, which is slower.
-
-    Parameters
-    ----------
-    input : Tensor
-        (N, C, D, H, W), or (C, D, H, W) without a batch; X in the kernel's messages.
-    weight : Tensor
-        (O, C/groups, kD, kH, kW); W in the kernel's messages.
-    bias : Tensor, optional
-        (O,).
-    stride, dilation : int or sequence of int
-        One number for all dimensions, or one for each.
-    padding : int, sequence of int, "same" or "valid"
-        One number for all ends, one for each dimension, or all begins and then all ends. With ``"same"``,
-        which needs stride 1, the output is as large as the input; ``"valid"`` is no padding.
-    groups : int
-        The channels fall into that many parts, which do not meet.
-    method : str
-        The algorithm: see `xpgrad.conv`.
-
-    Returns
-    -------
-    Tensor
-        (N, O, D', H', W'), without N where the input has none.
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
-    ValueError
-        Where shapes or attributes do not fit together.
-
-    Notes
-    -----
-    Source: the operator Conv of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch.functional import conv3d
-    >>> x, weight = torch.randn(4, 3, 5, 6, 7), torch.randn(6, 3, 3, 3, 3, requires_grad=True)
-    >>> y = conv3d(x, weight, padding="same")
-    >>> y.shape
-    torch.Size([4, 6, 5, 6, 7])
-    >>> y.sum().backward()
-    >>> weight.grad.shape
-    torch.Size([6, 3, 3, 3, 3])
-    """
-    return _convolve(
-        "conv3d", 3, (input, weight, bias), stride, padding, dilation, group=groups, method=method
-    )
+    """Convolution: `torch.nn.functional.conv3d` with xpgrad's kernels."""
+    sizes = {"stride": stride, "dilation": dilation, "padding": padding}
+    return _convolve("conv3d", _CONV, (input, weight, bias), sizes, groups, method)
 
 
 def conv_transpose1d(
-    input: Tensor,  # noqa: A002, PyTorch's name for it
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Sizes = 1,
@@ -397,14 +280,13 @@ def conv_transpose1d(
     >>> weight.grad.shape
     torch.Size([3, 6, 5])
     """
-    return _convolve_transposed(
-        "conv_transpose1d", 1, (input, weight, bias), stride, padding, output_padding, dilation,
-        group=groups, method=method,
-    )  # fmt: skip
+    sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+    return _convolve("conv_transpose1d", _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
 
 
+@described_as(conv_transpose1d, _2D)
 def conv_transpose2d(
-    input: Tensor,  # noqa: A002, PyTorch's name for it
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Sizes = 1,
@@ -415,67 +297,14 @@ def conv_transpose2d(
     *,
     method: str = "auto",
 ) -> Tensor:
-    """Transposed convolution: `torch.nn.functional.conv_transpose2d` with xpgrad's kernels.
-
-    What it computes is described in `xpgrad.conv_transpose`; the gradient is `xpgrad.conv_transpose_grad`.
-    As with `conv2d`, only what requires a gradient is computed, and the gradient is itself differentiable.
-
-    Parameters
-    ----------
-    input : Tensor
-        (N, C, H, W), or (C, H, W) without a batch; X in the kernel's messages.
-    weight : Tensor
-        (C, O/groups, kH, kW); W in the kernel's messages.
-    bias : Tensor, optional
-        (O,).
-    stride, dilation : int or sequence of int
-        One number for all dimensions, or one for each.
-    padding : int or sequence of int
-        By how much the output is cut: one number for all ends, one for each dimension, or all begins and
-        then all ends.
-    output_padding : int or sequence of int
-        How much larger the output is at its ends.
-    groups : int
-        The channels fall into that many parts, which do not meet.
-    method : str
-        The algorithm: see `xpgrad.conv_transpose`.
-
-    Returns
-    -------
-    Tensor
-        (N, O, H', W'), without N where the input has none.
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
-    ValueError
-        Where shapes or attributes do not fit together.
-
-    Notes
-    -----
-    Source: the operator ConvTranspose of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch.functional import conv_transpose2d
-    >>> x, weight = torch.randn(4, 3, 9, 8), torch.randn(3, 6, 3, 3, requires_grad=True)
-    >>> y = conv_transpose2d(x, weight, stride=2, padding=1, output_padding=1)
-    >>> y.shape
-    torch.Size([4, 6, 18, 16])
-    >>> y.sum().backward()
-    >>> weight.grad.shape
-    torch.Size([3, 6, 3, 3])
-    """
-    return _convolve_transposed(
-        "conv_transpose2d", 2, (input, weight, bias), stride, padding, output_padding, dilation,
-        group=groups, method=method,
-    )  # fmt: skip
+    """Transposed convolution: `torch.nn.functional.conv_transpose2d` with xpgrad's kernels."""
+    sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+    return _convolve("conv_transpose2d", _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
 
 
+@described_as(conv_transpose1d, _3D)
 def conv_transpose3d(
-    input: Tensor,  # noqa: A002, PyTorch's name for it
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Sizes = 1,
@@ -486,85 +315,35 @@ def conv_transpose3d(
     *,
     method: str = "auto",
 ) -> Tensor:
-    """Transposed convolution: `torch.nn.functional.conv_transpose3d` with xpgrad's kernels.
-
-    What it computes is described in `xpgrad.conv_transpose`; the gradient is `xpgrad.conv_transpose_grad`.
-    As with `conv3d`, only what requires a gradient is computed, and the gradient is itself differentiable.
-
-    Parameters
-    ----------
-    input : Tensor
-        (N, C, D, H, W), or (C, D, H, W) without a batch; X in the kernel's messages.
-    weight : Tensor
-        (C, O/groups, kD, kH, kW); W in the kernel's messages.
-    bias : Tensor, optional
-        (O,).
-    stride, dilation : int or sequence of int
-        One number for all dimensions, or one for each.
-    padding : int or sequence of int
-        By how much the output is cut: one number for all ends, one for each dimension, or all begins and
-        then all ends.
-    output_padding : int or sequence of int
-        How much larger the output is at its ends.
-    groups : int
-        The channels fall into that many parts, which do not meet.
-    method : str
-        The algorithm: see `xpgrad.conv_transpose`.
-
-    Returns
-    -------
-    Tensor
-        (N, O, D', H', W'), without N where the input has none.
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
-    ValueError
-        Where shapes or attributes do not fit together.
-
-    Notes
-    -----
-    Source: the operator ConvTranspose of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from xpgrad_torch.functional import conv_transpose3d
-    >>> x, weight = torch.randn(4, 3, 5, 6, 7), torch.randn(3, 6, 3, 3, 3, requires_grad=True)
-    >>> y = conv_transpose3d(x, weight, stride=2, padding=1, output_padding=1)
-    >>> y.shape
-    torch.Size([4, 6, 10, 12, 14])
-    >>> y.sum().backward()
-    >>> weight.grad.shape
-    torch.Size([3, 6, 3, 3, 3])
-    """
-    return _convolve_transposed(
-        "conv_transpose3d", 3, (input, weight, bias), stride, padding, output_padding, dilation,
-        group=groups, method=method,
-    )  # fmt: skip
+    """Transposed convolution: `torch.nn.functional.conv_transpose3d` with xpgrad's kernels."""
+    sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
+    return _convolve("conv_transpose3d", _CONV_TRANSPOSE, (input, weight, bias), sizes, groups, method)
 
 
 # --------------------------------------------------------------------------------------------- modules
 
 
-class _Convolution(Sampled, ConvNd):
-    """A convolution module of PyTorch's, on xpgrad's kernel."""
+class _Module(Sampled):
+    """What all modules share."""
 
     _FUNCTION: ClassVar[Any]
 
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        return [p for p in (self.weight, self.bias) if p is not None]  # type: ignore[attr-defined]
+
+
+class _Convolution(_Module, ConvNd):
+    """A convolution module of PyTorch's, on xpgrad's kernel."""
+
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
-        def __call__(self, input: Tensor) -> Tensor: ...  # noqa: A002
+        def __call__(self, input: Tensor) -> Tensor: ...
 
-    def _kernel_parameters(self) -> list[nn.Parameter]:
-        return [p for p in (self.weight, self.bias) if p is not None]
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the input, (N, C, ...) or without N."""
         return self._conv_forward(input, self.weight, self.bias)
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # Subclasses of PyTorch's modules call this with weights of their own.
         padding: Any = self.padding
         if self.padding_mode != "zeros":
@@ -572,19 +351,14 @@ class _Convolution(Sampled, ConvNd):
         return type(self)._FUNCTION(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
-class _TransposedConvolution(Sampled, ConvTransposeNd):
+class _TransposedConvolution(_Module, ConvTransposeNd):
     """A transposed convolution module of PyTorch's, on xpgrad's kernel."""
-
-    _FUNCTION: ClassVar[Any]
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
-        def __call__(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor: ...  # noqa: A002
+        def __call__(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor: ...
 
-    def _kernel_parameters(self) -> list[nn.Parameter]:
-        return [p for p in (self.weight, self.bias) if p is not None]
-
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Run the module.
 
         Parameters
@@ -648,72 +422,16 @@ class Conv1d(_Convolution, nn.Conv1d):
     _FUNCTION = staticmethod(conv1d)
 
 
+@described_as(Conv1d, _2D)
 class Conv2d(_Convolution, nn.Conv2d):
-    """Convolution over two dimensions: `torch.nn.Conv2d`, with xpgrad's kernels.
-
-    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.Conv2d`: state_dicts load both ways. Padding may be ``"same"`` or ``"valid"``, and of every
-    `padding_mode`.
-
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
-        As in `torch.nn.Conv2d`.
-    device, dtype
-        As in `torch.nn.Conv2d`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.Conv2d`; from a call where the input does not fit.
-
-    Notes
-    -----
-    Source: the operator Conv of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> layer = xpgrad_torch.Conv2d(3, 6, 3, stride=2, padding=1, padding_mode="reflect")
-    >>> layer(torch.randn(4, 3, 9, 8)).shape
-    torch.Size([4, 6, 5, 4])
-    """
+    """Convolution over two dimensions: `torch.nn.Conv2d`, with xpgrad's kernels."""
 
     _FUNCTION = staticmethod(conv2d)
 
 
+@described_as(Conv1d, _3D)
 class Conv3d(_Convolution, nn.Conv3d):
-    """Convolution over three dimensions: `torch.nn.Conv3d`, with xpgrad's kernels.
-
-    Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.Conv3d`: state_dicts load both ways. Padding may be ``"same"`` or ``"valid"``, and of every
-    `padding_mode`.
-
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
-        As in `torch.nn.Conv3d`.
-    device, dtype
-        As in `torch.nn.Conv3d`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.Conv3d`; from a call where the input does not fit.
-
-    Notes
-    -----
-    Source: the operator Conv of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> layer = xpgrad_torch.Conv3d(3, 6, 3, stride=2, padding=1, padding_mode="reflect")
-    >>> layer(torch.randn(4, 3, 5, 6, 7)).shape
-    torch.Size([4, 6, 3, 3, 4])
-    """
+    """Convolution over three dimensions: `torch.nn.Conv3d`, with xpgrad's kernels."""
 
     _FUNCTION = staticmethod(conv3d)
 
@@ -752,69 +470,15 @@ class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
     _FUNCTION = staticmethod(conv_transpose1d)
 
 
+@described_as(ConvTranspose1d, _2D)
 class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d):
-    """Transposed convolution over two dimensions: `torch.nn.ConvTranspose2d`, with xpgrad's kernels.
-
-    Constructor, parameters, their names and random initialisation, inputs (`output_size` too) and outputs
-    are those of `torch.nn.ConvTranspose2d`: state_dicts load both ways.
-
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation
-        As in `torch.nn.ConvTranspose2d`.
-    padding_mode, device, dtype
-        As in `torch.nn.ConvTranspose2d`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.ConvTranspose2d`; from a call where the input does not fit.
-
-    Notes
-    -----
-    Source: the operator ConvTranspose of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> layer = xpgrad_torch.ConvTranspose2d(3, 6, 3, stride=2, padding=1)
-    >>> layer(torch.randn(4, 3, 9, 8), output_size=[18, 16]).shape
-    torch.Size([4, 6, 18, 16])
-    """
+    """Transposed convolution over two dimensions: `torch.nn.ConvTranspose2d`, with xpgrad's kernels."""
 
     _FUNCTION = staticmethod(conv_transpose2d)
 
 
+@described_as(ConvTranspose1d, _3D)
 class ConvTranspose3d(_TransposedConvolution, nn.ConvTranspose3d):
-    """Transposed convolution over three dimensions: `torch.nn.ConvTranspose3d`, with xpgrad's kernels.
-
-    Constructor, parameters, their names and random initialisation, inputs (`output_size` too) and outputs
-    are those of `torch.nn.ConvTranspose3d`: state_dicts load both ways.
-
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation
-        As in `torch.nn.ConvTranspose3d`.
-    padding_mode, device, dtype
-        As in `torch.nn.ConvTranspose3d`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        From the constructor as in `torch.nn.ConvTranspose3d`; from a call where the input does not fit.
-
-    Notes
-    -----
-    Source: the operator ConvTranspose of the ONNX specification, version 11.
-
-    Examples
-    --------
-    >>> import torch
-    >>> import xpgrad_torch
-    >>> layer = xpgrad_torch.ConvTranspose3d(3, 6, 3, stride=2, padding=1)
-    >>> layer(torch.randn(4, 3, 5, 6, 7), output_size=[10, 12, 14]).shape
-    torch.Size([4, 6, 10, 12, 14])
-    """
+    """Transposed convolution over three dimensions: `torch.nn.ConvTranspose3d`, with xpgrad's kernels."""
 
     _FUNCTION = staticmethod(conv_transpose3d)

@@ -164,22 +164,10 @@ class LayerNormGRU(_LayerNormLayer):
 
     Parameters
     ----------
-    input_size, hidden_size : int
-        I and H.
-    bias : bool
-        Whether there are biases B besides the normalizations' shifts.
-    batch_first : bool
-        Whether input and output are (N, T, ...).
-    bidirectional : bool
-        Whether a second set of parameters runs from the sequences' ends.
-    device, dtype
-        Of the parameters.
-    epsilon : float
-        What is added to variances.
+    input_size, hidden_size, bias, batch_first, bidirectional, device, dtype, epsilon, save
+        As of `LayerNormLSTM`.
     clip, activations, activation_alpha, activation_beta
         The attributes of `xpgrad.layer_norm_gru`.
-    save : "all", "states" or int
-        What is kept for the gradient; see `xpgrad_torch.functional.lstm`.
 
     Attributes
     ----------

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from xpgrad._axes import AXES
 from xpgrad_torch._autograd import Kernel, autocasts
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -25,20 +24,8 @@ __all__ = [
     "cross_entropy",
 ]
 
-
-_CROSS_ENTROPY = registered(
-    Kernel(
-        "softmax_cross_entropy",
-        ("Y",),
-        ("dY",),
-        shapes=AXES["softmax_cross_entropy"],
-    )
-)
-_BINARY_CROSS_ENTROPY = registered(
-    Kernel(
-        "binary_cross_entropy_with_logits", ("Y",), ("dY",), shapes=AXES["binary_cross_entropy_with_logits"]
-    )
-)
+_CROSS_ENTROPY = registered(Kernel("softmax_cross_entropy"))
+_BINARY_CROSS_ENTROPY = registered(Kernel("binary_cross_entropy_with_logits"))
 
 
 def _run(

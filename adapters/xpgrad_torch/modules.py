@@ -1,6 +1,6 @@
 """Modules that take the place of PyTorch's own, with xpgrad's kernels inside."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -23,8 +23,8 @@ class _LSTMOptions(Recurrent):
     peephole_gradient: str = "full"
     input_forget: bool = False
 
-    def _set_options(self, **options: Any) -> None:
-        super()._set_options(**options)
+    def _set_options(self, given: Mapping[str, Any]) -> None:
+        super()._set_options(given)
         if self.peephole_gradient not in ("full", "truncated"):
             raise ValueError(
                 f"{self._NAME}: peephole_gradient is {self.peephole_gradient!r}, expected 'full' or "
@@ -37,11 +37,11 @@ class _LSTMOptions(Recurrent):
     def _gradient_attributes(self) -> dict[str, Any]:
         return super()._gradient_attributes() | {"peephole": self.peephole_gradient}
 
-    def _add_peepholes(self, names: Sequence[str], factory: dict[str, Any]) -> None:
+    def _add_peepholes(self, names: Iterable[str]) -> None:
         # After the other parameters, so that these draw the numbers that PyTorch's module gives them.
-        bound = self.hidden_size**-0.5
+        bound, like = self.hidden_size**-0.5, next(self.parameters())
         for name in names:
-            weight = nn.Parameter(torch.empty(3 * self.hidden_size, **factory))
+            weight = nn.Parameter(like.new_empty(3 * self.hidden_size))
             self.register_parameter(name, weight)
             nn.init.uniform_(weight, -bound, bound)
 
@@ -55,12 +55,10 @@ class _GRUOptions(Recurrent):
 
     reset_after: bool = True
 
-    def _set_options(self, **options: Any) -> None:
-        if not isinstance(options["reset_after"], bool):
-            raise TypeError(
-                f"{self._NAME}: reset_after is {options['reset_after']!r}, expected True or False"
-            )
-        super()._set_options(**options)
+    def _set_options(self, given: Mapping[str, Any]) -> None:
+        if not isinstance(given["reset_after"], bool):
+            raise TypeError(f"{self._NAME}: reset_after is {given['reset_after']!r}, expected True or False")
+        super()._set_options(given)
 
     def _attributes(self) -> dict[str, Any]:
         return super()._attributes() | {"linear_before_reset": int(self.reset_after)}
@@ -75,18 +73,18 @@ class _RNNOptions(Recurrent):
 
     nonlinearity: str  # in __init__, as in PyTorch's modules, which `swap` replaces
 
-    def _set_options(self, **options: Any) -> None:
+    def _set_options(self, given: Mapping[str, Any]) -> None:
         if self.nonlinearity not in ("tanh", "relu"):
             raise ValueError(
                 f"{self._NAME}: nonlinearity is {self.nonlinearity!r}, expected 'tanh' or 'relu'; "
                 "activations takes all of ONNX's"
             )
-        if self.nonlinearity != "tanh" and options["activations"] is not None:
+        if self.nonlinearity != "tanh" and given["activations"] is not None:
             raise ValueError(
                 f"{self._NAME}: nonlinearity is {self.nonlinearity!r} and activations is "
-                f"{options['activations']!r}, expected one of the two"
+                f"{given['activations']!r}, expected one of the two"
             )
-        super()._set_options(**options)
+        super()._set_options(given)
 
     def _attributes(self) -> dict[str, Any]:
         attributes = super()._attributes()
@@ -211,41 +209,22 @@ class LSTM(_LSTMOptions, Layers):
         recurrent_dropout: float = 0.0,
         return_cell_states: bool = False,
     ) -> None:
-        factory = {"device": device, "dtype": dtype}
-        nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.LSTM can be made
-            self,
-            "LSTM",
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            **factory,
-        )
-        self._set_options(
-            peephole=peephole, peephole_gradient=peephole_gradient, clip=clip,
-            input_forget=input_forget, activations=activations, activation_alpha=activation_alpha,
-            activation_beta=activation_beta, save=save, zoneout=zoneout,
-            recurrent_dropout=recurrent_dropout, return_cell_states=return_cell_states,
-        )  # fmt: skip
+        self._begin("LSTM", locals())
         if peephole:
             suffixes = [suffix for layer in range(num_layers) for suffix in self._suffixes(layer)]
-            self._add_peepholes([f"weight_peephole_{suffix}" for suffix in suffixes], factory)
+            self._add_peepholes(f"weight_peephole_{suffix}" for suffix in suffixes)
 
-    def _set_options(self, **options: Any) -> None:
-        zoneout = options["zoneout"]
+    def _set_options(self, given: Mapping[str, Any]) -> None:
+        zoneout = given["zoneout"]
         if not isinstance(zoneout, tuple | list) or len(zoneout) != 2:
             raise TypeError(f"LSTM: zoneout is {zoneout!r}, expected two numbers (p_c, p_h)")
         for p in zoneout:
             check_zoneout("LSTM", zoneout, p)
-        if not isinstance(options["return_cell_states"], bool):
+        if not isinstance(given["return_cell_states"], bool):
             raise TypeError(
-                f"LSTM: return_cell_states is {options['return_cell_states']!r}, expected True or False"
+                f"LSTM: return_cell_states is {given['return_cell_states']!r}, expected True or False"
             )
-        super()._set_options(**options | {"zoneout": tuple(zoneout)})
+        super()._set_options({**given, "zoneout": tuple(zoneout)})
 
     def _shares(self) -> tuple[float, ...]:
         return self.zoneout
@@ -268,6 +247,14 @@ class LSTM(_LSTMOptions, Layers):
 
 class _OneState(Layers):
     """Layers with one state."""
+
+    def _begin(self, mode: str, given: Mapping[str, Any]) -> None:
+        if given["proj_size"] is not None:
+            raise ValueError(
+                f"{self._NAME}: proj_size is {given['proj_size']!r}, expected none: only an LSTM has a "
+                "projection"
+            )
+        super()._begin(mode, {name: value for name, value in given.items() if name != "proj_size"})
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
@@ -299,19 +286,13 @@ class GRU(_GRUOptions, _OneState):
     reset_after : bool
         Whether the reset gate multiplies the candidate's recurrent product, or the state that goes into it:
         the default of ONNX, and of the paper.
-    clip : float, optional
-        Bound what goes into the gates and the candidate to [-clip, clip].
     activations, activation_alpha, activation_beta : sequence, optional
-        ONNX's attributes: two names per direction, for the gates and the candidate; default Sigmoid, Tanh.
-        The alphas and betas are those of the activations that take them.
-    save : "all", "states" or int
-        What is kept for the gradient: all gates, only what they are rebuilt from, or the states of every
-        k-th step. See `xpgrad_torch.functional.gru`.
+        As in `LSTM`, two names per direction: for the gates and the candidate; default Sigmoid, Tanh.
+    clip, save, recurrent_dropout
+        As in `LSTM`.
     zoneout : float
         Probability with which an element of the state keeps its old value at a step: z ⊙ h' + (1 - z) ⊙ h. In
         training z is drawn from PyTorch's generator, in evaluation it is the probability itself.
-    recurrent_dropout : float
-        As in `LSTM`.
     proj_size : None
         A GRU has no projection: any number is an error, as in `torch.nn.GRU`.
 
@@ -365,30 +346,11 @@ class GRU(_GRUOptions, _OneState):
         recurrent_dropout: float = 0.0,
         proj_size: int | None = None,
     ) -> None:
-        if proj_size is not None:
-            raise ValueError(f"GRU: proj_size is {proj_size!r}, expected none: only an LSTM has a projection")
-        nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.GRU can be made
-            self,
-            "GRU",
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            device=device,
-            dtype=dtype,
-        )
-        self._set_options(
-            reset_after=reset_after, clip=clip, activations=activations,
-            activation_alpha=activation_alpha, activation_beta=activation_beta, save=save,
-            zoneout=zoneout, recurrent_dropout=recurrent_dropout,
-        )  # fmt: skip
+        self._begin("GRU", locals())
 
-    def _set_options(self, **options: Any) -> None:
-        check_zoneout("GRU", options["zoneout"], options["zoneout"])
-        super()._set_options(**options)
+    def _set_options(self, given: Mapping[str, Any]) -> None:
+        check_zoneout("GRU", given["zoneout"], given["zoneout"])
+        super()._set_options(given)
 
     def _shares(self) -> tuple[float, ...]:
         return (self.zoneout,)
@@ -411,14 +373,10 @@ class RNN(_RNNOptions, _OneState):
         As in `torch.nn.RNN`.
     device, dtype
         As in `torch.nn.RNN`.
-    clip : float, optional
-        Bound the pre-activations to [-clip, clip].
     activations, activation_alpha, activation_beta : sequence, optional
-        ONNX's attributes: one name per direction, in the place of `nonlinearity`; default Tanh. The alphas
-        and betas are those of the activations that take them.
-    save : "all", "states" or int
-        What is kept for the gradient: all states, only the operands from which they are rebuilt, or the
-        states of every k-th step. See `xpgrad_torch.functional.rnn`.
+        As in `LSTM`, one name per direction, in the place of `nonlinearity`; default Tanh.
+    clip, save
+        As in `LSTM`.
     proj_size : None
         An RNN has no projection: any number is an error, as in `torch.nn.RNN`.
 
@@ -467,26 +425,8 @@ class RNN(_RNNOptions, _OneState):
         save: str | int = "all",
         proj_size: int | None = None,
     ) -> None:
-        if proj_size is not None:
-            raise ValueError(f"RNN: proj_size is {proj_size!r}, expected none: only an LSTM has a projection")
-        nn.RNNBase.__init__(  # by its name, so that a class of both this and torch.nn.RNN can be made
-            self,
-            "RNN_RELU" if nonlinearity == "relu" else "RNN_TANH",
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            device=device,
-            dtype=dtype,
-        )
         self.nonlinearity = nonlinearity
-        self._set_options(
-            clip=clip, activations=activations, activation_alpha=activation_alpha,
-            activation_beta=activation_beta, save=save,
-        )  # fmt: skip
+        self._begin("RNN_RELU" if nonlinearity == "relu" else "RNN_TANH", locals())
 
 
 class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
@@ -552,15 +492,10 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
     ) -> None:
-        factory = {"device": device, "dtype": dtype}
-        super().__init__(input_size, hidden_size, bias, **factory)
-        self._set_options(
-            peephole=peephole, peephole_gradient=peephole_gradient, clip=clip,
-            input_forget=input_forget, activations=activations, activation_alpha=activation_alpha,
-            activation_beta=activation_beta,
-        )  # fmt: skip
+        super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
+        self._set_options(locals())
         if peephole:
-            self._add_peepholes(["weight_peephole"], factory)
+            self._add_peepholes(["weight_peephole"])
 
     def _parameters_by_name(self) -> dict[str, Tensor]:
         parameters = super()._parameters_by_name()
@@ -628,10 +563,7 @@ class GRUCell(_GRUOptions, Cell, nn.GRUCell):
         activation_beta: Sequence[float] | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
-        self._set_options(
-            reset_after=reset_after, clip=clip, activations=activations,
-            activation_alpha=activation_alpha, activation_beta=activation_beta,
-        )  # fmt: skip
+        self._set_options(locals())
 
 
 class RNNCell(_RNNOptions, Cell, nn.RNNCell):
@@ -690,7 +622,4 @@ class RNNCell(_RNNOptions, Cell, nn.RNNCell):
         activation_beta: Sequence[float] | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, nonlinearity, device=device, dtype=dtype)
-        self._set_options(
-            clip=clip, activations=activations, activation_alpha=activation_alpha,
-            activation_beta=activation_beta,
-        )  # fmt: skip
+        self._set_options(locals())

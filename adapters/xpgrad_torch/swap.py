@@ -17,50 +17,35 @@ from xpgrad_torch._recurrent import Recurrent
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
 
-class _Replacement(NamedTuple):
-    """What takes a module's place, and why it does not for some; None where it does."""
-
-    module: type[nn.Module]
-    why_not: Callable[[nn.Module], str | None] = lambda module: None
+_Table = Mapping[type[nn.Module], type[nn.Module]]
 
 
-def _not_real(module: nn.Module) -> str | None:
-    weight: Any = module.weight
-    if not weight.dtype.is_floating_point:
-        return (
-            f"a {type(module).__name__} with weights of {weight.dtype} stays torch.nn's, expected a real "
-            "floating-point dtype"
-        )
+def _drop_ins(*families: Any) -> _Table:
+    """Return the modules of families that have the names of PyTorch's, by the type that they replace.
+
+    By its exact type: a subclass may have changed what the module computes.
+    """
+    names = [(family, name) for family in families for name in family.__all__ if hasattr(nn, name)]
+    return {getattr(nn, name): getattr(family, name) for family, name in names}
+
+
+_ALL = _drop_ins(convolution, modules, _activations, losses)
+_ACTIVATIONS = _drop_ins(_activations, losses)
+_CELLS: _Table = {theirs: ours for theirs, ours in _ALL.items() if issubclass(theirs, nn.RNNCellBase)}
+# What is replaced without being asked for.
+_REPLACEMENTS = {theirs: ours for theirs, ours in _ALL.items() if theirs not in [*_ACTIVATIONS, *_CELLS]}
+_OURS = {ours: theirs for theirs, ours in _ALL.items()}
+
+
+def _why_not(module: nn.Module) -> str | None:
+    """Return why nothing takes the place of a module, although its type has a drop-in."""
+    for parameter in module.parameters(recurse=False):
+        if not parameter.dtype.is_floating_point:
+            return (
+                f"a {type(module).__name__} with weights of {parameter.dtype} stays torch.nn's, expected a "
+                "real floating-point dtype"
+            )
     return None
-
-
-# What is replaced, by exact type: a subclass may have changed what the module computes.
-_Table = Mapping[type[nn.Module], _Replacement]
-_REPLACEMENTS: _Table = {
-    nn.Conv1d: _Replacement(convolution.Conv1d, _not_real),
-    nn.Conv2d: _Replacement(convolution.Conv2d, _not_real),
-    nn.Conv3d: _Replacement(convolution.Conv3d, _not_real),
-    nn.ConvTranspose1d: _Replacement(convolution.ConvTranspose1d, _not_real),
-    nn.ConvTranspose2d: _Replacement(convolution.ConvTranspose2d, _not_real),
-    nn.ConvTranspose3d: _Replacement(convolution.ConvTranspose3d, _not_real),
-    nn.GRU: _Replacement(modules.GRU),
-    nn.LSTM: _Replacement(modules.LSTM),
-    nn.RNN: _Replacement(modules.RNN),
-}
-# What is replaced where it is asked for.
-_CELLS: _Table = {
-    nn.GRUCell: _Replacement(modules.GRUCell),
-    nn.LSTMCell: _Replacement(modules.LSTMCell),
-    nn.RNNCell: _Replacement(modules.RNNCell),
-}
-_ACTIVATIONS: _Table = {
-    getattr(nn, name): _Replacement(getattr(family, name))
-    for family in (_activations, losses)
-    for name in family.__all__
-    if hasattr(nn, name)
-}
-_ALL: _Table = {**_REPLACEMENTS, **_CELLS, **_ACTIVATIONS}
-_OURS = {entry.module: theirs for theirs, entry in _ALL.items()}
 
 
 def _table(operator: str, activations: bool, cells: bool) -> _Table:
@@ -103,8 +88,7 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
 
 def _wanted(module: nn.Module, table: _Table) -> type[nn.Module] | None:
     """Return the type that is to take the module's place."""
-    entry = table.get(type(module))
-    return None if entry is None or entry.why_not(module) else entry.module
+    return None if _why_not(module) else table.get(type(module))
 
 
 def swap(
@@ -358,10 +342,10 @@ def _report(model: nn.Module, table: _Table) -> SwapReport:
     for module, where in names.items():
         if type(module) not in table and not any(True for _ in module.parameters(recurse=False)):
             continue
-        kind, entry = _wanted(module, table), table.get(type(module))
+        kind, known = _wanted(module, table), type(module) in table
         now = "unchanged" if kind is None else f"xpgrad_torch.{kind.__name__}"
-        why = "" if kind else (entry.why_not(module) if entry else _why_unknown(module, table)) or ""
-        rows.append(ReportRow(tuple(where), type(module).__name__, now, why, bool(entry and not kind)))
+        why = "" if kind else (_why_not(module) if known else _why_unknown(module, table)) or ""
+        rows.append(ReportRow(tuple(where), type(module).__name__, now, why, known and kind is None))
     return SwapReport(tuple(rows))
 
 
