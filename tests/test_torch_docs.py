@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import xpgrad_torch
+from xpgrad_torch import functional
 
 PAGE = Path(__file__).parent.parent / "docs" / "pytorch.md"
 
@@ -87,3 +89,36 @@ def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(f"xpgrad_torch.{name}"))
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def described(function):
+    """Return the names of the parameters in a docstring."""
+    text = inspect.getdoc(function).split("Parameters\n----------\n")[1].split("\n\n")[0]
+    return [name for line in text.splitlines() if line[0] != " " for name in line.split(" : ")[0].split(", ")]
+
+
+COMPLETE = [name for name in functional.__all__ if re.search("conv|gru|lstm|rnn|entropy", name)]
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_docstrings_describe_each_parameter_once(name):
+    function = getattr(functional, name)
+    assert sorted(described(function)) == sorted(inspect.signature(function).parameters)
+    assert "Raises\n------\n" in inspect.getdoc(function)
+
+
+def test_shapes_of_recurrent_functions_are_the_kernels():
+    text = inspect.getdoc(functional.gru)
+    assert "W : Tensor\n    Input weights, (D, 3H, I). The rows are in order z r h.\n" in text
+    assert "sequence_lens : Tensor or sequence of int, optional\n    Length of each sequence, (N,)," in text
+    assert "H_t : Tensor\n    Hidden state at each sequence's end, (D, N, H).\n" in text
+    assert "B : Tensor or None\n    Biases, (D, 8H)" in inspect.getdoc(functional.layer_norm_lstm)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+def test_docstrings_of_images_say_nothing_of_one_dimension(name):
+    text = inspect.getdoc(getattr(functional, name))
+    assert "input : Tensor\n    (N, C, H, W), or (C, H, W) without a batch" in text
+    assert "(N, O, H', W')" in text
+    assert not re.search(r"\bk?L\b|1d", text)
+    assert not re.search(r"\bL\b|1d", inspect.getdoc(xpgrad_torch.Conv2d))

@@ -131,8 +131,6 @@ class _Call:
         The layout of its operands; some may be `Stacked`.
     attributes, asked, again
         See `apply`.
-    lasting : bool
-        Whether other calls will use it.
     """
 
     def __init__(
@@ -142,14 +140,12 @@ class _Call:
         attributes: Mapping[str, Any],
         asked: Mapping[str, Any],
         again: bool,
-        lasting: bool,
     ) -> None:
         self.kernel, self.layout, self.attributes, self.asked, self.again = (
             kernel, layout, attributes, asked, again
         )  # fmt: skip
-        self._lasting = lasting
         self._options = kernel.forward_options(attributes)
-        self._known: Known | None = {} if lasting else None
+        self._known = kernel.programs[0].known(self._options, layout)
         self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], Known | None] | None] = {}
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
         self.taken = [k for name in kernel.taken for k in spans[name]]
@@ -185,7 +181,8 @@ class _Call:
         # the pieces of a gradient are those of an operand that the gradient takes
         if not set(wrt) <= set(self.kernel.graded) or not stacked <= set(self.kernel.taken):
             return None
-        return {**self.attributes, **self.asked, "wrt": wrt}, {} if self._lasting else None
+        options = {**self.attributes, **self.asked, "wrt": wrt}
+        return options, self.kernel.programs[1].known(options, self._gradient_layout)
 
 
 def _spans(layout: Layout) -> list[range]:
@@ -210,13 +207,13 @@ def _call_of(
     """Return the data of such calls."""
     values = *attributes.values(), *asked.values()
     if not are_fixed(values):
-        return _Call(kernel, layout, attributes, asked, again, lasting=False)
+        return _Call(kernel, layout, attributes, asked, again)
     key = kernel, layout, again, tuple(attributes), tuple(asked), values, tuple(map(type, values))
     call = _calls.get(key)
     if call is None:
         if len(_calls) >= _MOST:
             _calls.clear()
-        call = _calls[key] = _Call(kernel, layout, attributes, asked, again, lasting=True)
+        call = _calls[key] = _Call(kernel, layout, attributes, asked, again)
     return call
 
 

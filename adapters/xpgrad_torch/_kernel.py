@@ -12,7 +12,7 @@ import xpgrad
 from xpgrad._axes import AXES, ELEMENTWISE
 from xpgrad_torch._autocast import autocasts, without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
-from xpgrad_torch._programs import Known, Programs, are_fixed
+from xpgrad_torch._programs import Programs
 from xpgrad_torch._stacked import Stacked
 
 __all__ = ["MASKS", "Kernel", "autocasts", "check_dense"]
@@ -21,7 +21,6 @@ MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
 
 _OPEN = ("...", "?")  # axes of any number
 _OPERANDS = (Tensor, Stacked)
-_MOST = 512  # combinations of options whose programs are remembered
 _CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
 _GATE_ORDER = inspect.Parameter(
@@ -110,7 +109,6 @@ class Kernel:
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
         self.programs = self._new_programs() if ordered or planned else []
-        self._known: dict[tuple, Known] = {}
         self.operator: Any = None
         self.gradient_operator: Any = None
 
@@ -166,7 +164,7 @@ class Kernel:
         """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
         if self.programs:
             options = self.forward_options(attributes)
-            return tuple(self.programs[0].run(operands, None, options, self._remembered(0, options)))
+            return tuple(self.programs[0].run(operands, None, options, self.programs[0].known(options)))
         with without_autocast(operands[0]):
             return self._run_forward(operands, attributes)
 
@@ -215,7 +213,7 @@ class Kernel:
                 options["per_sample"] = per_sample
             options = {**attributes, **options}
             if self.programs:
-                results: Any = self.programs[1].run(arrays, None, options, self._remembered(1, options))
+                results: Any = self.programs[1].run(arrays, None, options, self.programs[1].known(options))
             else:
                 named = dict(zip(self._arguments, arrays, strict=True))
                 results = self._called(1)(**named, **options)
@@ -225,19 +223,6 @@ class Kernel:
         if len(own) < len(wrt):
             grads |= self._composed_gradient(arrays, [name for name in wrt if name not in own], attributes)
         return tuple(grads[name] for name in wrt)
-
-    def _remembered(self, which: int, options: Mapping[str, Any]) -> Known | None:
-        """Return the programs of calls with these options; None where the options may change."""
-        values = tuple(options.values())
-        if not are_fixed(values):
-            return None
-        key = which, tuple(options), values, tuple(map(type, values))
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            known = self._known[key] = {}
-        return known
 
     def _composed_gradient(
         self, arrays: Sequence[Tensor | None], wrt: Sequence[str], attributes: Mapping[str, Any]
@@ -299,7 +284,7 @@ class Kernel:
         return self._images and (is_channels_last(arrays["X"]) or is_channels_last(arrays["W"]))
 
     def empty_output(
-        self, name: str, shape: Sequence[int], operands: Mapping[str, Any], attributes: Mapping[str, Any]
+        self, shape: Sequence[int], operands: Mapping[str, Any], attributes: Mapping[str, Any]
     ) -> Tensor:
         """Return memory for an output, laid out as compilers are told."""
         X = operands[self.operands[0]]

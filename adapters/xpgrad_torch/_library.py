@@ -100,8 +100,8 @@ class _Forward(_Operator):
     def run(self, *operands: Any, **attributes: Any) -> Any:
         kernel, own = self.kernel, self._own(attributes)
         named = dict(zip(kernel.operands, operands, strict=True))
-        outputs = zip(kernel.outputs, kernel.forward(*operands, **own), strict=True)
-        return _result([placed_as(y, kernel.empty_output(name, y.shape, named, own)) for name, y in outputs])
+        outputs = kernel.forward(*operands, **own)
+        return _result([placed_as(y, kernel.empty_output(y.shape, named, own)) for y in outputs])
 
     def fake(self, *operands: Any, **attributes: Any) -> Any:
         kernel, own = self.kernel, self._own(attributes)
@@ -112,8 +112,7 @@ class _Forward(_Operator):
             with only_shapes():
                 shapes = [list(y.shape) for y in kernel.forward(*operands, **own)]
         named = dict(zip(kernel.operands, operands, strict=True))
-        outputs = zip(kernel.outputs, shapes, strict=True)
-        return _result([kernel.empty_output(name, shape, named, own) for name, shape in outputs])
+        return _result([kernel.empty_output(shape, named, own) for shape in shapes])
 
     def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
         kernel = self.kernel

@@ -14,7 +14,7 @@ from xpgrad.engine.programs.program import Fresh
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
-_MOST = 512  # calls with the same options
+_MOST = 512  # combinations of options, and calls with the same options
 _LENGTHS = "sequence_lens"
 
 Known = dict[tuple, tuple[Plan, list[int] | None]]
@@ -57,6 +57,20 @@ class Programs:
         self._find, self._names, self._function = find, tuple(names), find()
         self._has_lengths = _LENGTHS in self._names
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
+        self._known: dict[tuple, Known] = {}
+
+    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> Known | None:
+        """Return the programs of calls with these options and layout; None if the options may change."""
+        values = tuple(options.values())
+        if not are_fixed(values):
+            return None
+        key = layout, tuple(options), values, tuple(map(type, values))
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            known = self._known[key] = {}
+        return known
 
     def run(
         self,
@@ -76,7 +90,7 @@ class Programs:
         options : mapping
             What else it takes.
         known : dict, optional
-            The programs of earlier calls with the same options and layout.
+            What `known` returns for the same options and layout.
         """
         function = self._find()
         # a function that somebody has put in the place of xpgrad's is called each time

@@ -103,11 +103,11 @@ def _auto_pad(name: str, padding: str, stride: Any) -> str:
 
 # What the docstrings for images say in place of those for one dimension.
 _2D = {
-    "L": "H, W", "L'": "H', W'", "kL": "kH, kW",
+    "conv1d": "conv2d", "L": "H, W", "L'": "H', W'", "kL": "kH, kW",
     "5": "3, 3", "20": "9, 8", "10": "5, 4", "40": "18, 16", "42": "18, 16",
 }  # fmt: skip
 _3D = {
-    "L": "D, H, W", "L'": "D', H', W'", "kL": "kD, kH, kW",
+    "conv1d": "conv3d", "L": "D, H, W", "L'": "D', H', W'", "kL": "kD, kH, kW",
     "5": "3, 3, 3", "20": "5, 6, 7", "10": "3, 3, 4", "40": "10, 12, 14", "42": "10, 12, 14",
 }  # fmt: skip
 
