@@ -15,7 +15,7 @@ from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_las
 from xpgrad_torch._programs import Programs
 from xpgrad_torch._stacked import Stacked
 
-__all__ = ["MASKS", "Kernel", "autocasts", "check_dense"]
+__all__ = ["MASKS", "Kernel", "autocasts", "check_dense", "is_single", "type_of"]
 
 MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
 
@@ -33,6 +33,26 @@ def check_dense(operator: str, name: str, tensor: Tensor) -> None:
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
         raise TypeError(f"{operator}: {name} is {kind}, expected a dense one of layout torch.strided")
+
+
+def is_single(operator: str, input: Any, axes: int, expected: str = "torch.Tensor") -> bool:  # noqa: A002
+    """Tell whether an input is one sequence of so many axes, and not a batch, which has one more."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{operator}: input is {type_of(input)}, expected {expected}")
+    check_dense(operator, "input", input)
+    if input.dim() not in (axes, axes + 1):
+        raise ValueError(
+            f"{operator}: input has {input.dim()} dimensions, expected {axes} (one sequence) or {axes + 1} "
+            "(a batch of them)"
+        )
+    return input.dim() == axes
+
+
+def type_of(value: Any) -> str:
+    """Return the name of a value's type, for messages, of a tuple or a list with its length."""
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__
 
 
 class Kernel:

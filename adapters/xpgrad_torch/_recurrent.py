@@ -13,11 +13,11 @@ import xpgrad
 from xpgrad_torch import functional
 from xpgrad_torch._autograd import autocasts
 from xpgrad_torch._expanded import has_expanded, run_expanded
-from xpgrad_torch._kernel import MASKS, check_dense
+from xpgrad_torch._kernel import MASKS, is_single, type_of
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._private import parameter_of
-from xpgrad_torch._stacked import Stacked, joined_by_name
+from xpgrad_torch._stacked import joined_by_name, stacked
 
 States = tuple[Tensor, ...]
 
@@ -36,6 +36,7 @@ class Recurrent(Sampled, nn.Module):
     _LOWERED: ClassVar[bool] = False  # whether the results of PyTorch's module have autocast's dtype
     _OPTIONS: ClassVar[tuple[str, ...]] = ("clip", "activations", "activation_alpha", "activation_beta")
 
+    bias: bool
     hidden_size: int
     input_size: int
     clip: float | None = None
@@ -64,6 +65,36 @@ class Recurrent(Sampled, nn.Module):
         if self._own_options():
             with xpgrad.use_engine("standard"):
                 getattr(xpgrad, self._KERNEL)(*self._smallest_operands(), **self._attributes())
+
+    @abstractmethod
+    def _directions(self) -> int:
+        """Return the length of the operands' axis of directions; 0 where they have none, in a single step."""
+
+    @abstractmethod
+    def _suffixes(self) -> list[str]:
+        """Return what the names of the parameters end with, one for each layer and direction."""
+
+    def _operand_parts(self) -> dict[str, list[str]]:
+        """Return the names of the parameters of each ONNX operand, without a suffix."""
+        parts = {"W": ["weight_ih"], "R": ["weight_hh"]}
+        return parts | {"B": ["bias_ih", "bias_hh"]} if self.bias else parts
+
+    def _parameters_of(self, suffixes: Sequence[str]) -> dict[str, Tensor]:
+        """Return the parameters whose names have these suffixes, by their names."""
+        parts = [part for parts in self._operand_parts().values() for part in parts]
+        return {name: parameter_of(self, name) for name in [p + suffix for p in parts for suffix in suffixes]}
+
+    def _kernel_parameters(self) -> list[nn.Parameter]:
+        return list(self._parameters_of(self._suffixes()).values())  # type: ignore[arg-type]
+
+    def _onnx_weights(self, parameters: Mapping[str, Tensor], suffixes: Sequence[str]) -> dict[str, Any]:
+        """Return the parameters by ONNX's names, and stacked as there; the gates are PyTorch's."""
+        return {
+            operand: stacked(
+                [parameters[p + suffix] for suffix in suffixes for p in parts], self._directions()
+            )
+            for operand, parts in self._operand_parts().items()
+        }
 
     @abstractmethod
     def _smallest_operands(self) -> list[np.ndarray]:
@@ -113,10 +144,10 @@ class Recurrent(Sampled, nn.Module):
             return None
         states = (hx,) if len(self._STATES) == 1 else hx
         if not isinstance(states, tuple | list) or len(states) != len(self._STATES):
-            raise TypeError(f"{self._NAME}: hx is {_type_of(hx)}, expected ({', '.join(self._STATES)})")
+            raise TypeError(f"{self._NAME}: hx is {type_of(hx)}, expected ({', '.join(self._STATES)})")
         for name, state, expected in zip(self._STATES, states, shapes, strict=True):
             if not isinstance(state, Tensor):
-                raise TypeError(f"{self._NAME}: {name} is {_type_of(state)}, expected torch.Tensor")
+                raise TypeError(f"{self._NAME}: {name} is {type_of(state)}, expected torch.Tensor")
             if state.shape != expected:
                 raise RuntimeError(
                     f"{self._NAME}: {name} has shape {tuple(state.shape)}, expected {tuple(expected)}"
@@ -198,17 +229,7 @@ class Layers(Recurrent, nn.RNNBase):
                     f"{self._NAME}: lengths is given, but input is a PackedSequence, which has its own"
                 )
             return self._forward_packed(input, hx)
-        if not isinstance(input, Tensor):
-            raise TypeError(
-                f"{self._NAME}: input is {_type_of(input)}, expected torch.Tensor or PackedSequence"
-            )
-        check_dense(self._NAME, "input", input)
-        if input.dim() not in (2, 3):
-            raise ValueError(
-                f"{self._NAME}: input has {input.dim()} dimensions, expected 2 (one sequence) or 3 "
-                "(a batch of them)"
-            )
-        single = input.dim() == 2
+        single = is_single(self._NAME, input, 2, "torch.Tensor or PackedSequence")
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         self._check_input(X, self.weight_ih_l0)
         states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
@@ -242,9 +263,9 @@ class Layers(Recurrent, nn.RNNBase):
     def _directions(self) -> int:
         return 2 if self.bidirectional else 1
 
-    def _suffixes(self, layer: int) -> list[str]:
-        """Return what the names of a layer's parameters end with, one for each direction."""
-        return [f"l{layer}", f"l{layer}_reverse"][: self._directions()]
+    def _suffixes(self) -> list[str]:
+        ends = ["", "_reverse"][: self._directions()]
+        return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 
     def _lengths_tensor(self, lengths: Any, X: Tensor) -> Tensor | None:
         """Return lengths as a tensor beside X, (T, N, I); what is wrong in it, the kernel says."""
@@ -292,24 +313,26 @@ class Layers(Recurrent, nn.RNNBase):
         """
         finals = []
         sequences: States = (X,)
+        suffixes, D = self._suffixes(), self._directions()
         for layer in range(self.num_layers):
             X = sequences[0]
             if layer and self.dropout and self.training:
                 X = _dropout(X, self.dropout, packed_lengths)
-            rows = slice(layer * self._directions(), (layer + 1) * self._directions())
-            sequences, final = self._run_layer(layer, X, lengths, [state[rows] for state in states or ()])
+            rows = slice(layer * D, (layer + 1) * D)
+            initial = [state[rows] for state in states or ()]
+            sequences, final = self._run_layer(suffixes[rows], X, lengths, initial)
             finals.append(final)
         if len(finals) == 1:
             return sequences, finals[0]
         return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
 
     def _run_layer(
-        self, layer: int, X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
+        self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
-        """Run both directions of one layer: its sequences and its final states."""
-        parameters, masks = self._parameters_of(layer), self._masks(X)
+        """Run all directions of one layer: its sequences and its final states."""
+        parameters, masks = self._parameters_of(suffixes), self._masks(X)
         if not has_expanded(parameters.values()):
-            return self._run_layer_on(parameters, layer, X, lengths, states, masks)
+            return self._run_layer_on(parameters, suffixes, X, lengths, states, masks)
         count = len(states)
         own = count + len(masks)
         arrays = [X, lengths, *states, *masks.values(), *parameters.values()]
@@ -317,7 +340,7 @@ class Layers(Recurrent, nn.RNNBase):
         def run(X: Tensor, lengths: Tensor | None, *rest: Tensor) -> States:
             drawn = dict(zip(masks, rest[count:own], strict=True))
             given = dict(zip(parameters, rest[own:], strict=True))
-            sequences, finals = self._run_layer_on(given, layer, X, lengths, rest[:count], drawn)
+            sequences, finals = self._run_layer_on(given, suffixes, X, lengths, rest[:count], drawn)
             return *sequences, *finals
 
         axes: list[int | None] = [1, 0, *(1 for _ in states), *(x.dim() - 2 for x in masks.values())]
@@ -329,15 +352,15 @@ class Layers(Recurrent, nn.RNNBase):
     def _run_layer_on(
         self,
         parameters: Mapping[str, Tensor],
-        layer: int,
+        suffixes: Sequence[str],
         X: Tensor,
         lengths: Tensor | None,
         states: Sequence[Tensor],
         masks: Mapping[str, Tensor],
     ) -> tuple[States, States]:
-        """Run both directions of one layer with parameters and masks by their names."""
+        """Run all directions of one layer with parameters and masks by their names."""
         initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
-        operands = {"X": X, **self._onnx_weights(layer, parameters), **initial, **masks}
+        operands = {"X": X, **self._onnx_weights(parameters, suffixes), **initial, **masks}
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
         H_all, *rest = self._run_kernel(**operands, sequence_lens=lengths)
@@ -373,35 +396,6 @@ class Layers(Recurrent, nn.RNNBase):
         """Return zoneout's probabilities: of the cell state where there is one, and of the hidden state."""
         return (0.0,)
 
-    def _operand_parts(self) -> dict[str, list[str]]:
-        """Return the names of the parameters of each ONNX operand, without a suffix."""
-        parts = {"W": ["weight_ih"], "R": ["weight_hh"]}
-        return parts | {"B": ["bias_ih", "bias_hh"]} if self.bias else parts
-
-    def _parameters_of(self, layer: int) -> dict[str, Tensor]:
-        """Return the parameters of a layer by their names."""
-        suffixes = self._suffixes(layer)
-        parts = [part for parts in self._operand_parts().values() for part in parts]
-        names = [f"{part}_{suffix}" for part in parts for suffix in suffixes]
-        return {name: parameter_of(self, name) for name in names}
-
-    def _onnx_weights(self, layer: int, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the parameters of a layer by ONNX's names, and stacked as there; the gates are PyTorch's."""
-        suffixes = self._suffixes(layer)
-        return {
-            operand: Stacked(
-                [parameters[f"{part}_{suffix}"] for suffix in suffixes for part in parts], len(suffixes)
-            )
-            for operand, parts in self._operand_parts().items()
-        }
-
-    def _kernel_parameters(self) -> list[nn.Parameter]:
-        layers = range(self.num_layers)
-        return [p for layer in layers for p in self._parameters_of(layer).values()]  # type: ignore[misc]
-
-
-_BIASED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
 
 class Cell(Recurrent, nn.RNNCellBase):
     """One step, in the place of a module over `torch.nn.RNNCellBase`."""
@@ -422,22 +416,14 @@ class Cell(Recurrent, nn.RNNCellBase):
         Tensor or tuple of two tensors
             State after the step, as `hx`.
         """
-        if not isinstance(input, Tensor):
-            raise TypeError(f"{self._NAME}: input is {_type_of(input)}, expected torch.Tensor")
-        check_dense(self._NAME, "input", input)
-        if input.dim() not in (1, 2):
-            raise ValueError(
-                f"{self._NAME}: input has {input.dim()} dimensions, expected 1 (one sequence) or 2 "
-                "(a batch of them)"
-            )
+        single = is_single(self._NAME, input, 1)
         self._check_input(input, parameter_of(self, "weight_ih"))
         shape = (*input.shape[:-1], self.hidden_size)
         states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         if states is None:
             states = (input.new_zeros(shape),) * len(self._STATES)
-        single = input.dim() == 1
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
-        parameters = self._parameters_by_name()
+        parameters = self._parameters_of(self._suffixes())
         if has_expanded(parameters.values()):
             results = self._run_expanded(rows, parameters)
         else:
@@ -446,7 +432,8 @@ class Cell(Recurrent, nn.RNNCellBase):
 
     def _run_on(self, rows: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> States:
         """Run the step on input and states, with parameters by their names."""
-        operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **self._onnx_weights(parameters)}
+        operands: dict[str, Any] = dict(zip(("X", "H", "C"), rows, strict=False))
+        operands |= self._onnx_weights(parameters, self._suffixes())
         if autocasts(rows[0]):
             operands = self._autocast(joined_by_name(operands), rows[-1].dtype)
         return self._run_kernel(**operands)
@@ -462,20 +449,11 @@ class Cell(Recurrent, nn.RNNCellBase):
         output_axes = (0,) * len(self._STATES)
         return run_expanded(self._NAME, run, [*rows, *parameters.values()], axes, output_axes)
 
-    def _parameters_by_name(self) -> dict[str, Tensor]:
-        """Return the parameters by their names."""
-        names = _BIASED if self.bias else _BIASED[:2]
-        return {name: parameter_of(self, name) for name in names}
+    def _directions(self) -> int:
+        return 0
 
-    def _kernel_parameters(self) -> list[nn.Parameter]:
-        return list(self._parameters_by_name().values())  # type: ignore[arg-type]
-
-    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the parameters by ONNX's names; the gates are PyTorch's."""
-        weights: dict[str, Any] = {"W": parameters["weight_ih"], "R": parameters["weight_hh"]}
-        if self.bias:
-            weights["B"] = Stacked((parameters["bias_ih"], parameters["bias_hh"]), 0)
-        return weights
+    def _suffixes(self) -> list[str]:
+        return [""]
 
     def _smallest_operands(self) -> list[np.ndarray]:
         weights = np.zeros((len(self._GATE_ORDER), 1))
@@ -504,9 +482,3 @@ def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:
         return nn.functional.dropout(X, p)
     data, batch_sizes, _, _ = pack_padded_sequence(X, packed_lengths)
     return pad_packed_sequence(PackedSequence(nn.functional.dropout(data, p), batch_sizes))[0]
-
-
-def _type_of(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__} of {len(value)}"
-    return type(value).__name__

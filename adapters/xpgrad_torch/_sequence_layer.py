@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._autograd import autocasts
+from xpgrad_torch._kernel import is_single
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
 
@@ -102,15 +103,7 @@ class SequenceLayer(Sampled, nn.Module):
         finals : Tensor or tuple of Tensor
             The states at the sequences' ends, (D, N, H) or (D, H), of one state alone it.
         """
-        name = type(self).__name__
-        if not isinstance(input, Tensor):
-            raise TypeError(f"{name}: input is {type(input).__name__}, expected torch.Tensor")
-        if input.dim() not in (2, 3):
-            raise ValueError(
-                f"{name}: input has {input.dim()} dimensions, expected 2 (one sequence) or 3 (a batch of "
-                "them)"
-            )
-        single = input.dim() == 2
+        single = is_single(type(self).__name__, input, 2)
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         given = [hx] if isinstance(hx, Tensor) else hx
         initial = None if given is None else [s if s is None or not single else s.unsqueeze(1) for s in given]

@@ -39,6 +39,11 @@ class Stacked(NamedTuple):
         return flat.split([parameter.shape[0] for parameter in self.parameters])
 
 
+def stacked(parameters: Sequence[Tensor], directions: int) -> Tensor | Stacked:
+    """Return the operand that parameters are: one alone, in a single step, is it as it is."""
+    return Stacked(parameters, directions) if directions or len(parameters) > 1 else parameters[0]
+
+
 Layout = tuple[tuple[int, int], ...]
 """Of each operand the number of parameters and of directions; (1, -1) for one that is as it is."""
 PLAIN = (1, -1)

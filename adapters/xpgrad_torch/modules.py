@@ -1,6 +1,6 @@
 """Modules that take the place of PyTorch's own, with xpgrad's kernels inside."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -37,13 +37,17 @@ class _LSTMOptions(Recurrent):
     def _gradient_attributes(self) -> dict[str, Any]:
         return super()._gradient_attributes() | {"peephole": self.peephole_gradient}
 
-    def _add_peepholes(self, names: Iterable[str]) -> None:
+    def _add_peepholes(self) -> None:
         # After the other parameters, so that these draw the numbers that PyTorch's module gives them.
         bound, like = self.hidden_size**-0.5, next(self.parameters())
-        for name in names:
+        for suffix in self._suffixes():
             weight = nn.Parameter(like.new_empty(3 * self.hidden_size))
-            self.register_parameter(name, weight)
+            self.register_parameter(f"weight_peephole{suffix}", weight)
             nn.init.uniform_(weight, -bound, bound)
+
+    def _operand_parts(self) -> dict[str, list[str]]:
+        parts = super()._operand_parts()
+        return parts | {"P": ["weight_peephole"]} if self.peephole else parts
 
 
 class _GRUOptions(Recurrent):
@@ -211,8 +215,7 @@ class LSTM(_LSTMOptions, Layers):
     ) -> None:
         self._begin("LSTM", locals())
         if peephole:
-            suffixes = [suffix for layer in range(num_layers) for suffix in self._suffixes(layer)]
-            self._add_peepholes(f"weight_peephole_{suffix}" for suffix in suffixes)
+            self._add_peepholes()
 
     def _set_options(self, given: Mapping[str, Any]) -> None:
         zoneout = given["zoneout"]
@@ -236,13 +239,8 @@ class LSTM(_LSTMOptions, Layers):
         return self.proj_size or self.hidden_size, self.hidden_size
 
     def _operand_parts(self) -> dict[str, list[str]]:
-        """Return also those of the peepholes P and of the projection S."""
         parts = super()._operand_parts()
-        if self.peephole:
-            parts["P"] = ["weight_peephole"]
-        if self.proj_size:
-            parts["S"] = ["weight_hr"]
-        return parts
+        return parts | {"S": ["weight_hr"]} if self.proj_size else parts
 
 
 class _OneState(Layers):
@@ -495,15 +493,7 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
         super().__init__(input_size, hidden_size, bias, device=device, dtype=dtype)
         self._set_options(locals())
         if peephole:
-            self._add_peepholes(["weight_peephole"])
-
-    def _parameters_by_name(self) -> dict[str, Tensor]:
-        parameters = super()._parameters_by_name()
-        return parameters | {"weight_peephole": self.weight_peephole} if self.peephole else parameters
-
-    def _onnx_weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-        weights = super()._onnx_weights(parameters)
-        return weights | {"P": parameters["weight_peephole"]} if self.peephole else weights
+            self._add_peepholes()
 
 
 class GRUCell(_GRUOptions, Cell, nn.GRUCell):
