@@ -1,6 +1,7 @@
-"""Autocast: whether it is on, and how it is kept out of kernels."""
+"""Autocast: whether it is on, what it converts, and how it is kept out of kernels."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,17 @@ def autocasts(x: Tensor) -> bool:
     """Tell whether autocast is on where x is."""
     device = x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def lowered(x: Any, device: str) -> Any:
+    """Convert to autocast's dtype, as it does: all but float64."""
+    return x if x is None or x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(device))
+
+
+def raised(x: Any) -> Any:
+    """Convert half precision to float32."""
+    half = isinstance(x, Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+    return x.float() if half else x
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:

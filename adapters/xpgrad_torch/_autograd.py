@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import xpgrad
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
-from xpgrad_torch._kernel import Kernel, autocasts
+from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._opacus import KernelSamples, collecting
 from xpgrad_torch._private import (
     add_older_batch,
@@ -26,7 +26,7 @@ from xpgrad_torch._private import (
 from xpgrad_torch._programs import Known, are_fixed
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
-__all__ = ["Kernel", "apply", "autocasts", "is_followed", "map_older_batch"]
+__all__ = ["Kernel", "apply", "is_followed", "map_older_batch"]
 
 
 class _XpgradKernel(torch.autograd.Function):

@@ -10,12 +10,12 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad._axes import AXES, ELEMENTWISE
-from xpgrad_torch._autocast import autocasts, without_autocast
+from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._programs import Programs
 from xpgrad_torch._stacked import Stacked
 
-__all__ = ["MASKS", "Kernel", "autocasts", "check_dense", "is_single", "type_of"]
+__all__ = ["MASKS", "Kernel", "check_dense", "is_single", "type_of"]
 
 MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
 

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import xpgrad
 from xpgrad_torch import functional
-from xpgrad_torch._autograd import autocasts
+from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import MASKS, is_single, type_of
 from xpgrad_torch._memory import check_save
@@ -123,8 +123,8 @@ class Recurrent(Sampled, nn.Module):
         No float64 becomes autocast's.
         """
         if self._LOWERED:
-            target = torch.get_autocast_dtype(operands["X"].device.type)
-            return {name: x if x.dtype == torch.float64 else x.to(target) for name, x in operands.items()}
+            device = operands["X"].device.type
+            return {name: lowered(operand, device) for name, operand in operands.items()}
         return {name: operand.to(dtype) for name, operand in operands.items()}
 
     def _check_input(self, X: Tensor, weight: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xpgrad_torch._autograd import autocasts
+from xpgrad_torch._autocast import autocasts
 from xpgrad_torch._kernel import is_single
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled

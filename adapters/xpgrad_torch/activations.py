@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from xpgrad_torch._autograd import Kernel, apply, autocasts
+from xpgrad_torch._autocast import autocasts, lowered, raised
+from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
 
@@ -347,8 +348,7 @@ def log_softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | N
 
 def _autocast(X: Tensor) -> Tensor:
     """Convert half precision to float32 where autocast does so for softmax and softplus: on a GPU."""
-    half = isinstance(X, Tensor) and X.is_cuda and X.dtype in (torch.float16, torch.bfloat16)
-    return X.float() if half and autocasts(X) else X
+    return raised(X) if isinstance(X, Tensor) and X.is_cuda and autocasts(X) else X
 
 
 def _along(kernel: Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None) -> Tensor:
@@ -399,8 +399,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
             f"input with shape {tuple(X.shape)}, (N, C, ...)"
         )
     if autocasts(X):
-        dtype = torch.get_autocast_dtype(X.device.type)
-        X, slope = (x if x.dtype == torch.float64 else x.to(dtype) for x in (X, slope))
+        X, slope = (lowered(x, X.device.type) for x in (X, slope))
     slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
     (Y,) = apply(_PRELU, (X, slope), {})
     return Y

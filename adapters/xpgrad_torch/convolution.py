@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from xpgrad_torch._autograd import Kernel, apply, autocasts
+from xpgrad_torch._autocast import autocasts, lowered
+from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._docs import described_as
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -68,15 +69,9 @@ def _convolve(
     if single:
         operands = (X.unsqueeze(0), *operands[1:])
     if autocasts(X):
-        device = X.device.type
-        operands = [_autocast(x, torch.get_autocast_dtype(device)) for x in operands]
+        operands = [lowered(x, X.device.type) for x in operands]
     (Y,) = apply(kernel, operands, attributes)
     return Y.squeeze(0) if single else Y
-
-
-def _autocast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Convert as autocast does: all but float64."""
-    return x if x is None or x.dtype == torch.float64 else x.to(dtype)
 
 
 def _sizes(name: str, argument: str, value: Any) -> Any:

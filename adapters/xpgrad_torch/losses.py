@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from xpgrad_torch._autograd import Kernel, autocasts
+from xpgrad_torch._autocast import autocasts, raised
+from xpgrad_torch._autograd import Kernel
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._private import are_transforms_active
@@ -45,8 +46,8 @@ def _run(
             argument = "weight" if key == "weights" else key
             raise TypeError(f"{name}: {argument} is {type(weight).__name__}, expected torch.Tensor or None")
     others = {kernel.operands[1]: target, **weights}
-    if autocasts(X):
-        X, others = _single(X), {key: _single(value) for key, value in others.items()}
+    if autocasts(X):  # PyTorch's losses then compute in float32
+        X, others = raised(X), {key: raised(value) for key, value in others.items()}
     if not torch.compiler.is_compiling() and are_transforms_active():
         return _mapped(kernel, X, others, attributes)
     return run(kernel, X, attributes, others=others)
@@ -75,12 +76,6 @@ def _mapped(kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[
     each = weights.unflatten(0, (-1, *(1,) * (X.dim() - 2))).expand(X.shape)
     index = {"ignore_index": attributes["ignore_index"], "reduction": "sum"}
     return losses.sum() / nn.functional.nll_loss(-each, target, **index)
-
-
-def _single(value: Any) -> Any:
-    """Convert half precision to float32, as PyTorch's losses do under autocast."""
-    half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-    return value.float() if half else value
 
 
 def _has_no_class(X: Tensor) -> bool:

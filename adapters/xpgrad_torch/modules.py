@@ -93,9 +93,7 @@ class _RNNOptions(Recurrent):
     def _attributes(self) -> dict[str, Any]:
         attributes = super()._attributes()
         if self.nonlinearity == "relu":
-            attributes["activations"] = ("Relu",) * (
-                2 if attributes.get("direction") == "bidirectional" else 1
-            )
+            attributes["activations"] = ("Relu",) * (self._directions() or 1)
         return attributes
 
 
