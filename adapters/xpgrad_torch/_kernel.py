@@ -139,6 +139,7 @@ class Kernel:
         self.operands = tuple(p.name for p in arrays)
         self.required = {p.name for p in arrays if p.default is p.empty and p.name not in optional}
         self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
+        self.masks = [name for name in self.operands if name in MASKS]
         self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)
 
     def _read_gradient(

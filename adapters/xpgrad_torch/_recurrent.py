@@ -17,7 +17,7 @@ from xpgrad_torch._kernel import MASKS, is_single, type_of
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._private import parameter_of
-from xpgrad_torch._stacked import joined_by_name, stacked
+from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
 
 States = tuple[Tensor, ...]
 
@@ -77,24 +77,20 @@ class Recurrent(Sampled, nn.Module):
     def _operand_parts(self) -> dict[str, list[str]]:
         """Return the names of the parameters of each ONNX operand, without a suffix."""
         parts = {"W": ["weight_ih"], "R": ["weight_hh"]}
-        return parts | {"B": ["bias_ih", "bias_hh"]} if self.bias else parts
+        if self.bias:
+            parts["B"] = ["bias_ih", "bias_hh"]
+        return parts
 
-    def _parameters_of(self, suffixes: Sequence[str]) -> dict[str, Tensor]:
-        """Return the parameters whose names have these suffixes, by their names."""
-        parts = [part for parts in self._operand_parts().values() for part in parts]
-        return {name: parameter_of(self, name) for name in [p + suffix for p in parts for suffix in suffixes]}
+    def _weights(self, suffixes: Sequence[str]) -> dict[str, Any]:
+        """Return the parameters with these suffixes by ONNX's names, and stacked as ONNX stacks them."""
+        weights, directions = {}, self._directions()
+        for operand, parts in self._operand_parts().items():
+            own = [parameter_of(self, part + suffix) for suffix in suffixes for part in parts]
+            weights[operand] = stacked(own, directions)
+        return weights
 
     def _kernel_parameters(self) -> list[nn.Parameter]:
-        return list(self._parameters_of(self._suffixes()).values())  # type: ignore[arg-type]
-
-    def _onnx_weights(self, parameters: Mapping[str, Tensor], suffixes: Sequence[str]) -> dict[str, Any]:
-        """Return the parameters by ONNX's names, and stacked as there; the gates are PyTorch's."""
-        return {
-            operand: stacked(
-                [parameters[p + suffix] for suffix in suffixes for p in parts], self._directions()
-            )
-            for operand, parts in self._operand_parts().items()
-        }
+        return flattened(self._weights(self._suffixes()).values())[1]  # type: ignore[return-value]
 
     @abstractmethod
     def _smallest_operands(self) -> list[np.ndarray]:
@@ -330,17 +326,18 @@ class Layers(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of one layer: its sequences and its final states."""
-        parameters, masks = self._parameters_of(suffixes), self._masks(X)
-        if not has_expanded(parameters.values()):
-            return self._run_layer_on(parameters, suffixes, X, lengths, states, masks)
+        weights, masks = self._weights(suffixes), self._masks(X)
+        layout, parameters = flattened(weights.values())
+        if not has_expanded(parameters):
+            return self._run_layer_on(weights, X, lengths, states, masks)
         count = len(states)
         own = count + len(masks)
-        arrays = [X, lengths, *states, *masks.values(), *parameters.values()]
+        arrays = [X, lengths, *states, *masks.values(), *parameters]
 
         def run(X: Tensor, lengths: Tensor | None, *rest: Tensor) -> States:
             drawn = dict(zip(masks, rest[count:own], strict=True))
-            given = dict(zip(parameters, rest[own:], strict=True))
-            sequences, finals = self._run_layer_on(given, suffixes, X, lengths, rest[:count], drawn)
+            given = dict(zip(weights, grouped(layout, rest[own:]), strict=True))
+            sequences, finals = self._run_layer_on(given, X, lengths, rest[:count], drawn)
             return *sequences, *finals
 
         axes: list[int | None] = [1, 0, *(1 for _ in states), *(x.dim() - 2 for x in masks.values())]
@@ -351,16 +348,15 @@ class Layers(Recurrent, nn.RNNBase):
 
     def _run_layer_on(
         self,
-        parameters: Mapping[str, Tensor],
-        suffixes: Sequence[str],
+        weights: Mapping[str, Any],
         X: Tensor,
         lengths: Tensor | None,
         states: Sequence[Tensor],
         masks: Mapping[str, Tensor],
     ) -> tuple[States, States]:
-        """Run all directions of one layer with parameters and masks by their names."""
+        """Run all directions of one layer with weights and masks by ONNX's names."""
         initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
-        operands = {"X": X, **self._onnx_weights(parameters, suffixes), **initial, **masks}
+        operands = {"X": X, **weights, **initial, **masks}
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
         H_all, *rest = self._run_kernel(**operands, sequence_lens=lengths)
@@ -423,31 +419,27 @@ class Cell(Recurrent, nn.RNNCellBase):
         if states is None:
             states = (input.new_zeros(shape),) * len(self._STATES)
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
-        parameters = self._parameters_of(self._suffixes())
-        if has_expanded(parameters.values()):
-            results = self._run_expanded(rows, parameters)
+        weights = self._weights(self._suffixes())
+        layout, parameters = flattened(weights.values())
+        if has_expanded(parameters):
+
+            def run(*arrays: Tensor) -> States:
+                given = dict(zip(weights, grouped(layout, arrays[len(rows) :]), strict=True))
+                return self._run_on(arrays[: len(rows)], given)
+
+            axes = [*(0 for _ in rows), *(None for _ in parameters)]
+            output_axes = (0,) * len(self._STATES)
+            results = run_expanded(self._NAME, run, [*rows, *parameters], axes, output_axes)
         else:
-            results = self._run_on(rows, parameters)
+            results = self._run_on(rows, weights)
         return self._join(tuple(x.squeeze(0) for x in results) if single else results)
 
-    def _run_on(self, rows: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> States:
-        """Run the step on input and states, with parameters by their names."""
-        operands: dict[str, Any] = dict(zip(("X", "H", "C"), rows, strict=False))
-        operands |= self._onnx_weights(parameters, self._suffixes())
+    def _run_on(self, rows: Sequence[Tensor], weights: Mapping[str, Any]) -> States:
+        """Run the step on input and states, with weights by ONNX's names."""
+        operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **weights}
         if autocasts(rows[0]):
             operands = self._autocast(joined_by_name(operands), rows[-1].dtype)
         return self._run_kernel(**operands)
-
-    def _run_expanded(self, rows: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> States:
-        """Run the step so that the backward gives each sample's own gradient of the parameters."""
-
-        def run(*arrays: Tensor) -> States:
-            given = dict(zip(parameters, arrays[len(rows) :], strict=True))
-            return self._run_on(arrays[: len(rows)], given)
-
-        axes = [*(0 for _ in rows), *(None for _ in parameters)]
-        output_axes = (0,) * len(self._STATES)
-        return run_expanded(self._NAME, run, [*rows, *parameters.values()], axes, output_axes)
 
     def _directions(self) -> int:
         return 0

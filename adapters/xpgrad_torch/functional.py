@@ -14,7 +14,6 @@ import xpgrad
 from xpgrad._arguments import check_integers
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._docs import described_recurrent
-from xpgrad_torch._kernel import MASKS
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch.activations import (
@@ -133,7 +132,7 @@ def run_recurrent(name: str, given: dict[str, Any]) -> Any:
     kernel = _RECURRENT[name]
     if (lengths := given.get("sequence_lens")) is not None:
         given["sequence_lens"] = lengths_tensor(name, "sequence_lens", lengths)
-    for mask in MASKS:
+    for mask in kernel.masks:
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
     operands = [given.pop(operand, None) for operand in kernel.operands]
