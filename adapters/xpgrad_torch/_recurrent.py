@@ -110,8 +110,8 @@ class Recurrent(Sampled, nn.Module):
         return {}
 
     def _run_kernel(self, **operands: Any) -> States:
-        options = self._attributes() | self._gradient_attributes() | {"gate_order": self._GATE_ORDER}
-        return functional.run_recurrent(self._KERNEL, operands | options)
+        options = {**self._attributes(), **self._gradient_attributes(), "gate_order": self._GATE_ORDER}
+        return functional.run_recurrent(self._KERNEL, {**operands, **options})
 
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Convert under autocast to the dtype of PyTorch's results: the states', or autocast's.
