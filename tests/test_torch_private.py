@@ -219,11 +219,14 @@ def test_the_output_padding_of_a_size_needs_pytorch(monkeypatch):
         _private.output_padding_of(layer, X, (7, 8))
 
 
-def test_a_parameter_is_found_the_plain_way():
+def test_parameters_are_found_the_plain_way():
     layer = nn.Linear(2, 3)
+    own = [layer.weight, layer.bias]
     assert _private.parameter_of(layer, "weight") is layer.weight
-    plain = type("Layer", (), {"weight": layer.weight})()
+    assert all(a is b for a, b in zip(_private.parameters_in(layer), own, strict=True))
+    plain = type("Layer", (), {"weight": layer.weight, "parameters": lambda self, recurse: iter(own)})()
     assert _private.parameter_of(plain, "weight") is layer.weight
+    assert all(a is b for a, b in zip(_private.parameters_in(plain), own, strict=True))
 
 
 def test_a_view_is_its_own_base_the_plain_way():

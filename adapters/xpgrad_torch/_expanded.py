@@ -18,7 +18,7 @@ Axes = Sequence[int | None]
 
 def has_expanded(arrays: Iterable[Any]) -> bool:
     """Tell whether an array is an expanded weight."""
-    return any(type(x) is ExpandedWeight for x in arrays)
+    return ExpandedWeight in map(type, arrays)
 
 
 def run_expanded(

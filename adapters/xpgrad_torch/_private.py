@@ -7,7 +7,7 @@ missing name and PyTorch's version.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -169,6 +169,12 @@ def parameter_of(module: nn.Module, name: str) -> Tensor:
     """Return a parameter, or what has taken its place; the plain way, a module's own, is a longer one."""
     found = getattr(module, "_parameters", {}).get(name)
     return getattr(module, name) if found is None else found
+
+
+def parameters_in(module: nn.Module) -> Iterable[Tensor | None]:
+    """Return a module's own parameters, or what has taken their place; the plain way knows the parameters."""
+    found = getattr(module, "_parameters", None)
+    return module.parameters(recurse=False) if found is None else found.values()
 
 
 # --- what convolution modules compute from their options

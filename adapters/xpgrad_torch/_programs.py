@@ -22,6 +22,7 @@ Known = dict[tuple, tuple[Plan, list[int] | None]]
 
 
 _FIXED = {type(None), bool, int, float, str}
+_FIXED_IN_TUPLES = {int, str}
 
 
 def are_fixed(values: Iterable[Any]) -> bool:
@@ -31,7 +32,7 @@ def are_fixed(values: Iterable[Any]) -> bool:
     """
     for value in values:
         kind = type(value)
-        if kind not in _FIXED and not (kind is tuple and all(type(x) in (int, str) for x in value)):
+        if kind not in _FIXED and not (kind is tuple and _FIXED_IN_TUPLES.issuperset(map(type, value))):
             return False
     return True
 

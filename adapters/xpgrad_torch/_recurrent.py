@@ -16,10 +16,13 @@ from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import MASKS, is_single, type_of
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
-from xpgrad_torch._private import parameter_of
+from xpgrad_torch._private import parameter_of, parameters_in
 from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
 
 States = tuple[Tensor, ...]
+
+_UNBIASED = {"W": ("weight_ih",), "R": ("weight_hh",)}
+_BIASED = {**_UNBIASED, "B": ("bias_ih", "bias_hh")}
 
 
 class Recurrent(Sampled, nn.Module):
@@ -74,20 +77,17 @@ class Recurrent(Sampled, nn.Module):
     def _suffixes(self) -> list[str]:
         """Return what the names of the parameters end with, one for each layer and direction."""
 
-    def _operand_parts(self) -> dict[str, list[str]]:
+    def _operand_parts(self) -> Mapping[str, tuple[str, ...]]:
         """Return the names of the parameters of each ONNX operand, without a suffix."""
-        parts = {"W": ["weight_ih"], "R": ["weight_hh"]}
-        if self.bias:
-            parts["B"] = ["bias_ih", "bias_hh"]
-        return parts
+        return _BIASED if self.bias else _UNBIASED
 
     def _weights(self, suffixes: Sequence[str]) -> dict[str, Any]:
         """Return the parameters with these suffixes by ONNX's names, and stacked as ONNX stacks them."""
-        weights, directions = {}, self._directions()
-        for operand, parts in self._operand_parts().items():
-            own = [parameter_of(self, part + suffix) for suffix in suffixes for part in parts]
-            weights[operand] = stacked(own, directions)
-        return weights
+        directions = self._directions()
+        return {
+            operand: stacked([parameter_of(self, p + end) for end in suffixes for p in parts], directions)
+            for operand, parts in self._operand_parts().items()
+        }
 
     def _kernel_parameters(self) -> list[nn.Parameter]:
         return flattened(self._weights(self._suffixes()).values())[1]  # type: ignore[return-value]
@@ -227,7 +227,7 @@ class Layers(Recurrent, nn.RNNBase):
             return self._forward_packed(input, hx)
         single = is_single(self._NAME, input, 2, "torch.Tensor or PackedSequence")
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
-        self._check_input(X, self.weight_ih_l0)
+        self._check_input(X, parameter_of(self, "weight_ih_l0"))
         states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
         if single and states is not None:
             states = tuple(state.unsqueeze(1) for state in states)
@@ -282,7 +282,7 @@ class Layers(Recurrent, nn.RNNBase):
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         if data.dim() != 2:
             raise RuntimeError(f"{self._NAME}: input.data has {data.dim()} dimensions, expected 2")
-        self._check_input(data, self.weight_ih_l0)
+        self._check_input(data, parameter_of(self, "weight_ih_l0"))
         states = self._split(hx, self._state_shapes(int(batch_sizes[0])), data.dtype)
         if states is not None and sorted_indices is not None:
             states = tuple(state.index_select(1, sorted_indices) for state in states)
@@ -327,9 +327,9 @@ class Layers(Recurrent, nn.RNNBase):
     ) -> tuple[States, States]:
         """Run all directions of one layer: its sequences and its final states."""
         weights, masks = self._weights(suffixes), self._masks(X)
-        layout, parameters = flattened(weights.values())
-        if not has_expanded(parameters):
+        if not has_expanded(parameters_in(self)):
             return self._run_layer_on(weights, X, lengths, states, masks)
+        layout, parameters = flattened(weights.values())
         count = len(states)
         own = count + len(masks)
         arrays = [X, lengths, *states, *masks.values(), *parameters]
@@ -413,25 +413,15 @@ class Cell(Recurrent, nn.RNNCellBase):
             State after the step, as `hx`.
         """
         single = is_single(self._NAME, input, 1)
-        self._check_input(input, parameter_of(self, "weight_ih"))
+        weights = self._weights(self._suffixes())
+        self._check_input(input, weights["W"])
         shape = (*input.shape[:-1], self.hidden_size)
         states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         if states is None:
             states = (input.new_zeros(shape),) * len(self._STATES)
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
-        weights = self._weights(self._suffixes())
-        layout, parameters = flattened(weights.values())
-        if has_expanded(parameters):
-
-            def run(*arrays: Tensor) -> States:
-                given = dict(zip(weights, grouped(layout, arrays[len(rows) :]), strict=True))
-                return self._run_on(arrays[: len(rows)], given)
-
-            axes = [*(0 for _ in rows), *(None for _ in parameters)]
-            output_axes = (0,) * len(self._STATES)
-            results = run_expanded(self._NAME, run, [*rows, *parameters], axes, output_axes)
-        else:
-            results = self._run_on(rows, weights)
+        run = self._run_expanded if has_expanded(parameters_in(self)) else self._run_on
+        results = run(rows, weights)
         return self._join(tuple(x.squeeze(0) for x in results) if single else results)
 
     def _run_on(self, rows: Sequence[Tensor], weights: Mapping[str, Any]) -> States:
@@ -440,6 +430,18 @@ class Cell(Recurrent, nn.RNNCellBase):
         if autocasts(rows[0]):
             operands = self._autocast(joined_by_name(operands), rows[-1].dtype)
         return self._run_kernel(**operands)
+
+    def _run_expanded(self, rows: Sequence[Tensor], weights: Mapping[str, Any]) -> States:
+        """Do the same so that the backward gives each sample's own gradient of the weights."""
+        layout, parameters = flattened(weights.values())
+
+        def run(*arrays: Tensor) -> States:
+            given = dict(zip(weights, grouped(layout, arrays[len(rows) :]), strict=True))
+            return self._run_on(arrays[: len(rows)], given)
+
+        axes = [*(0 for _ in rows), *(None for _ in parameters)]
+        output_axes = (0,) * len(self._STATES)
+        return run_expanded(self._NAME, run, [*rows, *parameters], axes, output_axes)
 
     def _directions(self) -> int:
         return 0

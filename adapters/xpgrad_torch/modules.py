@@ -45,9 +45,9 @@ class _LSTMOptions(Recurrent):
             self.register_parameter(f"weight_peephole{suffix}", weight)
             nn.init.uniform_(weight, -bound, bound)
 
-    def _operand_parts(self) -> dict[str, list[str]]:
+    def _operand_parts(self) -> Mapping[str, tuple[str, ...]]:
         parts = super()._operand_parts()
-        return parts | {"P": ["weight_peephole"]} if self.peephole else parts
+        return {**parts, "P": ("weight_peephole",)} if self.peephole else parts
 
 
 class _GRUOptions(Recurrent):
@@ -236,9 +236,9 @@ class LSTM(_LSTMOptions, Layers):
     def _state_sizes(self) -> tuple[int, ...]:
         return self.proj_size or self.hidden_size, self.hidden_size
 
-    def _operand_parts(self) -> dict[str, list[str]]:
+    def _operand_parts(self) -> Mapping[str, tuple[str, ...]]:
         parts = super()._operand_parts()
-        return parts | {"S": ["weight_hr"]} if self.proj_size else parts
+        return {**parts, "S": ("weight_hr",)} if self.proj_size else parts
 
 
 class _OneState(Layers):
