@@ -26,7 +26,7 @@ import torch
 from torch.nn.functional import layer_norm, linear
 
 import xpgrad_torch
-from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.settings import jit_enabled
 
 SHAPES = ((50, 32, 64, 64), (50, 32, 256, 256))
 PRIVATE = (50, 256, 128, 256)

@@ -15,7 +15,7 @@ import pytest
 import xpgrad
 from bad_calls import GOOD, draw
 from xpgrad.engine import thread_count
-from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.settings import jit_enabled
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 X = np.asarray([[0.25, -0.5], [1.5, 2.0]])

@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from xpgrad.engine import numpy_engine
+from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import blas
 
 
@@ -99,4 +99,4 @@ def test_numpys_own() -> None:
 
 def test_without_numpys_own_library_products_go_through_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(np.linalg, "_umath_linalg")
-    assert numpy_engine._numpy_blas.__wrapped__() is None
+    assert machine._numpy_blas.__wrapped__() is None

@@ -5,7 +5,7 @@ import pytest
 
 import xpgrad
 from xpgrad._timeline import Timeline
-from xpgrad.engine import numpy_engine
+from xpgrad.engine.compiled import machine
 
 T, N, I, H = 7, 4, 3, 5
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -44,8 +44,8 @@ def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):
         options["P"] = rng.normal(size=(arrays[1].shape[0], 3 * H))
     _, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, **options)
     whole = pullback(*cotangents)
-    monkeypatch.setattr(numpy_engine, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(numpy_engine, "_CHUNK_ROWS", rows)
+    monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(machine, "_CHUNK_ROWS", rows)
     for name, expected, actual in zip(whole._fields, whole, pullback(*cotangents), strict=True):
         if expected is not None:
             np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=name)

@@ -10,7 +10,7 @@ import pytest
 
 import xpgrad
 import xpgrad_torch
-from xpgrad.engine.process import machine
+from xpgrad.engine.process import settings
 
 pytest.importorskip("numba", reason="numba is not installed: nothing of it is used")
 from numba.core import cgutils
@@ -55,16 +55,16 @@ def test_without_a_private_name_formulas_are_evaluated_by_numpy(monkeypatch):
     expected = xpgrad.gelu_grad(d, x)
     monkeypatch.delenv("XPGRAD_JIT", raising=False)
     monkeypatch.setattr(numba_private, "LACKING", "numba.core.cgutils.for_range")
-    machine._numba_usable.cache_clear()
+    settings._numba_usable.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match=r"numba 0\..* has no numba\.core\.cgutils\.for_range, so "):
-            assert not machine.jit_enabled()
+            assert not settings.jit_enabled()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             np.testing.assert_allclose(xpgrad.gelu_grad(d, x), expected, rtol=1e-14)
     finally:
         monkeypatch.undo()
-        machine._numba_usable.cache_clear()
+        settings._numba_usable.cache_clear()
 
 
 def test_an_llvm_function_without_a_set_of_attributes():

@@ -33,7 +33,7 @@ from recurrent_cases import (
     these_options,
 )
 from xpgrad import _per_sample, _plans, _recurrent
-from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.testing import assert_close, conv_grad_reference, to_numpy
 
 PARAMETERS = ("W", "R", "B", "P")
@@ -150,8 +150,8 @@ def test_parts_of_the_batch(
 ) -> None:
     """Norms of many samples, some at a time, with programs and without; three times, as programs ask for."""
     monkeypatch.setattr(_recurrent, "_LEAST_SAMPLES", 3)
-    monkeypatch.setattr("xpgrad.engine.numpy_engine._CHUNK_ROWS", 1)
-    monkeypatch.setattr("xpgrad.engine.numpy_engine._CHUNK_BYTES", 1)
+    monkeypatch.setattr("xpgrad.engine.compiled.machine._CHUNK_ROWS", 1)
+    monkeypatch.setattr("xpgrad.engine.compiled.machine._CHUNK_BYTES", 1)
     taken = []
     part = _recurrent.RecurrentCall._of_samples
     monkeypatch.setattr(

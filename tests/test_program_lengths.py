@@ -9,7 +9,7 @@ import pytest
 
 import xpgrad
 from xpgrad import _plans
-from xpgrad.engine import numpy_engine
+from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import sharing
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
@@ -31,7 +31,7 @@ def small_pieces(monkeypatch):
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     for name, value in {"_CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_PRODUCT_ROWS": 2}.items():
-        monkeypatch.setattr(numpy_engine, name, value)
+        monkeypatch.setattr(machine, name, value)
     monkeypatch.setattr(sharing, "TIME_LOOP", 0)
     monkeypatch.setattr(sharing, "COPY", 0)
     yield

@@ -11,7 +11,7 @@ import xpgrad
 from xpgrad._conv.choice import choose
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import Recorder, of_type
-from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs.recorded import CannotRecordError
 from xpgrad.engine.programs.recorder import row_major
 

@@ -13,7 +13,7 @@ import pytest
 
 import xpgrad
 from xpgrad import engine
-from xpgrad.engine import numpy_engine
+from xpgrad.engine.compiled import machine
 from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.process import blas, sharing, team
 
@@ -41,8 +41,8 @@ def run_in(monkeypatch):
 
     def set_way(way):
         if "parts" in way:
-            monkeypatch.setattr(numpy_engine, "_PRODUCT_ROWS", 2)
-            monkeypatch.setattr(numpy_engine, "_TILE_ROWS", 2)
+            monkeypatch.setattr(machine, "_PRODUCT_ROWS", 2)
+            monkeypatch.setattr(machine, "_TILE_ROWS", 2)
             monkeypatch.setattr(sharing, "TIME_LOOP", 0)
             monkeypatch.setattr(sharing, "PRODUCT", 0)
             for one in engines():
@@ -52,9 +52,9 @@ def run_in(monkeypatch):
             chosen = product_choice.Choice(name, "a test says so")
             monkeypatch.setattr(product_choice, "choice", lambda *_: chosen)
         if "packed" in way:
-            monkeypatch.setattr(numpy_engine, "_PACKED", 0)
-            monkeypatch.setattr(numpy_engine, "_PACKED_FROM_COLUMNS", 0)
-            monkeypatch.setattr(numpy_engine, "_PACKED_TIMES", 0)
+            monkeypatch.setattr(machine, "_PACKED", 0)
+            monkeypatch.setattr(machine, "_PACKED_FROM_COLUMNS", 0)
+            monkeypatch.setattr(machine, "_PACKED_TIMES", 0)
         if way == "without BLAS":
             for one in engines():
                 monkeypatch.setitem(one.__dict__, "blas", None)
@@ -109,7 +109,7 @@ def test_parts_cover_all_rows_with_equal_work(threads, seed, monkeypatch):
     counts = np.sort(rng.integers(1, 60, size=20))[::-1]
     steps = np.zeros((20, 4), dtype=np.int64)
     steps[:, 0] = counts
-    bounds = numpy_engine._bounds(steps, 1000, threads, 4)
+    bounds = machine._bounds(steps, 1000, threads, 4)
     assert bounds[0] == 0
     assert bounds[-1] == counts[0]
     assert np.all(np.diff(bounds) > 0)

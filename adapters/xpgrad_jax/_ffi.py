@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs.foreign import ForeignProgram
 
 TARGET = "xpgrad_program"

@@ -17,12 +17,12 @@ import numpy as np
 import xpgrad
 from xpgrad._plans import write_parts
 from xpgrad.engine import Formula, RowFormula
-from xpgrad.engine.programs.foreign import ForeignEngine
+from xpgrad.engine.programs.foreign import ForeignMachine
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi
 from xpgrad_jax._scan import ScanEngine, inlined
 
-foreign_engine = ForeignEngine()
+foreign_machine = ForeignMachine()
 """Writes down programs for XLA."""
 
 
@@ -156,7 +156,7 @@ _keys: dict[str, _ffi.Key | None] = {}
 
 def _key(work: Any, forms: Sequence[tuple | None]) -> _ffi.Key | None:
     """The key of the program of some work on arrays of these shapes and dtypes; None where it has none."""
-    text = f"{xpgrad.__version__} {work.description()} {forms} {foreign_engine.team.size()}"
+    text = f"{xpgrad.__version__} {work.description()} {forms} {foreign_machine.team.size()}"
     if text not in _keys:
 
         def write(recorder: Any, *arrays: Any) -> Sequence[Any]:
@@ -164,7 +164,7 @@ def _key(work: Any, forms: Sequence[tuple | None]) -> _ffi.Key | None:
             return work.write(recorder, [None if form is None else next(given) for form in forms])
 
         try:
-            program = write_parts(write, foreign_engine, [form for form in forms if form is not None])
+            program = write_parts(write, foreign_machine, [form for form in forms if form is not None])
         except CannotRecordError:
             _keys[text] = None
         else:

@@ -24,7 +24,7 @@ from xpgrad._plans import write_program
 from xpgrad.engine.programs.recorder import CannotRecordError
 from xpgrad_jax import _ffi
 from xpgrad_jax._batching import map_forward, map_gradient
-from xpgrad_jax._inline import foreign_engine, inlining
+from xpgrad_jax._inline import foreign_machine, inlining
 from xpgrad_jax._kernel import Attributes, Kernel
 
 Names = tuple[str, ...]
@@ -130,7 +130,7 @@ def _program(
     if any(0 in shape for shape, _ in forms):
         return None
     try:
-        program = write_program(run, foreign_engine, dict(zip(names, forms, strict=True)), dict(options))
+        program = write_program(run, foreign_machine, dict(zip(names, forms, strict=True)), dict(options))
     except CannotRecordError:
         return None
     described = [(name, shape, dtype.name) for name, (shape, dtype) in zip(names, forms, strict=True)]
@@ -152,7 +152,7 @@ def _native(
     if half:
         arrays = [x.astype(jnp.float32) if x.dtype.name in _HALF else x for x in arrays]
     forms = tuple((tuple(x.shape), _dtype_in_program(x)) for x in arrays)
-    key = _program(name, run, names, forms, Attributes(options.items()), foreign_engine.team.size())
+    key = _program(name, run, names, forms, Attributes(options.items()), foreign_machine.team.size())
     if key is None:
         return None
     wanted = [jax.ShapeDtypeStruct(y.shape, jnp.float32 if half else y.dtype) for y in results]

@@ -18,7 +18,7 @@ import numpy as np
 
 from xpgrad import engine as engines
 from xpgrad.engine import Adapter
-from xpgrad.engine.programs.foreign import ForeignEngine, ForeignProgram
+from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.program import Form, Program, address_of
 from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
 
@@ -114,13 +114,13 @@ def planned(
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
         options_key = map(_typed, options.values())
-        key = (compute, engine, look.form, numbers is None, tuple(given), counts, *options_key)
+        key = (compute, look.form, numbers is None, tuple(given), counts, *options_key)
         known = _known.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
     if known is _NEW:
         layouts = _layouts(look.form, given, joined, numbers)
-        known = _plan(compute, operator, arrays, options, engine, layouts, look.form.dtype)
+        known = _plan(compute, operator, arrays, options, look.form, layouts)
         _remember(key, known)
     if known is None:
         return compute(Asked(operator, arrays), **options)
@@ -173,12 +173,11 @@ def _plan(
     operator: str,
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
-    engine: Adapter,
+    form: Form,
     layouts: dict[str, Any],
-    dtype: Any,
 ) -> tuple[Program, Callable[[list[Any]], Any]] | None:
     try:
-        recorder = Recorder(engine, layouts, dtype)
+        recorder = Recorder(form.machine, layouts, form.dtype)
         result = compute(Asked(operator, arrays, recorder), **options)
         joined = {f"d{name}": name for name, layout in layouts.items() if isinstance(layout, Joined)}
         fields = getattr(result, "_fields", ())
@@ -209,8 +208,8 @@ def _grouped(kind: Any, counts: Sequence[int], results: Sequence[Any]) -> Any:
 class _Writing:
     """A call that is recorded for a host, on placeholders for its arrays."""
 
-    def __init__(self, engine: ForeignEngine) -> None:
-        self._engine = engine
+    def __init__(self, machine: ForeignMachine) -> None:
+        self._machine = machine
         self.recorder: Recorder | None = None
         self.arrays: list[Any] = []
 
@@ -225,13 +224,13 @@ class _Writing:
         given = {name: array for name, array in arrays.items() if array is not None}
         self.arrays = list(given.values())
         layouts = {name: (array.shape, row_major(array.shape)) for name, array in given.items()}
-        self.recorder = Recorder(self._engine, layouts, self.arrays[0].dtype)
+        self.recorder = Recorder(self._machine, layouts, self.arrays[0].dtype)
         return compute(Asked(operator, arrays, self.recorder), **options)
 
 
 def write_program(
     kernel: Callable[..., Any],
-    engine: ForeignEngine,
+    machine: ForeignMachine,
     arrays: Mapping[str, tuple[tuple[int, ...], Any]],
     options: Mapping[str, Any],
 ) -> ForeignProgram:
@@ -241,8 +240,8 @@ def write_program(
     ----------
     kernel : callable
         A kernel that calls `planned`; it returns an array, or a tuple of arrays and None.
-    engine : ForeignEngine
-        Knows the machine.
+    machine : ForeignMachine
+        What the program will run on.
     arrays : mapping of str to (tuple of int, dtype)
         The shapes and dtypes of its arrays, which will be contiguous.
     options : mapping of str to object
@@ -255,7 +254,7 @@ def write_program(
     """
     standing = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in arrays.items()}
     number_of = {address_of(array): number for number, array in enumerate(standing.values())}
-    writing = _Writing(engine)
+    writing = _Writing(machine)
     token = _writing_for.set(writing)
     try:
         outputs = kernel(**standing, **options)
@@ -271,7 +270,7 @@ def write_program(
 
 
 def write_parts(
-    write: Callable[..., Sequence[Any]], engine: ForeignEngine, forms: Sequence[tuple[tuple[int, ...], Any]]
+    write: Callable[..., Sequence[Any]], machine: ForeignMachine, forms: Sequence[tuple[tuple[int, ...], Any]]
 ) -> ForeignProgram:
     """Write the program of ``write(recorder, *arrays)`` for a host; its results are the program's.
 
@@ -279,8 +278,8 @@ def write_parts(
     ----------
     write : callable
         Takes a recorder and placeholders for the arrays.
-    engine : ForeignEngine
-        Knows the machine.
+    machine : ForeignMachine
+        What the program will run on.
     forms : sequence of (tuple of int, dtype)
         The shapes and dtypes of the arrays, which will be contiguous. Integers have 32 bits; all other arrays
         have the first one's dtype.
@@ -291,7 +290,7 @@ def write_parts(
         If it needs something that has no instruction.
     """
     layouts = {str(number): (shape, row_major(shape)) for number, (shape, _) in enumerate(forms)}
-    recorder = Recorder(engine, layouts, forms[0][1])
+    recorder = Recorder(machine, layouts, forms[0][1])
     arrays = [recorder.input(name) for name in layouts]
     for array, (_, dtype) in zip(arrays, forms, strict=True):
         array.is_integer = np.dtype(dtype).kind == "i"

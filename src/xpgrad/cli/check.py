@@ -28,7 +28,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 import xpgrad
-from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.settings import jit_enabled
 
 from .._cases.case import Array, Arrays, Case, Kernel, Oracle
 from .._cases.kernels import KERNELS

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.process.machine import wants_jit
+from xpgrad.engine.process.settings import wants_jit
 
 from . import options
 from .console import table

@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _problem() -> str | None:
     """The reason why there is nothing to compile, or None."""
-    from xpgrad.engine.process.machine import jit_enabled
+    from xpgrad.engine.process.settings import jit_enabled
 
     if jit_enabled():
         return None

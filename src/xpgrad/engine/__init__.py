@@ -20,10 +20,10 @@ from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula, Step
 from xpgrad.engine.numpy_engine import NumpyEngine
-from xpgrad.engine.process.machine import jit_enabled, thread_count
-from xpgrad.engine.process.team import forked
+from xpgrad.engine.process.settings import jit_enabled, thread_count
+from xpgrad.engine.process.team import Host, forked
 from xpgrad.engine.programs.recorder import Recorder
-from xpgrad.engine.protocol import Adapter, Engine, Host, TimeLoops
+from xpgrad.engine.protocol import Adapter, Engine, TimeLoops
 from xpgrad.engine.standard import AdapterEngine, ShapesEngine, StandardEngine
 
 __all__ = [

@@ -2,65 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import functools
-import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 
 from xpgrad.engine.arrays import array_loops, traced_formula
-from xpgrad.engine.compiled.products import choice as product_choice
+from xpgrad.engine.compiled.machine import Machine, loop_dtype
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.compiled.records import ArraysHead, LoopHead, Rows, positions
+from xpgrad.engine.compiled.records import Rows
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
-from xpgrad.engine.process import sharing
-from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas, pack
-from xpgrad.engine.process.machine import jit_enabled
-from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.team import PoolTeam, Team, integers
+from xpgrad.engine.process.blas import PackedWeight, pack
+from xpgrad.engine.process.memory import COMPUTED, address_of
+from xpgrad.engine.process.settings import jit_enabled
+from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Form, Fresh, Look
-from xpgrad.engine.protocol import Host
 from xpgrad.engine.standard import AdapterEngine, first_row
 
 # Elements of one operand in a block: a block of about twenty float32 operands and temporaries fits a
 # second-level cache of 1 MB.
 _BLOCK_ELEMENTS = 8192
-# A chunk of the backward loop: its bytes of cotangents, and the least number of rows, enough for a fast
-# product and for a loop in threads.
-_CHUNK_BYTES = 1 << 22
-_CHUNK_ROWS = 1024
-# A weight with fewer elements, or used less often, is not packed: products read it as fast row by row from
-# the second-level cache. If it must be rearranged anyway, packing is faster.
-_PACKED = 1 << 19
-_PACKED_FROM_COLUMNS = 1 << 17
-_PACKED_TIMES = 12
-# With fewer rows a product uses each weight that it reads too few times: for a BLAS, and for our own tiles of
-# this height.
-_PRODUCT_ROWS = 16
-_TILE_ROWS = 8
-# The dtypes of computations by name, because a dtype rebuilds its own `name` at every call.
-_SPAN = positions(Span)
-_NAMES = {np.dtype(name): name for name in ("float32", "float64")}
-
-
-class TimeLoop(NamedTuple):
-    """A compiled time loop and its matrices; its integer arguments begin with `head`.
-
-    After `head`, each of the matrices has a Rows. `kept` is the
-    memory that addresses in `head` point into.
-    """
-
-    function: int
-    head: LoopHead
-    matrices: list[tuple[Any, Any]]
-    parts: int
-    blas: Blas | None
-    kept: tuple[np.ndarray, ...]
 
 
 class NumpyEngine(NumpyImages, AdapterEngine):
@@ -76,9 +39,8 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     array_types: tuple[type, ...] = (np.ndarray,)
 
     def __init__(self, find_host: Callable[[], Host | None] = lambda: None) -> None:
-        super().__init__(np)
-        self._find_host = find_host
-        self._own_team: Team = PoolTeam()
+        Machine.__init__(self, find_host)
+        AdapterEngine.__init__(self, np)
 
     def wrap(self, array: np.ndarray) -> np.ndarray:
         """The array itself, its rows made contiguous."""
@@ -120,18 +82,6 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             return PackedWeight(np.ascontiguousarray(weight))
         return pack(weight if by_columns else np.ascontiguousarray(weight), functions)
 
-    def packing(self, dtype: Any, size: int, by_columns: bool, times: int) -> PackedGemm | None:
-        """The packing for a weight of `size` elements in `times` products; None if it does not pay."""
-        least = _PACKED_FROM_COLUMNS if by_columns else _PACKED
-        if self.blas is None or not jit_enabled() or size < least or times < _PACKED_TIMES:
-            return None
-        return self.blas.packed.get(_NAMES.get(dtype, ""))
-
-    def multiplies(self, dtype: Any, few: bool) -> bool:
-        """Whether our own products are used, for few rows and an often used weight, or for many rows."""
-        name = _NAMES.get(dtype, "")
-        return bool(name) and jit_enabled() and product_choice.is_own(self, name, few)
-
     def _takes_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> bool:
         return products.can_multiply(a, b, target) and self.multiplies(a.dtype, few=False)
 
@@ -171,10 +121,6 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     def _add_library_product(self, total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
         total += np.matmul(a, b)
 
-    def chunk(self, width: int, like: np.ndarray) -> int:
-        """As many rows as stay in the second-level cache between the loop and the products after it."""
-        return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
-
     def column_sums(self, array: np.ndarray) -> np.ndarray:
         """The sum over the rows, as a product with BLAS, in one pass."""
         return self.matmul(np.ones((1, array.shape[0]), dtype=array.dtype), array)[0]
@@ -194,43 +140,19 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
     # --- the time loop
 
-    @property
-    def team(self) -> Team:
-        """The threads for independent parts: the host's, or else our own."""
-        host = self._find_host()
-        return self._own_team if host is None else host.team
-
-    @property
-    def blas(self) -> Blas | None:
-        """The BLAS that compiled code calls; None if none was found.
-
-        The host's if there is a host: NumPy's own threads would compete with the host's spinning ones.
-        """
-        host = self._find_host()
-        return _numpy_blas() if host is None else host.blas
-
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """See StandardEngine.scan. The rows of a step are independent, so they may be split into parts."""
         if not len(steps):
             return
-        if not (_dtype(stages) and jit_enabled()):
-            self._scan_by_stages(stages, steps, _evaluate_blockwise)
-        else:
+        if loop_dtype(stages) and jit_enabled():
             self._scan_compiled(stages, steps)
-
-    def _scan_by_stages(
-        self,
-        stages: Sequence[Elementwise | Product],
-        steps: np.ndarray,
-        evaluate: Callable[[Elementwise, Span], None],
-    ) -> None:
-        """The loop in Python; `evaluate` runs every stage that is not a product."""
+            return
         for span in map(Span._make, steps.tolist()):
             for stage in stages:
                 if isinstance(stage, Product):
                     self._multiply(stage, span)
                 else:
-                    evaluate(stage, span)
+                    _evaluate_blockwise(stage, span)
 
     def _multiply(self, stage: Product, span: Span) -> None:
         first = first_row(stage.source, span)
@@ -245,74 +167,6 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             head += Rows(address_of(memory), rows, columns, _line(matrix))
         self.run_loop(loop, np.asarray(head, dtype=np.int64))
 
-    def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
-        """The compiled loop and its arguments."""
-        from xpgrad.engine.compiled.time_loops import compiled_loop, operands_of
-
-        dtype = _dtype(stages)
-        forms = {stage.weight.form for stage in stages if isinstance(stage, Product)}
-        own = "panels" in forms
-        blas = self.blas if forms and not own else None
-        steps = np.ascontiguousarray(steps, dtype=np.int64)
-        least = _TILE_ROWS if own else _PRODUCT_ROWS if forms else 0
-        bounds = _bounds(steps, _width(stages), self.team.size(), least)
-        packed = blas.packed.get(dtype) if blas else None
-        functions = products.compiled_products(dtype) if own else None
-        return TimeLoop(
-            compiled_loop(stages, dtype),
-            LoopHead(
-                steps=len(steps),
-                spans=address_of(steps),
-                bounds=address_of(bounds),
-                gemm=blas.gemm[dtype] if blas else 0,
-                gemm_packed=packed.compute if packed else 0,
-                tiles=functions.tiles if functions else 0,
-                by_panels=functions.by_panels if functions else 0,
-                height=functions.height if functions else 0,
-            ),
-            [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in operands_of(stages)],
-            len(bounds) - 1,
-            blas,
-            (steps, bounds),
-        )
-
-    def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
-        """Run a loop on its integers, in threads if it has parts."""
-        with loop.blas.in_one_thread() if loop.blas and loop.parts > 1 else contextlib.nullcontext():
-            self.team.run(loop.function, data.ctypes.data, loop.parts)
-
-    def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
-        """``part(start, stop)`` over 0 .. count, in threads if there are enough elements, `size` in total."""
-        cuts = sharing.cuts(count, self._parts(size))
-        self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
-
-    def _parts(self, size: int) -> int:
-        """The number of threads that this many elements are enough for."""
-        return self.team.size() if size >= sharing.ARRAY else 1
-
-    def deal_compiled(
-        self,
-        count: int,
-        size: int,
-        code: Any,
-        sizes: Sequence[int],
-        arrays: Sequence[np.ndarray],
-        numbers: Sequence[float],
-    ) -> None:
-        """``code.loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, threads as for `deal`.
-
-        The threads run only compiled code: none waits for the interpreter lock.
-        """
-        parts = self._parts(size)
-        if parts == 1:
-            code.loop(0, count, *sizes, *arrays, *numbers)
-            return
-        bounds = integers(sharing.cuts(count, parts))
-        reals = (ctypes.c_double * len(numbers))(*numbers)
-        head = ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
-        data = integers([*head, *sizes, *map(address_of, arrays)])
-        self.team.run(code.part_function().address, ctypes.addressof(data), parts)
-
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`; None if the shape needs a copy or the view is read-only."""
         lifted = self.lift(out)
@@ -325,7 +179,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     def agrees(self, arrays: Sequence[Any]) -> bool:
         """See StandardEngine.agrees."""
         dtype, shape = arrays[0].dtype, arrays[0].shape
-        if dtype not in _NAMES:
+        if dtype not in COMPUTED:
             return False
         for array in arrays:
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
@@ -336,7 +190,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         """See `Adapter`."""
         layouts, addresses, dtype = [], [], None
         for array in arrays:
-            if type(array) is not np.ndarray or array.dtype not in _NAMES:
+            if type(array) is not np.ndarray or array.dtype not in COMPUTED:
                 return None
             dtype = array.dtype if dtype is None else dtype
             size = dtype.itemsize
@@ -353,7 +207,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         if not jit_enabled():
             return None
         team = self.team
-        return Look(Form(dtype, tuple(layouts), (team, team.size())), addresses, fresh)
+        return Look(Form(dtype, tuple(layouts), self, (team, team.size())), addresses, fresh)
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`."""
@@ -402,40 +256,10 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         """See StandardEngine.over_rows; a block of rows at a time."""
         return array_loops.over_rows(self, formula, operands, numbers, out, jit_enabled())
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads; each runs its products in one thread."""
-        todo = list(items)
-        with self.blas.in_one_thread() if self.blas and len(todo) > 1 else contextlib.nullcontext():
-            return self.team.map(function, todo)
-
 
 def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
     array = np.empty(shape, dtype)
     return array, address_of(array)
-
-
-@functools.cache
-def _numpy_blas() -> Blas | None:
-    """The BLAS behind an extension module of NumPy's that may go; products go through NumPy then."""
-    extension = getattr(np.linalg, "_umath_linalg", None)
-    return None if extension is None else find_blas(extension.__file__)
-
-
-def _dtype(stages: Sequence[Elementwise | Product]) -> str:
-    stage = stages[0]
-    rows = stage.target if isinstance(stage, Product) else _written(stage).rows
-    return _NAMES.get(rows.dtype, "")
-
-
-def _written(stage: Elementwise) -> Operand:
-    """The first operand that a stage writes."""
-    return next(output for output in stage.outputs if output.rows is not None)
-
-
-def _width(stages: Sequence[Elementwise | Product]) -> int:
-    """Columns of the formula's widest operand."""
-    outputs = [_written(stage) for stage in stages if isinstance(stage, Elementwise)]
-    return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
 
 
 def _row_width(stage: Elementwise) -> int:
@@ -448,23 +272,6 @@ def _line(matrix: np.ndarray) -> int:
     """The length of a whole row in memory."""
     count, columns = matrix.shape
     return matrix.strides[0] // matrix.itemsize if count > 1 else columns
-
-
-def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarray:
-    """The boundaries that split the rows of each step into parts of equal work, one for each thread.
-
-    `least` is the smallest number of rows of a product that is worth a thread, 0 without products. Steps have
-    different numbers of rows, and all start with the same ones.
-    """
-    counts = steps[:, _SPAN.rows]
-    most = int(counts.max())
-    few, small = (least, sharing.TIME_LOOP) if least else (1, sharing.ARRAY)
-    parts = min(threads, most // few)
-    if parts < 2 or int(counts.sum()) * width < small:
-        return np.asarray([0, most])
-    work = np.cumsum(len(counts) - np.searchsorted(np.sort(counts), np.arange(most), side="right"))
-    cuts = np.searchsorted(work, work[-1] * np.arange(1, parts) // parts) + 1
-    return np.concatenate([[0], cuts, [most]]).astype(np.int64)
 
 
 def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:

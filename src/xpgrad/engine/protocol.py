@@ -18,8 +18,7 @@ from xpgrad.engine.formulas.formula import Elementwise, Formula, Product
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.shifts import Embedding, Part
 from xpgrad.engine.images.windows import Transform, Windows
-from xpgrad.engine.process.blas import Blas
-from xpgrad.engine.process.team import Team
+from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Look
 
 Array = Any
@@ -249,18 +248,6 @@ class Engine(TimeLoops, Protocol):
 
     def ifft(self, array: Array, n: int, axis: int) -> Array:
         """The inverse."""
-
-
-class Host(Protocol):
-    """A framework whose threads and BLAS all engines of the process use, so that no two pools compete."""
-
-    @property
-    def team(self) -> Team:
-        """Its threads."""
-
-    @property
-    def blas(self) -> Blas | None:
-        """The BLAS that it calls."""
 
 
 class Adapter(Engine, Protocol):

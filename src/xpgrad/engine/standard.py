@@ -11,8 +11,8 @@ from array_api_compat import device
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.methods import Images
+from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Look
-from xpgrad.engine.protocol import Host
 
 
 class StandardEngine(Images):

@@ -7,12 +7,13 @@ elements through the buffers of NumPy's iterator, rows through copies of some ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from xpgrad.engine.arrays import block_functions, traced_formula
 from xpgrad.engine.arrays.tape import Untraceable
+from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 
@@ -27,19 +28,6 @@ _PROGRAMS = 512
 
 Array = np.ndarray
 Deal = Callable[[int, int, Callable[[int, int], None]], None]
-
-
-class Threads(Protocol):
-    """What is asked of the engine: parts of 0 .. count in its threads, where `size` elements are enough."""
-
-    def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
-        """Have ``part(start, stop)`` done."""
-
-    def deal_compiled(
-        self, count: int, size: int, code: Any, sizes: Sequence[int], arrays: Sequence[Array],
-        numbers: Sequence[float],
-    ) -> None:  # fmt: skip
-        """Have ``code.loop(start, stop, *sizes, *arrays, *numbers)`` done."""
 
 
 _codes: dict[tuple, tuple[Any, Any]] = {}
@@ -86,7 +74,7 @@ def _safe(inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool
 
 
 def elementwise(
-    threads: Threads,
+    machine: Machine,
     formula: Formula,
     inputs: Sequence[Array | None],
     numbers: Sequence[float],
@@ -103,14 +91,14 @@ def elementwise(
         shape = np.broadcast_shapes(*(array.shape for array in given))
     order = _memory_order(next((array for array in given if array.shape == shape), given[0]))
     if order is None:
-        return _elementwise_in_order(threads, formula, inputs, shape, numbers, out, compiling)
+        return _elementwise_in_order(machine, formula, inputs, shape, numbers, out, compiling)
     turned = [
         array if array is None or array.size == 1 else _at_shape(array, shape).transpose(order)
         for array in inputs
     ]
     target = None if out is None else out.transpose(order)
     sizes = tuple([shape[axis] for axis in order])
-    result = _elementwise_in_order(threads, formula, turned, sizes, numbers, target, compiling)
+    result = _elementwise_in_order(machine, formula, turned, sizes, numbers, target, compiling)
     return result.transpose(sorted(range(len(order)), key=order.__getitem__)) if out is None else out
 
 
@@ -134,7 +122,7 @@ def _memory_order(array: Array) -> list[int] | None:
 
 
 def _elementwise_in_order(
-    threads: Threads,
+    machine: Machine,
     formula: Formula,
     inputs: Sequence[Array | None],
     shape: tuple[int, ...],
@@ -163,17 +151,17 @@ def _elementwise_in_order(
         views = [array.reshape(-1) for array in given]
         if replaced is None:
             views.append(out.reshape(-1))
-        threads.deal_compiled(out.size, out.size, code, (), views, numbers)
+        machine.deal_compiled(out.size, out.size, code, (), views, numbers)
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
         _in_blocks(
-            threads.deal, evaluate, inputs, kinds, out, _BLOCK_ELEMENTS if compiling else traced_formula.BLOCK
+            machine.deal, evaluate, inputs, kinds, out, _BLOCK_ELEMENTS if compiling else traced_formula.BLOCK
         )
     return out
 
 
 def quick_elementwise(
-    threads: Threads, formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
+    machine: Machine, formula: Formula, arrays: Sequence[Array], numbers: Sequence[float], compiling: bool
 ) -> Array | None:
     """The result by the shortest way; None unless the arrays are plain.
 
@@ -195,7 +183,7 @@ def quick_elementwise(
         code = element_code(formula, ("each",) * len(arrays), None, out.dtype.name)
         _quick[id(formula), first.dtype.char] = code
     views = [*arrays, out] if first.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
-    threads.deal_compiled(out.size, out.size, code, (), views, numbers)
+    machine.deal_compiled(out.size, out.size, code, (), views, numbers)
     return out
 
 
@@ -299,7 +287,7 @@ def _in_blocks(
 
 
 def over_rows(
-    threads: Threads,
+    machine: Machine,
     formula: RowFormula,
     operands: Sequence[Array | None],
     numbers: Sequence[float],
@@ -327,15 +315,15 @@ def over_rows(
     elif plain and not compiling and _few_rows(formula, operands, numbers, results):
         pass
     elif not (plain and compiling):
-        _row_blocks(threads.deal, formula, operands, numbers, results, compiling)
+        _row_blocks(machine.deal, formula, operands, numbers, results, compiling)
     else:
         code = _row_code(formula, operands, replaced, dtype.name)
         arrays = _row_arguments(formula, operands, results, replaced)
-        threads.deal_compiled(A, A * n, code, (n,), arrays, numbers)
+        machine.deal_compiled(A, A * n, code, (n,), arrays, numbers)
     return tuple(results[name] for name in formula.outputs)
 
 
-def quick_rows(threads: Threads, formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
+def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     """The one output along the last axis; None unless the arrays are plain."""
     for array in arrays:
         flags = array.flags
@@ -349,7 +337,7 @@ def quick_rows(threads: Threads, formula: RowFormula, arrays: Sequence[Array]) -
         code = _row_code(formula, arrays, None, out.dtype.name)
         _quick[id(formula), first.dtype.char] = code
     views = [*arrays, out] if first.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
-    threads.deal_compiled(out.size // width, out.size, code, (width,), views, ())
+    machine.deal_compiled(out.size // width, out.size, code, (width,), views, ())
     return out
 
 

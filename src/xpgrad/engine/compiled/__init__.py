@@ -4,6 +4,7 @@
 `native_loops` the pass over vectors around them. `time_loops` (with `native_rows`) loops over the rows of
 steps, `arrays` (with `native_arrays`) over whole arrays. `scalar_*` are the functions that take the place
 of ``xp``, `native` what compiled code does besides arithmetic, `register_tiles` the innermost loops of
-products. `products` multiplies matrices. `cache` keeps texts and machine code on disk. Needs numba;
-the engines and the rooms `arrays`, `programs` and `images` call it.
+products. `products` multiplies matrices. `cache` keeps texts and machine code on disk. `machine` is what all
+of this runs on: threads and a BLAS. All but `machine` needs numba; the engines and the rooms `arrays`,
+`programs` and `images` call it.
 """

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Part
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.machine import jit_enabled
+from xpgrad.engine.process.settings import jit_enabled
 
 # Of the blocks that are summed up, for each thread.
 _SHARES = 2
 
 
-class NumpyImages(InPlaceImages):
+class NumpyImages(Machine, InPlaceImages):
     """The part of the NumPy engine for batches of images."""
-
-    map: Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
-    team: Any
 
     def compiles(self) -> bool:
         """With numba; the loops only get float32 or float64."""

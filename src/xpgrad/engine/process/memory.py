@@ -16,6 +16,8 @@ def address_of(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+COMPUTED = {np.dtype(name): name for name in ("float32", "float64")}
+"""The dtypes of compiled computations, by name."""
 _NAMES: dict[np.dtype, str] = {}
 
 

@@ -2,7 +2,7 @@
 
 Either may drop or rename such a name in any version. So each is looked up when this module is imported, which
 is before anything is compiled. `LACKING` names the first one that is missing and has no substitute; formulas
-are evaluated without numba then (see `machine.jit_enabled`). Needs numba.
+are evaluated without numba then (see `settings.jit_enabled`). Needs numba.
 """
 
 from __future__ import annotations

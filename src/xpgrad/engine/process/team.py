@@ -14,10 +14,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
-from xpgrad.engine.process.blas import symbol
-from xpgrad.engine.process.machine import thread_count
+from xpgrad.engine.process.blas import Blas, symbol
+from xpgrad.engine.process.settings import thread_count
 
 
 @functools.cache
@@ -208,6 +208,18 @@ class OpenMPTeam(Team):
 
         work = SharedWork(function, data, parts, *self.addresses[1:])
         self._parallel(compiled_share(), integers(work), parts, 0)
+
+
+class Host(Protocol):
+    """A framework whose threads and BLAS all engines of the process use, so that no two pools compete."""
+
+    @property
+    def team(self) -> Team:
+        """Its threads."""
+
+    @property
+    def blas(self) -> Blas | None:
+        """The BLAS that it calls."""
 
 
 def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from xpgrad.engine.compiled.records import ArraysHead, length
 from xpgrad.engine.process import sharing
+from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.program import Address, Block, Location, Work
 
 
@@ -41,7 +42,7 @@ class ArrayLoop(Work):
         sizes: Sequence[int],
         arrays: Sequence[Location],
         numbers: Sequence[float],
-        team: Any,
+        team: Team,
     ) -> None:
         parts = min(sharing.compiled_parts(elements, team, sharing.ARRAY), max(1, count))
         super().__init__(function, parts, team)

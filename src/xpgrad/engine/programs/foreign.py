@@ -1,7 +1,7 @@
 """Programs for a host that calls C functions: another runtime, which knows no Python while it computes.
 
-A kernel is recorded on a `ForeignEngine`, and what it asked for is kept as a `ForeignProgram`. The host calls
-compiled code with the addresses of the kernel's arrays and results (`native_foreign.run`); threads for
+A kernel is recorded for a `ForeignMachine`, and what it asked for is kept as a `ForeignProgram`. The host
+calls compiled code with the addresses of the kernel's arrays and results (`native_foreign.run`); threads for
 independent parts are the host's own. Needs numba.
 """
 
@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled import records
-from xpgrad.engine.numpy_engine import NumpyEngine
-from xpgrad.engine.process.machine import thread_count
+from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.settings import thread_count
 from xpgrad.engine.process.team import Team
-from xpgrad.engine.programs.program import HOST, Address
-from xpgrad.engine.protocol import Host
+from xpgrad.engine.programs.program import HOST, Address, Program
 
 
 class HostTeam(Team):
@@ -45,25 +44,14 @@ class HostTeam(Team):
         raise RuntimeError("programs for a host run in the host")
 
 
-class ForeignEngine(NumpyEngine):
-    """Writes programs down for a host: its threads are the host's, its products our own.
-
-    Parameters
-    ----------
-    find_host : callable
-        As NumpyEngine has it.
-    """
+class ForeignMachine(Machine):
+    """What programs for a host run on: the threads are the host's, the products our own."""
 
     name = "foreign"
 
-    def __init__(self, find_host: Callable[[], Host | None] = lambda: None) -> None:
-        super().__init__(find_host)
-        self._host_team = HostTeam()
-
-    @property
-    def team(self) -> Team:
-        """See NumpyEngine."""
-        return self._host_team
+    def __init__(self) -> None:
+        super().__init__()
+        self._own_team = HostTeam()
 
     @property
     def blas(self) -> None:
@@ -77,7 +65,7 @@ class ForeignProgram:
     Parameters
     ----------
     program : Program
-        Written down on a ForeignEngine.
+        Written down for a ForeignMachine.
     memories : sequence of int
         Of each of the program's inputs, and behind them of its results, which of the host's it is: those of
         the call's arrays in their order, then those of the results.
@@ -90,7 +78,7 @@ class ForeignProgram:
         How many memories of the host it takes.
     """
 
-    def __init__(self, program: Any, memories: Sequence[int]) -> None:
+    def __init__(self, program: Program, memories: Sequence[int]) -> None:
         self._program = program
         code, where, memory, arena = program.relocatable()
         count = max(memories, default=-1) + 1

@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.machine import Machine, TimeLoop
 from xpgrad.engine.compiled.products.matrix import plan
 from xpgrad.engine.compiled.records import Factor
 from xpgrad.engine.process import sharing
+from xpgrad.engine.process.blas import PackedGemm
 from xpgrad.engine.process.memory import LINE, address_of, keep_arena, name_of, take_arena
+from xpgrad.engine.process.team import Team
 
 _KIND = records.positions(records.Kind)
 _SHARED_AT = records.positions(records.Work).shared.function
@@ -100,7 +103,8 @@ class Form(NamedTuple):
 
     dtype: np.dtype
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-    threads: tuple[Any, int]
+    machine: Machine
+    threads: tuple[Team, int]
 
 
 class Look(NamedTuple):
@@ -174,7 +178,7 @@ class BlasPack(Instruction):
 
     def __init__(
         self,
-        functions: Any,
+        functions: PackedGemm,
         shape: tuple[int, ...],
         by_columns: bool,
         source: tuple[Block, int],
@@ -202,7 +206,7 @@ class Work(Instruction):
     kind = _KIND.work
     _BEFORE_DATA = 1 + records.length(records.Work)  # its kind stands in front
 
-    def __init__(self, function: int, parts: int, team: Any) -> None:
+    def __init__(self, function: int, parts: int, team: Team) -> None:
         self._function, self._parts, self._team = function, parts, team
 
     @abstractmethod
@@ -250,7 +254,7 @@ class Multiply(Work):
         sizes: Sequence[int | Quantity],
         places: Sequence[Location],
         add: bool,
-        team: Any,
+        team: Team,
         dtype: np.dtype,
     ) -> None:
         m, n, k = map(most, sizes)
@@ -301,7 +305,7 @@ class Arithmetic(Work):
     AXES = 3
 
     def __init__(
-        self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Any, dtype: str
+        self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Team, dtype: str
     ) -> None:
         from xpgrad.engine.programs.entry_points import compiled_arithmetic
 
@@ -339,9 +343,9 @@ class Arithmetic(Work):
 class Loop(Work):
     """A compiled time loop."""
 
-    def __init__(self, loop: Any, engine: Any) -> None:
-        super().__init__(loop.function, loop.parts, engine.team)
-        self.loop, self._engine = loop, engine
+    def __init__(self, loop: TimeLoop, machine: Machine) -> None:
+        super().__init__(loop.function, loop.parts, machine.team)
+        self.loop, self._machine = loop, machine
 
     def blocks(self) -> list[Block]:
         """See Instruction."""
@@ -363,7 +367,7 @@ class Loop(Work):
 
     def run(self, data: np.ndarray) -> None:
         """See Work."""
-        self._engine.run_loop(self.loop, data)
+        self._machine.run_loop(self.loop, data)
 
 
 class Program:
@@ -371,7 +375,7 @@ class Program:
 
     Parameters
     ----------
-    engine : NumpyEngine
+    machine : Machine
         On whose threads and BLAS it runs.
     dtype : dtype
         Of all arrays.
@@ -379,8 +383,8 @@ class Program:
         How many arrays a call has.
     """
 
-    def __init__(self, engine: Any, dtype: Any, inputs: int) -> None:
-        self._engine, self._dtype, self._name = engine, dtype, name_of(dtype)
+    def __init__(self, machine: Machine, dtype: Any, inputs: int) -> None:
+        self._machine, self._dtype, self._name = machine, dtype, name_of(dtype)
         self.inputs = [Block(0) for _ in range(inputs)]
         self._inside: dict[Block, tuple[Block, int]] = {}
         self._instructions: list[Instruction] = []
@@ -418,8 +422,8 @@ class Program:
         results = [output[0] for output in outputs if output is not None]
         number_of = {block: number for number, block in enumerate([*self.inputs, *results])}
         number_of[HOST] = len(number_of) + 2
-        addresses = self._engine.team.addresses or (0, 0, 0)
-        blas = self._engine.blas
+        addresses = self._machine.team.addresses or (0, 0, 0)
+        blas = self._machine.blas
         gemm = 0 if blas is None else blas.gemm[self._name]
         code: list[Any] = [*records.ProgramHead(gemm, addresses[0], compiled_share())]
         self._parts: list[tuple[int, int, Work | None]] = []
@@ -584,7 +588,7 @@ def most(size: int | Quantity) -> int:
     return size.most if isinstance(size, Quantity) else size
 
 
-def parts_for(elements: int, team: Any) -> int:
+def parts_for(elements: int, team: Team) -> int:
     """Into how many parts to cut arithmetic on `elements` elements."""
     return sharing.compiled_parts(elements, team, sharing.COPY * team.grain)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.arrays import array_loops
+from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
@@ -133,7 +134,7 @@ class Recorder(RecordedImages):
 
     Parameters
     ----------
-    engine : NumpyEngine
+    machine : Machine
         The one on whose threads and BLAS the program is to run.
     arrays : dict of str to (tuple of int, tuple of int) or Joined
         Shapes and strides of the call's arrays, in elements.
@@ -144,16 +145,16 @@ class Recorder(RecordedImages):
     name = "recorder"
 
     def __init__(
-        self, engine: Any, arrays: Mapping[str, tuple[tuple[int, ...], Strides] | Joined], dtype: Any
+        self, machine: Machine, arrays: Mapping[str, tuple[tuple[int, ...], Strides] | Joined], dtype: Any
     ) -> None:
-        self._engine, self.dtype, self._name = engine, dtype, name_of(dtype)
+        self._machine, self.dtype, self._name = machine, dtype, name_of(dtype)
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         layouts = [
             layout
             for name, place in arrays.items()
             for layout in (place.layouts if isinstance(place, Joined) else (place,))
         ]
-        self._program = Program(engine, dtype, len(layouts))
+        self._program = Program(machine, dtype, len(layouts))
         self._schedule: Schedule | None = None
         self._has_one_step = False
         self.xp = RecordedNamespace(self)
@@ -265,7 +266,7 @@ class Recorder(RecordedImages):
         self._add_arithmetic(kind, sizes, places)
 
     def _add_arithmetic(self, kind: str, sizes: Sequence[int | Quantity], places: Sequence[Location]) -> None:
-        self._program.add(Arithmetic(kind, sizes, places, self._engine.team, self._name))
+        self._program.add(Arithmetic(kind, sizes, places, self._machine.team, self._name))
 
     # --- row buffers
 
@@ -304,7 +305,7 @@ class Recorder(RecordedImages):
 
     def chunk(self, width: int, like: Any) -> int:
         """As the engine."""
-        return self._engine.chunk(width, like)
+        return self._machine.chunk(width, like)
 
     def matmul(self, a: Recorded, b: Recorded) -> Recorded:
         """Matrix product, in new memory."""
@@ -366,8 +367,8 @@ class Recorder(RecordedImages):
         factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
         sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
         places = [x.place._replace(strides=_real_strides(x)) for x in (target, *factors)]
-        if self._engine.multiplies(self.dtype, few=False):
-            self._program.add(Multiply(sizes, places, add, self._engine.team, self.dtype))
+        if self._machine.multiplies(self.dtype, few=False):
+            self._program.add(Multiply(sizes, places, add, self._machine.team, self.dtype))
         else:
             self._program.add(BlasMultiply(sizes, places, add))
 
@@ -376,10 +377,10 @@ class Recorder(RecordedImages):
         if times == 1 and self._schedule is None:  # products of a single step need no loop
             self._has_one_step = True
             return PackedWeight(weight)  # type: ignore[arg-type]
-        if self._engine.multiplies(self.dtype, few=True):
+        if self._machine.multiplies(self.dtype, few=True):
             return self._in_panels(weight)
         by_columns = weight.T.contiguous
-        functions = self._engine.packing(self.dtype, weight.size, by_columns, times)
+        functions = self._machine.packing(self.dtype, weight.size, by_columns, times)
         if functions is None:
             return PackedWeight(self._by_rows(weight))  # type: ignore[arg-type]
         source = weight if by_columns else self.contiguous(weight)
@@ -404,14 +405,14 @@ class Recorder(RecordedImages):
         if not len(steps):
             return
         if isinstance(steps, Steps):
-            loop = self._engine.time_loop(stages, steps.spans())
+            loop = self._machine.time_loop(stages, steps.spans())
             loop = loop._replace(head=steps.put_into(loop.head, loop.parts))
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
             self._scan_one_step(stages, steps)
             return
         else:
-            loop = self._engine.time_loop(stages, steps)
-        self._program.add(Loop(loop, self._engine))
+            loop = self._machine.time_loop(stages, steps)
+        self._program.add(Loop(loop, self._machine))
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """The stages one after the other, with products that take a weight as it is."""
@@ -466,14 +467,14 @@ class Recorder(RecordedImages):
         numbers: Sequence[float],
     ) -> None:  # fmt: skip
         function, places = code.part_function().address, [array.place for array in arrays]
-        self._program.add(ArrayLoop(function, count, elements, sizes, places, numbers, self._engine.team))
+        self._program.add(ArrayLoop(function, count, elements, sizes, places, numbers, self._machine.team))
 
     # --- sequences of uneven lengths
 
     def schedule(self, lengths: Recorded, steps: int, batch: int) -> Schedule:
         """What such lengths decide; found once, in front of everything that asks for it."""
         if self._schedule is None:
-            self._schedule = Schedule(lengths.block, steps, batch, self.dtype.itemsize, self._engine.team)
+            self._schedule = Schedule(lengths.block, steps, batch, self.dtype.itemsize, self._machine.team)
             self._program.add(self._schedule)
         return self._schedule
 
@@ -494,7 +495,7 @@ class Recorder(RecordedImages):
         places = [x.place for x in (result, array, initial) if x is not None]
         dtype, width = self._name, result.shape[-1]
         self._program.add(
-            MoveRows(kind, self._schedule, reverse, places, width, chunk, self._engine.team, dtype)
+            MoveRows(kind, self._schedule, reverse, places, width, chunk, self._machine.team, dtype)
         )
         return result
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from xpgrad.engine.compiled import records
 from xpgrad.engine.formulas.formula import Span
+from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.program import Additions, Address, Block, Location, Quantity, Work, parts_for
 
 # Quantities that every table of a Schedule begins with. FIRST is 1 where there is a step, else 0.
@@ -40,7 +41,7 @@ class Schedule(Work):
         The threads, of which this takes one.
     """
 
-    def __init__(self, lengths: Block, steps: int, batch: int, itemsize: int, team: Any) -> None:
+    def __init__(self, lengths: Block, steps: int, batch: int, itemsize: int, team: Team) -> None:
         from xpgrad.engine.programs.entry_points import compiled_schedule
 
         super().__init__(compiled_schedule(), 1, team)
@@ -249,7 +250,7 @@ class MoveRows(Work):
         places: Sequence[Location],
         width: int,
         chunk: ScheduledChunk | None,
-        team: Any,
+        team: Team,
         dtype: str,
     ) -> None:
         from xpgrad.engine.programs.entry_points import compiled_rows

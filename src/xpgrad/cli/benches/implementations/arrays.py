@@ -111,7 +111,7 @@ def describe() -> str:
     """The version of NumPy, its BLAS, and how formulas are compiled, without loading a framework."""
     import numpy as np
 
-    from xpgrad.engine.process.machine import jit_enabled
+    from xpgrad.engine.process.settings import jit_enabled
 
     build: Any = np.show_config(mode="dicts")
     blas = build.get("Build Dependencies", {}).get("blas", {}).get("name", "an unknown BLAS")

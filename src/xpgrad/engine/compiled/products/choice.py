@@ -19,13 +19,16 @@ import time
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process.blas import Blas
 from xpgrad.engine.process.memory import address_of
+
+if TYPE_CHECKING:
+    from xpgrad.engine.compiled.machine import Machine
 
 CLASSES = ("few", "many")
 _WAYS = ("own", "blas")
@@ -56,12 +59,12 @@ class Choice(NamedTuple):
     why: str
 
 
-def is_own(engine: Any, dtype: str, few: bool) -> bool:
+def is_own(engine: Machine, dtype: str, few: bool) -> bool:
     """Whether a class of the engine's products is our own."""
     return choice(engine, dtype, CLASSES[not few]).way == "own"
 
 
-def choice(engine: Any, dtype: str, kind: str) -> Choice:
+def choice(engine: Machine, dtype: str, kind: str) -> Choice:
     """What was chosen for a dtype and one of `CLASSES`, or is now."""
     blas = engine.blas
     if blas is None:
@@ -74,14 +77,14 @@ _chosen: dict[tuple, Choice] = {}
 _choosing = threading.Lock()
 
 
-def _choose(key: tuple, engine: Any, blas: Blas) -> Choice:
+def _choose(key: tuple, engine: Machine, blas: Blas) -> Choice:
     with _choosing:
         if key not in _chosen:
             _chosen[key] = _find(engine, blas, *key[:2])
         return _chosen[key]
 
 
-def _find(engine: Any, blas: Blas, dtype: str, kind: str) -> Choice:
+def _find(engine: Machine, blas: Blas, dtype: str, kind: str) -> Choice:
     """Asked for, remembered, or measured."""
     asked = os.environ.get("XPGRAD_PRODUCTS")
     if asked:
@@ -106,7 +109,7 @@ def _from_ratio(ratio: Any) -> Choice | None:
     return Choice("own" if ratio <= _ADVANTAGE else "blas", f"a BLAS is {ratio:.2f} times as fast")
 
 
-def describe(engine: Any) -> dict[str, str]:
+def describe(engine: Machine) -> dict[str, str]:
     """What is known of each class, in a line each; nothing is measured for it."""
     blas, lines = engine.blas, {}
     for dtype in ("float32", "float64"):
@@ -117,7 +120,7 @@ def describe(engine: Any) -> dict[str, str]:
     return lines
 
 
-def _known(engine: Any, blas: Blas | None, dtype: str, kind: str) -> Choice | None:
+def _known(engine: Machine, blas: Blas | None, dtype: str, kind: str) -> Choice | None:
     if blas is None:
         return Choice("own", "no BLAS was found")
     asked = os.environ.get("XPGRAD_PRODUCTS")
@@ -195,7 +198,7 @@ Pair = tuple[Way, Way]
 """Ours and a BLAS's, of one product."""
 
 
-def _measure(engine: Any, blas: Blas, dtype: str, kind: str) -> float:
+def _measure(engine: Machine, blas: Blas, dtype: str, kind: str) -> float:
     """How many times as fast as ours the BLAS is, the geometric mean over the sizes of a class."""
     pairs = _few_rows(engine, blas, dtype) if kind == "few" else _many_rows(engine, blas, dtype)
     ratios = [_ratio(*pair) for pair in pairs]
@@ -215,7 +218,7 @@ def _ratio(ours: Way, theirs: Way) -> float:
     return best[0] / best[1]
 
 
-def _few_rows(engine: Any, blas: Blas, dtype: str) -> list[Pair]:
+def _few_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:
     """Products of a time loop: each thread with its own rows, the weight packed before."""
     threads = engine.team.size()
     pairs: list[Pair] = []
@@ -231,7 +234,7 @@ def _few_rows(engine: Any, blas: Blas, dtype: str) -> list[Pair]:
     return pairs
 
 
-def _in_team(engine: Any, blas: Blas, parts: list[tuple], way: Callable[[tuple], None]) -> float:
+def _in_team(engine: Machine, blas: Blas, parts: list[tuple], way: Callable[[tuple], None]) -> float:
     """The seconds of the fastest thread: another may have had to wait for a core."""
 
     def timed(part: tuple) -> float:
@@ -253,7 +256,7 @@ def _by_rows(blas: Blas, b: np.ndarray, times: int, part: tuple) -> None:
         _gemm(blas, part[0], b, part[1])
 
 
-def _many_rows(engine: Any, blas: Blas, dtype: str) -> list[Pair]:
+def _many_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:
     """Products behind a time loop, ours in the team's threads and the BLAS's in its own."""
     pairs: list[Pair] = []
     for rows, inner, columns, turned in _MANY_SIZES:

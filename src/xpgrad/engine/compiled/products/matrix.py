@@ -17,6 +17,7 @@ import numpy as np
 from xpgrad.engine.compiled.records import Factor, Product, flat, length
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
+from xpgrad.engine.process.team import Team
 
 INNER = 256
 """Elements of a block of a sum: a panel of B and the rows of A that meet it stay in near caches meanwhile."""
@@ -136,7 +137,7 @@ def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
     )
 
 
-def multiply(team: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
+def multiply(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
     """C = A B or C += A B, in the team's threads, for matrices as `can_multiply` tells.
 
     C meets neither factor. A factor whose elements follow one another along neither axis, or backwards along

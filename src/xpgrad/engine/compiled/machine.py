@@ -1,0 +1,221 @@
+"""What compiled work runs on: threads, a BLAS, and the loops that are made for both."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xpgrad.engine.compiled.products import choice as product_choice
+from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.compiled.records import ArraysHead, LoopHead, positions
+from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.process import sharing
+from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas
+from xpgrad.engine.process.memory import COMPUTED, address_of
+from xpgrad.engine.process.settings import jit_enabled
+from xpgrad.engine.process.team import Host, PoolTeam, Team, integers
+
+# A chunk of the backward loop: its bytes of cotangents, and the least number of rows, enough for a fast
+# product and for a loop in threads.
+_CHUNK_BYTES = 1 << 22
+_CHUNK_ROWS = 1024
+# A weight with fewer elements, or used less often, is not packed: products read it as fast row by row from
+# the second-level cache. If it must be rearranged anyway, packing is faster.
+_PACKED = 1 << 19
+_PACKED_FROM_COLUMNS = 1 << 17
+_PACKED_TIMES = 12
+# With fewer rows a product uses each weight that it reads too few times: for a BLAS, and for our own tiles of
+# this height.
+_PRODUCT_ROWS = 16
+_TILE_ROWS = 8
+_SPAN = positions(Span)
+
+
+class TimeLoop(NamedTuple):
+    """A compiled time loop and its matrices; its integer arguments begin with `head`.
+
+    After `head`, each of the matrices has a `records.Rows`. `kept` is the
+    memory that addresses in `head` point into.
+    """
+
+    function: int
+    head: LoopHead
+    matrices: list[tuple[Any, Any]]
+    parts: int
+    blas: Blas | None
+    kept: tuple[np.ndarray, ...]
+
+
+class Machine:
+    """Threads and a BLAS: the host's, or else the process's own. Engines that compile are machines.
+
+    Parameters
+    ----------
+    find_host : callable
+        Returns the engine of a framework whose threads and BLAS this process uses, or None.
+    """
+
+    name = "machine"
+
+    def __init__(self, find_host: Callable[[], Host | None] = lambda: None) -> None:
+        self._find_host = find_host
+        self._own_team: Team = PoolTeam()
+
+    @property
+    def team(self) -> Team:
+        """The threads for independent parts: the host's, or else our own."""
+        host = self._find_host()
+        return self._own_team if host is None else host.team
+
+    @property
+    def blas(self) -> Blas | None:
+        """The BLAS that compiled code calls; None if none was found.
+
+        The host's if there is a host: NumPy's own threads would compete with the host's spinning ones.
+        """
+        host = self._find_host()
+        return _numpy_blas() if host is None else host.blas
+
+    # --- parts of some work, in threads
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The function of each item, in threads; each runs its products in one thread."""
+        todo = list(items)
+        with self.blas.in_one_thread() if self.blas and len(todo) > 1 else contextlib.nullcontext():
+            return self.team.map(function, todo)
+
+    def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
+        """``part(start, stop)`` over 0 .. count, in threads if there are enough elements, `size` in total."""
+        cuts = sharing.cuts(count, self._parts(size))
+        self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
+
+    def _parts(self, size: int) -> int:
+        """The number of threads that this many elements are enough for."""
+        return self.team.size() if size >= sharing.ARRAY else 1
+
+    def deal_compiled(
+        self,
+        count: int,
+        size: int,
+        code: Any,
+        sizes: Sequence[int],
+        arrays: Sequence[np.ndarray],
+        numbers: Sequence[float],
+    ) -> None:
+        """``code.loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, threads as for `deal`.
+
+        The threads run only compiled code: none waits for the interpreter lock.
+        """
+        parts = self._parts(size)
+        if parts == 1:
+            code.loop(0, count, *sizes, *arrays, *numbers)
+            return
+        bounds = integers(sharing.cuts(count, parts))
+        reals = (ctypes.c_double * len(numbers))(*numbers)
+        head = ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
+        data = integers([*head, *sizes, *map(address_of, arrays)])
+        self.team.run(code.part_function().address, ctypes.addressof(data), parts)
+
+    # --- products
+
+    def multiplies(self, dtype: Any, few: bool) -> bool:
+        """Whether our own products are used, for few rows and an often used weight, or for many rows."""
+        name = COMPUTED.get(dtype, "")
+        return bool(name) and jit_enabled() and product_choice.is_own(self, name, few)
+
+    def packing(self, dtype: Any, size: int, by_columns: bool, times: int) -> PackedGemm | None:
+        """The packing for a weight of `size` elements in `times` products; None if it does not pay."""
+        least = _PACKED_FROM_COLUMNS if by_columns else _PACKED
+        if self.blas is None or not jit_enabled() or size < least or times < _PACKED_TIMES:
+            return None
+        return self.blas.packed.get(COMPUTED.get(dtype, ""))
+
+    # --- time loops
+
+    def chunk(self, width: int, like: Any) -> int:
+        """As many rows as stay in the second-level cache between the loop and the products after it."""
+        return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
+
+    def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
+        """The compiled loop and its arguments."""
+        from xpgrad.engine.compiled.time_loops import compiled_loop, operands_of
+
+        dtype = loop_dtype(stages)
+        forms = {stage.weight.form for stage in stages if isinstance(stage, Product)}
+        own = "panels" in forms
+        blas = self.blas if forms and not own else None
+        steps = np.ascontiguousarray(steps, dtype=np.int64)
+        least = _TILE_ROWS if own else _PRODUCT_ROWS if forms else 0
+        bounds = _bounds(steps, _width(stages), self.team.size(), least)
+        packed = blas.packed.get(dtype) if blas else None
+        functions = products.compiled_products(dtype) if own else None
+        return TimeLoop(
+            compiled_loop(stages, dtype),
+            LoopHead(
+                steps=len(steps),
+                spans=address_of(steps),
+                bounds=address_of(bounds),
+                gemm=blas.gemm[dtype] if blas else 0,
+                gemm_packed=packed.compute if packed else 0,
+                tiles=functions.tiles if functions else 0,
+                by_panels=functions.by_panels if functions else 0,
+                height=functions.height if functions else 0,
+            ),
+            [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in operands_of(stages)],
+            len(bounds) - 1,
+            blas,
+            (steps, bounds),
+        )
+
+    def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
+        """Run a loop on its integers, in threads if it has parts."""
+        with loop.blas.in_one_thread() if loop.blas and loop.parts > 1 else contextlib.nullcontext():
+            self.team.run(loop.function, data.ctypes.data, loop.parts)
+
+
+@functools.cache
+def _numpy_blas() -> Blas | None:
+    """The BLAS behind an extension module of NumPy's that may go; products go through NumPy then."""
+    extension = getattr(np.linalg, "_umath_linalg", None)
+    return None if extension is None else find_blas(extension.__file__)
+
+
+def loop_dtype(stages: Sequence[Elementwise | Product]) -> str:
+    """The dtype of a time loop, by name; empty where it is none for compiled loops."""
+    stage = stages[0]
+    rows = stage.target if isinstance(stage, Product) else _written(stage).rows
+    return COMPUTED.get(rows.dtype, "")
+
+
+def _written(stage: Elementwise) -> Operand:
+    """The first operand that a stage writes."""
+    return next(output for output in stage.outputs if output.rows is not None)
+
+
+def _width(stages: Sequence[Elementwise | Product]) -> int:
+    """Columns of the formula's widest operand."""
+    outputs = [_written(stage) for stage in stages if isinstance(stage, Elementwise)]
+    return max((output.rows.shape[1] // output.blocks for output in outputs), default=0)
+
+
+def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarray:
+    """The boundaries that split the rows of each step into parts of equal work, one for each thread.
+
+    `least` is the smallest number of rows of a product that is worth a thread, 0 without products. Steps have
+    different numbers of rows, and all start with the same ones.
+    """
+    counts = steps[:, _SPAN.rows]
+    most = int(counts.max())
+    few, small = (least, sharing.TIME_LOOP) if least else (1, sharing.ARRAY)
+    parts = min(threads, most // few)
+    if parts < 2 or int(counts.sum()) * width < small:
+        return np.asarray([0, most])
+    work = np.cumsum(len(counts) - np.searchsorted(np.sort(counts), np.arange(most), side="right"))
+    cuts = np.searchsorted(work, work[-1] * np.arange(1, parts) // parts) + 1
+    return np.concatenate([[0], cuts, [most]]).astype(np.int64)
