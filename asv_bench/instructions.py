@@ -22,7 +22,8 @@ import xpgrad_torch
 from page import machine_page, write_between
 from xpgrad import _plans
 from xpgrad.cli.info import read_cpu
-from xpgrad.engine.programs.program import BlasMultiply, BlasPack, Loop, Multiply, Pack, Program, _executor
+from xpgrad.engine.programs.instructions import BlasMultiply, BlasPack, Loop, Multiply, Pack
+from xpgrad.engine.programs.program import Program, _executor
 
 STEPS = (
     ("LSTM", (50, 1, 64, 64), {}),
@@ -45,22 +46,22 @@ noted = {}
 """Of each program the kinds of its instructions, and their operations."""
 
 
-def note(finish):
-    """`Program.finish`, which forgets the instructions; they are noted before."""
+def note(make):
+    """`Program.__init__`, which does not keep the instructions; they are noted before."""
 
-    def noting(program, outputs):
-        kinds = [(KINDS.get(type(one), OTHERS), one) for one in program._instructions]
+    def noting(program, draft, *others):
+        kinds = [(KINDS.get(type(one), OTHERS), one) for one in draft.instructions]
         noted[program] = [
-            (kind, 2 * math.prod(one._sizes) if kind == "products" else 0) for kind, one in kinds
+            (kind, 2 * math.prod(one.sizes) if kind == "products" else 0) for kind, one in kinds
         ]
-        finish(program, outputs)
+        make(program, draft, *others)
 
     return noting
 
 
 def watch(program, record):
     """Let a program call ``record(kind, seconds, operations)`` for each instruction."""
-    link, execute = program._link, _executor(program._name)
+    link, execute = program._link, _executor(program.name)
 
     def run(address, begin, end, *links):
         link(address, 0, 0, *links)
@@ -142,7 +143,7 @@ def main():
     parser.add_argument("--write", action="store_true", help="into the page in docs/machines")
     args = parser.parse_args()
 
-    Program.finish = note(Program.finish)
+    Program.__init__ = note(Program.__init__)
     lines = "\n".join(table(args.seconds))
     print(lines)
     if args.write:

@@ -25,7 +25,7 @@ from xpgrad.engine import (
     StandardEngine,
     Step,
 )
-from xpgrad.engine.arrays import array_loops, block_functions, traced_formula
+from xpgrad.engine.arrays import array_loops, traced_formula
 from xpgrad.engine.process import sharing, team
 
 ENGINES = ["standard", "blocks", "compiled"]
@@ -362,32 +362,6 @@ def test_numbers_do_not_compile_again(tmp_path):
         XPGRAD_CACHE_DIR=str(tmp_path),
     )
     assert output == "1"
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_where_of_blocks(dtype):
-    """NumPy's where, bit by bit the same: signs of zero, NaN, inf, zeros on either side, broadcasting."""
-    rng = np.random.default_rng(11)
-    x, y = (rng.normal(size=(3, 40)).astype(dtype) for _ in range(2))
-    x[0, :6] = [0, -0.0, np.nan, np.inf, -np.inf, 1]
-    y[0, :6] = [-0.0, np.nan, 1, -np.inf, 2, np.nan]
-    zero = block_functions.zeros_like(x)
-    for condition in (rng.random((3, 40)) < 0.5, rng.random((3, 1)) < 0.5, np.ones((3, 40), bool)[:, ::2]):
-        for a, b in [
-            (x, y),
-            (x, zero),
-            (zero, y),
-            (zero + 1, y),
-            (x, zero - 2),
-            (x, -zero),
-            (zero + 1, zero),
-        ]:
-            left, right = (
-                v[:, : condition.shape[1]] if np.ndim(v) and condition.shape[1] == 20 else v for v in (a, b)
-            )
-            result, expected = block_functions.where(condition, left, right), np.where(condition, left, right)
-            assert result.dtype == expected.dtype == dtype
-            assert result.tobytes() == expected.tobytes()
 
 
 def selections(xp, x, y, z, *, kind, bound):

@@ -154,7 +154,7 @@ def test_operands_that_consist_of_several_arrays(kind, directions, rng):
         seen = []
         again = run_foreign(getattr(xpgrad, kind), **arrays, direction=direction, joined=pieces, seen=seen)
         compare(again, out, 1e-6)
-        assert len(seen[0].program.inputs) == len(arrays) - 3 + sum(map(len, pieces.values()))
+        assert seen[0].program.count == len(arrays) - 3 + sum(map(len, pieces.values()))
         grads = run_foreign(gradient, **given, direction=direction, joined=pieces)
         for name, parts in pieces.items():
             whole, found = getattr(expected, f"d{name}"), getattr(grads, f"d{name}")
@@ -256,7 +256,7 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
         else:
             compare(step(kind, arrays, rng), expected, 1e-4)
         (first, *_) = (value[0] for value in _plans._known.values() if isinstance(value, tuple))
-        loops = [loop for *_, loop in first._parts if loop is not None]
+        loops = [loop for *_, loop in first._rest if loop is not None]
         assert max(loop.parts for loop in first._loops) == 2
         assert bool(loops) == (team == "pool")
     finally:
@@ -388,7 +388,7 @@ def test_joined_arrays_are_made_in_their_place(recorder):
     a, xp = recorder.input("a"), recorder.xp
     one, other = a + a, a * a
     joined = xp.concat([one, xp.stack([other[0, :]], axis=0), other, one], axis=0)
-    copies = [i for i in recorder._program._instructions if i._kind == "copy"]
+    copies = [i for i in recorder._draft.instructions if getattr(i, "operation", "") == "copy"]
     assert len(copies) == 2
     program = recorder.program([joined, one])
     got, alone = run_program(program, ARRAYS)
@@ -437,7 +437,7 @@ def test_the_arena_shares_places_but_not_at_one_time(recorder):
         total = total + first
     program = recorder.program([total + first])
     size = programs.LINE * -(-24 * 8 // programs.LINE)
-    assert program._arena_bytes == 3 * size
+    assert program.arena_bytes == 3 * size
     (got,) = run_program(program, ARRAYS)
     np.testing.assert_array_equal(got, 24 * ARRAYS["a"])
 

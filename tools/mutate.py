@@ -66,6 +66,7 @@ AREAS = {
     "src/xpgrad/engine/programs/schedule.py": ["test_program_lengths"],
     "src/xpgrad/engine/programs/recorder.py": ["test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/programs/program.py": ["test_program_lengths", "test_same_call"],
+    "src/xpgrad/engine/programs/instructions.py": ["test_plans", "test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/numpy_engine.py": ["test_engine", "test_chunks"],
     "src/xpgrad/engine/compiled/machine.py": ["test_time_loop", "test_chunks", "test_engine"],
     "src/xpgrad/engine/arrays/*.py": ["test_engine", "test_activations", "test_softmax"],

@@ -36,10 +36,6 @@ class ScanEngine(StandardEngine):
         """See StandardEngine."""
         return _Rows(width, like, None)
 
-    def product_rows(self, a: Any, b: Any) -> Any:
-        """See StandardEngine."""
-        return self.wrap(jnp.matmul(a, b))
-
     def carry(self, array: Any) -> Any:
         """See StandardEngine."""
         return self.wrap(array)

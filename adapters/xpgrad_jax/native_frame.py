@@ -11,10 +11,10 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import pointer
+from xpgrad.engine.compiled.native import pointer, words
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
 from xpgrad.engine.process import numba_private
-from xpgrad.engine.programs.native_foreign import advise, run, words
+from xpgrad.engine.programs.native_foreign import advise, run
 
 MAJOR, MINOR = 0, 3
 MOST = 40  # arrays and results of a call

@@ -20,7 +20,7 @@ from array_api_compat import device
 
 from xpgrad.engine.compiled.records import positions
 from xpgrad.engine.formulas.formula import Span
-from xpgrad.engine.programs.program import Quantity
+from xpgrad.engine.programs.instructions import Quantity
 from xpgrad.engine.programs.recorder import Recorded, Recorder
 from xpgrad.engine.programs.schedule import ScheduledChunk, Steps
 

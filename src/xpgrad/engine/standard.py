@@ -50,11 +50,11 @@ class StandardEngine(Images):
 
     def wrap(self, array: Any) -> Any:
         """The rows of an array (rows, width), for reading."""
-        return _Fixed(array)
+        return _Rows(self.xp, array.shape[1], array, array)
 
     def rows(self, count: int, width: int, like: Any) -> Any:
         """Rows that are written once each, step by step, before they are read."""
-        return _Written(self.xp, width, like)
+        return _Rows(self.xp, width, like)
 
     def scratch(self, count: int, width: int, like: Any) -> Any:
         """Like `rows`, for rows that are not part of a result."""
@@ -62,11 +62,11 @@ class StandardEngine(Images):
 
     def product_rows(self, a: Any, b: Any) -> Any:
         """The rows of a matrix product; steps read and replace them."""
-        return _Replaced(self.xp, self.xp.matmul(a, b))
+        return self.wrap(self.xp.matmul(a, b))
 
     def carry(self, array: Any) -> Any:
         """Rows that start as those of the array; every step may read and replace the first ones."""
-        return _Carry(self.xp, array)
+        return _Carry(self.xp, array.shape[1], array, array)
 
     def columns(self, rows: Any, start: int, stop: int) -> Any:
         """Some columns of a row buffer, as a source of products."""
@@ -249,52 +249,37 @@ def written(result: Any, out: Any) -> Any:
     return out
 
 
-class _Fixed:
-    """Rows of an array."""
+class _Rows:
+    """Rows of an array, if there is one, until steps replace them: what a step wrote is kept as a piece."""
 
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    def read(self, first: int, count: int) -> Any:
-        if first == 0 and count == self._array.shape[0]:
-            return self._array
-        return self._array[first : first + count, :]
-
-    def array(self) -> Any:
-        return self._array
-
-
-class _Written:
-    """Rows that steps write, stored as the pieces that the steps wrote."""
-
-    def __init__(self, xp: Any, width: int, like: Any) -> None:
-        self._xp, self._width, self._like = xp, width, like
+    def __init__(self, xp: Any, width: int, like: Any, array: Any = None) -> None:
+        self._xp, self._width, self._like, self._array = xp, width, like, array
         self._pieces: dict[int, Any] = {}
 
     def write(self, first: int, piece: Any) -> None:
         self._pieces[first] = piece
 
     def read(self, first: int, count: int) -> Any:
-        piece = self._pieces[first]  # a step reads from a row where another step's piece begins
-        return piece if piece.shape[0] == count else piece[:count, :]
+        if first in self._pieces:  # a step reads from a row where another step's piece begins
+            first, rows = 0, self._pieces[first]
+        else:
+            rows = self._array
+        return rows if first == 0 and count == rows.shape[0] else rows[first : first + count, :]
 
     def array(self) -> Any:
-        if not self._pieces:
+        if self._pieces:
+            return self._xp.concat([self._pieces[first] for first in sorted(self._pieces)], axis=0)
+        if self._array is None:
             return self._xp.zeros((0, self._width), dtype=self._like.dtype, device=device(self._like))
-        return self._xp.concat([self._pieces[first] for first in sorted(self._pieces)], axis=0)
+        return self._array
 
 
-class _Replaced(_Written):
-    """Rows of an array that steps read, and then write."""
+class _Carry(_Rows):
+    """Rows; each step replaces the first ones."""
 
-    def __init__(self, xp: Any, array: Any) -> None:
-        super().__init__(xp, array.shape[1], array)
-        self._array = array
-
-    def read(self, first: int, count: int) -> Any:
-        if first in self._pieces:
-            return super().read(first, count)
-        return self._array[first : first + count, :]
+    def write(self, first: int, piece: Any) -> None:
+        rest = self._array[first + piece.shape[0] :, :]
+        self._array = self._xp.concat([piece, rest], axis=0) if rest.shape[0] else piece
 
 
 class _Columns:
@@ -305,23 +290,6 @@ class _Columns:
 
     def read(self, first: int, count: int) -> Any:
         return self._rows.read(first, count)[:, self._start : self._stop]
-
-
-class _Carry:
-    """Rows; each step replaces the first ones."""
-
-    def __init__(self, xp: Any, array: Any) -> None:
-        self._xp, self._array = xp, array
-
-    def write(self, first: int, piece: Any) -> None:
-        rest = self._array[first + piece.shape[0] :, :]
-        self._array = self._xp.concat([piece, rest], axis=0) if rest.shape[0] else piece
-
-    def read(self, first: int, count: int) -> Any:
-        return self._array[first : first + count, :]
-
-    def array(self) -> Any:
-        return self._array
 
 
 class AdapterEngine(StandardEngine):

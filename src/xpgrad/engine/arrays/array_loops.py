@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.arrays import block_functions, traced_formula
-from xpgrad.engine.arrays.tape import Untraceable
+from xpgrad.engine.arrays import traced_formula
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
@@ -27,16 +26,12 @@ _PROGRAMS = 512
 """So many are kept: with one number or another a formula is another program."""
 
 Array = np.ndarray
-Deal = Callable[[int, int, Callable[[int, int], None]], None]
-
 
 _codes: dict[tuple, tuple[Any, Any]] = {}
 """Compiled loops, as generated modules; each keeps its formula, which its key holds by identity."""
 
-
 _programs: dict[tuple, tuple[Any, Any]] = {}
-"""Formulas, traced, or None where that cannot be; each keeps its formula, as above."""
-
+"""Formulas, traced; each keeps its formula, as above."""
 
 _quick: dict[tuple[int, str], Any] = {}
 """Of the compiled loops those for plain arrays that are all given, by formula and dtype."""
@@ -47,27 +42,23 @@ def _is_plain(array: Array) -> bool:
     return flags.c_contiguous and flags.aligned
 
 
-def _replaced(inputs: Sequence[Array | None], out: Array) -> int | None:
-    """Which input `out` is, element for element."""
-    place = (out.ctypes.data, out.shape, out.strides)
-    for number, array in enumerate(inputs):
-        if array is not None and (array.ctypes.data, array.shape, array.strides) == place:
-            return number
-    return None
+def _apart(
+    inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool]
+) -> tuple[Sequence[Array | None], int | None]:
+    """The inputs of a loop that reads them while it writes `out`, and the number of the one that `out` is.
 
-
-def _safe(inputs: Sequence[Array | None], out: Array, replaceable: Sequence[bool]) -> bool:
-    """Whether `out` may be written while the inputs are read: it is none, or only one that may be replaced.
-
-    Compiled loops expect no other to share its memory.
+    Compiled loops expect no other input to share memory with `out`, and not all inputs may be replaced: what
+    does share memory is copied then.
     """
-    place = (out.ctypes.data, out.shape, out.strides)
-    sharing = [
-        may_be and (array.ctypes.data, array.shape, array.strides) == place
-        for array, may_be in zip(inputs, replaceable, strict=True)
-        if array is not None and np.may_share_memory(array, out)
-    ]
-    return not sharing or sharing == [True]
+    shared = {n: a for n, a in enumerate(inputs) if a is not None and np.may_share_memory(a, out)}
+    if not shared:
+        return inputs, None
+    place = out.ctypes.data, out.shape, out.strides
+    for number, array in shared.items():
+        is_out = (array.ctypes.data, array.shape, array.strides) == place
+        if len(shared) == 1 and is_out and replaceable[number]:
+            return inputs, number
+    return [a.copy() if a is not None and n in shared else a for n, a in enumerate(inputs)], None
 
 
 # --- elements -----------------------------------------------------------------------------------------
@@ -131,21 +122,17 @@ def _elementwise_in_order(
     compiling: bool,
 ) -> Array:
     """The result of the given shape, with its axes in memory from first to last."""
-    given = [array for array in inputs if array is not None]
-    replaced, plain = None, True
+    dtype, replaced = next(array for array in inputs if array is not None).dtype, None
     if out is None:
-        out = np.empty(shape, given[0].dtype)
+        out = np.empty(shape, dtype)
     else:
-        if not _safe(inputs, out, [True] * len(inputs)):
-            inputs = [None if array is None else array.copy() for array in inputs]
-            given = [array for array in inputs if array is not None]
-        replaced = _replaced(inputs, out)
-        plain = plain and _is_plain(out)
+        inputs, replaced = _apart(inputs, out, [True] * len(inputs))
     kinds = tuple(
         [None if a is None else "one" if a.size == 1 and a.shape != shape else "each" for a in inputs]
     )
-    each = [array for array, kind in zip(given, [k for k in kinds if k], strict=True) if kind == "each"]
-    plain = plain and all(array.shape == shape and _is_plain(array) for array in each)
+    given = [array for array in inputs if array is not None]
+    each = [array for array in given if array.size != 1 or array.shape == shape]
+    plain = all(array.shape == shape and _is_plain(array) for array in (*each, out))
     if compiling and plain:
         code = element_code(formula, kinds, replaced, out.dtype.name)
         views = [array.reshape(-1) for array in given]
@@ -155,7 +142,7 @@ def _elementwise_in_order(
     else:
         evaluate = (_by_loop if compiling else _by_numpy)(formula, kinds, numbers, out.dtype.name)
         _in_blocks(
-            machine.deal, evaluate, inputs, kinds, out, _BLOCK_ELEMENTS if compiling else traced_formula.BLOCK
+            machine, evaluate, inputs, kinds, out, _BLOCK_ELEMENTS if compiling else traced_formula.BLOCK
         )
     return out
 
@@ -229,27 +216,22 @@ def _program(
     dtype: np.dtype,
     numbers: Sequence[float],
 ) -> Any:
-    """The formula traced, without the operands that are None; None where that can't be done."""
+    """The formula traced, without the operands that are None."""
     absent = tuple([operand is None for operand in operands])
     key = (id(formula), absent, dtype.char, *map(float.hex, numbers))  # 0.0 equals -0.0, NaN not itself
     found = _programs.get(key)
     if found is None:
         if len(_programs) >= _PROGRAMS:
             _programs.clear()
-        found = _programs[key] = formula, _traced(formula, absent, dtype, numbers)
+        kind: Any = (
+            traced_formula.TracedRows if isinstance(formula, RowFormula) else traced_formula.TracedFormula
+        )
+        found = _programs[key] = formula, kind(formula, absent, dtype, numbers)
     return found[1]
 
 
-def _traced(formula: Any, absent: tuple[bool, ...], dtype: np.dtype, numbers: Sequence[float]) -> Any:
-    kind = traced_formula.TracedRows if isinstance(formula, RowFormula) else traced_formula.TracedFormula
-    try:
-        return kind(formula, absent, dtype, numbers)
-    except Untraceable:
-        return None
-
-
 def _in_blocks(
-    deal: Deal,
+    machine: Machine,
     evaluate: Callable[[list[Array | None], Array], None],
     inputs: Sequence[Array | None],
     kinds: tuple[str | None, ...],
@@ -280,7 +262,7 @@ def _in_blocks(
                 evaluate(block, parts[-1])
 
     if out.size:
-        deal(out.size, out.size, part)
+        machine.deal(out.size, out.size, part)
 
 
 # --- rows -------------------------------------------------------------------------------------------
@@ -298,28 +280,21 @@ def over_rows(
     each = [array for array in operands[: len(formula.each)] if array is not None]
     A, n, B = shape = each[0].shape
     dtype = each[0].dtype
-    results = {name: np.empty((A, 1, B), dtype) for name in formula.outputs}
-    replaced, plain = None, B == 1 and all(_is_plain(array) for array in each)
-    if formula.each_output is not None:
-        if out is None:
-            out = np.empty(shape, dtype)
-        else:
-            safe = _safe(operands, out, [name in formula.replaceable for name in formula.operands])
-            if not safe and not _safe(operands, out, [True] * len(operands)):
-                operands = [None if array is None else array.copy() for array in operands]
-            replaced = _replaced(operands, out) if safe else None
-            plain = plain and safe and _is_plain(out)
-        results[formula.each_output] = out
-    if not A * B:
-        pass  # no rows
-    elif plain and not compiling and _few_rows(formula, operands, numbers, results):
-        pass
-    elif not (plain and compiling):
-        _row_blocks(machine.deal, formula, operands, numbers, results, compiling)
-    else:
+    replaced = None
+    if out is not None and formula.each_output is not None:
+        replaceable = [name in formula.replaceable for name in formula.operands]
+        operands, replaced = _apart(operands, out, replaceable)
+        each = [array for array in operands[: len(formula.each)] if array is not None]
+    results = _row_results(formula, shape, dtype, out)
+    plain = B == 1 and all(map(_is_plain, each)) and (out is None or _is_plain(out))
+    if plain and compiling and A:
         code = _row_code(formula, operands, replaced, dtype.name)
         arrays = _row_arguments(formula, operands, results, replaced)
         machine.deal_compiled(A, A * n, code, (n,), arrays, numbers)
+    elif plain and 0 < A * n < _ROWS_AT_ONCE:
+        _rows_by_numpy(formula, operands, numbers, results)
+    elif A * B:
+        _row_blocks(machine, formula, operands, numbers, results, compiling)
     return tuple(results[name] for name in formula.outputs)
 
 
@@ -392,37 +367,8 @@ def _row_arguments(
     return arrays
 
 
-def _few_rows(
-    formula: RowFormula,
-    operands: Sequence[Array | None],
-    numbers: Sequence[float],
-    results: dict[str, Array],
-) -> bool:
-    """Evaluate on few plain rows, straight into the results; whether that could be done."""
-    A, n, _ = next(array for array in operands if array is not None).shape
-    return A * n < _ROWS_AT_ONCE and _rows_at_once(formula, operands, numbers, results)
-
-
-def _rows_at_once(
-    formula: RowFormula,
-    operands: Sequence[Array | None],
-    numbers: Sequence[float],
-    results: dict[str, Array],
-) -> bool:
-    """Evaluate on a few rows by NumPy."""
-    dtype = results[formula.outputs[0]].dtype
-    program = _program(formula, operands, dtype, numbers)
-    if program is None:
-        return False
-    views = [array.reshape(array.shape[:2]) for array in operands if array is not None]
-    outs = [array.reshape(array.shape[:2]) for array in results.values()]
-    with np.errstate(all="ignore"):  # of this thread
-        program(outs, views, views[0].shape)
-    return True
-
-
 def _row_blocks(
-    deal: Deal,
+    machine: Machine,
     formula: RowFormula,
     operands: Sequence[Array | None],
     numbers: Sequence[float],
@@ -446,36 +392,48 @@ def _row_blocks(
                 else:
                     piece = array[here].transpose(0, 2, 1)
                     block.append(np.ascontiguousarray(piece).reshape(-1, piece.shape[2], 1))
-            values = (_rows_by_loop if compiling else _rows_by_numpy)(formula, block, numbers)
-            for name, value in zip(formula.outputs, values, strict=True):
+            each = next(array for array in block if array is not None)
+            values = _row_results(formula, each.shape, each.dtype)
+            (_rows_by_loop if compiling else _rows_by_numpy)(formula, block, numbers, values)
+            for name, value in values.items():
                 target = results[name][here].transpose(0, 2, 1)
                 target[...] = value.reshape(target.shape)
 
-    deal(len(starts), A * n * B, part)
+    machine.deal(len(starts), A * n * B, part)
 
 
-def _rows_by_loop(formula: RowFormula, block: list[Array | None], numbers: Sequence[float]) -> list[Array]:
-    """The outputs for a block of contiguous rows, by the compiled loop."""
-    each = next(array for array in block if array is not None)
-    results = _row_results(formula, each)
-    loop = _row_code(formula, block, None, each.dtype.name).loop
-    loop(0, each.shape[0], each.shape[1], *_row_arguments(formula, block, results, None), *numbers)
-    return list(results.values())
+def _rows_by_loop(
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+) -> None:
+    """Evaluate on contiguous rows by the compiled loop."""
+    A, n, _ = next(array for array in operands if array is not None).shape
+    loop = _row_code(formula, operands, None, results[formula.outputs[0]].dtype.name).loop
+    loop(0, A, n, *_row_arguments(formula, operands, results, None), *numbers)
 
 
-def _rows_by_numpy(formula: RowFormula, block: list[Array | None], numbers: Sequence[float]) -> list[Array]:
-    """The outputs for a block of contiguous rows, by NumPy."""
-    results = _row_results(formula, next(array for array in block if array is not None))
-    if _rows_at_once(formula, block, numbers, results):
-        return list(results.values())
-    views = [None if array is None else array.reshape(array.shape[:2]) for array in block]
+def _rows_by_numpy(
+    formula: RowFormula,
+    operands: Sequence[Array | None],
+    numbers: Sequence[float],
+    results: dict[str, Array],
+) -> None:
+    """Evaluate on contiguous rows by NumPy."""
+    program = _program(formula, operands, results[formula.outputs[0]].dtype, numbers)
+    views = [array.reshape(array.shape[:2]) for array in operands if array is not None]
+    outs = [array.reshape(array.shape[:2]) for array in results.values()]
     with np.errstate(all="ignore"):  # of this thread
-        return formula.evaluate(block_functions, views, numbers)
+        program(outs, views, views[0].shape)
 
 
-def _row_results(formula: RowFormula, each: Array) -> dict[str, Array]:
-    """Memory for the outputs, for as many rows as the operand has."""
-    A, n = each.shape[:2]
-    return {
-        name: np.empty((A, n if name == formula.each_output else 1), each.dtype) for name in formula.outputs
-    }
+def _row_results(
+    formula: RowFormula, shape: tuple[int, ...], dtype: np.dtype, out: Array | None = None
+) -> dict[str, Array]:
+    """Memory for the outputs: for each element, `out` where it is given, and for each row."""
+    of_rows = (shape[0], 1, *shape[2:])
+    made = {name: np.empty(of_rows, dtype) for name in formula.outputs}
+    if formula.each_output is not None:
+        made[formula.each_output] = np.empty(shape, dtype) if out is None else out
+    return made

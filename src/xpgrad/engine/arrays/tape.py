@@ -24,10 +24,6 @@ _FLAGS = (
 )
 
 
-class Untraceable(Exception):  # noqa: N818 - nothing went wrong: there is another way
-    """An operation that a tape cannot record."""
-
-
 class Use(NamedTuple):
     """An argument of a call: a value or a constant, and the dtype to read it as (a key of `Tape.dtypes`)."""
 
@@ -155,21 +151,11 @@ class Tape:
         self._exponents: dict[int, Any] = {}
         self._selected: dict[int, tuple[Value, Any, Any]] = {}
 
-    # --- memory
-
     def constant(self, value: Any, kind: str) -> Any:
         """A number as an array."""
         if kind == "i":
             return np.asarray(value, dtype=self.dtypes["f"]).view(self.dtypes["i"])
         return np.asarray(value, dtype=self.dtypes[kind])
-
-    def integers(self, array: Any) -> Any:
-        """The bits."""
-        return array.view(self.dtypes["i"])
-
-    def store(self, value: Value) -> str:
-        """The dtype that it is stored as: a key of `dtypes`."""
-        return "?" if value.is_flag else "f"
 
     def buffer(self, shape: tuple[int, ...], kind: str) -> tuple[Any, Any]:
         """A buffer, and its bytes viewed as integers."""
@@ -211,7 +197,7 @@ class Tape:
 
     def _reduce(self, function: str, x: Any) -> Value:
         if not isinstance(x, Value) or x.axes != "each":
-            raise Untraceable(f"{function} of what is one for a row")
+            raise TypeError(f"a row formula reduces by {function} what has no element for each column")
         value = self._call(function, "f", Use(x, "f"))
         value.axes = "row"
         return value

@@ -60,11 +60,6 @@ class TracedFormula(_Program):
     ----------
     text : str
         The source of ``run(y, *operands, *buffers)``.
-
-    Raises
-    ------
-    Untraceable
-        Where the tape has no words for the formula.
     """
 
     def __init__(
@@ -174,7 +169,7 @@ class _Text:
         self._names = {id(operand): f"x{number}" for number, operand in enumerate(operands)}
         self._of_bits: set[str] = set()  # arrays that are also read as integers
         self._free: dict[str, list[str]] = {store: [] for store in memory.counts}
-        self.known: dict[str, Any] = {"bits": memory.tape.integers}
+        self.known: dict[str, Any] = {"integers": memory.tape.dtypes["i"]}
 
     def text(self) -> str:
         """The source of ``run``; it completes the global names `known`."""
@@ -186,7 +181,7 @@ class _Text:
             *(self._names[id(operand)] for operand in self._operands),
             *(f"{b}{end}" for b in buffers for end in ("", "_bits")),
         ]
-        views = [f"{name}_bits = bits({name})" for name in sorted(self._of_bits)]
+        views = [f"{name}_bits = {name}.view(integers)" for name in sorted(self._of_bits)]
         return "\n    ".join([f"def run({', '.join(parameters)}):", *views, *lines])
 
     def _line(self, number: int, value: Value) -> str:
@@ -205,7 +200,7 @@ class _Text:
         """The name of the memory for a value: a result's, a buffer that is free, or a new one."""
         if id(value) in self._targets:
             return self._targets[id(value)]
-        store = _STORES[value.axes, self._memory.tape.store(value)]
+        store = _STORES[value.axes, "?" if value.is_flag else "f"]
         if self._free[store]:
             return self._free[store].pop()
         self._memory.counts[store] += 1

@@ -144,7 +144,7 @@ class Machine:
 
     def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
         """The compiled loop and its arguments."""
-        from xpgrad.engine.compiled.time_loops import compiled_loop, operands_of
+        from xpgrad.engine.compiled.time_loops import compiled_loop
 
         dtype = loop_dtype(stages)
         forms = {stage.weight.form for stage in stages if isinstance(stage, Product)}
@@ -155,8 +155,9 @@ class Machine:
         bounds = _bounds(steps, _width(stages), self.team.size(), least)
         packed = blas.packed.get(dtype) if blas else None
         functions = products.compiled_products(dtype) if own else None
+        function, matrices = compiled_loop(stages, dtype)
         return TimeLoop(
-            compiled_loop(stages, dtype),
+            function,
             LoopHead(
                 steps=len(steps),
                 spans=address_of(steps),
@@ -167,7 +168,7 @@ class Machine:
                 by_panels=functions.by_panels if functions else 0,
                 height=functions.height if functions else 0,
             ),
-            [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in operands_of(stages)],
+            [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in matrices],
             len(bounds) - 1,
             blas,
             (steps, bounds),

@@ -26,6 +26,7 @@ __all__ = [
     "pointer",
     "share_parts",
     "variant",
+    "words",
 ]
 
 _ROWS_PRODUCT, _SHARED = positions(RowsProduct), positions(SharedWork)
@@ -85,6 +86,12 @@ def _stored(builder, value):
     slot = numba_private.alloca_once(builder, value.type)
     builder.store(value, slot)
     return builder.bitcast(slot, _POINTER)
+
+
+@njit(forceinline=True)
+def words(address, count):
+    """Integers at an address."""
+    return carray(pointer(address), (count,), np.int64)
 
 
 @njit(forceinline=True)

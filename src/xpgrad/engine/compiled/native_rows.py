@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import Rows, positions
+from xpgrad.engine.compiled.time_loops import Vector
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.process import numba_private
 
@@ -19,32 +20,10 @@ _INT = ir.IntType(64)
 _ROWS = positions(Rows)
 
 
-class Block(NamedTuple):
-    """Where one of a formula's operands or results is.
-
-    Parameters
-    ----------
-    matrix : int
-        At which of the loop's integers its matrix, a Rows, stands.
-    at : str
-        The step's rows: ``"first"``, ``"now"``, ``"before"``, ``"local"``; ``"every"`` for the only row.
-    block, blocks : int
-        Into how many equal blocks the columns are divided, and which of them it is.
-    of_row : bool
-        Whether there is one number for each row: as a result, the mean over it.
-    """
-
-    matrix: int
-    at: str
-    block: int = 0
-    blocks: int = 1
-    of_row: bool = False
-
-
 def rows_loop(
     function: Callable[..., tuple],
-    inputs: Sequence[Block | None],
-    outputs: Sequence[Block | None],
+    inputs: Sequence[Vector | None],
+    outputs: Sequence[Vector | None],
     real: type[np.floating],
 ) -> Any:
     """An intrinsic ``run(data, count, first, now, before, local)``: a formula on `count` rows.
@@ -53,7 +32,7 @@ def rows_loop(
     ----------
     function : callable
         The formula, on traced numbers; None in place of absent operands.
-    inputs, outputs : sequence of Block or None
+    inputs, outputs : sequence of Vector or None
         Where its operands come from, and its results go to.
     real : numpy scalar type
         That of the matrices.
@@ -91,8 +70,8 @@ class _Rows:
         emitter: Emitter,
         data: ir.Value,
         starts: dict[str, ir.Value],
-        inputs: Sequence[Block | None],
-        outputs: Sequence[Block | None],
+        inputs: Sequence[Vector | None],
+        outputs: Sequence[Vector | None],
     ) -> None:
         self._emitter, self._builder, self._data, self._starts = emitter, emitter.builder, data, starts
         self._inputs, self._outputs = inputs, outputs
@@ -131,7 +110,7 @@ class _Rows:
             for place, total in self._sums.items():
                 builder.store((total.result() / width).value, begins[place])
 
-    def _begin(self, place: Block, row: ir.Value) -> ir.Value:
+    def _begin(self, place: Vector, row: ir.Value) -> ir.Value:
         """A pointer to the first element of the block in a row."""
         builder, (pointer, length) = self._builder, self._matrices[place.matrix]
         begin = _INT(0)

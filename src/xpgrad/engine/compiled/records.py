@@ -295,6 +295,37 @@ class ForeignProgram(NamedTuple):
 # --- sequences of uneven lengths
 
 
+class Quantities(NamedTuple):
+    """Integers that the lengths of a batch decide; every table of them begins so.
+
+    `first` is 1 where there is a step, and `later` how many come after it.
+    """
+
+    zero: Any
+    rows: Any
+    steps: Any
+    first: Any
+    later: Any
+
+
+class ChunkQuantities(NamedTuple):
+    """Those of a chunk: its steps from `low` up to `high`, and its rows, `count` from `start` on.
+
+    Steps before `middle` are the very first one. Of these and of the later ones it has the number, and the
+    place among all steps from last to first.
+    """
+
+    low: Any
+    middle: Any
+    high: Any
+    start: Any
+    count: Any
+    later: Any
+    first: Any
+    later_place: Any
+    first_place: Any
+
+
 class Tables(NamedTuple):
     """What is known of a batch: its sizes, and where in the memory `tables` each table begins."""
 

@@ -9,6 +9,7 @@ file.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 import textwrap
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xpgrad.engine.compiled.cache import one_at_a_time
+from xpgrad.engine.compiled.cache import load, one_at_a_time
 from xpgrad.engine.formulas import special
 from xpgrad.engine.formulas.formula import as_text
 
@@ -63,7 +64,7 @@ def _sources() -> str:
     engine = Path(__file__).parents[1]
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "register_tiles.py",
-        "matrix.py", "schedule.py", "formula.py", "numba_private.py",
+        "matrix.py", "formula.py", "numba_private.py",
     )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
@@ -79,6 +80,37 @@ def versions() -> str:
     import numba
 
     return f"numba {numba.__version__}, functions {_LOADED}"
+
+
+@functools.cache
+def c_function(label: str, module: str, arguments: str, call: str) -> int:
+    """The address of a C function without a result that makes one call.
+
+    Parameters
+    ----------
+    label : str
+        A name for the generated file.
+    module : str
+        Where the function is that it calls, below `xpgrad.engine`.
+    arguments : str
+        What it takes, as in C; pointers are integers of 64 bits: ``"int64 data, int64 part"``.
+    call : str
+        The call. In it ``words(data, n)`` are n integers at an address, and ``np`` is NumPy.
+    """
+    kinds, names = zip(*(argument.split() for argument in arguments.split(", ")), strict=True)
+    text = f"""# {call}; generated, {versions()}
+from numba import cfunc
+import numpy as np
+
+from xpgrad.engine.compiled.native import words
+from xpgrad.engine.{module} import {call.partition("(")[0]}
+
+
+@cfunc("void({", ".join(kinds)})", cache=True, error_model="numpy")
+def run({", ".join(names)}):
+    {call}
+"""
+    return load(label, text).run.address
 
 
 def _parse(function: Callable) -> ast.FunctionDef:

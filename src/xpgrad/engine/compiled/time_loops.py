@@ -13,25 +13,39 @@ from xpgrad.engine.compiled.records import LoopHead, Rows, length, positions
 from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 
+_HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matrices, and of each
+_AT, _SPAN = positions(LoopHead), positions(Span)
 
-class OperandText(NamedTuple):
-    """What the generated text depends on of a formula's operand."""
 
-    blocks: int
+class Vector(NamedTuple):
+    """Where one of a formula's operands or results is.
+
+    Parameters
+    ----------
+    matrix : int
+        At which of the loop's integers its matrix, a Rows, stands.
+    at : str
+        The step's rows: ``"first"``, ``"now"``, ``"before"``, ``"local"``; ``"every"`` for the only row.
+    block, blocks : int
+        Into how many equal blocks the columns are divided, and which of them it is.
+    of_row : bool
+        Whether there is one number for each row: as a result, the mean over it.
+    """
+
+    matrix: int
     at: str
-    absent: bool
-    same_as: int | None  # number of the input whose very rows an output replaces
-    order: tuple[int, ...]
-    of_row: bool
+    block: int = 0
+    blocks: int = 1
+    of_row: bool = False
 
 
 class FormulaText(NamedTuple):
-    """What the generated text depends on of a formula's stage."""
+    """What the generated text depends on of a formula's stage; None stands for absent operands."""
 
     function: Callable
     constants: tuple
-    inputs: tuple[OperandText, ...]
-    outputs: tuple[OperandText, ...]
+    inputs: tuple[Vector | None, ...]
+    outputs: tuple[Vector | None, ...]
 
 
 class ProductText(NamedTuple):
@@ -39,46 +53,11 @@ class ProductText(NamedTuple):
 
     at: str
     form: str  # of the weight
+    matrices: int  # at which of the loop's integers they begin
 
 
-def operands_of(stages: Sequence[Elementwise | Product]) -> list[Any]:
-    """The matrices that a compiled loop takes, in its order."""
-    taken = []
-    for stage in stages:
-        if isinstance(stage, Product):
-            taken += [stage.source.rows, stage.weight, stage.target]
-            continue
-        replaced = {(id(o.rows), o.at) for o in stage.inputs}
-        taken += [o.rows for o in stage.inputs if o.rows is not None]
-        taken += [o.rows for o in stage.outputs if o.rows is not None and (id(o.rows), o.at) not in replaced]
-    return taken
-
-
-def _stage_text(stage: Elementwise | Product) -> FormulaText | ProductText:
-    """An output that replaces an input must be the same vector in the generated text.
-
-    As two vectors they would overlap, and the loop that LLVM made for that case is not vectorized.
-    """
-    if isinstance(stage, Product):
-        return ProductText(stage.source.at, stage.weight.form)
-    replaced = {(id(o.rows), o.at): number for number, o in reversed(list(enumerate(stage.inputs)))}
-    function, constants = stage.formula.key
-    return FormulaText(
-        function,
-        constants,
-        tuple(_place(o, None) for o in stage.inputs),
-        tuple(_place(o, None if o.rows is None else replaced.get((id(o.rows), o.at))) for o in stage.outputs),
-    )
-
-
-def _place(operand: Operand, same_as: int | None) -> OperandText:
-    return OperandText(
-        operand.blocks, operand.at, operand.rows is None, same_as, tuple(operand.places), operand.of_row
-    )
-
-
-def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
-    """The address of ``loop(data, part)``, which runs a time loop on one part of the rows.
+def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> tuple[int, list[Any]]:
+    """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; its matrices.
 
     Parameters
     ----------
@@ -90,18 +69,50 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> int:
     Returns
     -------
     int
-        Of a C function. `data` points to a LoopHead, and behind it to a Rows of each matrix of `operands_of`.
+        Of a C function. `data` points to a LoopHead, and behind it to a Rows of each matrix.
+    list
+        The matrices, of a product's weight what the engine's ``loop_weight`` returned.
     """
-    return _compiled_loop(tuple(_stage_text(stage) for stage in stages), dtype)
+    matrices: list[Any] = []
+    texts = tuple(_text_of(stage, matrices) for stage in stages)
+    return _compiled_loop(texts, _HEAD + _MATRIX * len(matrices), dtype), matrices
+
+
+def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText | ProductText:
+    """What the text depends on of a stage, whose matrices become the next ones of the loop's.
+
+    An output that replaces an input must be the same vector in the generated text. As two vectors they would
+    overlap, and the loop that LLVM made for that case is not vectorized.
+    """
+    if isinstance(stage, Product):
+        begin = _HEAD + _MATRIX * len(matrices)
+        matrices += [stage.source.rows, stage.weight, stage.target]
+        return ProductText(stage.source.at, stage.weight.form, begin)
+    places: dict[tuple[int, str], int] = {}
+
+    def vectors(operands: Sequence[Operand]) -> Iterator[Vector | None]:
+        for operand in operands:
+            if operand.rows is None:
+                yield from [None] * len(operand.places)
+                continue
+            key = id(operand.rows), operand.at
+            if key not in places:
+                places[key] = _HEAD + _MATRIX * len(matrices)
+                matrices.append(operand.rows)
+            for k in operand.places:
+                yield Vector(places[key], operand.at, k, operand.blocks, operand.of_row)
+
+    function, constants = stage.formula.key
+    return FormulaText(function, constants, tuple(vectors(stage.inputs)), tuple(vectors(stage.outputs)))
 
 
 @functools.cache
-def _compiled_loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> int:
+def _compiled_loop(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: str) -> int:
     name = next(stage.function.__name__ for stage in stages if isinstance(stage, FormulaText))
-    return load(f"{name.strip('_')}_{dtype}", _source(stages, dtype)).loop.address
+    return load(f"{name.strip('_')}_{dtype}", _source(stages, integers, dtype)).loop.address
 
 
-def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
+def _source(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: str) -> str:
     formulas = [stage for stage in stages if isinstance(stage, FormulaText)]
     constants: dict[str, Any] = {}
     for name, value in (item for stage in formulas for item in stage.constants):
@@ -112,16 +123,12 @@ def _source(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         "import numpy as np\nfrom numba import carray, cfunc\n",
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers",
-        "from xpgrad.engine.compiled.native_rows import Block, rows_loop",
+        "from xpgrad.engine.compiled.native_rows import Vector, rows_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
         "real = xp.real",
-        _loop(stages, dtype),
+        _loop(stages, integers, dtype),
     ]
     return "\n".join(parts) + "\n"
-
-
-_HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matrices, and of each
-_AT, _SPAN = positions(LoopHead), positions(Span)
 
 
 # How a product is begun, by the form of its weight.
@@ -132,19 +139,18 @@ _PRODUCTS = {
 }
 
 
-def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
+def _loop(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: str) -> str:
     """A loop over steps; a step is one stage after the other, on the rows low .. high that are the part's."""
-    matrices = iter(range(_HEAD, 1 << 30, _MATRIX))
     formulas: list[str] = []
     body: list[str] = []
     for stage in stages:
         if isinstance(stage, ProductText):
-            source, *_ = (next(matrices) for _ in range(3))
-            call = f"{np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {source})"
+            call = f"{np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {stage.matrices})"
             body.append(_PRODUCTS[stage.form] + call)
         else:
             name = f"formula_{len(formulas)}"
-            formulas.append(f"{name} = {_rows_loop(stage, matrices)}")
+            vectors = f"{[*stage.inputs]}, {[*stage.outputs]}"
+            formulas.append(f"{name} = rows_loop({stage.function.__name__}, {vectors}, real)")
             body.append(f"{name}(data, count, first, now, before, local)")
     lines = [
         *formulas,
@@ -153,7 +159,7 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         "@cfunc('void(voidptr, int64)', cache=True, error_model='numpy', fastmath={'contract'})",
         "def loop(data, part):",
         "    wide_vectors()",
-        f"    head = carray(data, ({next(matrices)},), np.int64)",
+        f"    head = carray(data, ({integers},), np.int64)",
         f"    steps = numbers(head[{_AT.spans}], head[{_AT.steps}], {length(Span)})",
         f"    bounds = numbers(head[{_AT.bounds}], 1, part + 2)[0]",
         "    low, high = bounds[part], bounds[part + 1]",
@@ -166,25 +172,3 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], dtype: str) -> str:
         *(f"        {line}" for line in body),
     ]
     return "\n".join(lines)
-
-
-def _rows_loop(stage: FormulaText, matrices: Iterator[int]) -> str:
-    """The text that makes a stage's loop over rows and columns."""
-    begins = [None if operand.absent else next(matrices) for operand in stage.inputs]
-    inputs = _blocks(stage.inputs, begins)
-    replacing = [
-        begins[o.same_as] if o.same_as is not None else None if o.absent else next(matrices)
-        for o in stage.outputs
-    ]
-    outputs = _blocks(stage.outputs, replacing)
-    return f"rows_loop({stage.function.__name__}, [{inputs}], [{outputs}], real)"
-
-
-def _blocks(operands: Sequence[OperandText], begins: Sequence[int | None]) -> str:
-    """Of each block of the operands, the text that says where it is."""
-    places: list[str] = []
-    for operand, begin in zip(operands, begins, strict=True):
-        for block in operand.order:
-            where = (begin, operand.at, block, operand.blocks, operand.of_row)
-            places.append("None" if begin is None else f"Block{where}")
-    return ", ".join(places)

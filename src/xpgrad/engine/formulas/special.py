@@ -74,8 +74,5 @@ def gaussian(xp: Any, z: Any) -> Any:
 
 def normal_cdf(xp: Any, z: Any, e: Any) -> Any:
     """The normal distribution's probability below a finite z; e is gaussian(z)."""
-    own = getattr(xp, "normal_cdf", None)
-    if own is not None:
-        return own(z)
     tail = e * tail_ratio(xp, xp.where(z < 0, -z, z))
     return xp.where(z < 0, tail, 1 - tail)

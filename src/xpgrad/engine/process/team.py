@@ -204,10 +204,20 @@ class OpenMPTeam(Team):
                 _compiled_function(function)(data, part)
             return
         from xpgrad.engine.compiled.records import SharedWork
-        from xpgrad.engine.compiled.share import compiled_share
 
         work = SharedWork(function, data, parts, *self.addresses[1:])
         self._parallel(compiled_share(), integers(work), parts, 0)
+
+
+@functools.cache
+def compiled_share() -> int:
+    """The address of `native.share_parts`: what each thread of an OpenMP team runs."""
+    from xpgrad.engine.compiled.records import SharedWork, length
+    from xpgrad.engine.compiled.source import c_function
+
+    return c_function(
+        "share", "compiled.native", "int64 work", f"share_parts(words(work, {length(SharedWork)}))"
+    )
 
 
 class Host(Protocol):

@@ -2,106 +2,53 @@
 
 from __future__ import annotations
 
-import functools
+from xpgrad.engine.compiled.records import Arithmetic, MoveRows, SharedWork, length
+from xpgrad.engine.compiled.source import c_function
 
-from xpgrad.engine.compiled.cache import load
-from xpgrad.engine.compiled.records import Arithmetic, MoveRows, length
-from xpgrad.engine.compiled.source import versions
+_PART = "int64 data, int64 part"
 
 
-@functools.cache
 def compiled_executor(dtype: str) -> int:
     """The address of native_program.execute for arrays of a dtype, as ``(code, begin, end)``."""
-    text = f"""# walks through a program's instructions on {dtype}; generated, {versions()}
-from numba import cfunc
-import numpy as np
-
-from xpgrad.engine.programs.native_program import execute
-
-one = np.{dtype}(1)
+    arguments, call = "int64 code, int64 begin, int64 end", f"execute(code, begin, end, np.{dtype}(1))"
+    return c_function(f"program_{dtype}", "programs.native_program", arguments, call)
 
 
-@cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
-def run(code, begin, end):
-    execute(code, begin, end, one)
-"""
-    return load(f"program_{dtype}", text).run.address
-
-
-@functools.cache
 def compiled_linker(dtype: str) -> int:
-    """The address of native_program.link, which then runs instructions on arrays of a dtype.
+    """The address of native_program.link_and_execute for arrays of a dtype.
 
     It takes ``(code, begin, end, links, count, addresses)``.
     """
-    text = f"""# adds addresses to a program on {dtype} and runs it; generated, {versions()}
-from numba import cfunc
-import numpy as np
-
-from xpgrad.engine.programs.native_program import execute, link
-
-one = np.{dtype}(1)
+    names = ("code", "begin", "end", "links", "count", "addresses")
+    call = f"link_and_execute({', '.join(names)}, np.{dtype}(1))"
+    arguments = ", ".join(f"int64 {name}" for name in names)
+    return c_function(f"linked_program_{dtype}", "programs.native_program", arguments, call)
 
 
-@cfunc("void({", ".join(["int64"] * 6)})", cache=True, error_model="numpy")
-def run(code, begin, end, links, count, addresses):
-    link(code, links, count, addresses)
-    if end > begin:
-        execute(code, begin, end, one)
-"""
-    return load(f"linked_program_{dtype}", text).run.address
-
-
-@functools.cache
 def compiled_arithmetic(dtype: str) -> int:
     """The address of native_program.arithmetic for arrays of a dtype, as ``function(data, part)``."""
-    text = f"""# part of an array's arithmetic in {dtype}; generated, {versions()}
-from numba import carray, cfunc
-import numpy as np
-
-from xpgrad.engine.programs.native_program import arithmetic
-
-one = np.{dtype}(1)
+    call = f"arithmetic(words(data, {length(Arithmetic)}), part, np.{dtype}(1))"
+    return c_function(f"arithmetic_{dtype}", "programs.native_program", _PART, call)
 
 
-@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
-def run(data, part):
-    arithmetic(carray(data, ({length(Arithmetic)},), np.int64), part, one)
-"""
-    return load(f"arithmetic_{dtype}", text).run.address
-
-
-@functools.cache
 def compiled_schedule() -> int:
     """The address of native_timeline.schedule, as ``function(data, part)``."""
-    text = f"""# what sequences' lengths decide; generated, {versions()}
-from numba import carray, cfunc
-import numpy as np
-
-from xpgrad.engine.programs.native_timeline import schedule
+    return c_function("schedule", "programs.native_timeline", _PART, "schedule(words(data, 1 << 60))")
 
 
-@cfunc("void(voidptr, int64)", cache=True)
-def run(data, part):
-    schedule(carray(data, (1 << 60,), np.int64))
-"""
-    return load("schedule", text).run.address
-
-
-@functools.cache
 def compiled_rows(dtype: str) -> int:
     """The address of native_timeline.move_rows for arrays of a dtype, as ``function(data, part)``."""
-    text = f"""# part of the rows of {dtype} that change their order; generated, {versions()}
-from numba import carray, cfunc
-import numpy as np
-
-from xpgrad.engine.programs.native_timeline import move_rows
-
-one = np.{dtype}(1)
+    call = f"move_rows(words(data, {length(MoveRows)}), part, np.{dtype}(1))"
+    return c_function(f"rows_{dtype}", "programs.native_timeline", _PART, call)
 
 
-@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
-def run(data, part):
-    move_rows(carray(data, ({length(MoveRows)},), np.int64), part, one)
-"""
-    return load(f"rows_{dtype}", text).run.address
+def compiled_task() -> int:
+    """The address of native_foreign.task."""
+    return c_function("host_task", "programs.native_foreign", "int64 crew", "task(crew)")
+
+
+def compiled_parallel() -> int:
+    """The address of native_foreign.parallel, which is called as ``GOMP_parallel`` is."""
+    arguments = "int64 share, int64 work, int32 threads, int32 flags"
+    call = f"parallel(words(work, {length(SharedWork)}))"
+    return c_function("host_threads", "programs.native_foreign", arguments, call)

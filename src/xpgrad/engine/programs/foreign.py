@@ -18,7 +18,8 @@ from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.settings import thread_count
 from xpgrad.engine.process.team import Team
-from xpgrad.engine.programs.program import HOST, Address, Program
+from xpgrad.engine.programs.instructions import HOST, Address
+from xpgrad.engine.programs.program import Program
 
 
 class HostTeam(Team):
@@ -29,8 +30,9 @@ class HostTeam(Team):
     @property
     def addresses(self) -> tuple[int, Any, int]:  # type: ignore[override]
         """For compiled code: what starts the threads, and where the host is."""
-        threads = _compiled_threads()
-        return threads.run.address, Address(HOST, 0), threads.run_task.address
+        from xpgrad.engine.programs.entry_points import compiled_parallel, compiled_task
+
+        return compiled_parallel(), Address(HOST, 0), compiled_task()
 
     def size(self) -> int:
         """How many threads."""
@@ -79,14 +81,13 @@ class ForeignProgram:
     """
 
     def __init__(self, program: Program, memories: Sequence[int]) -> None:
+        from xpgrad.engine.programs.entry_points import compiled_executor
+
         self._program = program
-        code, where, memory, arena = program.relocatable()
         count = max(memories, default=-1) + 1
         # behind the host's own memories come the arena, the code and the host
         renamed = np.asarray([*memories, count, count + 1, count + 2], dtype=np.int64)
-        self._kept = [np.ascontiguousarray(part, np.int64) for part in (code, where, renamed[memory])]
-        code, where, memory = self._kept
-        begin, end = program.extent
+        code, where, memory = self._kept = program.code, program.where, renamed[program.memory]
         self._description = np.asarray(
             records.ForeignProgram(
                 code=address_of(code),
@@ -94,10 +95,10 @@ class ForeignProgram:
                 where=address_of(where),
                 memory=address_of(memory),
                 places=len(where),
-                arena=arena,
-                executor=program.executor,
-                begin=begin,
-                end=end,
+                arena=program.arena_bytes,
+                executor=compiled_executor(program.name),
+                begin=program.begin,
+                end=program.end,
                 slots=address_of(_slots()),
                 count=count,
             ),
@@ -113,28 +114,3 @@ def _slots() -> np.ndarray:
     from xpgrad.engine.programs.native_foreign import SLOTS
 
     return np.zeros(SLOTS, dtype=np.int64)
-
-
-@functools.cache
-def _compiled_threads() -> Any:
-    """The module of `run`, which is called as ``GOMP_parallel`` is, and of what the host's threads call."""
-    from xpgrad.engine.compiled.cache import load
-    from xpgrad.engine.compiled.source import versions
-
-    text = f"""# a program's parts in the threads of a host; generated, {versions()}
-from numba import carray, cfunc
-import numpy as np
-
-from xpgrad.engine.programs.native_foreign import parallel, task
-
-
-@cfunc("void(int64)", cache=True)
-def run_task(job):
-    task(job)
-
-
-@cfunc("void(voidptr, voidptr, int32, int32)", cache=True)
-def run(share, work, threads, flags):
-    parallel(carray(work, ({records.length(records.SharedWork)},), np.int64))
-"""
-    return load("host_threads", text)

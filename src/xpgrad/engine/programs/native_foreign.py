@@ -4,12 +4,11 @@ Several threads may run one program at a time, and nothing here takes a lock: me
 by single exchanges of words.
 """
 
-import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import call_with_part, pointer
+from xpgrad.engine.compiled.native import call_with_numbers, call_with_part, words
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, SharedWork, length, positions
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
@@ -112,24 +111,6 @@ def call_for_number(typingctx, address, first, second, third):
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
 
     return types.int64(*[types.int64] * 4), codegen
-
-
-@intrinsic
-def _execute(typingctx, address, code, begin, end):
-    """Call what walks through instructions, ``void(int64, int64, int64)``."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(_VOID, [_INT64] * 3)
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
-        return ir.Constant(_INT64, 0)
-
-    return types.int64(*[types.int64] * 4), codegen
-
-
-@njit(forceinline=True)
-def words(address, count):
-    """Integers at an address."""
-    return carray(pointer(address), (count,), np.int64)
 
 
 # --- memory: a block begins with its size, in a line of its own
@@ -306,7 +287,7 @@ def run(program, addresses, count, host):
         else:
             base = host
         target[where[k]] += base
-    _execute(about[at.executor], own, about[at.begin], about[at.end])
+    call_with_numbers(about[at.executor], (own, about[at.begin], about[at.end]))
     _dismiss(host)
     _give_back(slots, block)
     return 0

@@ -1,7 +1,7 @@
 """What walks through a program's instructions, compiled; needs numba. See `program` for what they mean."""
 
 import numpy as np
-from numba import carray, njit
+from numba import njit
 
 from xpgrad.engine.compiled.native import (
     call_in_team,
@@ -9,8 +9,9 @@ from xpgrad.engine.compiled.native import (
     call_with_part,
     elements,
     gemm,
+    numbers,
     pack_weight,
-    pointer,
+    words,
 )
 from xpgrad.engine.compiled.records import (
     Arithmetic,
@@ -161,26 +162,12 @@ def _work(code, i):
 
 
 @njit(forceinline=True)
-def link(address, links, count, addresses):
-    """Write the addresses into a program's array.
-
-    Of each of `count` places in it, `links` holds, one behind the other: the places, which of the memories at
-    `addresses` is meant, and the distance from its beginning.
-    """
-    code = carray(pointer(address), (_FAR,), np.int64)
-    places = carray(pointer(links), (3, count), np.int64)
-    begins = carray(pointer(addresses), (_FAR,), np.int64)
-    for k in range(count):
-        code[places[0, k]] = places[2, k] + begins[places[1, k]]
-
-
-@njit(forceinline=True)
 def execute(address, begin, end, one):
     """Run the instructions that stand from `begin` to `end` in the program's array at the address.
 
     `one` is the number in the dtype of the arrays.
     """
-    code = carray(pointer(address), (end,), np.int64)
+    code = words(address, end)
     i = begin
     while i < end:
         kind, record = code[i + _HEAD.kind], i + _HEAD_LENGTH
@@ -193,3 +180,18 @@ def execute(address, begin, end, one):
         else:
             _work(code, record)
         i += code[i + _HEAD.length]
+
+
+@njit(forceinline=True)
+def link_and_execute(address, begin, end, links, count, addresses, one):
+    """Write addresses into a program's array, then run instructions.
+
+    Of each of `count` places in it, `links` holds, one behind the other: the places, which of the memories at
+    `addresses` is meant, and the distance from its beginning.
+    """
+    code, begins = words(address, _FAR), words(addresses, _FAR)
+    table = numbers(links, 3, count)
+    places, memories, distances = table[0], table[1], table[2]
+    for k in range(count):
+        code[places[k]] = distances[k] + begins[memories[k]]
+    execute(address, begin, end, one)

@@ -6,42 +6,36 @@ them into a table. Then it completes the program, some of whose integers are *qu
 `move_rows` brings arrays over time and batch into the order of the rows, and back.
 """
 
-import numpy as np
-from numba import carray, njit
+from numba import njit
 
-from xpgrad.engine.compiled.native import elements, pointer
-from xpgrad.engine.compiled.records import MoveKind, MoveRows, Schedule, length, positions
-from xpgrad.engine.formulas.formula import Span
-from xpgrad.engine.programs.schedule import (
-    CHUNK,
-    CHUNK_FIRST,
-    CHUNK_LATER,
-    COUNT,
-    FIRST,
-    FIRST_PLACE,
-    FIRST_ROWS,
-    HIGH,
-    LATER,
-    LATER_PLACE,
-    LOW,
-    MIDDLE,
-    ROWS,
-    START,
-    STEPS,
-    ZERO,
+from xpgrad.engine.compiled.native import elements, words
+from xpgrad.engine.compiled.records import (
+    ChunkQuantities,
+    MoveKind,
+    MoveRows,
+    Quantities,
+    Schedule,
+    length,
+    positions,
 )
+from xpgrad.engine.formulas.formula import Span
 
 __all__ = ["move_rows", "schedule"]
 
 _FAR = 1 << 60
 _SCHEDULE, _MOVE_ROWS, _MOVE = positions(Schedule), positions(MoveRows), positions(MoveKind)
 _SPAN, _SPAN_LENGTH = positions(Span), length(Span)
+_QUANTITIES, _CHUNK, _CHUNK_LENGTH = (
+    positions(Quantities),
+    positions(ChunkQuantities),
+    length(ChunkQuantities),
+)
 _REQUESTS = length(Schedule)  # where those for chunks and cuts begin
 
 
-@njit
+@njit(forceinline=True)
 def _vector(address):
-    return carray(pointer(address), (_FAR,), np.int64)
+    return words(address, _FAR)
 
 
 @njit
@@ -90,7 +84,7 @@ def _write_chunks(limit, most, chunks, spans, starts, steps):
 
     `most` chunks are there, as many as the longest sequences need; the last of them in time may be empty.
     """
-    rows = starts[steps]
+    at, rows = _CHUNK, starts[steps]
     used = max(1, -(-rows // limit))
     high = steps
     for number in range(most):
@@ -105,11 +99,11 @@ def _write_chunks(limit, most, chunks, spans, starts, steps):
                 low -= 1
         middle = max(low, min(high, 1))
         start = starts[low]
-        values = chunks[CHUNK * number :]
-        values[LOW], values[MIDDLE], values[HIGH] = low, middle, high
-        values[START], values[COUNT] = start, starts[high] - start
-        values[CHUNK_LATER], values[CHUNK_FIRST] = high - middle, middle - low
-        values[LATER_PLACE], values[FIRST_PLACE] = steps - high, steps - middle
+        values = chunks[_CHUNK_LENGTH * number :]
+        values[at.low], values[at.middle], values[at.high] = low, middle, high
+        values[at.start], values[at.count] = start, starts[high] - start
+        values[at.later], values[at.first] = high - middle, middle - low
+        values[at.later_place], values[at.first_place] = steps - high, steps - middle
         for step in range(low, high):
             span = spans[_SPAN_LENGTH * (steps - 1 - step) :]
             span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], starts[step]
@@ -146,10 +140,10 @@ def schedule(data):
     quantities, additions = tables[data[at.quantities] :], _vector(data[at.additions])
     longest = _sort(lengths, steps, order, place, ordered, starts)
     _write_spans(tables[data[at.spans] :], starts, longest)
-    quantities[ZERO], quantities[ROWS], quantities[STEPS] = 0, starts[longest], longest
-    quantities[FIRST] = min(longest, 1)
-    quantities[LATER] = longest - quantities[FIRST]
-    quantities[FIRST_ROWS] = starts[1] if longest else 0
+    of = _QUANTITIES
+    quantities[of.zero], quantities[of.rows], quantities[of.steps] = 0, starts[longest], longest
+    quantities[of.first] = min(longest, 1)
+    quantities[of.later] = longest - quantities[of.first]
     i = _REQUESTS
     for _ in range(data[at.chunk_count]):
         limit, most, chunks, spans = data[i], data[i + 1], data[i + 2], data[i + 3]

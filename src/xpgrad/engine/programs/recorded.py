@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from xpgrad.engine.programs.program import Block, Location, Quantity, most
+from xpgrad.engine.programs.instructions import Block, Location, Quantity, most
 from xpgrad.engine.programs.schedule import Part
 
 if TYPE_CHECKING:
@@ -141,6 +141,81 @@ class Recorded:
 
     def __mul__(self, other: Recorded) -> Recorded:
         return self._recorder.arithmetic("multiply", self, other)
+
+
+class RecordedNamespace:
+    """The functions of the array API that can be recorded."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        raise CannotRecordError(name)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = None, device: Any = None) -> Recorded:
+        """Zeros."""
+        return self._recorder.arithmetic("zero", shape=shape)
+
+    def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
+        """The same elements in another shape."""
+        x = self._recorder.contiguous(x)
+        if not x.is_fixed:
+            raise CannotRecordError("another shape of an array whose sizes the lengths decide")
+        if -1 in shape:
+            rest = x.size // max(1, -prod(shape))
+            shape = tuple(rest if size == -1 else size for size in shape)
+        return x.view(x.offset, tuple(shape), row_major(shape))
+
+    def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
+        """With one more axis of size 1."""
+        sizes, strides = list(x.sizes), list(x.strides)
+        sizes.insert(axis, 1)
+        strides.insert(axis, 0)
+        return x.view(x.offset, tuple(sizes), tuple(strides))
+
+    def permute_dims(self, x: Recorded, axes: Sequence[int]) -> Recorded:
+        """With its axes in another order."""
+        return x.view(x.offset, tuple(x.sizes[k] for k in axes), tuple(x.strides[k] for k in axes))
+
+    def matrix_transpose(self, x: Recorded) -> Recorded:
+        """With its last two axes exchanged."""
+        return self.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+    def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
+        """One behind the other.
+
+        Along the first axis, an array that is all of its memory is not copied: that memory becomes a part of
+        the result's, before anything is written to it. No kernel writes to arrays that it has joined.
+        """
+        sizes, axis = list(arrays[0].sizes), axis % arrays[0].ndim
+        if any(isinstance(x.sizes[axis], Quantity) for x in arrays):
+            raise CannotRecordError("joining arrays whose sizes the lengths decide")
+        sizes[axis] = sum(x.shape[axis] for x in arrays)
+        result, start = self._recorder.fresh(tuple(sizes)), 0
+        for x in arrays:
+            stop = start + x.shape[axis]
+            target = result[(*[slice(None)] * axis, slice(start, stop))]
+            if axis or not self._recorder.place(x, target):
+                self._recorder.copy(target, x)
+            start = stop
+        return result
+
+    def stack(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
+        """Along a new axis."""
+        return self.concat([self.expand_dims(x, axis=axis) for x in arrays], axis=axis)
+
+    def sum(self, x: Recorded, *, axis: int) -> Recorded:
+        """The sum along the first axis."""
+        if axis != 0:
+            raise CannotRecordError("sums along other axes than the first")
+        rows = self.reshape(x, (x.shape[0], prod(x.shape[1:])))
+        return self.reshape(self._recorder.column_sums(rows), x.shape[1:])
+
+    def roll(self, x: Recorded, shift: int, *, axis: int) -> Recorded:
+        """The elements moved along an axis, those at its end to its beginning."""
+        cut = (*[slice(None)] * axis, slice(-shift % x.shape[axis], None))
+        rest = (*[slice(None)] * axis, slice(0, -shift % x.shape[axis]))
+        return self.concat([x[cut], x[rest]], axis=axis)
 
 
 def row_major(shape: Sequence[int]) -> Strides:

@@ -21,9 +21,9 @@ from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process.blas import PackedWeight
 from xpgrad.engine.process.memory import LINE, name_of
-from xpgrad.engine.programs.array_work import ArrayLoop
-from xpgrad.engine.programs.program import (
+from xpgrad.engine.programs.instructions import (
     Arithmetic,
+    ArrayLoop,
     BlasMultiply,
     BlasPack,
     Block,
@@ -31,11 +31,18 @@ from xpgrad.engine.programs.program import (
     Loop,
     Multiply,
     Pack,
-    Program,
     Quantity,
     most,
 )
-from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, Strides, row_major
+from xpgrad.engine.programs.program import Draft, Program
+from xpgrad.engine.programs.recorded import (
+    CannotRecordError,
+    Recorded,
+    RecordedNamespace,
+    Sizes,
+    Strides,
+    row_major,
+)
 from xpgrad.engine.programs.recorded_images import RecordedImages
 from xpgrad.engine.programs.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps
 from xpgrad.engine.standard import first_row
@@ -52,81 +59,6 @@ class Joined(NamedTuple):
 
     layouts: Sequence[tuple[tuple[int, ...], Strides]]
     shape: tuple[int, ...]
-
-
-class RecordedNamespace:
-    """The functions of the array API that can be recorded."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def __getattr__(self, name: str) -> Any:
-        raise CannotRecordError(name)
-
-    def zeros(self, shape: tuple[int, ...], dtype: Any = None, device: Any = None) -> Recorded:
-        """Zeros."""
-        return self._recorder.arithmetic("zero", shape=shape)
-
-    def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
-        """The same elements in another shape."""
-        x = self._recorder.contiguous(x)
-        if not x.is_fixed:
-            raise CannotRecordError("another shape of an array whose sizes the lengths decide")
-        if -1 in shape:
-            rest = x.size // max(1, -prod(shape))
-            shape = tuple(rest if size == -1 else size for size in shape)
-        return x.view(x.offset, tuple(shape), row_major(shape))
-
-    def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
-        """With one more axis of size 1."""
-        sizes, strides = list(x.sizes), list(x.strides)
-        sizes.insert(axis, 1)
-        strides.insert(axis, 0)
-        return x.view(x.offset, tuple(sizes), tuple(strides))
-
-    def permute_dims(self, x: Recorded, axes: Sequence[int]) -> Recorded:
-        """With its axes in another order."""
-        return x.view(x.offset, tuple(x.sizes[k] for k in axes), tuple(x.strides[k] for k in axes))
-
-    def matrix_transpose(self, x: Recorded) -> Recorded:
-        """With its last two axes exchanged."""
-        return self.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
-
-    def concat(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
-        """One behind the other.
-
-        Along the first axis, an array that is all of its memory is not copied: that memory becomes a part of
-        the result's, before anything is written to it. No kernel writes to arrays that it has joined.
-        """
-        sizes, axis = list(arrays[0].sizes), axis % arrays[0].ndim
-        if any(isinstance(x.sizes[axis], Quantity) for x in arrays):
-            raise CannotRecordError("joining arrays whose sizes the lengths decide")
-        sizes[axis] = sum(x.shape[axis] for x in arrays)
-        result, start = self._recorder.fresh(tuple(sizes)), 0
-        for x in arrays:
-            stop = start + x.shape[axis]
-            target = result[(*[slice(None)] * axis, slice(start, stop))]
-            if axis or not self._recorder.place(x, target):
-                self._recorder.copy(target, x)
-            start = stop
-        return result
-
-    def stack(self, arrays: Sequence[Recorded], *, axis: int = 0) -> Recorded:
-        """Along a new axis."""
-        return self.concat([self.expand_dims(x, axis=axis) for x in arrays], axis=axis)
-
-    def sum(self, x: Recorded, *, axis: int) -> Recorded:
-        """The sum along the first axis."""
-        if axis != 0:
-            raise CannotRecordError("sums along other axes than the first")
-        rows = self.reshape(x, (x.shape[0], prod(x.shape[1:])))
-        return self.reshape(self._recorder.column_sums(rows), x.shape[1:])
-
-    def roll(self, x: Recorded, shift: int, *, axis: int) -> Recorded:
-        """The elements moved along an axis, those at its end to its beginning."""
-        cut = (*[slice(None)] * axis, slice(-shift % x.shape[axis], None))
-        rest = (*[slice(None)] * axis, slice(0, -shift % x.shape[axis]))
-        return self.concat([x[cut], x[rest]], axis=axis)
 
 
 class Recorder(RecordedImages):
@@ -154,11 +86,11 @@ class Recorder(RecordedImages):
             for name, place in arrays.items()
             for layout in (place.layouts if isinstance(place, Joined) else (place,))
         ]
-        self._program = Program(machine, dtype, len(layouts))
+        self._draft = Draft(len(layouts))
         self._schedule: Schedule | None = None
         self._has_one_step = False
         self.xp = RecordedNamespace(self)
-        each = iter(zip(self._program.inputs, layouts, strict=True))
+        each = iter(zip(self._draft.inputs, layouts, strict=True))
         self._inputs: dict[str, Recorded] = {}
         self._pieces: dict[str, list[Recorded]] = {}
         for name, place in arrays.items():
@@ -191,20 +123,20 @@ class Recorder(RecordedImages):
     def program(self, results: Sequence[Recorded | None]) -> Program:
         """What was written down, to be run for these results."""
         outputs: list[Recorded | None] = []
-        taken: set[Block] = set(self._program.inputs)
+        taken: set[Block] = set(self._draft.inputs)
         for result in results:
             if result is None:
                 outputs.append(None)
                 continue
             own = result
-            placed = self._program.is_placed(own.block)
+            placed = self._draft.is_placed(own.block)
             if placed or own.block in taken or own.size != own.block.size or not own.contiguous:
                 own = self.fresh(own.sizes)
                 self.copy(own, result)
             taken.add(own.block)
             outputs.append(own)
-        self._program.finish([None if own is None else (own.block, own.shape) for own in outputs])
-        return self._program
+        made = [None if own is None else (own.block, own.shape) for own in outputs]
+        return Program(self._draft, made, self._machine, self.dtype)
 
     def lower(self, array: Recorded) -> Recorded:
         """Results stay what they are until the program runs."""
@@ -224,7 +156,7 @@ class Recorder(RecordedImages):
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Let an array's memory be the target's, where it is all of a memory that is free for it."""
         whole = x.size == x.block.size and x.contiguous and x.is_fixed
-        return whole and self._program.place(x.block, target.block, target.offset)
+        return whole and self._draft.place(x.block, target.block, target.offset)
 
     def contiguous(self, x: Recorded) -> Recorded:
         """The array, or a copy whose elements follow one another."""
@@ -266,7 +198,7 @@ class Recorder(RecordedImages):
         self._add_arithmetic(kind, sizes, places)
 
     def _add_arithmetic(self, kind: str, sizes: Sequence[int | Quantity], places: Sequence[Location]) -> None:
-        self._program.add(Arithmetic(kind, sizes, places, self._machine.team, self._name))
+        self._draft.add(Arithmetic(kind, sizes, places, self._machine.team, self._name))
 
     # --- row buffers
 
@@ -368,9 +300,9 @@ class Recorder(RecordedImages):
         sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
         places = [x.place._replace(strides=_real_strides(x)) for x in (target, *factors)]
         if self._machine.multiplies(self.dtype, few=False):
-            self._program.add(Multiply(sizes, places, add, self._machine.team, self.dtype))
+            self._draft.add(Multiply(sizes, places, add, self._machine.team, self.dtype))
         else:
-            self._program.add(BlasMultiply(sizes, places, add))
+            self._draft.add(BlasMultiply(sizes, places, add))
 
     def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
@@ -386,18 +318,15 @@ class Recorder(RecordedImages):
         source = weight if by_columns else self.contiguous(weight)
         size = functions.bytes_of(*weight.shape)
         buffer = self.fresh((-(-size // self.dtype.itemsize),))
-        self._program.add(
-            BlasPack(functions, weight.shape, by_columns, (source.block, source.offset), buffer.block)
-        )
+        self._draft.add(BlasPack(functions, weight.shape, by_columns, [source.place, buffer.place]))
         return PackedWeight(source, buffer, "blas")  # type: ignore[arg-type]
 
     def _in_panels(self, weight: Recorded) -> PackedWeight:
         functions = compiled_products(self._name)
         source = weight if 1 in _real_strides(weight) else self.contiguous(weight)
         buffer = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
-        self._program.add(
-            Pack(functions.pack, weight.shape, _real_strides(source), source.place, buffer.block)
-        )
+        place = source.place._replace(strides=_real_strides(source))
+        self._draft.add(Pack(functions.pack, weight.shape, [place, buffer.place]))
         return PackedWeight(source, buffer, "panels")  # type: ignore[arg-type]
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:
@@ -412,7 +341,7 @@ class Recorder(RecordedImages):
             return
         else:
             loop = self._machine.time_loop(stages, steps)
-        self._program.add(Loop(loop, self._machine))
+        self._draft.add(Loop(loop, self._machine))
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """The stages one after the other, with products that take a weight as it is."""
@@ -467,7 +396,7 @@ class Recorder(RecordedImages):
         numbers: Sequence[float],
     ) -> None:  # fmt: skip
         function, places = code.part_function().address, [array.place for array in arrays]
-        self._program.add(ArrayLoop(function, count, elements, sizes, places, numbers, self._machine.team))
+        self._draft.add(ArrayLoop(function, count, elements, sizes, places, numbers, self._machine.team))
 
     # --- sequences of uneven lengths
 
@@ -475,7 +404,7 @@ class Recorder(RecordedImages):
         """What such lengths decide; found once, in front of everything that asks for it."""
         if self._schedule is None:
             self._schedule = Schedule(lengths.block, steps, batch, self.dtype.itemsize, self._machine.team)
-            self._program.add(self._schedule)
+            self._draft.add(self._schedule)
         return self._schedule
 
     def move_rows(
@@ -494,7 +423,7 @@ class Recorder(RecordedImages):
         result = self.fresh(sizes)
         places = [x.place for x in (result, array, initial) if x is not None]
         dtype, width = self._name, result.shape[-1]
-        self._program.add(
+        self._draft.add(
             MoveRows(kind, self._schedule, reverse, places, width, chunk, self._machine.team, dtype)
         )
         return result

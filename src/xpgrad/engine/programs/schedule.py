@@ -8,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from xpgrad.engine.compiled import records
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process.team import Team
-from xpgrad.engine.programs.program import Additions, Address, Block, Location, Quantity, Work, parts_for
+from xpgrad.engine.programs.instructions import (
+    Additions,
+    Address,
+    Block,
+    Location,
+    Quantity,
+    Work,
+    parts_for,
+    three_strided,
+)
 
-# Quantities that every table of a Schedule begins with. FIRST is 1 where there is a step, else 0.
-ZERO, ROWS, STEPS, FIRST, LATER, FIRST_ROWS = range(6)
-# Those of each chunk: its steps from LOW up to HIGH, of which those before MIDDLE are the very first one; its
-# rows; how many steps are later ones, how many the very first; where both begin among the steps from last to
-# first.
-LOW, MIDDLE, HIGH, START, COUNT, CHUNK_LATER, CHUNK_FIRST, LATER_PLACE, FIRST_PLACE = range(9)
-CHUNK = 9  # quantities of a chunk
-
+_QUANTITY = records.positions(records.Quantities)
+_CHUNK = records.length(records.ChunkQuantities)
 _SPAN = records.length(Span)  # integers of a step
 
 
@@ -44,13 +49,13 @@ class Schedule(Work):
     def __init__(self, lengths: Block, steps: int, batch: int, itemsize: int, team: Team) -> None:
         from xpgrad.engine.programs.entry_points import compiled_schedule
 
-        super().__init__(compiled_schedule(), 1, team)
-        self._lengths, self._itemsize = lengths, itemsize
         self.steps, self.batch, self.tables = steps, batch, Block(0)
+        super().__init__(compiled_schedule(), 1, team, [Location(lengths), Location(self.tables)])
+        self._lengths, self._itemsize = lengths, itemsize
         self._size = 0
         self._order, self._place, self._ordered = (self._table(batch) for _ in range(3))
         self._starts, self._spans = self._table(steps + 2), self._table(_SPAN * steps)
-        self._quantities = FIRST_ROWS + 1
+        self._quantities = records.length(records.Quantities)
         self._chunks: dict[int, tuple[int, int, int, int]] = {}
         self._cuts: list[tuple[int, int, int, int]] = []
 
@@ -63,12 +68,14 @@ class Schedule(Work):
     @property
     def rows(self) -> Quantity:
         """S, the number of rows."""
-        return Quantity(ROWS, self.steps * self.batch)
+        return Quantity(_QUANTITY.rows, self.steps * self.batch)
 
     def forward(self) -> tuple[Steps, Steps]:
         """The first step, whose state before is the initial one, and the later ones."""
-        first = Steps(self, Quantity(FIRST, 1), ZERO, FIRST, self._spans, None)
-        later = Steps(self, Quantity(LATER, self.steps - 1), FIRST, STEPS, self._spans, Quantity(FIRST, 1))
+        at = _QUANTITY
+        one, others = Quantity(at.first, 1), Quantity(at.later, self.steps - 1)
+        first = Steps(self, one, at.zero, at.first, self._spans, None)
+        later = Steps(self, others, at.first, at.steps, self._spans, one)
         return first, later
 
     def chunks(self, limit: int) -> list[ScheduledChunk]:
@@ -79,25 +86,16 @@ class Schedule(Work):
         limit = max(1, min(limit, self.steps * self.batch))
         if limit not in self._chunks:
             most = -(-self.steps * self.batch // limit)
-            self._chunks[limit] = (
-                limit,
-                most,
-                self._quantities,
-                self._table(_SPAN * self.steps),
-            )
-            self._quantities += most * CHUNK
+            self._chunks[limit] = limit, most, self._quantities, self._table(_SPAN * self.steps)
+            self._quantities += most * _CHUNK
         _, most, first, spans = self._chunks[limit]
         largest = min(limit + self.batch, self.steps * self.batch)
-        return [ScheduledChunk(self, first + number * CHUNK, spans, largest) for number in range(most)]
+        return [ScheduledChunk(self, first + number * _CHUNK, spans, largest) for number in range(most)]
 
     def cuts(self, parts: int, low: int, high: int) -> Address:
         """Where the cuts between threads stand, for the steps between two quantities."""
         self._cuts.append((parts, low, high, self._table(parts + 1)))
         return Address(self.tables, 8 * self._cuts[-1][-1])
-
-    def blocks(self) -> list[Block]:
-        """See Instruction."""
-        return [self._lengths, self.tables]
 
     def known(self) -> records.Tables:
         """What `native_timeline` takes of it."""
@@ -106,7 +104,7 @@ class Schedule(Work):
             self.batch, self.steps, tables, self._order, self._place, self._ordered, self._starts
         )
 
-    def data(self, itemsize: int) -> list[Any]:
+    def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
         quantities = self._table(self._quantities)
         head = records.Schedule(
@@ -151,9 +149,9 @@ class Steps:
         """How many there can be."""
         return self._count.most
 
-    def spans(self) -> list[list[int]]:
+    def spans(self) -> np.ndarray:
         """Steps of sequences that are all as long as can be."""
-        return [[self._schedule.batch, 0, 0, 0]] * self._count.most
+        return np.asarray([Span(self._schedule.batch)] * self._count.most)
 
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
         """The head with these steps, and with the cuts between `parts` threads."""
@@ -179,25 +177,14 @@ class ScheduledChunk:
 
     def __init__(self, schedule: Schedule, base: int, table: int, most: int) -> None:
         all_rows, steps = schedule.steps * schedule.batch, schedule.steps
-        self.start, self.rows = Quantity(base + START, all_rows), Quantity(base + COUNT, most)
+        at = records.ChunkQuantities(*range(base, base + _CHUNK))
+        self.start, self.rows = Quantity(at.start, all_rows), Quantity(at.count, most)
         self.part = Part(self.start, self.rows)
-        self.low, self.high = Quantity(base + LOW, steps), Quantity(base + HIGH, steps)
-        self.later = Steps(
-            schedule,
-            Quantity(base + CHUNK_LATER, steps),
-            base + MIDDLE,
-            base + HIGH,
-            table,
-            Quantity(base + LATER_PLACE, steps),
-        )
-        self.first = Steps(
-            schedule,
-            Quantity(base + CHUNK_FIRST, 1),
-            base + LOW,
-            base + MIDDLE,
-            table,
-            Quantity(base + FIRST_PLACE, steps),
-        )
+        self.low, self.high = Quantity(at.low, steps), Quantity(at.high, steps)
+        later, later_place = Quantity(at.later, steps), Quantity(at.later_place, steps)
+        first, first_place = Quantity(at.first, 1), Quantity(at.first_place, steps)
+        self.later = Steps(schedule, later, at.middle, at.high, table, later_place)
+        self.first = Steps(schedule, first, at.low, at.middle, table, first_place)
 
     @property
     def most(self) -> int:
@@ -257,28 +244,19 @@ class MoveRows(Work):
 
         over_time = kind in ("pack", "unpack", "turn", "previous")
         elements = width * schedule.batch * (schedule.steps if over_time else 1)
-        super().__init__(compiled_rows(dtype), parts_for(elements, team), team)
-        self._kind, self._schedule, self._reverse = kind, schedule, reverse
-        self._places, self._width = places, width
-        self._range = (
-            [Quantity(ZERO, 0), Quantity(STEPS, schedule.steps), Quantity(ZERO, 0)]
-            if chunk is None
-            else [chunk.low, chunk.high, chunk.start]
-        )
+        parts = parts_for(elements, team)
+        super().__init__(compiled_rows(dtype), parts, team, [*places, Location(schedule.tables)])
+        self._kind, self._schedule, self._reverse, self._width = kind, schedule, reverse, width
+        if chunk is None:
+            zero = Quantity(_QUANTITY.zero, 0)
+            self._range = zero, Quantity(_QUANTITY.steps, schedule.steps), zero
+        else:
+            self._range = chunk.low, chunk.high, chunk.start
 
-    def blocks(self) -> list[Block]:
-        """See Instruction."""
-        return [self._schedule.tables, *(place.block for place in self._places)]
-
-    def data(self, itemsize: int) -> list[Any]:
+    def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
-        places = []
-        for place in self._places:
-            outer, row, column = [0, 0, 0, *place.strides][-3:]
-            places.append(records.Strided(place.address(itemsize), outer, row, column))
-        places += [records.Strided(0, 0, 0, 0)] * (3 - len(places))
         low, high, first = self._range
-        target, source, initial = places
+        target, source, initial = three_strided(self.places[:-1], itemsize)
         return records.flat(
             records.MoveRows(
                 kind=records.MoveKind._fields.index(self._kind),

@@ -1,0 +1,374 @@
+"""The instructions of a program: each says which memory it touches, and what compiled code reads of it.
+
+An operand is a `Location` in a `Block` of memory. Where the block will be is settled when the program is
+complete (`program`), so instructions write an `Address` for it. `native_program` runs what they write.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Enum
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xpgrad.engine.compiled import records
+from xpgrad.engine.compiled.machine import Machine, TimeLoop
+from xpgrad.engine.compiled.products.matrix import plan
+from xpgrad.engine.compiled.records import Factor, Strided
+from xpgrad.engine.process import sharing
+from xpgrad.engine.process.blas import PackedGemm
+from xpgrad.engine.process.memory import name_of
+from xpgrad.engine.process.team import Team
+
+_KIND = records.positions(records.Kind)
+_SHARED_AT = records.positions(records.Work).shared.function
+
+
+class Block:
+    """Memory that is used as a whole: an array of the caller, a result or something between.
+
+    Parameters
+    ----------
+    size : int
+        How many elements it has.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Quantity(NamedTuple):
+    """An integer that a call's lengths decide: its number in a Schedule's table, and the largest value."""
+
+    number: int
+    most: int
+
+
+class Additions(Enum):
+    """In a program's integers: where its table of quantities to be added stands, and how many there are."""
+
+    WHERE = 0
+    COUNT = 1
+
+
+HOST = Block(0)
+"""Where a host that runs programs itself stands: its HostWords."""
+
+
+class Address(NamedTuple):
+    """A place in memory: bytes from the beginning of a block; None is the program's own array.
+
+    A quantity adds its value times `unit` bytes.
+    """
+
+    block: Block | None
+    bytes: int
+    quantity: Quantity | None = None
+    unit: int = 0
+
+
+class Location(NamedTuple):
+    """An operand: its first element, and its strides, in elements.
+
+    A quantity moves the first element by its value times `unit` elements.
+    """
+
+    block: Block
+    offset: int = 0
+    strides: Sequence[int] = ()
+    quantity: Quantity | None = None
+    unit: int = 0
+
+    def address(self, itemsize: int) -> Address:
+        """Of the first element."""
+        return Address(self.block, self.offset * itemsize, self.quantity, self.unit * itemsize)
+
+    def strided(self, itemsize: int) -> Strided:
+        """The address and three strides; an axis that it lacks has none.
+
+        Without axes, it is a vector of one element.
+        """
+        outer, row, column = [0, 0, 0, *(self.strides or [1])][-3:]
+        return Strided(self.address(itemsize), outer, row, column)
+
+
+def most(size: int | Quantity) -> int:
+    """The size, or the largest that it can be."""
+    return size.most if isinstance(size, Quantity) else size
+
+
+def parts_for(elements: int, team: Team) -> int:
+    """Into how many parts to cut arithmetic on `elements` elements."""
+    return sharing.compiled_parts(elements, team, sharing.COPY * team.grain)
+
+
+def three_strided(places: Sequence[Location], itemsize: int) -> list[Strided]:
+    """The target and one or two sources; nothing reads a source that is not there."""
+    found = [place.strided(itemsize) for place in places]
+    return found + [Strided(0, 0, 0, 1)] * (3 - len(found))
+
+
+class Instruction(ABC):
+    """One of a program's instructions.
+
+    Parameters
+    ----------
+    places : sequence of Location
+        What it reads or writes.
+
+    Attributes
+    ----------
+    kind : int
+        One of `records.Kind`.
+    """
+
+    kind: int
+
+    def __init__(self, places: Sequence[Location]) -> None:
+        self.places = places
+
+    def blocks(self) -> list[Block]:
+        """The memory that it reads or writes."""
+        return [place.block for place in self.places]
+
+    @abstractmethod
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """Its integers and addresses; `start` is where it will stand in the program's array."""
+
+
+class BlasMultiply(Instruction):
+    """A matrix product by BLAS, C = A B or C += A B; each factor is contiguous by rows or by columns."""
+
+    kind = _KIND.blas_product
+
+    def __init__(self, sizes: Sequence[int | Quantity], places: Sequence[Location], add: bool) -> None:
+        super().__init__(places)
+        self.sizes, self._add = sizes, add
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        m, n, k = self.sizes
+        c, a, b = (place.address(itemsize) for place in self.places)
+        (c_length, _), *factors = (place.strides for place in self.places)
+        (a_form, a_length), (b_form, b_length) = (
+            (ord("N"), rows) if columns == 1 else (ord("T"), columns) for rows, columns in factors
+        )
+        record = records.BlasProduct(
+            m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length
+        )
+        return [self.kind, *record]
+
+
+class BlasPack(Instruction):
+    """A weight (k, n) into the form in which BLAS's product takes it; its source and its target."""
+
+    kind = _KIND.blas_packing
+
+    def __init__(
+        self, functions: PackedGemm, shape: tuple[int, ...], by_columns: bool, places: Sequence[Location]
+    ) -> None:
+        super().__init__(places)
+        self._function, self._shape, self._by_columns = functions.pack, shape, by_columns
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        k, n = self._shape
+        form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
+        source, target = (place.address(itemsize) for place in self.places)
+        return [self.kind, *records.BlasPacking(self._function, form, n, k, source, length, target)]
+
+
+class Pack(Instruction):
+    """A weight (k, n) into panels, for products of our own; its source and its target."""
+
+    kind = _KIND.packing
+
+    def __init__(self, function: int, shape: tuple[int, ...], places: Sequence[Location]) -> None:
+        super().__init__(places)
+        self._function, self._shape = function, shape
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        (row, column), (k, n) = self.places[0].strides, self._shape
+        source, target = (place.address(itemsize) for place in self.places)
+        return [self.kind, *records.Packing(self._function, source, row, column, k, n, target)]
+
+
+class Work(Instruction):
+    """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
+
+    kind = _KIND.work
+    _BEFORE_DATA = 1 + records.length(records.Work)  # its kind stands in front
+
+    def __init__(self, function: int, parts: int, team: Team, places: Sequence[Location]) -> None:
+        super().__init__(places)
+        self._function, self._parts, self._team = function, parts, team
+
+    @abstractmethod
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """The integers and addresses that the function takes; `start` is where they will stand."""
+
+    def code(self, start: int, itemsize: int) -> list[Any]:
+        """See Instruction."""
+        begin = self.data_start(start)
+        for_team = (self._team.addresses or (0, 0, 0))[1:]
+        shared = records.SharedWork(self._function, Address(None, 8 * begin), self._parts, *for_team)
+        record = records.Work(Address(None, 8 * (start + 1 + _SHARED_AT)), shared)
+        return [self.kind, *records.flat(record), *self.data(begin, itemsize)]
+
+    def data_start(self, start: int) -> int:
+        """Where, in the program's array, the integers begin that the function takes."""
+        return start + self._BEFORE_DATA
+
+    def is_native(self) -> bool:
+        """Whether compiled code can start it, without Python's help for its threads."""
+        return self._parts == 1 or self._team.addresses is not None
+
+    def run(self, data: np.ndarray) -> None:
+        """Run it with Python's help, on the integers that its function takes."""
+        self._team.run(self._function, data.ctypes.data, self._parts)
+
+
+class Multiply(Work):
+    """A matrix product of our own, C = A B or C += A B; each factor is contiguous by rows or by columns.
+
+    Parameters
+    ----------
+    sizes : sequence of int or Quantity
+        Rows and columns of C, and how many elements a sum has.
+    places : sequence of Location
+        Of C, A and B.
+    add : bool
+        Whether to add to C.
+    team, dtype
+        The threads, and the arrays' dtype.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int | Quantity],
+        places: Sequence[Location],
+        add: bool,
+        team: Team,
+        dtype: np.dtype,
+    ) -> None:
+        m, n, k = map(most, sizes)
+        self._plan = plan(name_of(dtype), (m, n, k), team.size(), team.grain)
+        parts = self._plan.parts
+        memory = Location(Block(-(-parts * self._plan.bytes // dtype.itemsize)))
+        super().__init__(self._plan.functions.multiply, parts, team, [*places, memory])
+        self.sizes, self._add = sizes, add
+
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """See Work."""
+        *matrices, memory = self.places
+        c, a, b = (Factor(place.address(itemsize), *place.strides) for place in matrices)
+        return self._plan.data(self.sizes, c, a, b, self._add, memory.address(itemsize))
+
+
+class Arithmetic(Work):
+    """Zero, a copy, sum, product, root, or sums over rows: of arrays of one shape, in parts of columns.
+
+    The result of sums over rows has no strides but along the columns.
+    """
+
+    AXES = 3
+
+    def __init__(
+        self, kind: str, shape: Sequence[int | Quantity], places: Sequence[Location], team: Team, dtype: str
+    ) -> None:
+        from xpgrad.engine.programs.entry_points import compiled_arithmetic
+
+        parts = parts_for(prod(map(most, shape)), team)
+        super().__init__(compiled_arithmetic(dtype), parts, team, places)
+        self.operation, self._shape = kind, shape
+
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """See Work."""
+        planes, rows, columns = [1, 1, 1, *self._shape][-self.AXES :]
+        target, first, second = three_strided(self.places, itemsize)
+        return records.flat(
+            records.Arithmetic(
+                kind=records.ArithmeticKind._fields.index(self.operation),
+                parts=self._parts,
+                planes=planes,
+                rows=rows,
+                columns=columns,
+                target=target,
+                first=first,
+                second=second,
+            )
+        )
+
+
+class ArrayLoop(Work):
+    """``loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, each part some of that.
+
+    Parameters
+    ----------
+    function : int
+        The address of the loop's ``part(data, number)``, see `compiled.arrays`.
+    count, elements : int
+        What is cut into parts, and how many elements there are in all.
+    sizes : sequence of int
+        What the loop takes first.
+    arrays : sequence of Location
+        Where each array is; its elements follow one another.
+    numbers : sequence of float
+        What it takes last.
+    team
+        The threads.
+    """
+
+    def __init__(
+        self,
+        function: int,
+        count: int,
+        elements: int,
+        sizes: Sequence[int],
+        arrays: Sequence[Location],
+        numbers: Sequence[float],
+        team: Team,
+    ) -> None:
+        parts = min(sharing.compiled_parts(elements, team, sharing.ARRAY), max(1, count))
+        super().__init__(function, parts, team, arrays)
+        self._cuts, self._sizes = sharing.cuts(count, parts), sizes
+        self._numbers = [struct.unpack("q", struct.pack("d", number))[0] for number in numbers]
+
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """See Work: behind what the function takes stand the cuts and the numbers."""
+        taken = [*self._sizes, *(place.address(itemsize) for place in self.places)]
+        behind = start + records.length(records.ArraysHead) + len(taken)
+        cuts, numbers = (Address(None, 8 * at) for at in (behind, behind + len(self._cuts)))
+        return [*records.ArraysHead(cuts, numbers), *taken, *self._cuts, *self._numbers]
+
+
+class Loop(Work):
+    """A compiled time loop."""
+
+    def __init__(self, loop: TimeLoop, machine: Machine) -> None:
+        tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
+        places = [*tables, *(memory.place for memory, _ in loop.matrices)]
+        super().__init__(loop.function, loop.parts, machine.team, places)
+        self.loop, self._machine = loop, machine
+
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """See Work."""
+        head: list[Any] = [*self.loop.head]
+        for memory, matrix in self.loop.matrices:
+            rows, columns = matrix.shape
+            line = matrix.strides[0] if rows > 1 else columns
+            head += records.Rows(memory.place.address(itemsize), rows, columns, line)
+        return head
+
+    def is_native(self) -> bool:
+        """See Work: Python also holds back the threads of a BLAS that has its own."""
+        return super().is_native() and (self._parts == 1 or not (self.loop.blas and self.loop.blas.has_pool))
+
+    def run(self, data: np.ndarray) -> None:
+        """See Work."""
+        self._machine.run_loop(self.loop, data)
