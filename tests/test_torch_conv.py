@@ -468,6 +468,7 @@ def test_method_by_name(name, n, monkeypatch):
         ("conv2d", {}, {"dilation": 9}, ValueError, ["kernel", "19", "8"]),
         ("conv_transpose2d", {0: torch.zeros(4)}, {}, ValueError, ["input", "1 dimension", "4", "3"]),
         ("conv_transpose2d", {1: None}, {}, TypeError, ["W", "NoneType", "torch.Tensor"]),
+        ("conv_transpose2d", {}, {"padding": "same"}, TypeError, ["padding", "'same'", "whole numbers"]),
         ("conv_transpose2d", {}, {"output_padding": 1}, ValueError, ["output_padding", "1"]),
     ],
 )

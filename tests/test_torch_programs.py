@@ -195,3 +195,19 @@ def test_a_forced_engine_is_taken(monkeypatch):
 
 
 scan = xpgrad.engine.StandardEngine.scan
+
+
+def test_calls_with_other_options_or_operands_in_other_pieces_have_other_programs():
+    programs = functional._GRU.programs[0]
+    known = programs.known({"clip": 1}, ((1, -1),))
+    assert programs.known({"clip": 1}, ((1, -1),)) is known
+    others = [
+        ({"clip": 1.0}, (1, -1)),
+        ({"clip": True}, (1, -1)),
+        ({"layout": 1}, (1, -1)),
+        ({"clip": 1}, (1, 1)),
+    ]
+    for options, piece in others:
+        assert programs.known(options, (piece,)) is not known
+    assert programs.known({"clip": torch.ones(())}) is None
+    assert programs.known({"activations": ["Relu"]}) is None

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -94,14 +95,11 @@ class _XpgradKernel(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         kernel, *operands, attributes, asked, again = args
-        return vmap_forward(
-            kernel,
-            lambda joined, changed: _XpgradKernel.apply(kernel, *joined, changed, asked, again),
-            info.batch_size,
-            in_dims[1:-3],
-            operands,
-            attributes,
-        )
+
+        def run(joined: Any, changed: Any) -> Any:
+            return _XpgradKernel.apply(kernel, *joined, changed, asked, again)
+
+        return vmap_forward(kernel, run, info.batch_size, in_dims[1:-3], operands, attributes)
 
 
 class _EagerKernel(_XpgradKernel):
@@ -120,6 +118,7 @@ class _EagerKernel(_XpgradKernel):
     setup_context = staticmethod(torch.autograd.Function.setup_context)
 
 
+@dataclass(eq=False)
 class _Call:
     """The data that calls of a recurrent kernel share if they differ in their tensors alone.
 
@@ -133,18 +132,15 @@ class _Call:
         See `apply`.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        layout: Layout,
-        attributes: Mapping[str, Any],
-        asked: Mapping[str, Any],
-        again: bool,
-    ) -> None:
-        self.kernel, self.layout, self.attributes, self.asked, self.again = (
-            kernel, layout, attributes, asked, again
-        )  # fmt: skip
-        self._options = kernel.forward_options(attributes)
+    kernel: Kernel
+    layout: Layout
+    attributes: Mapping[str, Any]
+    asked: Mapping[str, Any]
+    again: bool
+
+    def __post_init__(self) -> None:
+        kernel, layout = self.kernel, self.layout
+        self._options = kernel.forward_options(self.attributes)
         self._known = kernel.programs[0].known(self._options, layout)
         self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], Known | None] | None] = {}
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
@@ -292,29 +288,21 @@ class _XpgradGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        grads = ctx.kernel.gradient_pullback(
-            ctx.saved_tensors,
-            ctx.wrt,
-            ctx.attributes,
-            ctx.per_sample,
-            ctx.needs_input_grad[1:-4],
-            cotangents,
-        )
+        arrays, needs = ctx.saved_tensors, ctx.needs_input_grad[1:-4]
+        pullback = ctx.kernel.gradient_pullback
+        grads = pullback(arrays, ctx.wrt, ctx.attributes, ctx.per_sample, needs, cotangents)
         return None, *grads, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         kernel, *arrays, wrt, attributes, asked, per_sample = args
-        return vmap_gradient(
-            kernel,
-            lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each),
-            info.batch_size,
-            in_dims[1:-4],
-            arrays,
-            attributes,
-            wrt,
-            per_sample,
-        )
+        run, dims = _runner(kernel, wrt, asked), in_dims[1:-4]
+        return vmap_gradient(kernel, run, info.batch_size, dims, arrays, attributes, wrt, per_sample)
+
+
+def _runner(kernel: Kernel, wrt: Sequence[str], asked: dict[str, Any]) -> Any:
+    """Return what runs a gradient for its rule of vmap."""
+    return lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each)
 
 
 def map_older_batch(
@@ -332,16 +320,8 @@ def map_older_batch(
         for x, batched in zip(arrays, mapped, strict=True)
     ]
     size = next(x.shape[0] for x, batched in zip(bare, mapped, strict=True) if x is not None and batched)
-    grads, dims = vmap_gradient(
-        kernel,
-        lambda joined, changed, each: _XpgradGradient.apply(kernel, *joined, wrt, changed, asked, each),
-        size,
-        [0 if batched else None for batched in mapped],
-        bare,
-        attributes,
-        wrt,
-        False,
-    )
+    axes, run = [0 if batched else None for batched in mapped], _runner(kernel, wrt, asked)
+    grads, dims = vmap_gradient(kernel, run, size, axes, bare, attributes, wrt, False)
     return tuple(add_older_batch(g, dim, level) for g, dim in zip(grads, dims, strict=True))
 
 

@@ -132,14 +132,11 @@ class _Forward(_Operator):
         return tuple(by_name.get(name) for name in kernel.operands)
 
     def vmap(self, info: Any, dims: Any, *operands: Any, **attributes: Any) -> Any:
-        results, positions = vmap_forward(
-            self.kernel,
-            lambda joined, changed: _list(self.call(*joined, **changed)),
-            info.batch_size,
-            dims,
-            operands,
-            self.numbers(attributes),
-        )
+        def run(joined: Any, changed: Any) -> Sequence[Any]:
+            return _list(self.call(*joined, **changed))
+
+        attributes = self.numbers(attributes)
+        results, positions = vmap_forward(self.kernel, run, info.batch_size, dims, operands, attributes)
         return _result(results), _result(positions)
 
 
@@ -190,13 +187,9 @@ class _Gradient(_Operator):
 
     def backward(self, ctx: Any, *cotangents: Any) -> Any:
         (grads,) = cotangents
-        needs = ctx.needs_input_grad[: len(self.kernel.gradient_arrays)]
-        attributes = self.numbers(ctx.attributes)
-        return tuple(
-            self.kernel.gradient_pullback(
-                ctx.saved_tensors, ctx.wrt, attributes, ctx.per_sample, needs, grads
-            )
-        )
+        arrays, needs = ctx.saved_tensors, ctx.needs_input_grad[: len(self.kernel.gradient_arrays)]
+        pullback, attributes = self.kernel.gradient_pullback, self.numbers(ctx.attributes)
+        return tuple(pullback(arrays, ctx.wrt, attributes, ctx.per_sample, needs, grads))
 
     def vmap(
         self,
@@ -207,19 +200,12 @@ class _Gradient(_Operator):
         per_sample: bool = False,
         **attributes: Any,
     ) -> Any:
-        results, positions = vmap_gradient(
-            self.kernel,
-            lambda joined, changed, each: self.call(
-                *joined, **changed, **({"per_sample": True} if each else {}), wrt=wrt
-            ),
-            info.batch_size,
-            dims,
-            arrays,
-            self.numbers(attributes),
-            wrt,
-            per_sample,
-        )
-        return list(results), list(positions)
+        def run(joined: Any, changed: Any, each: bool) -> Any:
+            return self.call(*joined, **changed, **({"per_sample": True} if each else {}), wrt=wrt)
+
+        size, attributes = info.batch_size, self.numbers(attributes)
+        mapped = vmap_gradient(self.kernel, run, size, dims, arrays, attributes, wrt, per_sample)
+        return tuple(map(list, mapped))
 
 
 def _schema(arrays: Sequence[str], options: Sequence[str], result: str) -> str:

@@ -135,19 +135,14 @@ def cross_entropy(
     tensor([[ 0.2500, -0.7500,  0.2500,  0.2500],
             [ 0.0000,  0.0000,  0.0000,  0.0000]])
     """
+    attributes: dict[str, Any] = {
+        "reduction": reduction, "label_smoothing": label_smoothing, "ignore_index": ignore_index
+    }  # fmt: skip
     if isinstance(input, Tensor) and _has_no_class(input):
         # Without a class there is no softmax, and the kernel refuses it. What PyTorch gives is a convention.
-        return nn.functional.cross_entropy(
-            input,
-            target,
-            weight,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            label_smoothing=label_smoothing,
-        )
-    attributes: dict[str, Any] = {"reduction": reduction, "label_smoothing": label_smoothing}
-    if isinstance(target, Tensor) and not target.is_floating_point():
-        attributes["ignore_index"] = ignore_index
+        return nn.functional.cross_entropy(input, target, weight, **attributes)
+    if not isinstance(target, Tensor) or target.is_floating_point():
+        del attributes["ignore_index"]
     return _run("cross_entropy", _CROSS_ENTROPY, input, target, {"weights": weight}, attributes)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from xpgrad._arguments import check_choice
 from xpgrad_torch._recurrent import Cell, Layers, Recurrent, check_zoneout
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
@@ -25,11 +26,7 @@ class _LSTMOptions(Recurrent):
 
     def _set_options(self, given: Mapping[str, Any]) -> None:
         super()._set_options(given)
-        if self.peephole_gradient not in ("full", "truncated"):
-            raise ValueError(
-                f"{self._NAME}: peephole_gradient is {self.peephole_gradient!r}, expected 'full' or "
-                "'truncated'"
-            )
+        check_choice(self._NAME, "peephole_gradient", self.peephole_gradient, ("full", "truncated"))
 
     def _attributes(self) -> dict[str, Any]:
         return super()._attributes() | {"input_forget": self.input_forget}
