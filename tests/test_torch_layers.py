@@ -307,6 +307,15 @@ def test_bad_construction(rnn, kwargs, error, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+@pytest.mark.parametrize("kind", [xpgrad_torch.LSTM, xpgrad_torch.LSTMCell])
+def test_peepholes_are_drawn_from_the_range_of_the_other_parameters(kind):
+    module = kind(2, 400, peephole=True, dtype=torch.float64)
+    found = [p for name, p in module.named_parameters() if "peephole" in name]
+    assert [(tuple(p.shape), p.dtype) for p in found] == [((1200,), torch.float64)]
+    assert 0.95 / 20 < found[0].abs().max() <= 1 / 20
+    assert found[0].mean().abs() < 0.1 / 20
+
+
 EXTRAS = {
     "LSTM": {
         "peephole": True,

@@ -105,6 +105,7 @@ FUNCTIONS = {
     "prelu": xpgrad_torch.PReLU(),
     "GRUCell": xpgrad_torch.GRUCell(4, 5),
     "LSTM": xpgrad_torch.LSTM(4, 5),
+    "LayerNormGRU": xpgrad_torch.LayerNormGRU(4, 5),
     "conv1d": xpgrad_torch.Conv1d(3, 5, 2),
     "cross_entropy": lambda x: functional.cross_entropy(x, torch.tensor([0, 1, 2])),
     "binary_cross_entropy_with_logits": lambda x: BINARY(x, x),
