@@ -37,7 +37,7 @@ class Recurrent(Sampled, nn.Module):
     _GATE_ORDER: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
     _STATES: ClassVar[tuple[str, ...]]  # names of the states: one alone is a tensor, more are a tuple
     _LOWERED: ClassVar[bool] = False  # whether the results of PyTorch's module have autocast's dtype
-    _OPTIONS: ClassVar[tuple[str, ...]] = ("clip", "activations", "activation_alpha", "activation_beta")
+    _OPTIONS: ClassVar[tuple[str, ...]] = ("activations", "activation_alpha", "activation_beta")
 
     bias: bool
     hidden_size: int

@@ -19,18 +19,10 @@ class SequenceLayer(Sampled, nn.Module):
 
     Parameters
     ----------
-    input_size, hidden_size : int
-        I and H.
+    input_size, hidden_size, bidirectional, batch_first, save, device, dtype
+        As of `CellLayer`.
     shapes : mapping of str to tuple of int
         The parameters without the axis of directions, in the order in which they are drawn.
-    bidirectional : bool
-        Whether a second set of parameters runs from the sequences' ends.
-    batch_first : bool
-        Whether input and output are (N, T, ...).
-    save : "all", "states" or int
-        As of the operator's function.
-    device, dtype
-        Of the parameters.
     """
 
     W: Tensor

@@ -18,7 +18,7 @@ class _LSTMOptions(Recurrent):
 
     _GATE_ORDER = (0, 3, 1, 2)  # i f g o -> i o f c
     _STATES = ("h_0", "c_0")
-    _OPTIONS = ("peephole", "peephole_gradient", "clip", "input_forget", *Recurrent._OPTIONS[1:])
+    _OPTIONS = ("peephole", "peephole_gradient", "clip", "input_forget", *Recurrent._OPTIONS)
 
     peephole: bool = False
     peephole_gradient: str = "full"
@@ -52,7 +52,7 @@ class _GRUOptions(Recurrent):
 
     _GATE_ORDER = (1, 0, 2)  # r z n -> z r h
     _STATES = ("hx",)
-    _OPTIONS = ("reset_after", *Recurrent._OPTIONS)
+    _OPTIONS = ("reset_after", "clip", *Recurrent._OPTIONS)
 
     reset_after: bool = True
 
@@ -71,6 +71,7 @@ class _RNNOptions(Recurrent):
     _GATE_ORDER = (0,)
     _STATES = ("hx",)
     _LOWERED = True
+    _OPTIONS = ("clip", *Recurrent._OPTIONS)
 
     nonlinearity: str  # in __init__, as in PyTorch's modules, which `swap` replaces
 
