@@ -102,6 +102,15 @@ def test_every_way_is_the_standard_one(operator, options, way, lengths, namespac
         )
 
 
+def test_a_weight_is_packed_for_a_blas_that_can(run_in):
+    run_in("packed BLAS parts")
+    able = [one for one in engines() if one.blas is not None and one.blas.packed]
+    if not able:
+        pytest.skip("no BLAS of this process packs weights")
+    for one in able:
+        assert one.loop_weight(np.ones((4, 4), np.float32), 20).form == "blas"
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize("seed", range(5))
 def test_parts_cover_all_rows_with_equal_work(threads, seed, monkeypatch):

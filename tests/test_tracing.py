@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from xpgrad.engine import Elementwise, Formula, NumpyEngine, Operand, Span
+from xpgrad.engine.compiled import time_loops
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -135,3 +136,17 @@ def test_means_over_rows_and_operands_of_one_number_a_row(dtype):
     np.testing.assert_allclose(means, expected, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(centred, x - expected, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(sums, x + y)
+
+
+def test_a_result_in_an_operands_place_is_the_same_vector():
+    """As two vectors, said to share no memory, they would be computed wrong, or one element at a time."""
+    x, y = (np.ones((2, 6), np.float32) for _ in range(2))
+    inputs = [Operand(x, 3, order=(2, 0)), Operand(x, 3, order=(1,)), Operand(x, at="before"), Operand(None)]
+    stage = Elementwise(Formula(_swapped), inputs, [Operand(x, 3, order=(0,)), Operand(y), Operand(None)])
+    matrices = []
+    text = time_loops._text_of(stage, matrices)
+    assert [id(matrix) for matrix in matrices] == [id(x), id(x), id(y)]
+    assert [vector and vector.block for vector in text.inputs] == [2, 0, 1, 0, None]
+    assert text.outputs[0] == text.inputs[1] != text.inputs[3]
+    assert len({vector.matrix for vector in text.inputs[:3]}) == 1
+    assert text.outputs[2] is None

@@ -1,8 +1,8 @@
-"""The engine for NumPy arrays: buffers written in place, formulas compiled or in cache-sized blocks."""
+"""The engine for NumPy arrays: buffers written in place, formulas compiled or evaluated by NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,6 @@ from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Form, Fresh, Look
 from xpgrad.engine.standard import AdapterEngine, first_row
-
-# Elements of one operand in a block: a block of about twenty float32 operands and temporaries fits a
-# second-level cache of 1 MB.
-_BLOCK_ELEMENTS = 8192
 
 
 class NumpyEngine(NumpyImages, AdapterEngine):
@@ -152,7 +148,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
                 if isinstance(stage, Product):
                     self._multiply(stage, span)
                 else:
-                    _evaluate_blockwise(stage, span)
+                    _evaluate(stage, span)
 
     def _multiply(self, stage: Product, span: Span) -> None:
         first = first_row(stage.source, span)
@@ -262,40 +258,28 @@ def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
     return array, address_of(array)
 
 
-def _row_width(stage: Elementwise) -> int:
-    """Columns of the formula's operands; 1 if all hold one number per row."""
-    given = [operand for operand in (*stage.inputs, *stage.outputs) if operand.rows is not None]
-    return max(operand.rows.shape[1] // operand.blocks for operand in given)
-
-
 def _line(matrix: np.ndarray) -> int:
     """The length of a whole row in memory."""
     count, columns = matrix.shape
     return matrix.strides[0] // matrix.itemsize if count > 1 else columns
 
 
-def _evaluate_blockwise(stage: Elementwise, span: Span) -> None:
-    """Evaluate a formula with NumPy on as many rows at a time as the cache holds."""
-    rows_at_once = max(1, _BLOCK_ELEMENTS // max(1, _row_width(stage)))
+def _evaluate(stage: Elementwise, span: Span) -> None:
+    """Evaluate a formula on the rows of a step with NumPy."""
     of_row = [operand.of_row for operand in stage.outputs for _ in operand.places]
-    for start in range(0, span.rows, rows_at_once):
-        count = min(rows_at_once, span.rows - start)
-        arguments = _views(stage.inputs, span, start, count)
-        targets = _views(stage.outputs, span, start, count)
-        for target, result, mean in zip(targets, stage.formula(np, *arguments), of_row, strict=True):
-            if target is not None:
-                target[...] = np.mean(result, axis=1, keepdims=True) if mean else result
+    results = stage.formula(np, *_views(stage.inputs, span))
+    for target, result, mean in zip(_views(stage.outputs, span), results, of_row, strict=True):
+        if target is not None:
+            target[...] = np.mean(result, axis=1, keepdims=True) if mean else result
 
 
-def _views(operands: Sequence[Operand], span: Span, start: int, count: int) -> list[np.ndarray | None]:
-    """The blocks of rows of each operand; None for absent ones."""
-    views: list[np.ndarray | None] = []
+def _views(operands: Sequence[Operand], span: Span) -> Iterator[np.ndarray | None]:
+    """The step's rows of each operand's blocks; None for absent ones."""
     for operand in operands:
         if operand.rows is None:
-            views += [None] * len(operand.places)
+            yield from [None] * len(operand.places)
             continue
-        first = 0 if operand.at == "every" else first_row(operand, span) + start
-        part = operand.rows[first : first + (1 if operand.at == "every" else count)]
-        width = part.shape[1] // operand.blocks
-        views += [part[:, b * width : (b + 1) * width] for b in operand.places]
-    return views
+        first = first_row(operand, span)
+        rows = operand.rows[first : first + (1 if operand.at == "every" else span.rows)]
+        width = rows.shape[1] // operand.blocks
+        yield from (rows[:, b * width : (b + 1) * width] for b in operand.places)

@@ -288,23 +288,12 @@ class Tape:
             return arguments[1]
         if function == "greater" and same(arguments[1], self.inf):
             return False
-        if function == "logical_and" and (bounds := self._symmetric_bounds(*arguments)) is not None:
-            return self.apply("less", self.abs(bounds[0]), bounds[1])
         if function == "divide" and (x := self._sigmoid_argument(*arguments)) is not None:
             return self.sigmoid(x)
         value = self._apply(function, *arguments)
         if function == "exp":
             self._exponents[id(value)] = arguments[0]
         return value
-
-    def _symmetric_bounds(self, above: Value, below: Value) -> tuple[Value, float] | None:
-        """The x and b of ``(x > -b) & (x < b)``."""
-        if not above.called("greater") or not below.called("less"):
-            return None
-        (x, low), (other, high) = above.arguments, below.arguments
-        if x is not other or isinstance(low, Value) or isinstance(high, Value):
-            return None
-        return (x, high) if low == -high and high >= 0 else None
 
     def _sigmoid_argument(self, above: Any, below: Any) -> Value | None:
         """The x of e / (1 + e), e = exp(x); of ``where(x < 0, e, 1) / (1 + e)``, e = exp(-abs(x)), too."""

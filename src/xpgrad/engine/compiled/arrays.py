@@ -6,7 +6,7 @@ kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,25 +53,14 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     """
     names = [kind and f"x{number}" for number, kind in enumerate(layout.operands)]
     kinds = zip(names, layout.operands, strict=True)
-    arrays = [(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
+    arrays = [_Array(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
     target = "y" if layout.same_as is None else names[layout.same_as]
     if layout.same_as is None:
-        arrays.append(("y", "each"))
+        arrays.append(_Array("y", "each"))
     function, numbers = formula.function.__name__, formula.parameters
-    size = np.dtype(dtype).itemsize
-    places = [f"{name} + {size} * start" if kind == "each" else name for name, kind in arrays]
-    text = _Text(
-        arrays=arrays,
-        integers=frozenset(),
-        numbers=numbers,
-        passes=[f"Pass({function}, {[*names, *numbers]}, [('result', 'each')])"],
-        target=target,
-        outputs=[],
-        sizes=[],
-        call=f"run(0, 1, stop - start, {_tuple(places)}, {_tuple(numbers)})",
-    )
+    passes = [f"Pass({function}, {[*names, *numbers]}, [('result', 'each')])"]
     head = preamble([formula.function], formula.constants, dtype, {function: numbers})
-    return load(f"{_label(formula)}_{dtype}", head + _module(text, dtype, rank=1))
+    return load(f"{_label(formula)}_{dtype}", head + _module(arrays, passes, numbers, target, (), dtype))
 
 
 def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[str], dtype: str) -> Any:
@@ -92,70 +81,55 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
     target = formula.each_output
     if target is not None and layout.same_as is not None:
         target = formula.operands[layout.same_as]
-    kinds = {name: kind for names, kind in ((formula.each, "each"), (formula.rows, "row"),
-             (formula.columns, "column")) for name in names if name not in absent}  # fmt: skip
     of_rows = [name for name in formula.outputs if name != formula.each_output]
+    kinds = dict.fromkeys(formula.each, "each") | dict.fromkeys(formula.rows, "row")
+    kinds |= dict.fromkeys(formula.columns, "column")
+    kinds = {name: kind for name, kind in kinds.items() if name not in absent}
     if target is not None:
         kinds.setdefault(target, "each")
-    arrays = [*kinds.items(), *((name, "row") for name in of_rows)]
-    functions = [step.function for step in formula.steps]
-    numbers = {
-        step.function.__name__: tuple(name for name in step.constants if name in formula.parameters)
-        for step in formula.steps
-    }
-    passes = []
+    arrays = [_Array(name, kind, name in integers) for name, kind in kinds.items()]
+    arrays += [_Array(name, "row") for name in of_rows]
+    parameters, passes = {}, []
     for step in formula.steps:
-        name = step.function.__name__
+        name, numbers = step.function.__name__, [n for n in step.constants if n in formula.parameters]
         operands = [None if operand in absent else operand for operand in step.operands]
-        passes.append(f"Pass({name}, {[*operands, *numbers[name]]}, {[*step.results.items()]})")
-    names = [name for name, _ in arrays]
-    text = _Text(
-        arrays=arrays,
-        integers=integers,
-        numbers=formula.parameters,
-        passes=passes,
-        target=target,
-        outputs=of_rows,
-        sizes=["width"],
-        call=f"run(start, stop, width, {_tuple(names)}, {_tuple(formula.parameters)})",
-    )
-    head = preamble(functions, formula.constants, dtype, numbers)
-    return load(f"{formula.steps[-1].function.__name__}_{dtype}", head + _module(text, dtype, rank=2))
+        passes.append(f"Pass({name}, {[*operands, *numbers]}, {[*step.results.items()]})")
+        parameters[name] = tuple(numbers)
+    head = preamble([step.function for step in formula.steps], formula.constants, dtype, parameters)
+    module = _module(arrays, passes, formula.parameters, target, of_rows, dtype, by_rows=True)
+    return load(f"{formula.steps[-1].function.__name__}_{dtype}", head + module)
 
 
-class _Text(NamedTuple):
-    """What the text of a loop says.
+class _Array(NamedTuple):
+    """See `native_arrays.Array`; in the order of a call."""
 
-    Parameters
-    ----------
-    arrays : sequence of (str, str)
-        Their names and kinds, see `native_arrays.Array`, in the order of a call.
-    integers : frozenset of str
-        Those that hold integers.
-    numbers, passes, target, outputs
-        As `native_arrays.Loop` has them; passes as text.
-    sizes : sequence of str
-        What a call has between the rows and the arrays.
-    call : str
-        How the intrinsic is called on the arrays' addresses.
+    name: str
+    kind: str
+    integers: bool = False
+
+
+def _module(
+    arrays: Sequence[_Array],
+    passes: Sequence[str],
+    numbers: Sequence[str],
+    target: str | None,
+    outputs: Sequence[str],
+    dtype: str,
+    by_rows: bool = False,
+) -> str:
+    """The loop on addresses, on arrays, and for one part of the work; for the rest see `native_arrays.Loop`.
+
+    Without rows, the elements from start to stop are one row.
     """
-
-    arrays: Sequence[tuple[str, str]]
-    integers: frozenset[str]
-    numbers: Sequence[str]
-    passes: Sequence[str]
-    target: str | None
-    outputs: Sequence[str]
-    sizes: Sequence[str]
-    call: str
-
-
-def _module(text: _Text, dtype: str, rank: int) -> str:
-    """The loop on addresses, on arrays, and for one part of the work."""
-    arrays = [f"Array{(name, kind, name in text.integers)}" for name, kind in text.arrays]
-    names = [name for name, _ in text.arrays]
-    outer = ["start", "stop", *text.sizes]
-    integers, reals = ["int64"] * len(outer), ["float64"] * len(text.numbers)
+    names = [array.name for array in arrays]
+    outer = ["start", "stop", "width"] if by_rows else ["start", "stop"]
+    if by_rows:
+        what, places = "start, stop, width", names
+    else:
+        first = f" + {np.dtype(dtype).itemsize} * start"
+        what, places = "0, 1, stop - start", [x.name + first * (x.kind == "each") for x in arrays]
+    integers, reals = ["int64"] * len(outer), ["float64"] * len(numbers)
+    kinds = _array_types(arrays, {target, *outputs}, dtype, rank=2 if by_rows else 1)
     lines = [
         "import functools\n",
         "import numpy as np",
@@ -164,45 +138,43 @@ def _module(text: _Text, dtype: str, rank: int) -> str:
         "from xpgrad.engine.compiled.native import pointer",
         "from xpgrad.engine.compiled.native_arrays import Array, Loop, Pass, array_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
-        f"ARRAYS = [{', '.join(arrays)}]",
-        f"PASSES = [{', '.join(text.passes)}]",
-        f"LOOP = Loop(ARRAYS, {[*text.numbers]}, PASSES, {text.target!r}, {[*text.outputs]})",
+        f"ARRAYS = [{', '.join(f'Array{(*array,)}' for array in arrays)}]",
+        f"PASSES = [{', '.join(passes)}]",
+        f"LOOP = Loop(ARRAYS, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
         "run = array_loop(LOOP, xp.real)\n\n",
         f"@njit(void({', '.join([*integers, *('int64' for _ in names), *reals])}), {_OPTIONS})",
-        f"def on_addresses({', '.join([*outer, *names, *text.numbers])}):",
+        f"def on_addresses({', '.join([*outer, *names, *numbers])}):",
         "    wide_vectors()",
-        f"    {text.call}\n\n",
-        f"@njit(void({', '.join([*integers, *_array_types(text, dtype, rank), *reals])}), {_OPTIONS})",
-        f"def loop({', '.join([*outer, *names, *text.numbers])}):",
-        f"    on_addresses({', '.join([*outer, *(f'{n}.ctypes.data' for n in names), *text.numbers])})\n\n",
-        *_part(text),
+        f"    run({what}, {_tuple(places)}, {_tuple(numbers)})\n\n",
+        f"@njit(void({', '.join([*integers, *kinds, *reals])}), {_OPTIONS})",
+        f"def loop({', '.join([*outer, *names, *numbers])}):",
+        f"    on_addresses({', '.join([*outer, *(f'{name}.ctypes.data' for name in names), *numbers])})\n\n",
+        *_part(len(outer) - 2 + len(names), len(numbers)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _array_types(text: _Text, dtype: str, rank: int) -> Iterable[str]:
+def _array_types(arrays: Sequence[_Array], written: set[str | None], dtype: str, rank: int) -> Iterator[str]:
     """Numba's types of the arrays."""
-    for name, kind in text.arrays:
-        scalar = "int32" if name in text.integers else dtype
-        axes = rank if kind == "each" else 1
-        is_read = name != text.target and name not in text.outputs
-        yield f"types.Array(types.{scalar}, {axes}, 'C', readonly={is_read})"
+    for name, kind, is_integer in arrays:
+        scalar, axes = "int32" if is_integer else dtype, rank if kind == "each" else 1
+        yield f"types.Array(types.{scalar}, {axes}, 'C', readonly={name not in written})"
 
 
-def _part(text: _Text) -> list[str]:
+def _part(taken: int, numbers: int) -> list[str]:
     """A C function for one part of the work, whose data are integers behind a pointer.
 
-    Those are the addresses of the parts' bounds and of the numbers, the loop's sizes, and the addresses of
-    the arrays. Compiled when it is first asked for.
+    Those are the addresses of the parts' bounds and of the numbers, the loop's size, and the addresses of the
+    arrays. Compiled when it is first asked for.
     """
-    count = _HEAD + len(text.sizes) + len(text.arrays)
+    count = _HEAD + taken
     arguments = [f"head[{place}]" for place in range(_HEAD, count)]
-    arguments += [f"numbers[{place}]" for place in range(len(text.numbers))]
+    arguments += [f"numbers[{place}]" for place in range(numbers)]
     return [
         "def part(data, number):",
         f"    head = carray(data, ({count},), np.int64)",
         f"    bounds = carray(pointer(head[{_AT.bounds}]), (number + 2,), np.int64)",
-        f"    numbers = carray(pointer(head[{_AT.numbers}]), ({len(text.numbers)},), np.float64)",
+        f"    numbers = carray(pointer(head[{_AT.numbers}]), ({numbers},), np.float64)",
         f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
         "@functools.cache",
         "def part_function():",

@@ -30,6 +30,10 @@ class InPlaceImages(Images, ABC):
     def _write(self, target: Any, places: Index, part: Any) -> None:
         """Write a part, which may be empty, into its places."""
 
+    @abstractmethod
+    def _split_last(self, array: Any, sizes: Sequence[int]) -> Any:
+        """A view of an array with several axes in the place of the last one."""
+
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
         """Bands that fit the second-level cache, of about equal size."""
         at_once = -(-count // -(-count * size // BAND))
@@ -45,6 +49,16 @@ class InPlaceImages(Images, ABC):
             return array
         whole = self._zeros((*array.shape[:first], *sizes), like=array)
         self._write(whole, places, array)
+        return whole
+
+    def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:
+        """In one pass; a view if nothing is added."""
+        outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
+        if not lead and inner == tuple(size):
+            return self.xp.reshape(array, (*outer, prod(size)))
+        whole = self._zeros((*outer, lead + prod(size)), like=array)
+        grid = self._split_last(whole[..., lead:], size)
+        self._write(grid, (..., *(slice(0, small) for small in inner)), array)
         return whole
 
     def interleave(

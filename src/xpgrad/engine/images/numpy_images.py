@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -90,15 +89,8 @@ class NumpyImages(Machine, InPlaceImages):
     def _write(self, target: np.ndarray, places: Index, part: np.ndarray) -> None:
         target[places] = part
 
-    def spread(self, array: np.ndarray, size: Sequence[int], lead: int) -> np.ndarray:
-        """In one pass; a view if nothing is added."""
-        outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
-        if not lead and inner == tuple(size):
-            return array.reshape(*outer, -1)
-        whole = self._zeros((*outer, lead + prod(size)), like=array)
-        places: tuple[Any, ...] = tuple(slice(0, small) for small in inner)
-        whole[..., lead:].reshape(*outer, *size)[(..., *places)] = array
-        return whole
+    def _split_last(self, array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+        return array.reshape(*array.shape[:-1], *sizes)
 
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
         """Matrix product, directly into the target if given."""

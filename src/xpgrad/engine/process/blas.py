@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.process.memory import address_of
+
 _LETTERS = {"float32": "s", "float64": "d"}
 _REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
 # {} is s for float32, d for float64
@@ -129,23 +131,31 @@ def symbol(library: ctypes.CDLL, name: str) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _multiplies(address: int, dtype: str, packed: PackedGemm | None = None) -> bool:
+def multiply(
+    address: int, a: np.ndarray, b: np.ndarray, c: np.ndarray, packed: np.ndarray | None = None
+) -> None:
+    """C = A B by the gemm at an address, or by MKL's gemm_compute with B packed; B and C by rows.
+
+    BLAS reads column by column, so the factors change places.
+    """
+    real = _REALS[c.dtype.name]
+    (m, n), k, by_rows = c.shape, a.shape[1], a.flags.c_contiguous
+    rows, columns, inner = (ctypes.byref(ctypes.c_int64(size)) for size in (n, m, k))
+    one, zero = ctypes.byref(real(1)), ctypes.byref(real(0))
+    arguments = [_letter(b"N" if packed is None else b"P"), _letter(b"N" if by_rows else b"T")]
+    arguments += [rows, columns, inner, one] if packed is None else [rows, columns, inner]
+    arguments += [address_of(b if packed is None else packed), rows]
+    arguments += [address_of(a), inner if by_rows else columns, zero, address_of(c), rows]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))(address)(*arguments)
+
+
+def _multiplies(address: int, dtype: str, packing: PackedGemm | None = None) -> bool:
     """Whether a product of whole numbers is correct."""
     rows, inner, columns = 2, 3, 4
     a = np.arange(rows * inner, dtype=dtype).reshape(rows, inner)
     b = np.arange(inner * columns, dtype=dtype).reshape(inner, columns) - 5
     c = np.full((rows, columns), np.nan, dtype=dtype)
-    m, n, k = (ctypes.byref(ctypes.c_int64(size)) for size in (columns, rows, inner))
-    one, zero = (ctypes.byref(_REALS[dtype](value)) for value in (1, 0))
-    plain = _letter(b"N")
-    kind: list[Any] = [plain, plain, m, n, k, one]
-    weight = b
-    if packed is not None:
-        kind = [_letter(b"P"), plain, m, n, k]
-        weight = pack(np.asfortranarray(b), packed).memory
-    arguments = [*kind, weight.ctypes.data, m, a.ctypes.data, k, zero]
-    arguments += [c.ctypes.data, m]
-    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))(address)(*arguments)
+    multiply(address, a, b, c, None if packing is None else pack(np.asfortranarray(b), packing).memory)
     return bool(np.array_equal(c, a @ b))
 
 

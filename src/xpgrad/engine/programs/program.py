@@ -66,18 +66,17 @@ class Look(NamedTuple):
 
 
 class Draft:
-    """A program that is being written: its instructions, and which memory is a part of which.
+    """A program that is being written: its instructions, and which memory is a part of which."""
 
-    Parameters
-    ----------
-    inputs : int
-        How many arrays a call has.
-    """
-
-    def __init__(self, inputs: int) -> None:
-        self.inputs = [Block(0) for _ in range(inputs)]
+    def __init__(self) -> None:
+        self.inputs: list[Block] = []
         self.instructions: list[Instruction] = []
         self._inside: dict[Block, tuple[Block, int]] = {}
+
+    def new_input(self) -> Block:
+        """The memory of the call's next array."""
+        self.inputs.append(Block(0))
+        return self.inputs[-1]
 
     def add(self, instruction: Instruction) -> None:
         """Write down the next instruction."""

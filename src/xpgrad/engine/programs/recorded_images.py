@@ -86,16 +86,6 @@ class RecordedImages(InPlaceImages):
             self.multiply(*factors, add=add)
         return result
 
-    def spread(self, array: Recorded, size: Sequence[int], lead: int) -> Recorded:
-        """In new memory; a view where nothing is added."""
-        outer, inner = array.shape[: -len(size)], array.shape[-len(size) :]
-        whole = array
-        if lead or inner != tuple(size):
-            whole = self._zeros((*outer, lead + prod(size)), like=array)
-            grid = whole[..., lead:].split_last(tuple(size))
-            self._write(grid, (..., *(slice(0, small) for small in inner)), array)
-        return self.xp.reshape(whole, (*outer, lead + prod(size)))
-
     def add(self, a: Recorded, b: Recorded, target: Recorded | None = None) -> Recorded:
         """The sum; b has as many axes as a behind its first ones, or 1 in their places."""
         result = self.fresh(a.shape) if target is None else target
@@ -121,3 +111,6 @@ class RecordedImages(InPlaceImages):
     def _write(self, target: Recorded, places: Index, part: Recorded) -> None:
         if part.size:
             self.copy(target[places], part)
+
+    def _split_last(self, array: Recorded, sizes: Sequence[int]) -> Recorded:
+        return array.split_last(tuple(sizes))

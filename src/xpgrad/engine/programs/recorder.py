@@ -80,26 +80,19 @@ class Recorder(RecordedImages):
         self, machine: Machine, arrays: Mapping[str, tuple[tuple[int, ...], Strides] | Joined], dtype: Any
     ) -> None:
         self._machine, self.dtype, self._name = machine, dtype, name_of(dtype)
-        self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
-        layouts = [
-            layout
-            for name, place in arrays.items()
-            for layout in (place.layouts if isinstance(place, Joined) else (place,))
-        ]
-        self._draft = Draft(len(layouts))
+        self._draft = Draft()
         self._schedule: Schedule | None = None
         self._has_one_step = False
         self.xp = RecordedNamespace(self)
-        each = iter(zip(self._draft.inputs, layouts, strict=True))
-        self._inputs: dict[str, Recorded] = {}
-        self._pieces: dict[str, list[Recorded]] = {}
-        for name, place in arrays.items():
-            count = len(place.layouts) if isinstance(place, Joined) else 1
-            pieces = [Recorded(self, block, 0, *layout) for block, layout in itertools.islice(each, count)]
-            if isinstance(place, Joined):
-                self._pieces[name] = pieces
-            else:
-                (self._inputs[name],) = pieces
+        self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
+        self._pieces = {
+            name: [
+                Recorded(self, self._draft.new_input(), 0, *layout)
+                for layout in (place.layouts if isinstance(place, Joined) else (place,))
+            ]
+            for name, place in arrays.items()
+        }
+        self._inputs = {name: pieces[0] for name, pieces in self._pieces.items() if name not in self._joined}
 
     def input(self, name: str) -> Recorded:
         """One of the call's arrays, or several that are joined when the first one asks for them."""
@@ -122,21 +115,19 @@ class Recorder(RecordedImages):
 
     def program(self, results: Sequence[Recorded | None]) -> Program:
         """What was written down, to be run for these results."""
-        outputs: list[Recorded | None] = []
-        taken: set[Block] = set(self._draft.inputs)
+        outputs: list[tuple[Block, tuple[int, ...]] | None] = []
+        taken = set(self._draft.inputs)
         for result in results:
             if result is None:
                 outputs.append(None)
                 continue
-            own = result
-            placed = self._draft.is_placed(own.block)
+            own, placed = result, self._draft.is_placed(result.block)
             if placed or own.block in taken or own.size != own.block.size or not own.contiguous:
                 own = self.fresh(own.sizes)
                 self.copy(own, result)
             taken.add(own.block)
-            outputs.append(own)
-        made = [None if own is None else (own.block, own.shape) for own in outputs]
-        return Program(self._draft, made, self._machine, self.dtype)
+            outputs.append((own.block, own.shape))
+        return Program(self._draft, outputs, self._machine, self.dtype)
 
     def lower(self, array: Recorded) -> Recorded:
         """Results stay what they are until the program runs."""

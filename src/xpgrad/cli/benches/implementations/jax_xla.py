@@ -3,6 +3,7 @@
 The input's product is outside the scan. Scans that unroll 2, 5 or 10 steps were tried, and were slower.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import convolutions, recurrent
@@ -35,29 +36,34 @@ STEPS = {"lstm": _lstm_step, "gru": _gru_step}
 class RecurrentRun:
     """The value and the gradients of all parameters, the input and the states, as one compiled function."""
 
+    refusal = "no peer in JAX for"
+
     def __init__(self, work: recurrent.Recurrent) -> None:
         jax = need("jax")
         if work.operator not in STEPS or work.lengths is not None:
-            raise NotImplementedError(f"no peer in JAX for {work.label}")
+            raise NotImplementedError(f"{self.refusal} {work.label}")
         jax.config.update("jax_enable_x64", work.dtype == "float64")
         parameters, arrays = recurrent.data(work)
-        operator = recurrent.OPERATORS[work.operator]
-        step = STEPS[work.operator]
-        together = work.operator == "lstm"  # its two biases only occur as a sum
+        values = parameters | arrays | {"cotangent": arrays["grad_H_all"][:, 0]}
+        names = ["W", "R", "B", "X", "cotangent", *recurrent.OPERATORS[work.operator].states]
+        self._operands = [jax.numpy.asarray(values[name]) for name in names]
+        wanted = tuple(k for k, name in enumerate(names) if name != "cotangent")
+        self._run = jax.jit(jax.value_and_grad(self.objective(jax, work.operator), argnums=wanted))
+        self._jax = jax
 
-        def objective(W: Any, R: Any, B: Any, X: Any, cotangent: Any, *states: Any) -> Any:
+    def objective(self, jax: Any, operator: str) -> Callable[..., Any]:
+        """A number, from W, R, B, X, the outputs' cotangent and the states."""
+        step = STEPS[operator]
+        together = operator == "lstm"  # its two biases only occur as a sum
+
+        def function(W: Any, R: Any, B: Any, X: Any, cotangent: Any, *states: Any) -> Any:
             inputs, recurrence = jax.numpy.split(B[0], 2)
             x = X @ W[0].T + (inputs + recurrence if together else inputs)
             carry = tuple(state[0] for state in states)
             _, H_all = jax.lax.scan(lambda c, x: step(jax, R[0], recurrence, c, x), carry, x)
             return (H_all * cotangent).sum()
 
-        values = parameters | arrays | {"cotangent": arrays["grad_H_all"][:, 0]}
-        names = ["W", "R", "B", "X", "cotangent", *operator.states]
-        self._operands = [jax.numpy.asarray(values[name]) for name in names]
-        wanted = tuple(k for k, name in enumerate(names) if name != "cotangent")
-        self._run = jax.jit(jax.value_and_grad(objective, argnums=wanted))
-        self._jax = jax
+        return function
 
     def step(self) -> Any:
         """Forward and backward."""

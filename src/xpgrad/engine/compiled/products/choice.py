@@ -8,7 +8,6 @@ kept in the cache folder, and stays what it is while a process lives. ``XPGRAD_P
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import json
@@ -24,8 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.process.blas import Blas
-from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.blas import Blas, multiply
 
 if TYPE_CHECKING:
     from xpgrad.engine.compiled.machine import Machine
@@ -253,7 +251,7 @@ def _by_panels(panels: np.ndarray, times: int, part: tuple) -> None:
 
 def _by_rows(blas: Blas, b: np.ndarray, times: int, part: tuple) -> None:
     for _ in range(times):
-        _gemm(blas, part[0], b, part[1])
+        multiply(blas.gemm[b.dtype.name], part[0], b, part[1])
 
 
 def _many_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:
@@ -266,7 +264,7 @@ def _many_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:
         pairs.append(
             (
                 functools.partial(products.multiply, engine.team, a, b, c),
-                functools.partial(_gemm, blas, a, b, c),
+                functools.partial(multiply, blas.gemm[dtype], a, b, c),
             )
         )
     return pairs
@@ -275,15 +273,3 @@ def _many_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:
 def _matrices(dtype: str, rows: int, inner: int, columns: int) -> list[np.ndarray]:
     shapes = ((rows, inner), (inner, columns), (rows, columns))
     return [np.full(shape, 0.5, dtype=dtype) for shape in shapes]
-
-
-def _gemm(blas: Blas, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """C = A B by the BLAS; B and C by rows. It reads column by column, so the factors change places."""
-    real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[a.dtype.name]
-    (m, n), k, by_rows = c.shape, a.shape[1], a.flags.c_contiguous
-    sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (n, m, k)]
-    forms = [ctypes.byref(ctypes.c_char(form)) for form in (b"N", b"N" if by_rows else b"T")]
-    one, zero = ctypes.byref(real(1)), ctypes.byref(real(0))
-    right = (address_of(a), sizes[2] if by_rows else sizes[1])
-    arguments = [*forms, *sizes, one, address_of(b), sizes[0], *right, zero, address_of(c), sizes[0]]
-    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))(blas.gemm[a.dtype.name])(*arguments)
