@@ -13,7 +13,7 @@ import xpgrad
 from conv_cases import Case
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles
-from xpgrad.engine.images import compiled_shifts
+from xpgrad.engine.images import compiled_shifts, row_tiles
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
@@ -77,7 +77,7 @@ def test_rows_of_every_length(
     """Nothing beside a row is read into it, or written."""
     size = np.dtype(dtype).itemsize
     lanes = bytes_of_vector // size
-    tile = register_tiles.row_tile(dtype, lanes, *steps)
+    tile = row_tiles.row_tile(dtype, lanes, *steps)
 
     @njit
     def move(source, target, count, more):
@@ -90,6 +90,61 @@ def test_rows_of_every_length(
         source[1 : 1 + count * steps[0] : steps[0]] = row
         expected[1 : 1 + count * steps[1] : steps[1]] = row + np.dtype(dtype).type(3)
         move(source, target, count, np.dtype(dtype).type(3))
+        np.testing.assert_array_equal(target, expected)
+
+
+@pytest.mark.parametrize("bytes_of_vector", [16, 32, 64])
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize(("step", "taken"), [(4, 6), (4, 4), (3, 3), (2, 5)])
+def test_windows_of_a_row(
+    step: int, taken: int, dtype: str, bytes_of_vector: int, rng: np.random.Generator
+) -> None:
+    """What lies outside of the row is 0, and not read."""
+    size = np.dtype(dtype).itemsize
+    lanes = bytes_of_vector // size
+    some = row_tiles.split_tile(dtype, lanes, step, taken, False)
+    whole = row_tiles.split_tile(dtype, lanes, step, taken, True)
+
+    @njit
+    def split(source, low, high, target, line, all_of_it):
+        if all_of_it:
+            whole(source.ctypes.data, 0, 0, target.ctypes.data, line)
+        else:
+            some(source.ctypes.data, low, high, target.ctypes.data, line)
+
+    reach, line = (lanes - 1) * step + taken, lanes + 3
+    row = rng.normal(size=reach + lanes).astype(dtype)
+    for low, high in [(0, len(row)), (-3, reach - 1), (1, 9), (lanes + 1, 2 * lanes + 3), (5, 6), (4, 0)]:
+        inside = (np.arange(len(row)) >= low) & (np.arange(len(row)) < high)
+        kept, source = np.where(inside, row, 0).astype(dtype), np.where(inside, row, np.nan).astype(dtype)
+        expected = np.full((taken, line), 7, dtype)
+        for j in range(taken):
+            expected[j, :lanes] = kept[j : j + (lanes - 1) * step + 1 : step]
+        for all_of_it in (False, True) if inside.all() else (False,):
+            target = np.full((taken, line), 7, dtype)
+            split(source, low, high, target, line, all_of_it)
+            np.testing.assert_array_equal(target, expected)
+
+
+@pytest.mark.parametrize("bytes_of_vector", [16, 32, 64])
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_lines_as_a_row(step: int, dtype: str, bytes_of_vector: int, rng: np.random.Generator) -> None:
+    """Nothing behind the row is written."""
+    real = np.dtype(dtype).type
+    lanes = bytes_of_vector // np.dtype(dtype).itemsize
+    tile = row_tiles.weave_tile(dtype, lanes, step)
+
+    @njit
+    def weave(source, line, target, count, more):
+        tile(source.ctypes.data, line, target.ctypes.data, count, more)
+
+    lines = rng.normal(size=(step, lanes + 5)).astype(dtype)
+    for count in range(-1, step * lanes + 2):
+        target, kept = np.full(step * lanes + 4, 7, dtype), max(0, min(count, step * lanes))
+        expected = target.copy()
+        expected[:kept] = (lines[:, :lanes].T.reshape(-1) + real(2))[:kept]
+        weave(lines, lanes + 5, target, count, real(2))
         np.testing.assert_array_equal(target, expected)
 
 

@@ -156,11 +156,63 @@ def test_what_it_takes():
     assert not products.can_multiply(a, b[:, ::2], np.empty((6, 10))[:, ::2])
     assert not products.can_multiply(a, b.astype(np.float32)[:, :5], c)
     assert not products.can_multiply(a.astype(int), b.astype(int)[:, :5], c.astype(int))
-    assert not products.can_multiply(a[None], b[:, :5], c)
     assert not products.can_multiply(
         a, b[:, :5], np.empty(6 * 5 * 8 + 1, np.uint8)[1:].view(float).reshape(6, 5)
     )
     assert not products.can_multiply(a.astype(">f8"), b[:, :5].astype(">f8"), c.astype(">f8"))
+
+
+STACKS = {
+    "each with its own": ((5,), (5,), (5,)),
+    "one factor for all": ((), (5,), (5,)),
+    "two axes": ((3, 4), (3, 4), (3, 4)),
+    "the same ones along an axis": ((4,), (3, 4), (3, 4)),
+    "the same one along another": ((3, 1), (3, 4), (3, 4)),
+    "a single one": ((1, 1), (1,), (1, 1)),
+    "none": ((0,), (0,), (0,)),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("orders", ORDERS)
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks(name, orders, threads, monkeypatch):
+    """At any distances, which need not be those of one stack."""
+    monkeypatch.setattr(sharing, "PRODUCT", 0)
+    rng, (a_lead, b_lead, c_lead), (m, n, k) = np.random.default_rng(5), STACKS[name], (9, 53, 20)
+    whole = rng.normal(size=(*(size + 1 for size in c_lead), m, n + 3))
+    for add, apart in itertools.product((False, True), repeat=2):
+        a, b = (
+            rng.normal(size=(*lead, *(size if order == "rows" else size[::-1])))
+            for lead, size, order in ((a_lead, (m, k), orders[0]), (b_lead, (k, n), orders[1]))
+        )
+        a, b = (x if order == "rows" else x.swapaxes(-1, -2) for x, order in zip((a, b), orders, strict=True))
+        c = whole.copy()
+        place = (*(slice(0, size) for size in c_lead), ..., slice(0, n))
+        target = c[place] if apart else np.ascontiguousarray(c[place])
+        before = target.copy()
+        assert products.can_multiply(a, b, target)
+        products.multiply(Team(threads), a, b, target, add)
+        np.testing.assert_allclose(target, a @ b + (before if add else 0), rtol=1e-12, atol=1e-13)
+        if apart:
+            c[place] = whole[place]
+            np.testing.assert_array_equal(c, whole)
+
+
+def test_products_in_threads_of_a_map_use_one_thread(monkeypatch):
+    """The others are busy; their number is right again after the map, and after an error in it."""
+    team, found = Team(3), []
+
+    def one(number):
+        found.append((team.size(), team.free(), team.map(lambda item: team.free(), range(2))))
+        if number == 5:
+            raise ValueError("five")
+
+    team.map(one, range(4))
+    with pytest.raises(ValueError, match="five"):
+        team.map(one, range(6))
+    assert set(map(str, found)) == {str((3, 1, [1, 1]))}
+    assert team.free() == 3
 
 
 def test_the_text_says_what_it_holds():

@@ -121,32 +121,18 @@ class TorchEngine(NumpyEngine):
         """A tensor over the array's memory."""
         return torch.from_numpy(array)
 
-    def _library_product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """By torch, unless it is small."""
-        if a.shape[-2] * a.shape[-1] * b.shape[-1] < _SMALL_PRODUCT:
-            return np.matmul(a, b)
-        return torch.matmul(_tensor(a), _tensor(b)).numpy()
-
     def _write_library_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> None:
         """By torch, unless it is small."""
-        if a.size * b.shape[1] < _SMALL_PRODUCT:
+        if a.shape[-2] * a.shape[-1] * b.shape[-1] < _SMALL_PRODUCT:
             np.matmul(a, b, out=target)
         else:
-            torch.mm(_tensor(a), _tensor(b), out=torch.from_numpy(target))
+            result, left, right = (_one_batch(array, target.shape[:-2]) for array in (target, a, b))
+            (torch.mm if result.ndim == 2 else torch.bmm)(left, right, out=result)
 
     def _add_library_product(self, total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
         """By torch, added by BLAS itself."""
         sums, left, right = (_one_batch(array, total.shape[:-2]) for array in (total, a, b))
         (torch.addmm if sums.ndim == 2 else torch.baddbmm)(sums, left, right, out=sums)
-
-    def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
-        """Matrix product by torch, straight into the target where that is given."""
-        if target is None:
-            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            target = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype)
-        result, left, right = (_one_batch(array, target.shape[:-2]) for array in (target, a, b))
-        (torch.mm if result.ndim == 2 else torch.bmm)(left, right, out=result)
-        return target
 
     def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
         """By torch."""

@@ -78,25 +78,30 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             return PackedWeight(np.ascontiguousarray(weight))
         return pack(weight if by_columns else np.ascontiguousarray(weight), functions)
 
+    def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+        """Matrix product, or those of stacks, straight into the target if given."""
+        if target is None:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            target = np.empty((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype)
+        self._write_product(a, b, target)
+        return target
+
+    def _write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> None:
+        if self._takes_product(a, b, target):
+            products.multiply(self.team, a, b, target)
+        else:
+            self._write_library_product(a, b, target)
+
     def _takes_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> bool:
         return products.can_multiply(a, b, target) and self.multiplies(a.dtype, few=False)
 
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product."""
-        if a.ndim == b.ndim == 2:
-            result = np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
-            if self._takes_product(a, b, result):
-                products.multiply(self.team, a, b, result)
-                return result
-        return self._library_product(a, b)
+        return self.product(a, b)
 
     def write_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray, first: int) -> None:
         """Matrix product, straight into the target's rows."""
-        rows = target[first : first + a.shape[0]]
-        if self._takes_product(a, b, rows):
-            products.multiply(self.team, a, b, rows)
-        else:
-            self._write_library_product(a, b, rows)
+        self._write_product(a, b, target[first : first + a.shape[0]])
 
     def add_product(self, total: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product, added to the total in place."""
@@ -107,9 +112,6 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         else:
             self._add_library_product(total, a, b)
         return total
-
-    def _library_product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.matmul(a, b)
 
     def _write_library_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> None:
         np.matmul(a, b, out=target)

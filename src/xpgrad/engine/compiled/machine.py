@@ -97,7 +97,7 @@ class Machine:
 
     def _parts(self, size: int) -> int:
         """The number of threads that this many elements are enough for."""
-        return self.team.size() if size >= sharing.ARRAY else 1
+        return self.team.free() if size >= sharing.ARRAY else 1
 
     def deal_compiled(
         self,
@@ -152,7 +152,7 @@ class Machine:
         blas = self.blas if forms and not own else None
         steps = np.ascontiguousarray(steps, dtype=np.int64)
         least = _TILE_ROWS if own else _PRODUCT_ROWS if forms else 0
-        bounds = _bounds(steps, _width(stages), self.team.size(), least)
+        bounds = _bounds(steps, _width(stages), self.team.free(), least)
         packed = blas.packed.get(dtype) if blas else None
         functions = products.compiled_products(dtype) if own else None
         function, matrices = compiled_loop(stages, dtype)

@@ -244,6 +244,18 @@ class Product(NamedTuple):
     columns: Any
 
 
+class Products(NamedTuple):
+    """Products of a stack of matrices: how many, the distances from one to the next, and the first one."""
+
+    multiply: Any
+    count: Any
+    parts: Any
+    c: Any
+    a: Any
+    b: Any
+    first: Product
+
+
 class Arithmetic(NamedTuple):
     """Arithmetic on arrays of one shape; see `programs.program.Arithmetic`."""
 

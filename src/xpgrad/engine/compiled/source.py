@@ -63,8 +63,8 @@ def _sources() -> str:
     """A hash of those modules of ours whose code generated text holds copies of."""
     engine = Path(__file__).parents[1]
     patterns = (
-        "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "register_tiles.py",
-        "matrix.py", "formula.py", "numba_private.py",
+        "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "*_tiles.py",
+        "vector_code.py", "matrix.py", "formula.py", "numba_private.py",
     )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]

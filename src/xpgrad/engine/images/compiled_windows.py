@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.register_tiles import tiles
 from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.compiled.strided import distances, flat, forwards
 from xpgrad.engine.formulas.formula import Formula
@@ -36,12 +37,14 @@ def to_windows(
 
 def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Any:
     formula, taken, made = transform
-    return _compiled(kind, formula.function, formula.key[1], taken, made, step, dtype.name)
+    return _compiled(
+        kind, formula.function, formula.key[1], taken, made, step, dtype.name, tiles().bytes // dtype.itemsize
+    )
 
 
 @functools.cache
 def _compiled(
-    kind: str, function: Callable, constants: tuple, taken: int, made: int, step: int, dtype: str
+    kind: str, function: Callable, constants: tuple, taken: int, made: int, step: int, dtype: str, lanes: int
 ) -> Any:
     formula, name = Formula(function, dict(constants)), function.__name__
     text = f"""{preamble([function], formula.constants, dtype)}
@@ -49,7 +52,7 @@ from numba import njit
 
 from xpgrad.engine.images.native_windows import {kind}
 
-inner = {kind}({name}, {taken}, {made}, {step}, xp.real, __name__)
+inner = {kind}({name}, {taken}, {made}, {step}, {dtype!r}, {lanes}, __name__)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

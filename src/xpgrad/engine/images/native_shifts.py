@@ -15,8 +15,9 @@ from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import variant
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
-from xpgrad.engine.compiled.register_tiles import product_tile, row_tile, sum_tile, turn_tile
+from xpgrad.engine.compiled.register_tiles import product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.images.row_tiles import row_tile
 from xpgrad.engine.process import numba_private
 
 _U = np.uintp

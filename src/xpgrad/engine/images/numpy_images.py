@@ -92,10 +92,6 @@ class NumpyImages(Machine, InPlaceImages):
     def _split_last(self, array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
         return array.reshape(*array.shape[:-1], *sizes)
 
-    def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
-        """Matrix product, directly into the target if given."""
-        return np.matmul(a, b, out=target)
-
     def add(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
         """The sum, directly into the target if given."""
         return np.add(a, b, out=target)

@@ -49,6 +49,13 @@ def integers(values: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_int64 * len(values))(*values)
 
 
+class _Busy(threading.local):
+    """Whether this thread runs an item of `Team.map`."""
+
+    mapping = False
+
+
+_busy = _Busy()
 _MISSING = object()
 
 
@@ -70,6 +77,10 @@ class Team(ABC):
     def size(self) -> int:
         """The number of threads."""
 
+    def free(self) -> int:
+        """The number of threads for work that begins here: within `map` the others are busy."""
+        return 1 if _busy.mapping else self.size()
+
     @abstractmethod
     def run(self, function: int, data: int, parts: int) -> None:
         """Call the compiled ``function(data, part)`` for each part; `data` is an address."""
@@ -80,7 +91,7 @@ class Team(ABC):
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """The function of each item, in threads, with the caller's context variables."""
-        threads = min(self.size(), len(items))
+        threads = min(self.free(), len(items))
         if threads < 2:
             return [function(item) for item in items]
         results: list[Any] = [_MISSING] * len(items)
@@ -89,11 +100,15 @@ class Team(ABC):
         contexts = [contextvars.copy_context() for _ in items]
 
         def work() -> None:
-            for number in waiting:
-                try:
-                    results[number] = contexts[number].run(function, items[number])
-                except BaseException as error:  # no exception may leave a thread
-                    errors.append(error)
+            before, _busy.mapping = _busy.mapping, True
+            try:
+                for number in waiting:
+                    try:
+                        results[number] = contexts[number].run(function, items[number])
+                    except BaseException as error:  # no exception may leave a thread
+                        errors.append(error)
+            finally:
+                _busy.mapping = before
 
         self._together(work, threads)
         if errors:

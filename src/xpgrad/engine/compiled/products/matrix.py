@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.records import Factor, Product, flat, length
+from xpgrad.engine.compiled.records import Factor, Product, Products, flat, length
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
-from xpgrad.engine.process.team import Team
+from xpgrad.engine.process.team import Team, integers
 
 INNER = 256
 """Elements of a block of a sum: a panel of B and the rows of A that meet it stay in near caches meanwhile."""
@@ -46,6 +48,8 @@ class Functions(NamedTuple):
         Multiplies with panels; see `native_products`.
     multiply : int
         ``(data, part)``: a part of the product that a `Plan` describes.
+    multiply_each : int
+        ``(data, part)``: some of the products of a stack; see `records.Products`.
     height, width, lanes : int
         Rows of the tallest tile; columns of a panel, and of the last panels.
     """
@@ -54,6 +58,7 @@ class Functions(NamedTuple):
     pack: int
     by_panels: int
     multiply: int
+    multiply_each: int
     height: int
     width: int
     lanes: int
@@ -90,26 +95,30 @@ class Plan(NamedTuple):
         self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
     ) -> list[Any]:
         """The integers that `multiply` takes; for the sizes see `plan`, of which these are no larger."""
+        return flat(self.record(sizes, c, a, b, add, memory))
+
+    def record(
+        self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
+    ) -> Product:
+        """The same with names."""
         m, n, k = sizes
-        return flat(
-            Product(
-                tiles=self.functions.tiles,
-                pack=self.functions.pack,
-                by_panels=self.functions.by_panels,
-                m=m,
-                n=n,
-                k=k,
-                add=int(add),
-                by_rows=int(self.by_rows),
-                parts=self.parts,
-                c=c.address,
-                c_line=c.row,
-                a=a,
-                b=b,
-                memory=memory,
-                bytes=self.bytes,
-                columns=self.columns,
-            )
+        return Product(
+            tiles=self.functions.tiles,
+            pack=self.functions.pack,
+            by_panels=self.functions.by_panels,
+            m=m,
+            n=n,
+            k=k,
+            add=int(add),
+            by_rows=int(self.by_rows),
+            parts=self.parts,
+            c=c.address,
+            c_line=c.row,
+            a=a,
+            b=b,
+            memory=memory,
+            bytes=self.bytes,
+            columns=self.columns,
         )
 
 
@@ -131,30 +140,75 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
 
 
 def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
-    """Whether `multiply` takes these: matrices of one dtype that it knows, and where C's elements follow."""
-    return all(x.ndim == 2 and x.dtype == a.dtype and x.flags.aligned for x in (a, b, c)) and (
-        a.dtype in _DTYPES and min(c.strides, default=0) == c.itemsize
+    """Whether `multiply` takes these: one dtype that it knows, and C's elements follow one another."""
+    return all(x.dtype == a.dtype and x.flags.aligned for x in (a, b, c)) and (
+        a.dtype in _DTYPES and min(c.strides[-2:], default=0) == c.itemsize
     )
 
 
 def multiply(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool = False) -> None:
-    """C = A B or C += A B, in the team's threads, for matrices as `can_multiply` tells.
+    """C = A B or C += A B, in the team's threads, for matrices or stacks of them as `can_multiply` tells.
 
-    C meets neither factor. A factor whose elements follow one another along neither axis, or backwards along
-    one, is copied.
+    A stack of factors may be broadcast. C meets neither factor. A factor whose elements follow one another
+    along neither axis, or backwards along one, is copied.
     """
     if not c.size:
         return
-    if c.strides[1] != c.itemsize and c.shape[1] > 1:  # by columns: its transpose is by rows
-        a, b, c = b.T, a.T, c.T
+    if c.strides[-1] != c.itemsize and c.shape[-1] > 1:  # by columns: its transpose is by rows
+        a, b, c = b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2)
     a, b = (x if _is_lined_up(x) else np.ascontiguousarray(x) for x in (a, b))
+    lead = c.shape[:-2]
+    if prod(lead) == 1:
+        a, b, c = (x.reshape(x.shape[-2:]) for x in (a, b, c))
+        _multiply_one(team, a, b, c, add)
+        return
+    a, b = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    if all(map(_is_one_stack, (a, b, c))):
+        a, b, c = map(_as_one_stack, (a, b, c))
+        _multiply_each(team, a, b, c, add)
+    else:
+        for parts in zip(a, b, c, strict=True):
+            multiply(team, *parts, add)
+
+
+def _multiply_one(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool) -> None:
     sizes = (*c.shape, a.shape[1])
-    planned = plan(c.dtype.name, sizes, team.size())
+    planned = plan(c.dtype.name, sizes, team.free(), team.grain)
     arena = take_arena(planned.parts * planned.bytes)
     data = planned.data(sizes, _matrix(c), _matrix(a), _matrix(b), add, arena[1])
-    numbers = (ctypes.c_int64 * len(data))(*data)
+    numbers = integers(data)
     team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
     keep_arena(arena)
+
+
+def _multiply_each(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool) -> None:
+    """Products of stacks with one axis: each thread computes some of them."""
+    (count, m, n), k = c.shape, a.shape[2]
+    sizes = m, n, k
+    planned, parts = plan(c.dtype.name, sizes, 1), min(count, team.free())
+    if prod(sizes) * count < sharing.PRODUCT * team.grain:
+        parts = 1
+    arena = take_arena(parts * planned.bytes)
+    first = planned.record(sizes, _matrix(c[0]), _matrix(a[0]), _matrix(b[0]), add, arena[1])
+    c_step, a_step, b_step = (x.strides[0] // x.itemsize for x in (c, a, b))
+    numbers = integers(
+        flat(Products(planned.functions.multiply, count, parts, c_step, a_step, b_step, first))
+    )
+    team.run(planned.functions.multiply_each, ctypes.addressof(numbers), parts)
+    keep_arena(arena)
+
+
+def _is_one_stack(x: np.ndarray) -> bool:
+    """Whether its matrices are at equal distances; all of them may be the same one."""
+    lead = [(size, step) for size, step in zip(x.shape[:-2], x.strides, strict=False) if size > 1]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(lead))
+
+
+def _as_one_stack(x: np.ndarray) -> np.ndarray:
+    """Its matrices along one axis."""
+    steps = [step for size, step in zip(x.shape[:-2], x.strides, strict=False) if size > 1]
+    shape, strides = (prod(x.shape[:-2]), *x.shape[-2:]), (steps[-1], *x.strides[-2:])
+    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=x.flags.writeable)
 
 
 def packed(b: np.ndarray) -> np.ndarray:
@@ -178,7 +232,7 @@ def multiply_packed(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> None:
 
 def _is_lined_up(x: np.ndarray) -> bool:
     """Whether the elements of rows or of columns follow one another, and no axis runs backwards in memory."""
-    return (x.itemsize in x.strides or 1 in x.shape) and min(x.strides) >= 0
+    return (x.itemsize in x.strides[-2:] or 1 in x.shape[-2:]) and min(x.strides[-2:]) >= 0
 
 
 def _matrix(x: np.ndarray) -> Factor:
@@ -200,7 +254,8 @@ def compiled_products(dtype: str) -> Functions:
     (height, vectors), lanes = shape.tall, shape.bytes // np.dtype(dtype).itemsize
     code = load(f"products_{dtype}", _text(dtype, lanes, height, vectors))
     run_tiles = load(f"tiles_{dtype}", _tiles_text(dtype, lanes, height, vectors)).run
-    addresses = (run_tiles.address, code.pack.address, code.by_panels.address, code.multiply.address)
+    addresses = (run_tiles.address, code.pack.address, code.by_panels.address, code.multiply.address,
+                 code.multiply_each.address)  # fmt: skip
     return Functions(*addresses, height, vectors * lanes, lanes)
 
 
@@ -213,7 +268,7 @@ from numba import carray, cfunc
 
 from xpgrad.engine.compiled.products.native_products import functions
 
-pack_, by_panels_, multiply_ = functions({dtype!r}, {lanes}, {height}, {vectors})
+pack_, by_panels_, multiply_, multiply_each_ = functions({dtype!r}, {lanes}, {height}, {vectors})
 
 
 @cfunc("void({", ".join(["int64"] * 6)})", cache=True, error_model="numpy")
@@ -229,6 +284,11 @@ def by_panels(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, hi
 @cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
 def multiply(data, part):
     multiply_(carray(data, ({length(Product)},), np.int64), part)
+
+
+@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
+def multiply_each(data, part):
+    multiply_each_(carray(data, ({length(Products)},), np.int64), part)
 """
 
 

@@ -11,14 +11,15 @@ from numba import carray, njit
 
 from xpgrad.engine.compiled.native import call_with_numbers, pointer, variant
 from xpgrad.engine.compiled.products.matrix import INNER, ROWS
-from xpgrad.engine.compiled.records import Product, positions
+from xpgrad.engine.compiled.records import Product, Products, length, positions
 from xpgrad.engine.compiled.register_tiles import turn_tile
 
 __all__ = ["functions"]
 
 _FEW = 4  # rows, for which a B by rows is read where it is: packing would take as long as the product
 _FAR = 1 << 60
-_PRODUCT = positions(Product)
+_PRODUCT, _LENGTH = positions(Product), length(Product)
+_PRODUCTS = positions(Products)
 
 
 @functools.cache
@@ -156,4 +157,19 @@ def functions(dtype, lanes, height, vectors):
                         (tiles, by_rows, at, line, tile, rows, work, 0, inner, 0, columns, to, c_line, more),
                     )
 
-    return pack, by_panels, multiply
+    @compiled
+    def multiply_each(data, part):
+        """Some of the products of a stack, each as a whole. For the integers see `records.Products`."""
+        at, one = _PRODUCTS, np.empty(_LENGTH, np.int64)
+        count, parts = data[at.count], data[at.parts]
+        for i in range(_LENGTH):
+            one[i] = data[at.first.tiles + i]
+        one[_PRODUCT.memory] += data[at.first.bytes] * part
+        for number in range(count * part // parts, count * (part + 1) // parts):
+            one[_PRODUCT.c] = data[at.first.c] + size * data[at.c] * number
+            one[_PRODUCT.a.address] = data[at.first.a.address] + size * data[at.a] * number
+            one[_PRODUCT.b.address] = data[at.first.b.address] + size * data[at.b] * number
+            call_with_numbers(data[at.multiply], (one.ctypes.data, 0))
+        return one[:1]  # which keeps them until here
+
+    return pack, by_panels, multiply, multiply_each

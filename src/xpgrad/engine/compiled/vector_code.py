@@ -1,0 +1,233 @@
+"""Vector instructions for loops that a compiler does not find by itself; needs numba.
+
+Addresses come in at run time. `register_tiles` and `images.row_tiles` are written with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from xpgrad.engine.process import numba_private
+
+INT64 = ir.IntType(64)
+_REALS = {"float32": (ir.FloatType(), 4), "float64": (ir.DoubleType(), 8)}
+_Generate = Callable[["VectorCode", list[Any]], None]
+
+
+def generated(dtype: str, lanes: int, generate: _Generate, count: int = 6, reals: int = 0) -> Any:
+    """The generated function of `count` integers, and then of so many real numbers."""
+
+    def codegen(context, builder, signature, args):
+        generate(VectorCode(builder, dtype, lanes), list(args))
+        return context.get_dummy_value()
+
+    real = types.float32 if dtype == "float32" else types.float64
+    kinds = [types.int64] * count + [real] * reals
+
+    def tile(*_):
+        return types.void(*kinds), codegen
+
+    names = ["typingctx", *(f"argument_{number}" for number in range(len(kinds)))]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    tile.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return intrinsic(tile)
+
+
+class VectorCode:
+    """Vector instructions."""
+
+    def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
+        self.builder = builder
+        self._lanes = lanes
+        self._real, self._size = _REALS[dtype]
+        self._vector = ir.VectorType(self._real, lanes)
+        self.zero = ir.Constant(self._vector, [0.0] * lanes)
+        name = f"llvm.fma.v{lanes}f{8 * self._size}"
+        kind = ir.FunctionType(self._vector, [self._vector] * 3)
+        self._fma = numba_private.get_or_insert_function(builder.module, kind, name)
+
+    def reals(self, address: Any) -> Any:
+        """A pointer to real numbers."""
+        return self.builder.inttoptr(address, self._real.as_pointer())
+
+    def at(self, pointer: Any, number: Any) -> Any:
+        """The pointer `number` elements further."""
+        return self.builder.gep(pointer, [INT64(number) if isinstance(number, int) else number])
+
+    def times(self, number: Any, factor: int) -> Any:
+        """A product of integers."""
+        return self.builder.mul(number, INT64(factor))
+
+    def variable(self, value: Any) -> Any:
+        """A variable, which becomes a register."""
+        return numba_private.alloca_once_value(self.builder, value)
+
+    @contextlib.contextmanager
+    def loop(self, count: Any) -> Iterator[Any]:
+        """A loop over the numbers below `count`."""
+        with numba_private.for_range(self.builder, count, intp=INT64) as loop:
+            yield loop.index
+
+    def load(self, pointer: Any) -> Any:
+        """A vector, from wherever it begins."""
+        return self.builder.load(self.builder.bitcast(pointer, self._vector.as_pointer()), align=self._size)
+
+    def places(self, target: Any, line: Any, rows: int, vectors: int) -> list[list[Any]]:
+        """Where the vectors of a tile are in memory."""
+        starts = [self.at(target, self.times(line, m)) for m in range(rows)]
+        return [[self.at(start, v * self._lanes) for v in range(vectors)] for start in starts]
+
+    def store(self, sums: list[list[Any]], target: Any, line: Any) -> None:
+        """A tile into memory."""
+        for row, places in zip(sums, self.places(target, line, len(sums), len(sums[0])), strict=True):
+            for variable, place in zip(row, places, strict=True):
+                to = self.builder.bitcast(place, self._vector.as_pointer())
+                self.builder.store(self.builder.load(variable), to, align=self._size)
+
+    def mask(self, count: Any) -> Any:
+        """A mask of a vector's first `count` elements."""
+        return self._compared(">", count)
+
+    def _compared(self, relation: str, number: Any) -> Any:
+        """A mask of the elements to whose place the number has that relation."""
+        numbers = ir.VectorType(INT64, self._lanes)
+        places = ir.Constant(numbers, list(range(self._lanes)))
+        return self.builder.icmp_signed(relation, self._everywhere(number, numbers), places)
+
+    def store_or_add(self, sums: list[list[Any]], target: Any, line: Any, mask: Any, add: Any) -> None:
+        """A tile into memory, or added to what is there; of the last vector of each row what the mask has."""
+        places = self.places(target, line, len(sums), len(sums[0]))
+        adds = self.builder.icmp_signed("!=", add, INT64(0))
+        with self.builder.if_then(adds):
+            for row, line_of in zip(sums, places, strict=True):
+                for number, (variable, place) in enumerate(zip(row, line_of, strict=True)):
+                    last = number == len(row) - 1
+                    before = self._masked_load(place, mask) if last else self.load(place)
+                    self.builder.store(self.builder.fadd(before, self.builder.load(variable)), variable)
+        for row, line_of in zip(sums, places, strict=True):
+            for variable, place in zip(row[:-1], line_of[:-1], strict=True):
+                to = self.builder.bitcast(place, self._vector.as_pointer())
+                self.builder.store(self.builder.load(variable), to, align=self._size)
+            self._masked_store(self.builder.load(row[-1]), line_of[-1], mask)
+
+    def _masked(self, kind: str, result: Any, arguments: list[Any]) -> Any:
+        name = f"llvm.masked.{kind}.v{self._lanes}f{8 * self._size}.p0"
+        function = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.builder.call(
+            numba_private.get_or_insert_function(self.builder.module, function, name), arguments
+        )
+
+    def _masked_load(self, place: Any, mask: Any) -> Any:
+        pointer = self.builder.bitcast(place, self._vector.as_pointer())
+        return self._masked("load", self._vector, [pointer, ir.IntType(32)(self._size), mask, self.zero])
+
+    def _masked_store(self, vector: Any, place: Any, mask: Any) -> None:
+        pointer = self.builder.bitcast(place, self._vector.as_pointer())
+        self._masked("store", ir.VoidType(), [vector, pointer, ir.IntType(32)(self._size), mask])
+
+    def multiply_add(self, sums: list[list[Any]], factors: Any, number: Any, vectors: list[Any]) -> None:
+        """Add to each row's sums its factor times the vectors.
+
+        The factors of all rows stand in a line, or each row has a line of its own, of which this is the
+        element of that number.
+        """
+        for m, row in enumerate(sums):
+            place = self.at(factors, m) if number is None else self.at(factors[m], number)
+            factor = self._everywhere(self.builder.load(place), self._vector)
+            for variable, vector in zip(row, vectors, strict=True):
+                total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
+                self.builder.store(total, variable)
+
+    def picked(self, vectors: list[Any], places: list[tuple[int, int]]) -> Any:
+        """A vector of elements of several ones; each place is the number of a vector and of its element."""
+        kind, first = ir.VectorType(ir.IntType(32), self._lanes), min(q for q, _ in places)
+        result, order = vectors[first], [i for _, i in places]
+        for q in sorted({q for q, _ in places} - {first}) or [first]:
+            order = [self._lanes + i if p == q else o for (p, i), o in zip(places, order, strict=True)]
+            result = self.builder.shuffle_vector(result, vectors[q], ir.Constant(kind, order))
+            order = [
+                i if p <= q else o for i, (p, _), o in zip(range(self._lanes), places, order, strict=True)
+            ]
+        return result
+
+    def load_between(self, place: Any, number: int, low: Any, high: Any) -> Any:
+        """A row's elements from `number` on; those before `low` and from `high` on are 0, and not read."""
+        masks = [
+            self._compared("<=", self.builder.sub(low, INT64(number))),
+            self._compared(">", self.builder.sub(high, INT64(number))),
+        ]
+        return self._masked_load(place, self.builder.and_(*masks))
+
+    def store_below(self, vector: Any, place: Any, number: int, count: Any) -> None:
+        """The elements of a row from `number` on into memory, below `count`."""
+        self._masked_store(vector, place, self.mask(self.builder.sub(count, INT64(number))))
+
+    # Of a contiguous row: the whole vector where `rest` is None, else its first `rest` elements.
+
+    def load_first(self, place: Any, rest: Any) -> Any:
+        """The elements; what is behind them is 0."""
+        return self.load(place) if rest is None else self._masked_load(place, self.mask(rest))
+
+    def store_first(self, vector: Any, place: Any, rest: Any) -> None:
+        """Into memory."""
+        if rest is None:
+            to = self.builder.bitcast(place, self._vector.as_pointer())
+            self.builder.store(vector, to, align=self._size)
+        else:
+            self._masked_store(vector, place, self.mask(rest))
+
+    def load_spread(self, place: Any, rest: Any) -> tuple[Any, Any]:
+        """Two vectors, of which every other element is one of the row."""
+        places = (place, self.at(place, self._lanes))
+        if rest is None:
+            return self.load(places[0]), self.load(places[1])
+        low, high = (self._masked_load(p, m) for p, m in zip(places, self._spread_masks(rest), strict=True))
+        return low, high
+
+    def store_spread(self, vector: Any, place: Any, rest: Any) -> None:
+        """Into every other element of memory."""
+        halves = self.alternating(vector, vector)
+        places = (place, self.at(place, self._lanes))
+        all_of_them = INT64(self._lanes) if rest is None else rest
+        for half, to, mask in zip(halves, places, self._spread_masks(all_of_them), strict=True):
+            others = ir.Constant(mask.type, [k % 2 == 0 for k in range(self._lanes)])
+            self._masked_store(half, to, self.builder.and_(mask, others))
+
+    def _spread_masks(self, rest: Any) -> tuple[Any, Any]:
+        """Masks of two vectors that reach to the last of `rest` elements with a stride of 2."""
+        reach = self.builder.sub(self.times(rest, 2), INT64(1))
+        return self.mask(reach), self.mask(self.builder.sub(reach, INT64(self._lanes)))
+
+    def even(self, a: Any, b: Any) -> Any:
+        """Every other element of two vectors."""
+        kind = ir.VectorType(ir.IntType(32), self._lanes)
+        return self.builder.shuffle_vector(a, b, ir.Constant(kind, [2 * k for k in range(self._lanes)]))
+
+    def everywhere(self, number: Any) -> Any:
+        """A vector of equal elements."""
+        return self._everywhere(number, self._vector)
+
+    def alternating(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The elements of two vectors in turns: those of the first halves, and those of the second."""
+        half = self._lanes // 2
+        order = [place for i in range(self._lanes) for place in (i, self._lanes + i)]
+        kind = ir.VectorType(ir.IntType(32), self._lanes)
+        first, second = (
+            self.builder.shuffle_vector(a, b, ir.Constant(kind, part))
+            for part in (order[: 2 * half], order[2 * half :])
+        )
+        return first, second
+
+    def _everywhere(self, number: Any, kind: Any) -> Any:
+        """A vector, of that kind, of equal elements."""
+        nothing = ir.Constant(kind, ir.Undefined)
+        first = self.builder.insert_element(nothing, number, ir.IntType(32)(0))
+        same = ir.Constant(ir.VectorType(ir.IntType(32), self._lanes), [0] * self._lanes)
+        return self.builder.shuffle_vector(first, nothing, same)
