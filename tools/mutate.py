@@ -79,6 +79,7 @@ AREAS = {
     "adapters/xpgrad_torch/_stacked.py": ["test_torch_lstm", "test_torch_gru"],
     "adapters/xpgrad_torch/_batching.py": ["test_torch_func"],
     "adapters/xpgrad_torch/_layout.py": ["test_torch_layout"],
+    "adapters/xpgrad_torch/_docs.py": ["test_torch_docs"],
     "adapters/xpgrad_torch/functional.py": [
         "test_torch_lstm", "test_torch_gru", "test_torch_cells", "test_torch_functional",
         "test_recurrent_state::test_a_mask_that_requires_a_gradient",
