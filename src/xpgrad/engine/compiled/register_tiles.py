@@ -132,6 +132,7 @@ def matrix_tile(dtype: str, lanes: int, rows: int, vectors: int, panels: int, by
         lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
         sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
+        code.prefetch(code.places(c, c_line, rows, panels * vectors))  # it comes while the sums are made
         with code.loop(count) as k:
             row = code.builder.mul(k, b_line)
             places = [code.at(start, row) for start in starts]
