@@ -350,8 +350,35 @@ class Tables(NamedTuple):
     starts: Any
 
 
+class ChunkRequest(NamedTuple):
+    """Chunks of about `limit` rows, `most` of them: where their quantities and their table of steps begin."""
+
+    limit: Any
+    most: Any
+    quantities: Any
+    spans: Any
+
+
+class CutRequest(NamedTuple):
+    """The cuts between so many parts, of the steps between two quantities: where their table begins."""
+
+    parts: Any
+    low: Any
+    high: Any
+    table: Any
+
+
+class Addition(NamedTuple):
+    """A quantity times a factor, added to one of a program's integers; or in its place, where `kept` is 0."""
+
+    place: Any
+    quantity: Any
+    factor: Any
+    kept: Any
+
+
 class Schedule(NamedTuple):
-    """What finds the tables; requests for `chunks` and `cuts` follow, four integers each."""
+    """What finds the tables; its requests follow, those for chunks and then those for cuts."""
 
     lengths: Any
     known: Tables

@@ -10,7 +10,10 @@ from numba import njit
 
 from xpgrad.engine.compiled.native import elements, words
 from xpgrad.engine.compiled.records import (
+    Addition,
     ChunkQuantities,
+    ChunkRequest,
+    CutRequest,
     MoveKind,
     MoveRows,
     Quantities,
@@ -24,12 +27,8 @@ __all__ = ["move_rows", "schedule"]
 
 _FAR = 1 << 60
 _SCHEDULE, _MOVE_ROWS, _MOVE = positions(Schedule), positions(MoveRows), positions(MoveKind)
-_SPAN, _SPAN_LENGTH = positions(Span), length(Span)
-_QUANTITIES, _CHUNK, _CHUNK_LENGTH = (
-    positions(Quantities),
-    positions(ChunkQuantities),
-    length(ChunkQuantities),
-)
+_SPAN, _QUANTITIES, _CHUNK = positions(Span), positions(Quantities), positions(ChunkQuantities)
+_CHUNK_REQUEST, _CUT_REQUEST, _ADDITION = positions(ChunkRequest), positions(CutRequest), positions(Addition)
 _REQUESTS = length(Schedule)  # where those for chunks and cuts begin
 
 
@@ -73,7 +72,7 @@ def _sort(lengths, steps, order, place, ordered, starts):
 def _write_spans(spans, starts, steps):
     """The steps from first to last, as the engines' Span has them."""
     for step in range(steps):
-        span = spans[_SPAN_LENGTH * step :]
+        span = spans[len(_SPAN) * step :]
         span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], starts[step]
         span[_SPAN.before], span[_SPAN.local] = starts[step - 1] if step else 0, 0
 
@@ -99,13 +98,13 @@ def _write_chunks(limit, most, chunks, spans, starts, steps):
                 low -= 1
         middle = max(low, min(high, 1))
         start = starts[low]
-        values = chunks[_CHUNK_LENGTH * number :]
+        values = chunks[len(at) * number :]
         values[at.low], values[at.middle], values[at.high] = low, middle, high
         values[at.start], values[at.count] = start, starts[high] - start
         values[at.later], values[at.first] = high - middle, middle - low
         values[at.later_place], values[at.first_place] = steps - high, steps - middle
         for step in range(low, high):
-            span = spans[_SPAN_LENGTH * (steps - 1 - step) :]
+            span = spans[len(_SPAN) * (steps - 1 - step) :]
             span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], starts[step]
             span[_SPAN.before] = starts[step - 1] if step else 0
             span[_SPAN.local] = starts[step] - start
@@ -144,19 +143,22 @@ def schedule(data):
     quantities[of.zero], quantities[of.rows], quantities[of.steps] = 0, starts[longest], longest
     quantities[of.first] = min(longest, 1)
     quantities[of.later] = longest - quantities[of.first]
-    i = _REQUESTS
+    i, asked = _REQUESTS, _CHUNK_REQUEST
     for _ in range(data[at.chunk_count]):
-        limit, most, chunks, spans = data[i], data[i + 1], data[i + 2], data[i + 3]
-        _write_chunks(limit, most, quantities[chunks:], tables[spans:], starts, longest)
-        i += 4
+        limit, most = data[i + asked.limit], data[i + asked.most]
+        chunks, spans = quantities[data[i + asked.quantities] :], tables[data[i + asked.spans] :]
+        _write_chunks(limit, most, chunks, spans, starts, longest)
+        i += len(asked)
+    cut = _CUT_REQUEST
     for _ in range(data[at.cut_count]):
-        parts, low, high, cuts = data[i], quantities[data[i + 1]], quantities[data[i + 2]], data[i + 3]
+        parts, low, high = data[i + cut.parts], quantities[data[i + cut.low]], quantities[data[i + cut.high]]
         count = starts[low + 1] - starts[low] if high > low else 0
-        _write_cuts(tables[cuts:], parts, ordered, low, high, count)
-        i += 4
-    for k in range(0, 4 * data[at.addition_count], 4):
-        where, quantity, factor, kept = (additions[k], additions[k + 1], additions[k + 2], additions[k + 3])
-        code[where] = code[where] * kept + quantities[quantity] * factor
+        _write_cuts(tables[data[i + cut.table] :], parts, ordered, low, high, count)
+        i += len(cut)
+    one = _ADDITION
+    for k in range(0, len(one) * data[at.addition_count], len(one)):
+        place, added = additions[k + one.place], quantities[additions[k + one.quantity]]
+        code[place] = code[place] * additions[k + one.kept] + added * additions[k + one.factor]
 
 
 @njit(forceinline=True)

@@ -256,8 +256,7 @@ def _arranged(draft: Draft, elsewhere: Mapping[Block, int], itemsize: int) -> tu
 def _addresses(code: list[Any]) -> list[tuple[int, Address]]:
     """The addresses in a program's integers, by their places.
 
-    The table of additions follows the instructions, and the Schedule gets its address. An addition has four
-    integers: the place, the quantity, its factor, and whether to keep what stood there.
+    The table of additions follows the instructions, and the Schedule gets its address.
     """
     # Most of a program are plain integers: one look at each is most of what this takes.
     others = [(place, value) for place, value in enumerate(code) if value.__class__ is not int]
@@ -268,9 +267,9 @@ def _addresses(code: list[Any]) -> list[tuple[int, Address]]:
         if isinstance(value, Address):
             addresses.append((place, value))
             if value.quantity is not None:
-                additions += [place, value.quantity.number, value.unit, 1]
+                additions += records.Addition(place, value.quantity.number, value.unit, kept=1)
         elif isinstance(value, Quantity):
-            additions += [place, value.number, 1, 0]
+            additions += records.Addition(place, value.number, 1, kept=0)
             code[place] = 0
         elif isinstance(value, Additions):
             asked.append((place, value))
@@ -278,7 +277,7 @@ def _addresses(code: list[Any]) -> list[tuple[int, Address]]:
         if what is Additions.WHERE:
             addresses.append((place, Address(None, 8 * len(code))))
         else:
-            code[place] = len(additions) // 4
+            code[place] = len(additions) // records.length(records.Addition)
     code += additions
     return addresses
 

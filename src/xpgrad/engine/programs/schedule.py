@@ -56,8 +56,8 @@ class Schedule(Work):
         self._order, self._place, self._ordered = (self._table(batch) for _ in range(3))
         self._starts, self._spans = self._table(steps + 2), self._table(_SPAN * steps)
         self._quantities = records.length(records.Quantities)
-        self._chunks: dict[int, tuple[int, int, int, int]] = {}
-        self._cuts: list[tuple[int, int, int, int]] = []
+        self._chunks: dict[int, records.ChunkRequest] = {}
+        self._cuts: list[records.CutRequest] = []
 
     def _table(self, count: int) -> int:
         """The place for `count` integers."""
@@ -86,16 +86,19 @@ class Schedule(Work):
         limit = max(1, min(limit, self.steps * self.batch))
         if limit not in self._chunks:
             most = -(-self.steps * self.batch // limit)
-            self._chunks[limit] = limit, most, self._quantities, self._table(_SPAN * self.steps)
+            spans = self._table(_SPAN * self.steps)
+            self._chunks[limit] = records.ChunkRequest(limit, most, self._quantities, spans)
             self._quantities += most * _CHUNK
-        _, most, first, spans = self._chunks[limit]
+        asked = self._chunks[limit]
         largest = min(limit + self.batch, self.steps * self.batch)
-        return [ScheduledChunk(self, first + number * _CHUNK, spans, largest) for number in range(most)]
+        begins = range(asked.quantities, asked.quantities + asked.most * _CHUNK, _CHUNK)
+        return [ScheduledChunk(self, begin, asked.spans, largest) for begin in begins]
 
     def cuts(self, parts: int, low: int, high: int) -> Address:
         """Where the cuts between threads stand, for the steps between two quantities."""
-        self._cuts.append((parts, low, high, self._table(parts + 1)))
-        return Address(self.tables, 8 * self._cuts[-1][-1])
+        table = self._table(parts + 1)
+        self._cuts.append(records.CutRequest(parts, low, high, table))
+        return Address(self.tables, 8 * table)
 
     def known(self) -> records.Tables:
         """What `native_timeline` takes of it."""
