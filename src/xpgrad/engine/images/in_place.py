@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -31,6 +31,10 @@ class InPlaceImages(Images, ABC):
         """Write a part, which may be empty, into its places."""
 
     @abstractmethod
+    def _is_in(self, part: Any, place: Any) -> bool:
+        """Whether a part is in its place already."""
+
+    @abstractmethod
     def _split_last(self, array: Any, sizes: Sequence[int]) -> Any:
         """A view of an array with several axes in the place of the last one."""
 
@@ -49,6 +53,36 @@ class InPlaceImages(Images, ABC):
             return array
         whole = self._zeros((*array.shape[:first], *sizes), like=array)
         self._write(whole, places, array)
+        return whole
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The function of each item, one after the other."""
+        return [function(item) for item in items]
+
+    def assemble(
+        self,
+        function: Callable[[slice, Any], Any],
+        parts: Sequence[slice],
+        *,
+        axis: int = 0,
+        shape: Sequence[int] = (),
+        like: Any = None,
+        target: Any = None,
+    ) -> Any:
+        """Each part is written to its place; those of a whole array by `map`."""
+        whole = self.room(shape, like) if target is None else target
+
+        def fill(part: slice) -> None:
+            place = whole[(*[slice(None)] * axis, part)]
+            made = function(part, place)
+            if not self._is_in(made, place):
+                self._write(place, (...,), made)
+
+        if target is None:
+            self.map(fill, parts)
+        else:
+            for part in parts:
+                fill(part)
         return whole
 
     def spread(self, array: Any, size: Sequence[int], lead: int) -> Any:

@@ -34,33 +34,6 @@ class NumpyImages(Machine, InPlaceImages):
         rounds = -(-count // (threads * at_once))
         return slices(count, -(-count // max(1, threads * rounds)))
 
-    def assemble(
-        self,
-        function: Callable[[slice, Any], Any],
-        parts: Sequence[slice],
-        *,
-        axis: int = 0,
-        shape: Sequence[int] = (),
-        like: Any = None,
-        target: Any = None,
-    ) -> np.ndarray:
-        """Each part is written to its place; those of a whole array in threads."""
-        whole = np.empty(tuple(shape), dtype=like.dtype) if target is None else target
-
-        def fill(part: slice) -> None:
-            place = np.moveaxis(whole, axis, 0)[part]
-            place = np.moveaxis(place, 0, axis)
-            made = function(part, place)
-            if not np.may_share_memory(made, place):
-                place[...] = made
-
-        if target is None:
-            self.map(fill, parts)
-        else:
-            for part in parts:
-                fill(part)
-        return whole
-
     def accumulate(
         self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
     ) -> list[Any]:
@@ -88,6 +61,9 @@ class NumpyImages(Machine, InPlaceImages):
 
     def _write(self, target: np.ndarray, places: Index, part: np.ndarray) -> None:
         target[places] = part
+
+    def _is_in(self, part: np.ndarray, place: np.ndarray) -> bool:
+        return np.may_share_memory(part, place)
 
     def _split_last(self, array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
         return array.reshape(*array.shape[:-1], *sizes)

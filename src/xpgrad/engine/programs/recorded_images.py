@@ -50,25 +50,6 @@ class RecordedImages(InPlaceImages):
         """New memory."""
         return self.fresh(tuple(shape))
 
-    def assemble(
-        self,
-        function: Callable[[slice, Any], Any],
-        parts: Sequence[slice],
-        *,
-        axis: int = 0,
-        shape: Sequence[int] = (),
-        like: Any = None,
-        target: Any = None,
-    ) -> Recorded:
-        """Each part into its place."""
-        whole = self.fresh(tuple(shape)) if target is None else target
-        for part in parts:
-            place = whole[(*[slice(None)] * axis, part)]
-            made = function(part, place)
-            if (made.block, made.offset, made.strides) != (place.block, place.offset, place.strides):
-                self.copy(place, made)
-        return whole
-
     def product(
         self, a: Recorded, b: Recorded, target: Recorded | None = None, add: bool = False
     ) -> Recorded:
@@ -111,6 +92,9 @@ class RecordedImages(InPlaceImages):
     def _write(self, target: Recorded, places: Index, part: Recorded) -> None:
         if part.size:
             self.copy(target[places], part)
+
+    def _is_in(self, part: Recorded, place: Recorded) -> bool:
+        return (part.block, part.offset, part.strides) == (place.block, place.offset, place.strides)
 
     def _split_last(self, array: Recorded, sizes: Sequence[int]) -> Recorded:
         return array.split_last(tuple(sizes))
