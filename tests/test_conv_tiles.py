@@ -11,9 +11,10 @@ from numba import njit
 
 import xpgrad
 from conv_cases import Case
+from xpgrad._conv import winograd
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles
-from xpgrad.engine.images import compiled_shifts, row_tiles
+from xpgrad.engine.images import compiled_shifts, compiled_windows, row_tiles, windows
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
@@ -198,3 +199,24 @@ def test_shares_of_blocks_are_added_up(count: int, rng: np.random.Generator) -> 
     found = NumpyEngine().accumulate(add, [slice(number, number + 1) for number in range(count)])
     for total, factor in zip(found, (1, 2), strict=True):
         np.testing.assert_array_equal(total, factor * rows.sum(axis=0))
+
+
+@pytest.mark.parametrize("size", [(5, 7), (9, 70), (6, 259), (3, 256)])
+def test_windows_of_wide_images(size: tuple[int, int], rng: np.random.Generator) -> None:
+    """Several vectors and sets in a row; nothing beside the results is written."""
+    X = rng.normal(size=(2, 3, *size))
+    places = windows.Windows(4, (1, 1), -(-size[0] // 4), -(-size[1] // 4))
+    count = 2 * places.rows * places.columns
+    M = np.full((36, 3, count + 5), 7.0)
+    compiled_windows.from_windows(X, places, winograd._WINDOW, M[..., :count])
+    np.testing.assert_allclose(
+        M[..., :count], windows.from_windows(np, X, places, winograd._WINDOW), atol=1e-12
+    )
+    assert np.all(M[..., count:] == 7)
+    Y, B = np.full((2, 4, size[0] + 1, size[1] + 6), 7.0), rng.normal(size=3)
+    part = Y[:, :3, : size[0], : size[1]]
+    compiled_windows.to_windows(M[..., :count], places, winograd._TILE_SUMS, B, part)
+    expected = windows.to_windows(np, M[..., :count], places, winograd._TILE_SUMS, B, (2, 3, *size))
+    np.testing.assert_allclose(part, expected, atol=1e-11)
+    part[...] = 7
+    assert np.all(Y == 7)

@@ -199,6 +199,14 @@ def test_stacks(name, orders, threads, monkeypatch):
             np.testing.assert_array_equal(c, whole)
 
 
+def test_each_thread_packs_into_its_own_memory():
+    rng = np.random.default_rng(6)
+    a, b, c = rng.normal(size=(60, 9, 300)), rng.normal(size=(60, 300, 260)), np.empty((60, 9, 260))
+    for _ in range(5):
+        products.multiply(Team(4), a, b, c)
+        np.testing.assert_allclose(c, a @ b, rtol=1e-11, atol=1e-12)
+
+
 def test_products_in_threads_of_a_map_use_one_thread(monkeypatch):
     """The others are busy; their number is right again after the map, and after an error in it."""
     team, found = Team(3), []

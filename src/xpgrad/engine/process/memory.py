@@ -8,7 +8,7 @@ import numpy as np
 
 LINE = 64
 """Bytes of a cache line: what begins in one shares it with nothing else."""
-_KEPT = 1 << 25  # bytes of an arena that a thread keeps for its next one
+_KEPT = 1 << 26  # bytes of an arena that a thread keeps for its next one
 
 
 def address_of(array: np.ndarray) -> int:
