@@ -134,15 +134,20 @@ def test_lines_as_a_row(step: int, dtype: str, bytes_of_vector: int, rng: np.ran
     """Nothing behind the row is written."""
     real = np.dtype(dtype).type
     lanes = bytes_of_vector // np.dtype(dtype).itemsize
-    tile = row_tiles.weave_tile(dtype, lanes, step)
+    some = row_tiles.weave_tile(dtype, lanes, step, False)
+    whole = row_tiles.weave_tile(dtype, lanes, step, True)
 
     @njit
     def weave(source, line, target, count, more):
-        tile(source.ctypes.data, line, target.ctypes.data, count, more)
+        if count < 0:
+            whole(source.ctypes.data, line, target.ctypes.data, 0, more)
+        else:
+            some(source.ctypes.data, line, target.ctypes.data, count, more)
 
     lines = rng.normal(size=(step, lanes + 5)).astype(dtype)
     for count in range(-1, step * lanes + 2):
-        target, kept = np.full(step * lanes + 4, 7, dtype), max(0, min(count, step * lanes))
+        target = np.full(step * lanes + 4, 7, dtype)
+        kept = step * lanes if count < 0 else min(count, step * lanes)
         expected = target.copy()
         expected[:kept] = (lines[:, :lanes].T.reshape(-1) + real(2))[:kept]
         weave(lines, lanes + 5, target, count, real(2))

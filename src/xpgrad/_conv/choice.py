@@ -27,7 +27,7 @@ from xpgrad._conv.patches import Patches
 from xpgrad._conv.pointwise import Pointwise
 from xpgrad._conv.shifted import Shifted
 from xpgrad._conv.taps import Taps
-from xpgrad._conv.winograd import Winograd, points_of_windows
+from xpgrad._conv.winograd import POINTS, Winograd, points_of_windows
 from xpgrad.engine.protocol import Engine
 
 METHODS: dict[str, Method] = {
@@ -35,8 +35,8 @@ METHODS: dict[str, Method] = {
 }
 
 # The cost of an operation of a Fourier transform, of a complex multiplication of spectra, of an element of a
-# transformed window, and of Winograd's passes altogether.
-_TRANSFORM, _SPECTRAL, _WINDOW, _PASSES = 18.0, 26.0, 25.0, 12e6
+# transformed window and of a transformed kernel, and of Winograd's passes altogether.
+_TRANSFORM, _SPECTRAL, _WINDOW, _KERNEL, _PASSES = 18.0, 26.0, 25.0, 5.0, 12e6
 # That of a multiplication of a sum over taps: of few channels, and compiled of more.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 _FEW_COMPILED, _FEW = 64, 4
@@ -84,9 +84,10 @@ def preferred(engine: Engine, geometry: ConvGeometry) -> str:
 
 
 def _winograd_cost(g: ConvGeometry) -> float:
-    """Of the windows' transforms, and of the products at each of their elements."""
-    elements = g.batch * points_of_windows(g)
-    return elements * (g.channels * g.outputs + _WINDOW * (g.channels + g.outputs)) + _PASSES
+    """Of the transforms of windows and kernels, and of the products at each of their elements."""
+    elements, kernels = g.batch * points_of_windows(g), g.channels * g.outputs
+    windows = g.channels + g.outputs
+    return elements * (kernels + _WINDOW * windows) + _KERNEL * POINTS * kernels + _PASSES
 
 
 def _fourier_cost(g: ConvGeometry) -> float:

@@ -32,6 +32,8 @@ from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.protocol import Engine
 
 _TILE = 4
+POINTS = 36
+"""Of a window or a kernel, 6 in both directions."""
 _POINTS = {"a": 0.625, "b": 1.5}
 
 
@@ -155,8 +157,8 @@ def _kernels_at_points(engine: Engine, W: Any) -> Any:
         image = engine.xp.reshape(image, (1, image.shape[0], 3, 3 * channels))
         return engine.from_windows(image, Windows(3, (0, 0), 1, channels), _KERNEL, target)
 
-    blocks = engine.blocks(outputs, 36 * channels)
-    return engine.assemble(block, blocks, axis=1, shape=(36, outputs, channels), like=W)
+    blocks = engine.blocks(outputs, POINTS * channels)
+    return engine.assemble(block, blocks, axis=1, shape=(POINTS, outputs, channels), like=W)
 
 
 def _windows(g: ConvGeometry, rows: slice) -> Windows:
@@ -167,7 +169,7 @@ def _windows(g: ConvGeometry, rows: slice) -> Windows:
 
 def points_of_windows(g: ConvGeometry) -> int:
     """The number of points of all windows of an image."""
-    return 36 * prod(-(-size // _TILE) for size in g.output_size)
+    return POINTS * prod(-(-size // _TILE) for size in g.output_size)
 
 
 def _elements(g: ConvGeometry) -> int:

@@ -175,10 +175,6 @@ class VectorCode:
         ]
         return self._masked_load(place, self.builder.and_(*masks))
 
-    def store_below(self, vector: Any, place: Any, number: int, count: Any) -> None:
-        """The elements of a row from `number` on into memory, below `count`."""
-        self._masked_store(vector, place, self.mask(self.builder.sub(count, INT64(number))))
-
     # Of a contiguous row: the whole vector where `rest` is None, else its first `rest` elements.
 
     def load_first(self, place: Any, rest: Any) -> Any:

@@ -119,7 +119,8 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
     """The function that makes images of transformed windows; for the parameters see `from_windows`."""
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
     line = _WINDOWS + lanes
-    transform, weave = _transform(function, taken, made, real, lanes), weave_tile(dtype, lanes, step)
+    transform = _transform(function, taken, made, real, lanes)
+    weave_whole, weave_some = (weave_tile(dtype, lanes, step, whole) for whole in (True, False))
     move, nothing = row_tile(dtype, lanes, 1, 1), real(-0.0)
 
     @variant(label)
@@ -152,8 +153,11 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
                             at = i * side * line + (row - first_row) * across
                             to = n * by_image + c * by_channel + (r * step + i) * by_row + first * step
                             for t in range(0, across, lanes):
-                                place = y_at + size * (to + step * t)
-                                weave(cells_at + size * (at + t), line, place, end - step * t, bias[c])
+                                lines, place = cells_at + size * (at + t), y_at + size * (to + step * t)
+                                if end - step * t >= step * lanes:
+                                    weave_whole(lines, line, place, 0, bias[c])
+                                else:
+                                    weave_some(lines, line, place, end - step * t, bias[c])
         return cells[:1]  # which keeps them until here
 
     return loop

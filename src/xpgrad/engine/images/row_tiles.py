@@ -77,13 +77,15 @@ def split_tile(dtype: str, lanes: int, step: int, taken: int, whole: bool) -> An
 
 
 @functools.cache
-def weave_tile(dtype: str, lanes: int, step: int) -> Any:
+def weave_tile(dtype: str, lanes: int, step: int, whole: bool) -> Any:
     """Lines as one row: the first element of each, then the second one of each, and so on.
 
     Returns ``tile(source, line, target, count, more)``, with addresses and numbers of elements. For t below
     `lanes` and j below `step`, where ``t * step + j`` is below `count`, it sets
 
         target[t * step + j] = source[j * line + t] + more
+
+    A tile that is `whole` sets all of them.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -94,6 +96,8 @@ def weave_tile(dtype: str, lanes: int, step: int) -> Any:
             order = [divmod(q * lanes + i, step) for i in range(lanes)]
             row = code.picked(lines, [(j, t) for t, j in order])
             row = code.builder.fadd(row, more)
-            code.store_below(row, code.at(target, q * lanes), q * lanes, count)
+            place = code.at(target, q * lanes)
+            rest = None if whole else code.builder.sub(count, INT64(q * lanes))
+            code.store_first(row, place, rest)
 
     return generated(dtype, lanes, generate, 4, reals=1)
