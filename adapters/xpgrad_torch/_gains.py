@@ -2,12 +2,12 @@
 
 GAINS = {  # by machine: geometric mean, lowest, highest over the shapes of docs/performance.md
     "AMD EPYC, 2 threads": {
-        "LSTM": (1.19, 0.94, 2.28),
-        "GRU": (3.39, 1.85, 13.72),
-        "RNN": (2.67, 1.64, 6.28),
-        "Conv1d": (0.86, 0.45, 1.76),
-        "Conv2d": (0.86, 0.45, 1.76),
-        "Conv3d": (0.86, 0.45, 1.76),
+        "LSTM": (1.16, 0.93, 1.64),
+        "GRU": (3.15, 1.84, 11.42),
+        "RNN": (2.73, 1.6, 6.7),
+        "Conv1d": (0.94, 0.52, 1.56),
+        "Conv2d": (0.94, 0.52, 1.56),
+        "Conv3d": (0.94, 0.52, 1.56),
     },
     "Intel(R) Xeon(R) Processor, 2 threads": {
         "LSTM": (1.06, 0.88, 1.19),
