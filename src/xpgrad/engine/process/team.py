@@ -100,8 +100,9 @@ class Team(ABC):
         contexts = [contextvars.copy_context() for _ in items]
 
         def work() -> None:
-            before, _busy.mapping = _busy.mapping, True
+            before = _busy.mapping
             try:
+                _busy.mapping = True
                 for number in waiting:
                     try:
                         results[number] = contexts[number].run(function, items[number])
