@@ -261,3 +261,17 @@ def test_winograds_error_in_float32(rng: np.random.Generator) -> None:
     ]
     for a, b in zip(actual, expected, strict=True):
         assert_close(a, b, like=X, rtol=4e-6)
+
+
+@pytest.mark.parametrize("method", ["winograd", "taps"])
+def test_results_stay_when_other_calls_follow(method: str, rng: np.random.Generator) -> None:
+    """What a method uses again is no result's memory."""
+    X, W = rng.normal(size=(3, 20, 9, 30)), rng.normal(size=(17, 20, 3, 3))
+    Y = xpgrad.conv(X, W, pads=1, method=method)
+    results = [Y, *xpgrad.conv_grad(np.ones_like(Y), X, W, pads=1, method=method)]
+    before = [np.array(result) for result in results if result is not None]
+    for _ in range(2):
+        other = xpgrad.conv(X + 1, W - 1, pads=1, method=method)
+        xpgrad.conv_grad(other, X + 1, W - 1, pads=1, method=method)
+    for result, kept in zip((r for r in results if r is not None), before, strict=True):
+        np.testing.assert_array_equal(result, kept)

@@ -108,3 +108,22 @@ def test_a_call_inside_of_a_call_has_its_own_arena():
     memory.keep_arena(inner)
     memory.keep_arena(outer)
     assert memory.take_arena(500) is outer
+
+
+def test_a_thread_keeps_the_arenas_that_it_used_last(monkeypatch):
+    monkeypatch.setattr(memory, "_KEPT", 10_000)
+    monkeypatch.setattr(memory, "_arenas", threading.local())
+    small, middle, large = (memory.take_arena(size) for size in (1_000, 3_000, 8_000))
+    memory.keep_arena(middle)
+    memory.keep_arena(small)
+    assert memory.take_arena(900) is small
+    memory.keep_arena(small)
+    assert memory.take_arena(2_000) is middle
+    memory.keep_arena(middle)
+    memory.keep_arena(large)  # with which one more small one fits
+    memory.keep_arena(small)
+    assert memory.take_arena(7_000) is large
+    assert memory.take_arena(900) is small
+    assert memory.take_arena(900) is not middle
+    memory.keep_arena(memory.take_arena(20_000))
+    assert len(memory.take_arena(5_000)[0]) < 10_000

@@ -22,6 +22,7 @@ Neural Networks" (2020), arXiv:1803.10986.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
@@ -108,20 +109,8 @@ class Winograd(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """In the order of the equation: G g, then for each block B^T d, the products, A^T m."""
-        g, U = geometry, _kernels_at_points(engine, W)
-
-        def block(images: slice, target: Any) -> Any:
-            part = X[images, ...]
-
-            def band(rows: slice, target: Any) -> Any:
-                V = engine.from_windows(part, _windows(g, rows), _WINDOW)
-                M = engine.product(U, V)
-                shape = (part.shape[0], g.outputs, rows.stop - rows.start, g.output_size[1])
-                return engine.to_windows(M, _windows(g, rows), _TILE_SUMS, B, shape, target)
-
-            return engine.assemble(band, _bands(engine, g, part), axis=2, target=target)
-
-        return engine.assemble(block, _blocks(engine, g), shape=g.output_shape, like=X)
+        with engine.temporary((POINTS, geometry.outputs, geometry.channels), W) as memory:
+            return _convolved(engine, geometry, X, _kernels_at_points(engine, W, memory), B)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """A forward of the adjoint geometry."""
@@ -133,13 +122,17 @@ class Winograd(Method):
         xp, g = engine.xp, geometry
 
         def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            for rows in _bands(engine, g, X[images, ...]):
-                V = engine.from_windows(X[images, ...], _windows(g, rows), _WINDOW)
-                tiles = _windows(g, rows)._replace(begin=(-rows.start, 0))
+            part = X[images, ...]
+            for rows in _bands(engine, g, part):
+                windows = _windows(g, rows)
+                tiles = windows._replace(begin=(-rows.start, 0))
                 # rows of dY after the band belong to the next one
-                D = engine.from_windows(dY[images, :, : rows.stop, :], tiles, _COTANGENT)
-                (total,) = totals or (None,)
-                totals = [engine.add_product(total, D, xp.matrix_transpose(V))]
+                cotangents = dY[images, :, : rows.stop, :]
+                with _points(engine, part, windows) as V, _points(engine, cotangents, windows) as D:
+                    V = engine.from_windows(part, windows, _WINDOW, V)
+                    D = engine.from_windows(cotangents, tiles, _COTANGENT, D)
+                    (total,) = totals or (None,)
+                    totals = [engine.add_product(total, D, xp.matrix_transpose(V))]
             return totals or []
 
         (M,) = engine.accumulate(block, _blocks(engine, g))
@@ -148,7 +141,34 @@ class Winograd(Method):
         return xp.permute_dims(xp.reshape(dW, (g.outputs, 3, g.channels, 3)), (0, 2, 1, 3))
 
 
-def _kernels_at_points(engine: Engine, W: Any) -> Any:
+def _convolved(engine: Engine, g: ConvGeometry, X: Any, U: Any, B: Any) -> Any:
+    """Y, from the kernels at the points."""
+
+    def block(images: slice, target: Any) -> Any:
+        part = X[images, ...]
+
+        def band(rows: slice, target: Any) -> Any:
+            windows = _windows(g, rows)
+            shape = (part.shape[0], g.outputs, rows.stop - rows.start, g.output_size[1])
+            with _points(engine, part, windows) as V, _points(engine, part, windows, g.outputs) as M:
+                V = engine.from_windows(part, windows, _WINDOW, V)
+                M = engine.product(U, V, M)
+                return engine.to_windows(M, windows, _TILE_SUMS, B, shape, target)
+
+        return engine.assemble(band, _bands(engine, g, part), axis=2, target=target)
+
+    return engine.assemble(block, _blocks(engine, g), shape=g.output_shape, like=X)
+
+
+def _points(
+    engine: Engine, images: Any, windows: Windows, channels: int | None = None
+) -> AbstractContextManager[Any]:
+    """Memory for images' windows at the points, or for as many other channels."""
+    count = images.shape[0] * windows.rows * windows.columns
+    return engine.temporary((POINTS, channels or images.shape[1], count), images)
+
+
+def _kernels_at_points(engine: Engine, W: Any, memory: Any) -> Any:
     """W (O, C, 3, 3) as (36, O, C): the kernels are transformed like windows of O images."""
     outputs, channels = W.shape[:2]
 
@@ -158,7 +178,8 @@ def _kernels_at_points(engine: Engine, W: Any) -> Any:
         return engine.from_windows(image, Windows(3, (0, 0), 1, channels), _KERNEL, target)
 
     blocks = engine.blocks(outputs, POINTS * channels)
-    return engine.assemble(block, blocks, axis=1, shape=(POINTS, outputs, channels), like=W)
+    shape = (POINTS, outputs, channels)
+    return engine.assemble(block, blocks, axis=1, shape=shape, like=W, memory=memory)
 
 
 def _windows(g: ConvGeometry, rows: slice) -> Windows:

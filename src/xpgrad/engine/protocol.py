@@ -157,6 +157,7 @@ class Engine(TimeLoops, Protocol):
         shape: Sequence[int] = (),
         like: Any = None,
         target: Any = None,
+        memory: Any = None,
     ) -> Array:
         """An array, from a function that computes its slices."""
 
@@ -167,6 +168,9 @@ class Engine(TimeLoops, Protocol):
 
     def room(self, shape: Sequence[int], like: Any) -> Any:
         """Memory for a result, if the engine has some to reuse."""
+
+    def temporary(self, shape: Sequence[int], like: Any) -> AbstractContextManager[Any]:
+        """Memory for what no one uses behind the context, or None."""
 
     def product(self, a: Array, b: Array, target: Any = None) -> Array:
         """Matrix products of stacks."""

@@ -68,9 +68,12 @@ class InPlaceImages(Images, ABC):
         shape: Sequence[int] = (),
         like: Any = None,
         target: Any = None,
+        memory: Any = None,
     ) -> Any:
         """Each part is written to its place; those of a whole array by `map`."""
-        whole = self.room(shape, like) if target is None else target
+        whole = target if target is not None else memory
+        if whole is None:
+            whole = self.room(shape, like)
 
         def fill(part: slice) -> None:
             place = whole[(*[slice(None)] * axis, part)]

@@ -6,7 +6,8 @@ use for a result; the caller uses the returned array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -66,11 +67,13 @@ class Images:
         shape: Sequence[int] = (),
         like: Any = None,
         target: Any = None,
+        memory: Any = None,
     ) -> Any:
         """The array whose slices along an axis are ``function(part, target)``.
 
         The parts are independent. Those of a whole array, given by its `shape` and an array of its dtype, may
-        be computed at the same time; parts of a `target` are computed one after the other.
+        be computed at the same time; parts of a `target` are computed one after the other. An engine may put
+        a whole array into the `memory`.
         """
         made = [function(part, None) for part in parts]
         return made[0] if len(made) == 1 else self.xp.concat(made, axis=axis)
@@ -87,6 +90,11 @@ class Images:
     def room(self, shape: Sequence[int], like: Any) -> Any:
         """Memory for a target of `assemble`, or None."""
         return None
+
+    @contextlib.contextmanager
+    def temporary(self, shape: Sequence[int], like: Any) -> Iterator[Any]:
+        """Memory for what no one uses behind the context, or None."""
+        yield None
 
     # --- sums and products
 

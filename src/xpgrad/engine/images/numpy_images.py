@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Part
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process import sharing
+from xpgrad.engine.process.memory import address_of, keep_arena, take_arena
 from xpgrad.engine.process.settings import jit_enabled
 
 # Of the blocks that are summed up, for each thread.
@@ -52,6 +55,16 @@ class NumpyImages(Machine, InPlaceImages):
     def room(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
         """Fresh memory, not cleared."""
         return np.empty(tuple(shape), dtype=like.dtype)
+
+    @contextlib.contextmanager
+    def temporary(self, shape: Sequence[int], like: np.ndarray) -> Iterator[np.ndarray]:
+        """Memory that this thread uses again: large new arrays would come from the system each time."""
+        size = prod(shape) * like.itemsize
+        arena = take_arena(size)
+        memory, address = arena
+        begin = address - address_of(memory)
+        yield memory[begin : begin + size].view(like.dtype).reshape(tuple(shape))
+        keep_arena(arena)  # not after an exception: a thread may still write to it
 
     def _zeros(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
         return np.zeros(tuple(shape), dtype=like.dtype)

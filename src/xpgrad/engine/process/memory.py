@@ -8,7 +8,7 @@ import numpy as np
 
 LINE = 64
 """Bytes of a cache line: what begins in one shares it with nothing else."""
-_KEPT = 1 << 26  # bytes of an arena that a thread keeps for its next one
+_KEPT = 1 << 26  # bytes of arenas that a thread keeps for its next calls
 
 
 def address_of(array: np.ndarray) -> int:
@@ -47,14 +47,26 @@ def take_arena(size: int) -> Arena:
     It belongs to the caller until `keep_arena` returns it. Calls in between in the same thread (from a
     finalizer, a signal handler, another greenlet) get another one. After an exception it is not returned.
     """
-    kept = vars(_arenas).pop("kept", None)
-    if kept is not None and len(kept[0]) >= size + LINE:
-        return kept
+    kept = _kept()
+    fitting = [arena for arena in reversed([*kept.values()]) if len(arena[0]) >= size + LINE]
+    smallest = min(fitting, key=lambda arena: len(arena[0]), default=None)
+    found = None if smallest is None else kept.pop(smallest[1], None)
+    if found is not None:
+        return found
     memory = np.empty(size + LINE, dtype=np.uint8)
     return memory, -(-address_of(memory) // LINE) * LINE
 
 
 def keep_arena(arena: Arena) -> None:
-    """Keep it for the thread's next call, unless it is large."""
-    if len(arena[0]) <= _KEPT + LINE:
-        _arenas.kept = arena
+    """Keep it for the thread's next calls, and those kept last beside it as far as there is room."""
+    kept, room = _kept(), _KEPT + LINE
+    kept[arena[1]] = arena
+    for address, (memory, _) in reversed([*kept.items()]):
+        room -= len(memory)
+        if room < 0:
+            kept.pop(address, None)
+
+
+def _kept() -> dict[int, Arena]:
+    """The thread's arenas by address, those kept last behind the others."""
+    return vars(_arenas).setdefault("kept", {})
