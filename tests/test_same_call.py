@@ -61,7 +61,7 @@ def kernel_calls(name, dtype, as_array, sizes):
     cotangents = [torch.randn(tuple(y.shape), generator=generator, dtype=dtype) for y in outputs]
     known = given | dict(zip(kernel.outputs, outputs, strict=False))
     known |= dict(zip(kernel.cotangents, map(as_array, cotangents), strict=False))
-    names = zip(kernel.gradient_arrays, kernel._arguments, strict=True)
+    names = zip(kernel.gradient_arrays, kernel.arguments, strict=True)
     arrays = {argument: known[array] for array, argument in names if array in known}
     return forward, lambda: getattr(xpgrad, kernel.gradient_name)(**arrays, **attributes)
 

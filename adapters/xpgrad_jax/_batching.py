@@ -148,7 +148,6 @@ def _whole(
         if name in kernel.shapes or name in wrt:
             x = jnp.broadcast_to(x, (size, *x.shape[1:]))
         moved[name] = x
-    if dict(attributes).get("axis", -1) >= 0:
-        moved_axis = {"axis": dict(attributes)["axis"] + 1}
-        attributes = Attributes((dict(attributes) | moved_axis).items())
+    if attributes.get("axis", -1) >= 0:
+        attributes = Attributes(attributes | {"axis": attributes["axis"] + 1})
     return moved, attributes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,16 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import xpgrad
+from xpgrad._kernel_description import KernelDescription
 from xpgrad._recurrent import run_foreign
 
 
-class Attributes(tuple[tuple[str, Any], ...]):
-    """Attributes by name, as a part of keys. They are equal if their texts are.
+class Attributes(dict[str, Any]):
+    """Attributes by name, as a part of keys, so nobody changes them. They are equal if their texts are.
 
     1, 1.0 and True are equal, and not all of them are allowed; 0.0 equals -0.0, NaN is not equal to itself.
     """
-
-    __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Attributes) and repr(self) == repr(other)
@@ -29,7 +27,7 @@ class Attributes(tuple[tuple[str, Any], ...]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(repr(self))
 
 
@@ -37,68 +35,15 @@ AS_SAVED = "as_saved"
 """A gradient's attribute: its saved arrays are a caller's own, and a function of nothing else."""
 
 
-class Kernel:
-    """A kernel and its gradient.
+class Kernel(KernelDescription):
+    """A kernel and its gradient, as JAX's primitives see them; see `KernelDescription`."""
 
-    Its operands are the kernel's arguments that are arrays; those of the gradient's that are outputs of the
-    kernel are saved for it.
-
-    Parameters
-    ----------
-    name : str
-        The kernel's name; with ``_grad`` behind it, the gradient's.
-    outputs : tuple of str
-        The names of the kernel's outputs, those first that callers see.
-    cotangents : tuple of str
-        The gradient's names for the cotangents of the first outputs.
-    shapes : mapping of str to str
-        The axes of operands and outputs by name, such as ``"T D N 4H"``, as `xpgrad._axes` writes them; N is
-        the batch. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every axis
-        could be a batch.
-    replaced : mapping of str to str, optional
-        Operands that the gradient takes although an output in their place does as well: that output.
-    masks : collection of str
-        Operands of which the kernel has no gradient.
-    keeps_products : bool
-        Whether the kernel can keep its products for the gradient, as one more output.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        outputs: tuple[str, ...],
-        cotangents: tuple[str, ...],
-        *,
-        shapes: Mapping[str, str],
-        replaced: Mapping[str, str] | None = None,
-        masks: Collection[str] = (),
-        keeps_products: bool = False,
-    ) -> None:
-        parameters = inspect.signature(getattr(xpgrad, name)).parameters.values()
-        arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
-        replaced = dict(replaced or {})
-        self.name, self.gradient_name = name, f"{name}_grad"
-        self.operands = tuple(p.name for p in arrays)
-        self.required = {p.name for p in arrays if p.default is p.empty}
-        self.differentiable = tuple(x for x in self.operands if x not in ("sequence_lens", *masks))
-        taken = inspect.signature(getattr(xpgrad, self.gradient_name)).parameters
-        self.taken = tuple(name for name in self.operands if name in taken and name not in replaced)
-        self.call, self._gradient = getattr(xpgrad, name), getattr(xpgrad, self.gradient_name)
-        """The kernel."""
-        more = ("products",) if keeps_products else ()
-        if keeps_products:
+    def __init__(self, name: str, **described: Any) -> None:
+        super().__init__(name, **described)
+        self.call, self._gradient = self.function(0), self.function(1)
+        if self.keeps_products:
             self.call = functools.partial(run_foreign, self.call, keep_products=True)
             self._gradient = functools.partial(run_foreign, self._gradient)
-        self.outputs, self.cotangents = (*outputs, *more), cotangents
-        self.saved = tuple(y for y in self.outputs if y in taken or y in (*replaced.values(), *more))
-        self.gradient_arrays = (*self.taken, *self.saved, *cotangents)
-        self._argument = {output: operand for operand, output in replaced.items()}
-        self.attributes = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"}
-        self._selects = "wrt" in taken
-        self.graded = self.differentiable if self._selects else self.operands[:1]
-        self.has_per_sample = "per_sample" in taken
-        self.shapes = dict(shapes) | {c: shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
-        self.elementwise = shapes["X"] == "..."
         self.is_recurrent = "R" in self.operands
         """Whether all of it is written down as one program; others have programs for their loops."""
 
@@ -109,8 +54,7 @@ class Kernel:
 
     def forward(self, arrays: Mapping[str, Any], attributes: Attributes) -> tuple[Any, ...]:
         """Run the kernel; all of its outputs."""
-        own = {name: value for name, value in attributes if name in self.attributes}
-        outputs = self.call(**arrays, **own)
+        outputs = self.call(**arrays, **self.own(attributes))
         return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
     def gradient(
@@ -118,29 +62,17 @@ class Kernel:
     ) -> tuple[Any, ...]:
         """Run the gradient; what is asked for, in the order of `wrt`."""
         function, options = self.gradient_call(wrt, attributes, per_sample)
-        results = function(**{self._argument.get(name, name): x for name, x in arrays.items()}, **options)
-        return self.selected(results, wrt)
+        named = dict(zip(self.arguments_of(tuple(arrays)), arrays.values(), strict=True))
+        results = self.by_operand(function(**named, **options))
+        return tuple(results[name] for name in wrt)
 
     def gradient_call(
         self, wrt: Sequence[str], attributes: Attributes, per_sample: bool
     ) -> tuple[Any, dict[str, Any]]:
         """Return the gradient and what it takes beside arrays."""
-        options = {name: value for name, value in attributes if name != AS_SAVED}
-        if self._selects:
-            options["wrt"] = tuple(wrt)
-        if per_sample:
-            options["per_sample"] = True
+        options = self.gradient_options(wrt, attributes, per_sample)
+        options.pop(AS_SAVED, None)
         return self._gradient, options
-
-    def gradient_arguments(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the gradient's own names of its arrays."""
-        return tuple(self._argument.get(name, name) for name in names)
-
-    def selected(self, results: Any, wrt: Sequence[str]) -> tuple[Any, ...]:
-        """What was asked for, of all that the gradient returns."""
-        if not self._selects:
-            return (results,)
-        return tuple(dict(zip(self.graded, results, strict=True))[name] for name in wrt)
 
     # --- the plain way: JAX's own operations
 
@@ -159,32 +91,10 @@ class Kernel:
         """
         with xpgrad.use_engine("standard"):
             given = dict(arrays)
-            if self.saved and self.taken and (AS_SAVED, True) not in attributes:
+            if self.saved and self.taken and AS_SAVED not in attributes:
                 operands = {name: given[name] for name in self.operands if name in given}
-                outputs = dict(zip(self.outputs, self.forward(operands, attributes), strict=True))
-                given |= {name: outputs[name] for name in self.saved}
+                given |= zip(self.saved, self.saved_of(self.forward(operands, attributes)), strict=True)
             return self.gradient(given, wrt, attributes, per_sample)
-
-    # --- describing it
-
-    def axes(self, name: str, attributes: Attributes) -> list[str]:
-        """Return the axes of an operand or output as the attributes lay them out."""
-        if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
-            return []
-        axes = self.shapes[name].split()
-        if dict(attributes).get("layout") and "N" in axes:
-            axes.remove("N")
-            axes.insert(0, "N")
-        return axes
-
-    def batch_axis(self, name: str, attributes: Attributes) -> int | None:
-        """Return which axis of an operand or output is the batch; None for a parameter."""
-        axes = self.axes(name, attributes)
-        return axes.index("N") if "N" in axes else None
-
-    def reduces(self, attributes: Attributes) -> bool:
-        """Tell whether the output is a number for the whole batch, as that of a loss."""
-        return dict(attributes).get("reduction", "none") != "none"
 
 
 def as_attributes(operator: str, values: Mapping[str, Any]) -> Attributes:
@@ -195,7 +105,7 @@ def as_attributes(operator: str, values: Mapping[str, Any]) -> Attributes:
     TypeError
         For a number that is traced, for an array of several numbers, and for what is no part of a key.
     """
-    return Attributes((name, _frozen(operator, name, value)) for name, value in values.items())
+    return Attributes({name: _frozen(operator, name, value) for name, value in values.items()})
 
 
 def _frozen(operator: str, name: str, value: Any) -> Any:

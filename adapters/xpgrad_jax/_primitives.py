@@ -100,7 +100,7 @@ def _plain_tangent(
     *arrays: Any, kernel: Kernel, present: Names, wrt: Names, attributes: Attributes
 ) -> list[Any]:
     """Of operands, saved outputs and tangents: the operands alone tell all."""
-    if dict(attributes).get("peephole", "full") != "full":
+    if attributes.get("peephole", "full") != "full":
         raise ValueError(
             f"{kernel.name}: peephole is 'truncated', expected 'full' in forward mode, which follows the "
             "function itself"
@@ -152,7 +152,7 @@ def _native(
     if half:
         arrays = [x.astype(jnp.float32) if x.dtype.name in _HALF else x for x in arrays]
     forms = tuple((tuple(x.shape), _dtype_in_program(x)) for x in arrays)
-    key = _program(name, run, names, forms, Attributes(options.items()), foreign_machine.team.size())
+    key = _program(name, run, names, forms, Attributes(options), foreign_machine.team.size())
     if key is None:
         return None
     wanted = [jax.ShapeDtypeStruct(y.shape, jnp.float32 if half else y.dtype) for y in results]
@@ -177,10 +177,9 @@ def _as_program_takes(x: Any) -> Any:
 
 def _cpu_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attributes) -> list[Any]:
     results = _shapes_of(_plain_forward, arrays, kernel=kernel, present=present, attributes=attributes)
-    own = {name: value for name, value in attributes if name in kernel.attributes}
     made = None
     if kernel.is_recurrent:
-        made = _native(kernel.name, kernel.call, present, own, arrays, results)
+        made = _native(kernel.name, kernel.call, present, kernel.own(attributes), arrays, results)
     if made is None:
         with inlining():
             return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
@@ -197,7 +196,7 @@ def _cpu_gradient(
     results = _ordered(kernel, wrt, _shapes_of(again.func, arrays, **again.keywords))
     made = None
     if kernel.is_recurrent:
-        names = kernel.gradient_arguments(present)
+        names = kernel.arguments_of(present)
         made = _native(kernel.gradient_name, function, names, options, arrays, results)
     if made is None:
         with inlining():
@@ -283,11 +282,9 @@ def _forward_jvp(
     moving = {name: t for name, t in zip(present, tangents, strict=True) if not _is_zero(t)}
     if not moving:
         return outputs, [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in outputs]
-    by_name = dict(zip(kernel.outputs, outputs, strict=True))
-    saved = [by_name[name] for name in kernel.saved]
     return outputs, tangent_p.bind(
-        *arrays, *saved, *moving.values(), kernel=kernel, present=present, wrt=tuple(moving),
-        attributes=attributes,
+        *arrays, *kernel.saved_of(outputs), *moving.values(), kernel=kernel, present=present,
+        wrt=tuple(moving), attributes=attributes,
     )  # fmt: skip
 
 

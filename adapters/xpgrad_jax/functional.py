@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import xpgrad
-from xpgrad._axes import AXES, ELEMENTWISE
 from xpgrad._recurrent import check_lengths, sequence_attributes
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
@@ -55,28 +54,12 @@ __all__ = [
     "thresholded_relu",
 ]
 
-_MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
-_LSTM = Kernel(
-    "lstm",
-    xpgrad.LSTMForward._fields,
-    ("grad_H_all", "grad_H_t", "grad_C_t", "grad_C_all"),
-    shapes=AXES["lstm"],
-    masks=_MASKS,
-)
-_GRU = Kernel(
-    "gru",
-    xpgrad.GRUForward._fields,
-    ("grad_H_all", "grad_H_t"),
-    shapes={**AXES["gru"], "products": "T D N H"},
-    masks=_MASKS,
-    keeps_products=True,
-)
-_RNN = Kernel("rnn", xpgrad.RNNForward._fields, ("grad_H_all", "grad_H_t"), shapes=AXES["rnn"])
-_LSTM_CELL = Kernel(
-    "lstm_cell", xpgrad.LSTMCellForward._fields, ("grad_H", "grad_C"), shapes=AXES["lstm_cell"]
-)
-_GRU_CELL = Kernel("gru_cell", xpgrad.GRUCellForward._fields, ("grad_H",), shapes=AXES["gru_cell"])
-_RNN_CELL = Kernel("rnn_cell", xpgrad.RNNCellForward._fields, ("grad_H",), shapes=AXES["rnn_cell"])
+_LSTM = Kernel("lstm")
+_GRU = Kernel("gru", products=True)
+_RNN = Kernel("rnn")
+_LSTM_CELL = Kernel("lstm_cell")
+_GRU_CELL = Kernel("gru_cell")
+_RNN_CELL = Kernel("rnn_cell")
 
 
 def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -120,14 +103,6 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
 # --- the core's own functions under a trace
 
 _KERNELS = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
-_RESULTS: dict[str, tuple[Any, Any]] = {
-    "lstm": (xpgrad.LSTMForward, xpgrad.LSTMGrads),
-    "gru": (xpgrad.GRUForward, xpgrad.GRUGrads),
-    "rnn": (xpgrad.RNNForward, xpgrad.RNNGrads),
-    "lstm_cell": (xpgrad.LSTMCellForward, xpgrad.LSTMCellGrads),
-    "gru_cell": (xpgrad.GRUCellForward, xpgrad.GRUCellGrads),
-    "rnn_cell": (xpgrad.RNNCellForward, xpgrad.RNNCellGrads),
-}
 
 
 def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -149,17 +124,16 @@ def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, 
     given = {name: given[name] for name in known if name in given}
     own = {name: x for name, x in options.items() if name not in ("wanted", "per_sample")}
     attributes = as_attributes(operator, own)
-    forward_kind, gradient_kind = _RESULTS[kernel.name]
     if not is_gradient:
-        return forward_kind(*forward(kernel, given, attributes)[: len(forward_kind._fields)])
+        return kernel.result(*forward(kernel, given, attributes)[: len(kernel.result._fields)])
     per_sample = options.get("per_sample", False)
     if per_sample not in (False, True):
         return None
     wrt = tuple(name for name in kernel.graded if name in options["wanted"])
-    attributes = Attributes((*attributes, (AS_SAVED, True)))
+    attributes = Attributes({**attributes, AS_SAVED: True})
     made = gradient(kernel, given, wrt, attributes, bool(per_sample)) if wrt else []
     by_name = dict(zip(wrt, made, strict=True))
-    return gradient_kind(*(by_name.get(name) for name in kernel.graded))
+    return kernel.gradient_result(*(by_name.get(name) for name in kernel.graded))
 
 
 def lstm(
@@ -396,16 +370,11 @@ def rnn(
 # --- functions whose arguments are those of xpgrad's, without `out`
 
 
-def _function(kernel: Kernel, returns: str, more: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """The function of a kernel; `more` are attributes of the gradient alone, with their defaults."""
+def _function(kernel: Kernel, returns: str) -> Callable[..., Any]:
+    """The function of a kernel; it also takes the attributes of the gradient alone."""
     source = inspect.signature(getattr(xpgrad, kernel.name))
     parameters = [p for p in source.parameters.values() if p.name != "out"]
-    parameters += [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default).__name__
-        )
-        for name, default in (more or {}).items()
-    ]
+    parameters += kernel.gradient_attributes.values()
     arrays = ["jax.Array"] * len(kernel.cotangents)
     result = arrays[0] if len(arrays) == 1 else f"tuple[{', '.join(arrays)}]"
     signature = source.replace(parameters=parameters, return_annotation=result)
@@ -448,16 +417,13 @@ def _function(kernel: Kernel, returns: str, more: Mapping[str, Any] | None = Non
     return function
 
 
-lstm_cell = _function(
-    _LSTM_CELL, "H_next, C_next : jax.Array\n        The states after the step.", {"peephole": "full"}
-)
+lstm_cell = _function(_LSTM_CELL, "H_next, C_next : jax.Array\n        The states after the step.")
 gru_cell = _function(_GRU_CELL, "H_next : jax.Array\n        The state after the step.")
 rnn_cell = _function(_RNN_CELL, "H_next : jax.Array\n        The state after the step.")
 
 
 def _elementwise(name: str, **replaced: str) -> Callable[..., Any]:
-    kernel = Kernel(name, ("Y",), ("dY",), shapes=ELEMENTWISE, replaced=replaced)
-    return _function(kernel, "jax.Array\n        Y, of X's shape and dtype.")
+    return _function(Kernel(name, replaced=replaced), "jax.Array\n        Y, of X's shape and dtype.")
 
 
 celu = _elementwise("celu")
@@ -484,19 +450,9 @@ tanh = _elementwise("tanh")
 thresholded_relu = _elementwise("thresholded_relu")
 
 _LOSS = 'jax.Array\n        Y: a number, or one for each sample with ``reduction="none"``.'
-softmax_cross_entropy = _function(
-    Kernel("softmax_cross_entropy", ("Y",), ("dY",), shapes=AXES["softmax_cross_entropy"]), _LOSS
-)
-binary_cross_entropy_with_logits = _function(
-    Kernel(
-        "binary_cross_entropy_with_logits",
-        ("Y",),
-        ("dY",),
-        shapes=AXES["binary_cross_entropy_with_logits"],
-    ),
-    _LOSS,
-)
+softmax_cross_entropy = _function(Kernel("softmax_cross_entropy"), _LOSS)
+binary_cross_entropy_with_logits = _function(Kernel("binary_cross_entropy_with_logits"), _LOSS)
 
 _IMAGE = "jax.Array\n        Y, (N, O, *size)."
-conv = _function(Kernel("conv", ("Y",), ("dY",), shapes=AXES["conv"]), _IMAGE)
-conv_transpose = _function(Kernel("conv_transpose", ("Y",), ("dY",), shapes=AXES["conv_transpose"]), _IMAGE)
+conv = _function(Kernel("conv"), _IMAGE)
+conv_transpose = _function(Kernel("conv_transpose"), _IMAGE)

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import xpgrad
+from xpgrad._axes import gradient_name
 from xpgrad_onnx._call import MICROSOFT, Call, Definition, operator_class
 
 DOMAIN = "xpgrad"
@@ -90,9 +91,12 @@ def _recurrent_options(call: Call, *more: str) -> dict[str, Any]:
     return call.options(*_OPTIONS, *more)
 
 
-def _wrt(call: Call, arguments: Mapping[str, str]) -> list[str]:
-    """The kernel's names of the arguments with a wanted gradient."""
-    return [argument for output, argument in arguments.items() if output in call.wanted]
+_GRADED = ("X", "W", "R", "B", "initial_h", "initial_c", "P", "slope")
+
+
+def _wrt(call: Call) -> list[str]:
+    """The kernel's names of the operands with a wanted gradient."""
+    return [operand for operand in _GRADED if gradient_name(operand) in call.wanted]
 
 
 _LSTM = "input_forget"
@@ -111,17 +115,13 @@ def _lstm(call: Call) -> tuple:
     return xpgrad.lstm(**call.inputs, **_recurrent_options(call, _LSTM))
 
 
-_LSTM_GRADIENTS = {
-    "dX": "X", "dW": "W", "dR": "R", "dB": "B", "dH0": "initial_h", "dC0": "initial_c", "dP": "P",
-}  # fmt: skip
+_LSTM_GRADIENTS = "dX dW dR dB dH0 dC0 dP"
 _LSTM_GRAD_INPUTS = (
     "X W R sequence_lens? initial_h? initial_c? H_all C_all iofc grad_H_all? grad_H_t? grad_C_t?"
 )
 
 
-@_define(
-    MICROSOFT, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", " ".join(_LSTM_GRADIENTS), f"{_SEQUENCE} {_LSTM}"
-)
+@_define(MICROSOFT, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", _LSTM_GRADIENTS, f"{_SEQUENCE} {_LSTM}")
 def _lstm_grad_as_onnx_runtime(call: Call) -> tuple:
     """ONNX Runtime's LSTMGrad has no input for the peepholes, and passes no gradient through them."""
     if call.exact:
@@ -133,7 +133,7 @@ def _lstm_grad_as_onnx_runtime(call: Call) -> tuple:
     return _lstm_gradients(call._replace(inputs=inputs), "truncated")
 
 
-@_define(DOMAIN, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", " ".join(_LSTM_GRADIENTS), f"{_SEQUENCE} {_LSTM}")
+@_define(DOMAIN, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", _LSTM_GRADIENTS, f"{_SEQUENCE} {_LSTM}")
 def _lstm_grad(call: Call) -> tuple:
     return _lstm_gradients(call, "full")
 
@@ -145,7 +145,7 @@ def _lstm_gradients(call: Call, peephole: str) -> tuple:
             "asked for, and ONNX Runtime's inputs do not have it"
         )
     return xpgrad.lstm_grad(
-        **call.inputs, **_recurrent_options(call, _LSTM), peephole=peephole, wrt=_wrt(call, _LSTM_GRADIENTS)
+        **call.inputs, **_recurrent_options(call, _LSTM), peephole=peephole, wrt=_wrt(call)
     )
 
 
@@ -159,14 +159,14 @@ def _gru(call: Call) -> tuple:
     return xpgrad.gru(**call.inputs, **_recurrent_options(call, _GRU))
 
 
-_STATE_GRADIENTS = {"dX": "X", "dW": "W", "dR": "R", "dB": "B", "dH0": "initial_h"}
+_STATE_GRADIENTS = "dX dW dR dB dH0"
 _GRU_GRAD_INPUTS = f"{_SEQUENCE_INPUTS} H_all zrh grad_H_all? grad_H_t?"
 
 
-@_define(MICROSOFT, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_STATE_GRADIENTS), f"{_SEQUENCE} {_GRU}")
-@_define(DOMAIN, "GRUGrad", _GRU_GRAD_INPUTS, " ".join(_STATE_GRADIENTS), f"{_SEQUENCE} {_GRU}")
+@_define(MICROSOFT, "GRUGrad", _GRU_GRAD_INPUTS, _STATE_GRADIENTS, f"{_SEQUENCE} {_GRU}")
+@_define(DOMAIN, "GRUGrad", _GRU_GRAD_INPUTS, _STATE_GRADIENTS, f"{_SEQUENCE} {_GRU}")
 def _gru_grad(call: Call) -> tuple:
-    return xpgrad.gru_grad(**call.inputs, **_recurrent_options(call, _GRU), wrt=_wrt(call, _STATE_GRADIENTS))
+    return xpgrad.gru_grad(**call.inputs, **_recurrent_options(call, _GRU), wrt=_wrt(call))
 
 
 @_define("", "RNN", _SEQUENCE_INPUTS, "Y Y_h", _SEQUENCE)
@@ -181,18 +181,17 @@ def _rnn(call: Call) -> tuple:
     DOMAIN,
     "RNNGrad",
     f"{_SEQUENCE_INPUTS} H_all grad_H_all? grad_H_t?",
-    " ".join(_STATE_GRADIENTS),
+    _STATE_GRADIENTS,
     _SEQUENCE,
 )
 def _rnn_grad(call: Call) -> tuple:
-    return xpgrad.rnn_grad(**call.inputs, **_recurrent_options(call), wrt=_wrt(call, _STATE_GRADIENTS))
+    return xpgrad.rnn_grad(**call.inputs, **_recurrent_options(call), wrt=_wrt(call))
 
 
 # --- convolutions -------------------------------------------------------------------------------------------
 
 _CONV = "strides pads dilations group auto_pad kernel_shape"
 _TRANSPOSED = f"{_CONV} output_padding output_shape"
-_CONV_GRADIENTS = {"dX": "X", "dW": "W", "dB": "B"}
 
 
 def _conv_options(call: Call) -> dict[str, Any]:
@@ -231,13 +230,13 @@ def _conv_grad_as_onnx_runtime(call: Call) -> tuple:
 
 @_define(DOMAIN, "ConvGrad", "dY X W", "dX dW dB", _CONV)
 def _conv_grad(call: Call) -> tuple:
-    return xpgrad.conv_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call, _CONV_GRADIENTS))
+    return xpgrad.conv_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call))
 
 
 @_define(MICROSOFT, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
 @_define(DOMAIN, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
 def _conv_transpose_grad(call: Call) -> tuple:
-    return xpgrad.conv_transpose_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call, _CONV_GRADIENTS))
+    return xpgrad.conv_transpose_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call))
 
 
 @_define(
@@ -345,7 +344,7 @@ def _prelu(call: Call) -> tuple:
 
 @_define(DOMAIN, "PReluGrad", "dY X slope", "dX dslope")
 def _prelu_grad(call: Call) -> tuple:
-    return xpgrad.prelu_grad(**call.inputs, wrt=_wrt(call, {"dX": "X", "dslope": "slope"}))
+    return xpgrad.prelu_grad(**call.inputs, wrt=_wrt(call))
 
 
 def _biased(call: Call, bias: str) -> np.ndarray:

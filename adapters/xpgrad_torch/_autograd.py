@@ -429,7 +429,7 @@ def _as_many_operators(
 ) -> Sequence[Tensor]:
     """Run the kernel step by step, as PyTorch's own operators, which have all rules."""
     for name, value in asked.items():
-        default = next(p.default for p in kernel.gradient_attributes if p.name == name)
+        default = kernel.gradient_attributes[name].default
         if value != default:
             raise ValueError(
                 f"{kernel.name}: {name} is {value!r}, expected {default!r} in forward mode, which follows "

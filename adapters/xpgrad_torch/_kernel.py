@@ -2,27 +2,23 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import xpgrad
-from xpgrad._axes import AXES, ELEMENTWISE
+from xpgrad._kernel_description import KernelDescription
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._programs import Programs
 from xpgrad_torch._stacked import Stacked
 
-__all__ = ["MASKS", "Kernel", "check_dense", "is_single", "type_of"]
-
-MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
+__all__ = ["Kernel", "check_dense", "is_single", "type_of"]
 
 _OPEN = ("...", "?")  # axes of any number
 _OPERANDS = (Tensor, Stacked)
-_CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
-_OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
 )
@@ -55,41 +51,23 @@ def type_of(value: Any) -> str:
     return type(value).__name__
 
 
-class Kernel:
+class Kernel(KernelDescription):
     """A kernel and its gradient, as autograd, `torch.func` and `torch.library` see them.
-
-    Its operands are the kernel's array arguments. Outputs of the kernel that the gradient takes are saved.
 
     Parameters
     ----------
     name : str
         The kernel's name; with ``_grad`` behind it, the gradient's.
-    outputs : tuple of str
-        The names of the kernel's outputs, those first that have a cotangent.
-    cotangents : tuple of str
-        The gradient's names for the cotangents of the first outputs.
-    shapes : mapping of str to str, optional
-        The axes of operands and outputs by name, such as ``"T D N 4H"``; N is the batch. By default those of
-        `xpgrad._axes`. Where X is ``"..."`` alone, the kernel works elementwise or along one axis: every axis
-        could be a batch.
-    replaced : mapping of str to str, optional
-        For each operand that an output can replace in the gradient: that output. Only the output is saved.
     ordered : bool
         Whether one more attribute gives the order of the gates in weights.
     planned : bool
-        Whether later calls of a known form run from their program, as those of ordered kernels do.
-    products : bool
-        Whether the kernel can keep its products for the gradient, as one more output.
+        Whether later calls of a known form run from their program.
     images : bool
         Whether X, W and Y are images or weights over them, whose channels may be last in memory.
     operator : str, optional
         The name among PyTorch's operators, where the kernel has two descriptions; its own by default.
-    optional : collection of str
-        Operands that may be None, although they have no default.
-    gradients : tuple of str, optional
-        The operands in the order in which the gradient returns theirs, where that is another order.
-    functions : tuple of callable, optional
-        The kernel and its gradient, if they are not xpgrad's own of that name.
+    **described
+        What `KernelDescription` takes.
 
     Attributes
     ----------
@@ -100,86 +78,34 @@ class Kernel:
     def __init__(
         self,
         name: str,
-        outputs: tuple[str, ...] = ("Y",),
-        cotangents: tuple[str, ...] = ("dY",),
         *,
-        shapes: Mapping[str, str] | None = None,
-        replaced: Mapping[str, str] | None = None,
         ordered: bool = False,
         planned: bool = False,
-        products: bool = False,
         images: bool = False,
         operator: str | None = None,
-        optional: Collection[str] = (),
-        gradients: tuple[str, ...] | None = None,
-        functions: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
+        **described: Any,
     ) -> None:
-        self._functions, self._keeps_products, self._images = functions, products, images
-        self.name, self.gradient_name, self.operator_name = name, f"{name}_grad", operator or name
-        more = ("products",) if products else ()
-        self.outputs, self.cotangents = (*outputs, *more), cotangents
-        forward = [*inspect.signature(self._called(0)).parameters.values()]
-        self._read_forward([*forward, _GATE_ORDER] if ordered else forward, optional)
-        self._read_gradient(inspect.signature(self._called(1)).parameters, dict(replaced or {}), gradients)
-        self.shapes = dict(shapes or AXES.get(name, ELEMENTWISE))
-        if products:
-            self.shapes["products"] = self.shapes["H_all"]
-        self.shapes |= {c: self.shapes[y] for c, y in zip(cotangents, outputs, strict=False)}
-        self.elementwise = self.shapes["X"] == "..."
+        super().__init__(name, **described)
+        self._images, self.operator_name = images, operator or name
+        if ordered:
+            self.attributes["gate_order"] = _GATE_ORDER
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
-        self._keeps_strides = self.elementwise and all(p.name != "axis" for p in self.attributes)
-        self.programs = self._new_programs() if ordered or planned else []
+        self._keeps_strides = self.elementwise and "axis" not in self.attributes
+        self.programs = self._new_programs() if planned else []
         self.operator: Any = None
         self.gradient_operator: Any = None
-
-    def _read_forward(self, parameters: Sequence[inspect.Parameter], optional: Collection[str]) -> None:
-        """Find the operands and attributes among the kernel's parameters."""
-        # Memory for the result is autograd's to choose.
-        arrays = [p for p in parameters if p.annotation == "Any" and p.name != "out"]
-        self.operands = tuple(p.name for p in arrays)
-        self.required = {p.name for p in arrays if p.default is p.empty and p.name not in optional}
-        self.attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"]
-        self.masks = [name for name in self.operands if name in MASKS]
-        self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)
-
-    def _read_gradient(
-        self,
-        parameters: Mapping[str, inspect.Parameter],
-        replaced: Mapping[str, str],
-        gradients: tuple[str, ...] | None,
-    ) -> None:
-        """Find what the gradient takes, its own attributes, and what it returns."""
-        # What the gradient depends on: not a bias that was only added.
-        self.taken = tuple(name for name in self.operands if name in parameters and name not in replaced)
-        kept = {*parameters, *replaced.values(), *(("products",) if self._keeps_products else ())}
-        self.saved = tuple(name for name in self.outputs if name in kept)
-        # The arrays that the gradient takes, and its own names for them.
-        self.gradient_arrays = (*self.taken, *self.saved, *self.cotangents)
-        given = {output: operand for operand, output in replaced.items()}
-        self._arguments = tuple(given.get(array, array) for array in self.gradient_arrays)
-        known = {*self._arguments, *(p.name for p in self.attributes), *_OF_GRADIENTS}
-        self.gradient_attributes = [p for p in parameters.values() if p.name not in known]
-        # Gradients return those of all operands that have one in their order, or that of the first alone.
-        self._selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters
-        self.graded = gradients or (self.differentiable if self._selects else self.operands[:1])
 
     def _new_programs(self) -> list[Programs]:
         """Return what runs the kernel and its gradient from programs."""
         return [
-            Programs(functools.partial(self._called, 0), self.operands, (None,) * len(self.outputs)),
-            Programs(functools.partial(self._called, 1), self._arguments, self.graded),
+            Programs(functools.partial(self.function, 0), self.operands, (None,) * len(self.outputs)),
+            Programs(functools.partial(self.function, 1), self.arguments, self.graded),
         ]
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r})"
 
     # --- running
-
-    def _called(self, which: int) -> Callable[..., Any]:
-        """Return the kernel (0) or its gradient (1): xpgrad's is looked up each time, it may be replaced."""
-        if self._functions is not None:
-            return self._functions[which]
-        return getattr(xpgrad, (self.name, self.gradient_name)[which])
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
@@ -191,19 +117,14 @@ class Kernel:
 
     def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the kernel takes beside operands, for these attributes."""
-        return {**attributes, "keep_products": True} if self._keeps_products else dict(attributes)
+        return {**attributes, "keep_products": True} if self.keeps_products else dict(attributes)
 
     def _run_forward(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Tensor, ...]:
         named = dict(zip(self.operands, operands, strict=True))
-        outputs = self._called(0)(**named, **attributes)
+        outputs = self.function(0)(**named, **attributes)
         if self._has_channels_last(named):
             return (to_channels_last(outputs),)
         return outputs if isinstance(outputs, tuple) else (outputs,)
-
-    def saved_of(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """Return those of the kernel's outputs that the gradient takes."""
-        by_name = dict(zip(self.outputs, outputs, strict=True))
-        return [by_name[name] for name in self.saved]
 
     def gradient(
         self,
@@ -229,16 +150,13 @@ class Kernel:
         own = tuple(name for name in wrt if name in self.graded)
         grads: dict[str, Tensor] = {}
         if own:
-            options: dict[str, Any] = {"wrt": own} if self._selects else {}
-            if per_sample:
-                options["per_sample"] = per_sample
-            options = {**attributes, **options}
+            options = self.gradient_options(own, attributes, per_sample)
             if self.programs:
                 results: Any = self.programs[1].run(arrays, None, options, self.programs[1].known(options))
             else:
-                named = dict(zip(self._arguments, arrays, strict=True))
-                results = self._called(1)(**named, **options)
-            grads |= zip(self.graded, results if self._selects else (results,), strict=True)
+                named = dict(zip(self.arguments, arrays, strict=True))
+                results = self.function(1)(**named, **options)
+            grads |= self.by_operand(results)
             if self._images and not per_sample and self._has_channels_last(named):
                 grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
         if len(own) < len(wrt):
@@ -280,8 +198,6 @@ class Kernel:
         free = [k for k, need in enumerate(needs) if need and not begin <= k < end]
         if not free:
             return [None] * len(arrays)
-        ours = {p.name for p in self.attributes}
-        forward_attributes = {name: value for name, value in attributes.items() if name in ours}
 
         def again(*values: Tensor) -> tuple[Tensor, ...]:
             mixed = list(arrays)
@@ -291,7 +207,7 @@ class Kernel:
                 if begin < end:
                     named = dict(zip(self.taken, mixed[:begin], strict=True))
                     operands = [named.get(name) for name in self.operands]
-                    mixed[begin:end] = self.saved_of(self.forward(*operands, **forward_attributes))
+                    mixed[begin:end] = self.saved_of(self.forward(*operands, **self.own(attributes)))
                 return self.gradient(mixed, wrt, attributes, per_sample)
 
         pullback = torch.func.vjp(again, *(arrays[k] for k in free))[1]
@@ -344,25 +260,6 @@ class Kernel:
             for tensor in getattr(operand, "parameters", (operand,)):
                 if isinstance(tensor, Tensor):
                     check_dense(self.name, name, tensor)
-
-    def axes(self, name: str, attributes: Mapping[str, Any]) -> list[str]:
-        """Return the axes of an operand or output as the attributes lay them out."""
-        if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
-            return []
-        axes = self.shapes[name].split()
-        if attributes.get("layout") and "N" in axes:
-            axes.remove("N")
-            axes.insert(0, "N")
-        return axes
-
-    def batch_axis(self, name: str, attributes: Mapping[str, Any]) -> int | None:
-        """Return which axis of an operand or output is the batch; None for a parameter."""
-        axes = self.axes(name, attributes)
-        return axes.index("N") if "N" in axes else None
-
-    def reduces(self, attributes: Mapping[str, Any]) -> bool:
-        """Tell whether the output is a number for the whole batch, as that of a loss."""
-        return attributes.get("reduction", "none") != "none"
 
     def sizes(
         self, shapes: Mapping[str, Sequence[int]], attributes: Mapping[str, Any]

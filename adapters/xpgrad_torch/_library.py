@@ -46,9 +46,9 @@ class _Operator(ABC):
 
     def __init__(self, kernel: Kernel, name: str, schema: str) -> None:
         self.kernel = kernel
-        parameters = [*kernel.attributes, *kernel.gradient_attributes]
-        self.defaults = {p.name: p.default for p in parameters}
-        self.sizes = [p.name for p in parameters if p.annotation == _SIZES]
+        parameters = kernel.attributes | kernel.gradient_attributes
+        self.defaults = {name: p.default for name, p in parameters.items()}
+        self.sizes = [name for name, p in parameters.items() if p.annotation == _SIZES]
         operator = torch.library.custom_op(f"xpgrad::{name}", self.run, mutates_args=(), schema=schema)
         operator.register_fake(self.fake)
         operator.register_autograd(self.backward, setup_context=self.setup_context)
@@ -89,22 +89,17 @@ class _Forward(_Operator):
     def __init__(self, kernel: Kernel, name: str) -> None:
         # No defaults: PyTorch would leave such arguments out, and count gradients without them.
         operands = [f"Tensor{'' if x in kernel.required else '?'} {x}" for x in kernel.operands]
-        attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
         results = ", ".join(["Tensor"] * len(kernel.outputs))
-        super().__init__(kernel, name, _schema(operands, attributes, f"({results})"))
-
-    def _own(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        foreign = {p.name for p in self.kernel.gradient_attributes}
-        return {name: x for name, x in self.numbers(attributes).items() if name not in foreign}
+        super().__init__(kernel, name, _schema(kernel, operands, [], f"({results})"))
 
     def run(self, *operands: Any, **attributes: Any) -> Any:
-        kernel, own = self.kernel, self._own(attributes)
+        kernel, own = self.kernel, self.kernel.own(self.numbers(attributes))
         named = dict(zip(kernel.operands, operands, strict=True))
         outputs = kernel.forward(*operands, **own)
         return _result([placed_as(y, kernel.empty_output(y.shape, named, own)) for y in outputs])
 
     def fake(self, *operands: Any, **attributes: Any) -> Any:
-        kernel, own = self.kernel, self._own(attributes)
+        kernel, own = self.kernel, self.kernel.own(self.numbers(attributes))
         sizes = kernel.sizes(_shapes(kernel.operands, operands), own)
         told = [kernel.shape(name, sizes, own) for name in kernel.outputs]
         shapes = [shape for shape in told if shape is not None]
@@ -149,9 +144,8 @@ class _Gradient(_Operator):
     def __init__(self, kernel: Kernel, name: str) -> None:
         given = {*kernel.required, *kernel.saved}
         arrays = [f"Tensor{'' if x in given else '?'} {x}" for x in kernel.gradient_arrays]
-        attributes = [_attribute(p) for p in [*kernel.attributes, *kernel.gradient_attributes]]
-        options = [*attributes, *(["bool per_sample=False"] if kernel.has_per_sample else []), "str[] wrt"]
-        super().__init__(kernel, name, _schema(arrays, options, "Tensor[]"))
+        options = [*(["bool per_sample=False"] if kernel.has_per_sample else []), "str[] wrt"]
+        super().__init__(kernel, name, _schema(kernel, arrays, options, "Tensor[]"))
 
     def run(
         self, *arrays: Any, wrt: Sequence[str], per_sample: bool = False, **attributes: Any
@@ -208,7 +202,9 @@ class _Gradient(_Operator):
         return tuple(map(list, mapped))
 
 
-def _schema(arrays: Sequence[str], options: Sequence[str], result: str) -> str:
+def _schema(kernel: Kernel, arrays: Sequence[str], options: Sequence[str], result: str) -> str:
+    parameters = kernel.attributes | kernel.gradient_attributes
+    options = [*map(_attribute, parameters.values()), *options]
     return f"({', '.join([*arrays, '*', *options] if options else arrays)}) -> {result}"
 
 

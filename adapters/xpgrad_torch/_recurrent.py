@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import xpgrad
+from xpgrad._kernel_description import MASKS
 from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._expanded import has_expanded, run_expanded
-from xpgrad_torch._kernel import MASKS, is_single, type_of
+from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._private import parameter_of, parameters_in

@@ -35,12 +35,10 @@ def _kernel_of(cell: xpgrad.Cell) -> Kernel:
         found = _kernels[cell] = registered(
             Kernel(
                 cell.__name__,
-                cell.outputs,
-                tuple(cell.cotangents.values()),
                 shapes=shapes,
                 planned=True,
                 operator=f"cell_{cell.__name__}_{next(_number)}",
-                functions=(cell, cell.grad),
+                cell=cell,
             )
         )
     return found

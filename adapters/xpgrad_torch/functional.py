@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import xpgrad
 from xpgrad._arguments import check_integers
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._docs import described_recurrent
@@ -97,31 +96,22 @@ __all__ = [
     "thresholded_relu",
 ]
 
-_STATES = ("grad_H_all", "grad_H_t")
 _RECURRENT: dict[str, Kernel] = {}
 
 
-def _kernel(name: str, result: Any, cotangents: tuple[str, ...], **options: Any) -> Kernel:
-    kernel = Kernel(name, result._fields, cotangents, **{"ordered": True, **options})
-    _RECURRENT[name] = registered(kernel)
+def _kernel(name: str, **options: Any) -> Kernel:
+    _RECURRENT[name] = kernel = registered(Kernel(name, planned=True, **options))
     return kernel
 
 
-_LSTM = _kernel("lstm", xpgrad.LSTMForward, (*_STATES, "grad_C_t", "grad_C_all"))
-_GRU = _kernel("gru", xpgrad.GRUForward, _STATES, products=True)
-_RNN = _kernel("rnn", xpgrad.RNNForward, _STATES)
-_LSTM_CELL = _kernel("lstm_cell", xpgrad.LSTMCellForward, ("grad_H", "grad_C"))
-_GRU_CELL = _kernel("gru_cell", xpgrad.GRUCellForward, ("grad_H",))
-_RNN_CELL = _kernel("rnn_cell", xpgrad.RNNCellForward, ("grad_H",))
-_LAYER_NORM_LSTM = _kernel(
-    "layer_norm_lstm", xpgrad.LayerNormLSTMForward, (*_STATES, "grad_C_t", "grad_C_all"),
-    ordered=False, planned=True, optional=("B",),
-    gradients=("X", "W", "R", "B", "initial_h", "initial_c", "gamma", "beta", "gamma_c", "beta_c"),
-)  # fmt: skip
-_LAYER_NORM_GRU = _kernel(
-    "layer_norm_gru", xpgrad.LayerNormGRUForward, _STATES, ordered=False, planned=True, optional=("B",),
-    gradients=("X", "W", "R", "B", "initial_h", "gamma", "beta"),
-)  # fmt: skip
+_LSTM = _kernel("lstm", ordered=True)
+_GRU = _kernel("gru", ordered=True, products=True)
+_RNN = _kernel("rnn", ordered=True)
+_LSTM_CELL = _kernel("lstm_cell", ordered=True)
+_GRU_CELL = _kernel("gru_cell", ordered=True)
+_RNN_CELL = _kernel("rnn_cell", ordered=True)
+_LAYER_NORM_LSTM = _kernel("layer_norm_lstm")
+_LAYER_NORM_GRU = _kernel("layer_norm_gru")
 
 
 def run_recurrent(name: str, given: dict[str, Any]) -> Any:
@@ -136,7 +126,7 @@ def run_recurrent(name: str, given: dict[str, Any]) -> Any:
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
     operands = [given.pop(operand, None) for operand in kernel.operands]
-    asked = {p.name: given.pop(p.name) for p in kernel.gradient_attributes}
+    asked = {name: given.pop(name) for name in kernel.gradient_attributes}
     if "save" in given:
         return apply_sequence(kernel, operands, given, given.pop("save"), **asked)
     return apply(kernel, operands, given, **asked)

@@ -1,4 +1,4 @@
-"""The axes of every kernel's operands and outputs, for adapters.
+"""The axes of every kernel's operands and outputs, and the names of their gradients.
 
 T time, N batch, I input, H hidden, J the projected size of an LSTM's state (H without projection), D
 directions, C and O channels; ``4H`` is four times H. The last entry may be ``"..."``, any number of axes that
@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["AXES", "ELEMENTWISE"]
+__all__ = ["AXES", "ELEMENTWISE", "gradient_name"]
+
+
+def gradient_name(operand: str) -> str:
+    """The name of an operand's gradient among a kernel's results: dW of W, dH0 of initial_h."""
+    state = operand.removeprefix("initial_")
+    return f"d{operand}" if state == operand else f"d{state[:1].upper()}{state[1:]}0"
 
 
 def _sequence(gates: int, more: Mapping[str, str], state: str = "H") -> dict[str, str]:

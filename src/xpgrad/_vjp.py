@@ -90,7 +90,7 @@ class _Arguments(NamedTuple):
     gradient_only: frozenset[str]
 
 
-def _rule_of(fn: Any) -> _Rule:
+def rule_of(fn: Any) -> _Rule:
     rule = _Rule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
     if rule is None:
         known = ", ".join(sorted(known.__name__ for known in _RULES))
@@ -100,7 +100,7 @@ def _rule_of(fn: Any) -> _Rule:
 
 @functools.lru_cache(maxsize=256)  # a signature is found anew at each request
 def _arguments_of(fn: Callable) -> _Arguments:
-    rule, signature = _rule_of(fn), inspect.signature(fn)
+    rule, signature = rule_of(fn), inspect.signature(fn)
     forward, taken = set(signature.parameters), set(inspect.signature(rule.gradient).parameters)
     given = {*rule.saved, *rule.cotangents.values()}
     return _Arguments(signature, frozenset(taken & forward - {"out"}), frozenset(taken - forward - given))
@@ -150,7 +150,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     >>> grads.dW.shape
     (1, 20, 3)
     """
-    rule = _rule_of(fn)
+    rule = rule_of(fn)
     signature, shared, gradient_only = _arguments_of(fn)
     options = {name: kwargs.pop(name) for name in list(kwargs) if name in gradient_only}
     arguments = signature.bind(*args, **kwargs).arguments

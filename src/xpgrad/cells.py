@@ -27,6 +27,7 @@ from typing import Any
 
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS
 from xpgrad._arguments import check_number, is_list
+from xpgrad._axes import gradient_name
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
 from xpgrad._cells.stages import stages_text
@@ -163,12 +164,8 @@ class Cell:
         self._operands = ("X", *self._parameters, "sequence_lens", *self._initial)
         self._arguments = ("X", *self._parameters, *self._initial)
         title = capital(self.__name__)
-        grads = (
-            "dX",
-            *(f"d{kind}" for kind in self._parameters),
-            *(f"d{capital(state)}0" for state in self.carried),
-        )
         self._result: Any = namedtuple(f"{title}Forward", (*over_time, *ends, *kept))  # type: ignore[misc]
+        grads = map(gradient_name, self._arguments)
         self._gradients: Any = namedtuple(f"{title}Grads", grads)  # type: ignore[misc]
         self.__signature__ = _signature(("X", *self._parameters), ("sequence_lens", *self._initial))
         self.grad = _Gradient(

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import xpgrad
-
 from .._testing import to_numpy
-from .case import Array, Arrays, Case, Kernel, Oracle, draw, from_differences
+from .case import Arrays, Case, Kernel, Oracle, draw, from_differences, run_vjp
 
 __all__ = ["ACTIVATIONS"]
 
@@ -315,14 +313,6 @@ _LOSSES = (
 # --------------------------------------------------------------------------- the kernels, and their oracles
 
 
-def _run(name: str, case: Case) -> dict[str, Array]:
-    Y, pullback = xpgrad.vjp(getattr(xpgrad, name), **case.arguments, **case.integers, **case.attributes)
-    grads = pullback(*case.cotangents.values())
-    if len(case.arguments) == 1:
-        return {"Y": Y, "gradient of X": grads}
-    return {"Y": Y, **{f"gradient of {name}": getattr(grads, f"d{name}") for name in case.arguments}}
-
-
 def _from_definition(operator: Operator, case: Case) -> Arrays:
     return {"Y": np.asarray(operator.definition(np, **_by_position(case)))}
 
@@ -363,7 +353,7 @@ def _kernel(operator: Operator) -> Kernel:
             name: functools.partial(operator.case, seed=seed, **option)
             for seed, (name, option) in enumerate(operator.options.items())
         },
-        functools.partial(_run, operator.name),
+        functools.partial(run_vjp, operator.name),
         oracles,
     )
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
+from xpgrad._axes import gradient_name
+from xpgrad._vjp import rule_of
 
 from .._testing import numerical_jacobian
 
@@ -20,7 +22,9 @@ __all__ = [
     "Oracle",
     "draw",
     "from_differences",
+    "named_results",
     "oracles_of",
+    "run_vjp",
     "seeded",
     "sum_or_stack",
 ]
@@ -72,6 +76,26 @@ class Kernel(NamedTuple):
     run: Callable[[Case], Mapping[str, Array]]
     """The results of the kernel under test, outputs and gradients by name, for a case in any namespace."""
     oracles: Sequence[Oracle]
+
+
+def run_vjp(name: str, case: Case) -> dict[str, Array]:
+    """The outputs of one of xpgrad's kernels and its gradients, with every cotangent."""
+    kernel = getattr(xpgrad, name)
+    outputs, pullback = xpgrad.vjp(
+        kernel, **case.arguments, **case.integers, **case.weights, **case.attributes,
+        **case.gradient_attributes,
+    )  # fmt: skip
+    cotangents = rule_of(kernel).cotangents
+    grads = pullback(**{cotangents[output]: cotangent for output, cotangent in case.cotangents.items()})
+    return named_results(case, outputs, grads)
+
+
+def named_results(case: Case, outputs: Any, grads: Any) -> dict[str, Array]:
+    """Outputs and gradients by name; a kernel of one argument returns its only ones bare."""
+    named = outputs._asdict() if hasattr(outputs, "_fields") else {"Y": outputs}
+    if not hasattr(grads, "_fields"):
+        return {**named, "gradient of X": grads}
+    return named | {f"gradient of {name}": getattr(grads, gradient_name(name)) for name in case.arguments}
 
 
 def oracles_of(

@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import xpgrad
-
 from .._conv.choice import METHODS
 from .._testing import conv_grad_reference, conv_reference, to_numpy
-from .case import Array, Arrays, Case, Kernel, Oracle, draw, from_differences, sum_or_stack
+from .case import Arrays, Case, Kernel, Oracle, draw, from_differences, run_vjp, sum_or_stack
 
 __all__ = ["CONVOLUTIONS"]
 
@@ -140,18 +138,6 @@ def _case(transposed: bool, *, seed: Any, **option: Any) -> Case:
 # ------------------------------------------------------------------------- the kernels, and the oracles
 
 
-def _run(kernel: str, case: Case) -> dict[str, Array]:
-    Y, pullback = xpgrad.vjp(
-        getattr(xpgrad, kernel),
-        **case.arguments,
-        **case.attributes,
-        **case.gradient_attributes,
-        **case.weights,
-    )
-    grads = pullback(case.cotangents["Y"])
-    return {"Y": Y, **{f"gradient of {name}": getattr(grads, f"d{name}") for name in case.arguments}}
-
-
 def _results(
     case: Case, forward: Callable[[], np.ndarray], pullback: Callable[[np.ndarray], Any]
 ) -> dict[str, np.ndarray]:
@@ -235,7 +221,7 @@ def _kernel(name: str, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
             option: functools.partial(_case, transposed, seed=seed, **settings)
             for seed, (option, settings) in enumerate(options.items())
         },
-        functools.partial(_run, name),
+        functools.partial(run_vjp, name),
         (
             Oracle("reference", _from_transposed_reference if transposed else _from_reference),
             Oracle("differences", functools.partial(from_differences, name), floor=1e-7),

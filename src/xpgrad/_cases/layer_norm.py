@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import xpgrad
-
 from .._testing import layer_norm_gru_reference, layer_norm_lstm_reference, to_numpy
-from .case import Array, Arrays, Case, Kernel, draw, oracles_of, seeded, sum_or_stack
+from .case import Array, Arrays, Case, Kernel, draw, oracles_of, run_vjp, seeded, sum_or_stack
 
 __all__ = ["LAYER_NORM"]
 
@@ -101,17 +99,6 @@ def _case(
     return Case(arguments, integers, attributes, cotangents, gradient or {}, axes, weights=own)
 
 
-def _run(op: _Operator, case: Case) -> dict[str, Array]:
-    """Forward and gradient, with every cotangent."""
-    forward, pullback = xpgrad.vjp(
-        getattr(xpgrad, op.name), **case.arguments, **case.integers, **case.attributes,
-        **case.gradient_attributes, **case.weights,
-    )  # fmt: skip
-    grads = pullback(*case.cotangents.values())
-    named = {name: {"initial_h": "dH0", "initial_c": "dC0"}.get(name, f"d{name}") for name in case.arguments}
-    return {**forward._asdict()} | {f"gradient of {name}": getattr(grads, d) for name, d in named.items()}
-
-
 def _from_reference(op: _Operator, case: Case) -> Arrays:
     outputs = op.reference(**case.arguments, **case.integers, **case.attributes)
     return dict(zip(op.outputs, outputs, strict=True))
@@ -137,7 +124,7 @@ def _kernel(op: _Operator) -> Kernel:
     return Kernel(
         op.name,
         seeded(_case, op, _OPTIONS),
-        functools.partial(_run, op),
+        functools.partial(run_vjp, op.name),
         oracles_of(op.name, op, _from_reference, _from_autograd),
     )
 

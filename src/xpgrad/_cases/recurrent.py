@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import xpgrad
-
 from .._testing import (
     gru_grad_reference,
     gru_reference,
@@ -27,7 +25,9 @@ from .case import (
     Oracle,
     draw,
     from_differences,
+    named_results,
     oracles_of,
+    run_vjp,
     seeded,
     sum_or_stack,
 )
@@ -44,8 +44,6 @@ class Recurrence(NamedTuple):
     outputs: tuple[str, ...]
     """Those that have a cotangent."""
     saved: tuple[str, ...]
-    gradients: Mapping[str, str]
-    """The names of the gradients by argument."""
     reference: Callable[..., Any]
     gradient_reference: Callable[..., Any]
     module: str
@@ -62,16 +60,6 @@ _LSTM = Recurrence(
     states=("initial_h", "initial_c"),
     outputs=("H_all", "H_t", "C_t"),
     saved=("H_all", "C_all", "iofc"),
-    gradients={
-        "X": "dX",
-        "W": "dW",
-        "R": "dR",
-        "B": "dB",
-        "initial_h": "dH0",
-        "initial_c": "dC0",
-        "P": "dP",
-        "S": "dS",
-    },
     reference=lstm_reference,
     gradient_reference=lstm_grad_reference,
     module="LSTM",
@@ -84,7 +72,6 @@ _GRU = Recurrence(
     states=("initial_h",),
     outputs=("H_all", "H_t"),
     saved=("H_all", "zrh"),
-    gradients={"X": "dX", "W": "dW", "R": "dR", "B": "dB", "initial_h": "dH0"},
     reference=gru_reference,
     gradient_reference=gru_grad_reference,
     module="GRU",
@@ -97,7 +84,6 @@ _RNN = Recurrence(
     states=("initial_h",),
     outputs=("H_all", "H_t"),
     saved=("H_all",),
-    gradients={"X": "dX", "W": "dW", "R": "dR", "B": "dB", "initial_h": "dH0"},
     reference=rnn_reference,
     gradient_reference=rnn_grad_reference,
     module="RNN",
@@ -295,24 +281,6 @@ _RNN_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _run_sequence(op: Recurrence, case: Case) -> dict[str, Array]:
-    """Forward and gradient of a sequence kernel, with every cotangent."""
-    forward, pullback = xpgrad.vjp(
-        getattr(xpgrad, op.name),
-        **case.arguments,
-        **case.integers,
-        **case.attributes,
-        **case.gradient_attributes,
-        **case.weights,
-    )
-    grads = pullback(**{f"grad_{name}": cotangent for name, cotangent in case.cotangents.items()})
-    return {**forward._asdict(), **_named(op, case, grads)}
-
-
-def _named(op: Recurrence, case: Case, grads: Any) -> dict[str, Array]:
-    return {f"gradient of {name}": getattr(grads, op.gradients[name]) for name in case.arguments}
-
-
 def _from_reference(op: Recurrence, case: Case) -> Arrays:
     forward = op.reference(**case.arguments, **case.integers, **case.attributes)
     saved = {name: getattr(forward, name) for name in op.saved}
@@ -320,7 +288,7 @@ def _from_reference(op: Recurrence, case: Case) -> Arrays:
     inputs = {**case.arguments, **case.integers, **case.attributes, **case.gradient_attributes}
     inputs |= case.weights
     grads = op.gradient_reference(**inputs, **saved, **cotangents)
-    return {**forward._asdict(), **_named(op, case, grads)}
+    return named_results(case, forward, grads)
 
 
 def _from_autograd(op: Recurrence, case: Case) -> Arrays:
@@ -403,7 +371,7 @@ def _sequence_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -
     return Kernel(
         op.name,
         seeded(_sequence_case, op, options),
-        functools.partial(_run_sequence, op),
+        functools.partial(run_vjp, op.name),
         (
             *oracles_of(op.name, op, _from_reference, _from_autograd),
             Oracle("torch.nn", functools.partial(_from_torch_nn, op), module="torch"),
@@ -476,15 +444,6 @@ def _as_sequence(op: Recurrence, case: Case) -> Case:
     return case._replace(arguments=arguments, cotangents=cotangents, sample_axes=sample_axes)
 
 
-def _run_cell(op: Recurrence, case: Case) -> dict[str, Array]:
-    forward, pullback = xpgrad.vjp(
-        getattr(xpgrad, f"{op.name}_cell"), **case.arguments, **case.attributes, **case.gradient_attributes
-    )
-    grads = pullback(*case.cotangents.values())
-    gradients = {f"gradient of {name}": getattr(grads, f"d{name}") for name in case.arguments}
-    return {**forward._asdict(), **gradients}
-
-
 def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Kernel:
     def through(oracle: Callable[..., Arrays | None], **more: Any) -> Callable[[Case], Arrays | None]:
         return lambda case: _cell_results(op, case, oracle(op, _as_sequence(op, case), **more))
@@ -493,7 +452,7 @@ def _cell_kernel(op: Recurrence, options: Mapping[str, Mapping[str, Any]]) -> Ke
     return Kernel(
         name,
         seeded(_cell_case, op, options),
-        functools.partial(_run_cell, op),
+        functools.partial(run_vjp, name),
         (
             Oracle("reference", through(_from_reference)),
             Oracle("differences", functools.partial(from_differences, name), floor=1e-7),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
+from xpgrad._axes import gradient_name
 from xpgrad._vjp import _RULES
 
 from .._testing import relative_error
@@ -19,7 +20,6 @@ from .kernels import KERNELS
 __all__ = ["Vector", "operators", "vectors"]
 
 _ALLOWED = 1e-6  # central differences are good for about nine digits
-_GRADIENTS = {"initial_h": "dH0", "initial_c": "dC0"}  # gradients that are not named d and their argument
 _DRAWS = 3  # a draw may put a value at a kink, where differences are meaningless
 
 
@@ -159,7 +159,7 @@ def _named(kernel: Kernel, option: str, case: Case, results: Mapping[str, Any], 
         {**case.arguments, **case.integers, **case.weights},
         outputs,
         {cotangents[name]: array for name, array in case.cotangents.items()},
-        {_GRADIENTS.get(name, f"d{name}"): gradients[f"gradient of {name}"] for name in case.arguments},
+        {gradient_name(name): gradients[f"gradient of {name}"] for name in case.arguments},
         error,
     )
 

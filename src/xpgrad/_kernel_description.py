@@ -1,0 +1,155 @@
+"""What a kernel and its gradient take and return, read from their signatures: for adapters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import xpgrad
+from xpgrad._axes import AXES, ELEMENTWISE, gradient_name
+from xpgrad._vjp import rule_of
+from xpgrad.cells import Cell
+
+__all__ = ["MASKS", "KernelDescription"]
+
+MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
+
+_CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
+_OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
+
+
+class KernelDescription:
+    """A kernel and its gradient; adapters' subclasses run it on arrays of their frameworks.
+
+    Its operands are the kernel's array arguments. Outputs of the kernel that the gradient takes are saved.
+
+    Parameters
+    ----------
+    name : str
+        The kernel's name; with ``_grad`` behind it, the gradient's.
+    shapes : mapping of str to str, optional
+        The axes of operands and outputs by name, by default those of `xpgrad._axes`. Where X is ``"..."``
+        alone, the kernel works elementwise or along one axis: every axis could be a batch.
+    replaced : mapping of str to str, optional
+        For each operand that an output can replace in the gradient: that output. Only the output is saved.
+    products : bool
+        Whether the kernel can keep its products for the gradient, as one more output.
+    cell : Cell, optional
+        The kernel, if it is not one of xpgrad's own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        shapes: Mapping[str, str] | None = None,
+        replaced: Mapping[str, str] | None = None,
+        products: bool = False,
+        cell: Cell | None = None,
+    ) -> None:
+        self.name, self.gradient_name = name, f"{name}_grad"
+        self._cell, self.keeps_products = cell, products
+        forward, gradient = (inspect.signature(self.function(which)) for which in (0, 1))
+        # The types of their results where these have names; a cell's are its own.
+        self.result: Any = getattr(xpgrad, str(forward.return_annotation), None)
+        self.gradient_result: Any = getattr(xpgrad, str(gradient.return_annotation), None)
+        self._read_forward(forward.parameters)
+        self._read_results()
+        self._read_gradient(gradient.parameters, dict(replaced or {}))
+        self.shapes = dict(shapes or AXES.get(name, ELEMENTWISE))
+        if products:
+            self.shapes["products"] = self.shapes["H_all"]
+        self.shapes |= {c: self.shapes[y] for c, y in zip(self.cotangents, self.outputs, strict=False)}
+        self.elementwise = self.shapes["X"] == "..."
+
+    def _read_forward(self, parameters: Mapping[str, inspect.Parameter]) -> None:
+        """Find the operands and attributes among the kernel's parameters."""
+        # Memory for the result is the caller's or the framework's to choose.
+        arrays = [p for p in parameters.values() if p.annotation == "Any" and p.name != "out"]
+        self.operands = tuple(p.name for p in arrays)
+        self.required = {p.name for p in arrays if p.default is p.empty and p.name != "B"}  # None: no biases
+        self.attributes = {
+            name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"
+        }
+        self.masks = [name for name in self.operands if name in MASKS]
+        self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)
+
+    def _read_results(self) -> None:
+        """Find what the kernel returns: first the outputs that have a cotangent."""
+        if self._cell is not None:
+            outputs = self._cell.outputs
+        else:
+            outputs = ("Y",) if self.result is None else self.result._fields
+        self.outputs = (*outputs, "products") if self.keeps_products else outputs
+        self.cotangents = tuple(rule_of(self.function(0)).cotangents.values())
+
+    def _read_gradient(
+        self, parameters: Mapping[str, inspect.Parameter], replaced: Mapping[str, str]
+    ) -> None:
+        """Find what the gradient takes, its own attributes, and what it returns."""
+        # What the gradient depends on: not a bias that was only added.
+        self.taken = tuple(name for name in self.operands if name in parameters and name not in replaced)
+        kept = {*parameters, *replaced.values(), *(("products",) if self.keeps_products else ())}
+        self.saved = tuple(name for name in self.outputs if name in kept)
+        # The arrays that the gradient takes, and its own names for them.
+        self.gradient_arrays = (*self.taken, *self.saved, *self.cotangents)
+        self._argument = {output: operand for operand, output in replaced.items()}
+        self.arguments = self.arguments_of(self.gradient_arrays)
+        known = {*self.arguments, *self.attributes, *_OF_GRADIENTS}
+        self.gradient_attributes = {name: p for name, p in parameters.items() if name not in known}
+        # The operands whose gradients it returns, in its order: all that have one, or the first alone.
+        self.selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters
+        self.graded = self.differentiable if self.selects else self.operands[:1]
+        if self.gradient_result is not None:
+            order = self.gradient_result._fields
+            self.graded = tuple(sorted(self.graded, key=lambda name: order.index(gradient_name(name))))
+
+    def function(self, which: int) -> Callable[..., Any]:
+        """The kernel (0) or its gradient (1): xpgrad's is looked up each time, it may be replaced."""
+        if self._cell is not None:
+            return (self._cell, self._cell.grad)[which]
+        return getattr(xpgrad, (self.name, self.gradient_name)[which])
+
+    def arguments_of(self, arrays: Sequence[str]) -> tuple[str, ...]:
+        """The gradient's own names for its arrays."""
+        return tuple(self._argument.get(name, name) for name in arrays)
+
+    def saved_of(self, outputs: Sequence[Any]) -> list[Any]:
+        """Those of the kernel's outputs that the gradient takes."""
+        by_name = dict(zip(self.outputs, outputs, strict=True))
+        return [by_name[name] for name in self.saved]
+
+    def own(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The kernel's attributes among those of the kernel and its gradient."""
+        return {name: value for name, value in attributes.items() if name in self.attributes}
+
+    def gradient_options(
+        self, wrt: Sequence[str], attributes: Mapping[str, Any], per_sample: bool | str
+    ) -> dict[str, Any]:
+        """What the gradient takes beside arrays."""
+        selected = {"wrt": tuple(wrt)} if self.selects else {}
+        return {**attributes, **selected, **({"per_sample": per_sample} if per_sample else {})}
+
+    def by_operand(self, results: Any) -> dict[str, Any]:
+        """The results of the gradient by operand."""
+        return dict(zip(self.graded, results if self.selects else (results,), strict=True))
+
+    def axes(self, name: str, attributes: Mapping[str, Any]) -> list[str]:
+        """The axes of an operand or output as the attributes lay them out."""
+        if self.reduces(attributes) and name in (*self.outputs, *self.cotangents):
+            return []
+        axes = self.shapes[name].split()
+        if attributes.get("layout") and "N" in axes:
+            axes.remove("N")
+            axes.insert(0, "N")
+        return axes
+
+    def batch_axis(self, name: str, attributes: Mapping[str, Any]) -> int | None:
+        """Which axis of an operand or output is the batch; None for a parameter."""
+        axes = self.axes(name, attributes)
+        return axes.index("N") if "N" in axes else None
+
+    def reduces(self, attributes: Mapping[str, Any]) -> bool:
+        """Whether the output is a number for the whole batch, as that of a loss."""
+        return attributes.get("reduction", "none") != "none"
