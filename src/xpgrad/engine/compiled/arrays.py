@@ -100,6 +100,19 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
     return load(f"{formula.steps[-1].function.__name__}_{dtype}", head + module)
 
 
+_IMPORTS = """\
+import functools
+
+import numpy as np
+from numba import carray, cfunc, njit, types
+from numba.types import float64, int64, void
+
+from xpgrad.engine.compiled.native import pointer
+from xpgrad.engine.compiled.native_arrays import Array, Loop, Pass, array_loop
+from xpgrad.engine.compiled.scalar_common import wide_vectors
+"""
+
+
 class _Array(NamedTuple):
     """See `native_arrays.Array`; in the order of a call."""
 
@@ -131,13 +144,7 @@ def _module(
     integers, reals = ["int64"] * len(outer), ["float64"] * len(numbers)
     kinds = _array_types(arrays, {target, *outputs}, dtype, rank=2 if by_rows else 1)
     lines = [
-        "import functools\n",
-        "import numpy as np",
-        "from numba import carray, cfunc, njit, types",
-        "from numba.types import float64, int64, void\n",
-        "from xpgrad.engine.compiled.native import pointer",
-        "from xpgrad.engine.compiled.native_arrays import Array, Loop, Pass, array_loop",
-        "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
+        _IMPORTS,
         f"ARRAYS = [{', '.join(f'Array{(*array,)}' for array in arrays)}]",
         f"PASSES = [{', '.join(passes)}]",
         f"LOOP = Loop(ARRAYS, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
