@@ -206,6 +206,21 @@ def test_arguments_are_those_of_the_core_without_out() -> None:
         xpgrad_jax.relu(jnp.ones(2), out=jnp.ones(2))
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "lstm_cell", "gru_cell", "rnn_cell"])
+def test_docstrings_describe_each_parameter_and_result_once(name: str) -> None:
+    function = getattr(xpgrad_jax, name)
+    sections = (inspect.getdoc(function) or "").split("\n\n")
+    titled = {part.split("\n")[0]: part.split("\n")[2:] for part in sections}
+
+    def described(title: str) -> list[str]:
+        heads = [line.split(" : ")[0] for line in titled[title] if line[0] != " "]
+        return [one for head in heads for one in head.split(", ")]
+
+    assert sorted(described("Parameters")) == sorted(inspect.signature(function).parameters)
+    signature = inspect.signature(function)
+    assert len(described("Returns")) == signature.return_annotation.count("jax.Array")
+
+
 def test_options_are_the_numbers_that_they_are_now() -> None:
     X, held = -jnp.ones(3), np.asarray(0.5)
     for number in (0.5, 0.1, -0.0, 0.0, 0.9):

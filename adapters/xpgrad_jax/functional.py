@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import xpgrad
-from xpgrad._recurrent import check_lengths, sequence_attributes
+from xpgrad._kernel_description import MASKS
+from xpgrad._recurrent import check_lengths
+from xpgrad._recurrent_docs import Words, recurrent_sections
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
@@ -136,248 +137,21 @@ def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, 
     return kernel.gradient_result(*(by_name.get(name) for name in kernel.graded))
 
 
-def lstm(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    P: Any = None,
-    *,
-    direction: str = "forward",
-    activations: Sequence[str] | None = None,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    clip: float | None = None,
-    input_forget: bool = False,
-    layout: int = 0,
-    S: Any = None,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
-    zoneout_c: Any = None,
-    peephole: str = "full",
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The ONNX LSTM as a differentiable function of JAX arrays.
-
-    What it computes, and what each attribute does, is described in `xpgrad.lstm`; the gradient is
-    `xpgrad.lstm_grad`, of those operands alone that JAX asks for.
-
-    Parameters
-    ----------
-    X : array
-        Input, (T, N, I); float16, bfloat16, float32, or float64.
-    W, R : array
-        Input weights (D, 4H, I) and recurrence weights (D, 4H, H), rows in order i o f c.
-    B : array, optional
-        Biases, (D, 8H): the input's, then the recurrence's.
-    sequence_lens : sequence or array of int, optional
-        Length of each sequence, (N,), from 0 to T. Under a trace, which does not know them, a length below 0
-        counts as 0 and one above T as T.
-    initial_h, initial_c : array, optional
-        Initial states, (D, N, H); zero where left out.
-    P : array, optional
-        Peephole weights, (D, 3H), in order i o f.
-    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
-        The attributes of `xpgrad.lstm`.
-    S : array, optional
-        Projects the output, (D, proj, H): R is then (D, 4H, proj), and H_all, H_t and initial_h have proj
-        columns.
-    recurrent_mask, zoneout_h, zoneout_c : array, optional
-        (D, N, H or proj), (T, D, N, H or proj) and (T, D, N, H): a factor for the state on its way into R,
-        and the shares of the old states that are kept. Their gradients are those of a ``lax.scan``.
-    peephole : {"full", "truncated"}
-        The gradient through the peepholes: see `xpgrad.lstm_grad`. ``"truncated"`` has no forward mode.
-
-    Returns
-    -------
-    H_all, H_t, C_t : jax.Array
-        The hidden states (T, D, N, H), and the states at each sequence's end (D, N, H).
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
-    ValueError
-        Where a shape, a length or an attribute breaks ONNX's rules.
-
-    Notes
-    -----
-    Source: the operator LSTM of the ONNX specification, version 14.
-
-    Examples
-    --------
-    >>> import jax
-    >>> import jax.numpy as jnp
-    >>> import xpgrad_jax
-    >>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, 20, 3)), jnp.ones((1, 20, 5))
-    >>> loss = lambda R: xpgrad_jax.lstm(X, W, R, clip=3.0)[1].sum()
-    >>> jax.jit(jax.grad(loss))(R).shape
-    (1, 20, 5)
-    """
-    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
-    attributes |= {"input_forget": input_forget, "peephole": peephole}
-    lengths = _lengths("lstm", sequence_lens, X, layout)
-    masks = (recurrent_mask, zoneout_h, zoneout_c)
-    H_all, H_t, C_t, _ = apply(_LSTM, (X, W, R, B, lengths, initial_h, initial_c, P, S, *masks), attributes)
-    return H_all, H_t, C_t
-
-
-def gru(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    *,
-    direction: str = "forward",
-    activations: Sequence[str] | None = None,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    clip: float | None = None,
-    linear_before_reset: int = 0,
-    layout: int = 0,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
-) -> tuple[jax.Array, jax.Array]:
-    """The ONNX GRU as a differentiable function of JAX arrays.
-
-    What it computes, and what each attribute does, is described in `xpgrad.gru`; the gradient is
-    `xpgrad.gru_grad`, of those operands alone that JAX asks for.
-
-    Parameters
-    ----------
-    X : array
-        Input, (T, N, I); float16, bfloat16, float32, or float64.
-    W, R : array
-        Input weights (D, 3H, I) and recurrence weights (D, 3H, H), rows in order z r h.
-    B : array, optional
-        Biases, (D, 6H): the input's, then the recurrence's.
-    sequence_lens : sequence or array of int, optional
-        As in `lstm`.
-    initial_h : array, optional
-        Initial state, (D, N, H); zero where left out.
-    direction, activations, activation_alpha, activation_beta, clip, layout
-        The attributes of `xpgrad.gru`.
-    linear_before_reset : {0, 1}
-        Where the reset gate multiplies: 1 behind the recurrent product; 0 in front of it, ONNX's default.
-    recurrent_mask, zoneout_h : array, optional
-        (D, N, H) and (T, D, N, H): as in `lstm`.
-
-    Returns
-    -------
-    H_all, H_t : jax.Array
-        The hidden states (T, D, N, H), and the one at each sequence's end (D, N, H).
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
-    ValueError
-        Where a shape, a length or an attribute breaks ONNX's rules.
-
-    Notes
-    -----
-    Source: the operator GRU of the ONNX specification, version 14.
-
-    Examples
-    --------
-    >>> import jax
-    >>> import jax.numpy as jnp
-    >>> import xpgrad_jax
-    >>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, 15, 3)), jnp.ones((1, 15, 5))
-    >>> loss = lambda R: xpgrad_jax.gru(X, W, R, linear_before_reset=1)[1].sum()
-    >>> jax.jit(jax.grad(loss))(R).shape
-    (1, 15, 5)
-    """
-    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
-    attributes |= {"linear_before_reset": linear_before_reset}
-    lengths = _lengths("gru", sequence_lens, X, layout)
-    operands = (X, W, R, B, lengths, initial_h, recurrent_mask, zoneout_h)
-    H_all, H_t = apply(_GRU, operands, attributes)
-    return H_all, H_t
-
-
-def rnn(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    *,
-    direction: str = "forward",
-    activations: Sequence[str] | None = None,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    clip: float | None = None,
-    layout: int = 0,
-) -> tuple[jax.Array, jax.Array]:
-    """The ONNX RNN as a differentiable function of JAX arrays.
-
-    What it computes, and what each attribute does, is described in `xpgrad.rnn`; the gradient is
-    `xpgrad.rnn_grad`, of those operands alone that JAX asks for.
-
-    Parameters
-    ----------
-    X : array
-        Input, (T, N, I); float16, bfloat16, float32, or float64.
-    W, R : array
-        Input weights (D, H, I) and recurrence weights (D, H, H).
-    B : array, optional
-        Biases, (D, 2H): the input's, then the recurrence's.
-    sequence_lens : sequence or array of int, optional
-        As in `lstm`.
-    initial_h : array, optional
-        Initial state, (D, N, H); zero where left out.
-    direction, activations, activation_alpha, activation_beta, clip, layout
-        The attributes of `xpgrad.rnn`.
-
-    Returns
-    -------
-    H_all, H_t : jax.Array
-        The hidden states (T, D, N, H), and the one at each sequence's end (D, N, H).
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
-    ValueError
-        Where a shape, a length or an attribute breaks ONNX's rules.
-
-    Notes
-    -----
-    Source: the operator RNN of the ONNX specification, version 14.
-
-    Examples
-    --------
-    >>> import jax
-    >>> import jax.numpy as jnp
-    >>> import xpgrad_jax
-    >>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, 5, 3)), jnp.ones((1, 5, 5))
-    >>> loss = lambda R: xpgrad_jax.rnn(X, W, R, activations=["Relu"])[1].sum()
-    >>> jax.jit(jax.grad(loss))(R).shape
-    (1, 5, 5)
-    """
-    attributes = sequence_attributes(direction, activations, activation_alpha, activation_beta, clip, layout)
-    lengths = _lengths("rnn", sequence_lens, X, layout)
-    H_all, H_t = apply(_RNN, (X, W, R, B, lengths, initial_h), attributes)
-    return H_all, H_t
-
-
 # --- functions whose arguments are those of xpgrad's, without `out`
 
 
-def _function(kernel: Kernel, returns: str) -> Callable[..., Any]:
-    """The function of a kernel; it also takes the attributes of the gradient alone."""
-    source = inspect.signature(getattr(xpgrad, kernel.name))
+def _signature(kernel: Kernel, returned: int) -> inspect.Signature:
+    """The kernel's signature with the attributes of its gradient alone, for so many results."""
+    source = inspect.signature(kernel.function(0))
     parameters = [p for p in source.parameters.values() if p.name != "out"]
+    result = "jax.Array" if returned == 1 else f"tuple[{', '.join(['jax.Array'] * returned)}]"
     parameters += kernel.gradient_attributes.values()
-    arrays = ["jax.Array"] * len(kernel.cotangents)
-    result = arrays[0] if len(arrays) == 1 else f"tuple[{', '.join(arrays)}]"
-    signature = source.replace(parameters=parameters, return_annotation=result)
+    return source.replace(parameters=parameters, return_annotation=result)
+
+
+def _function(kernel: Kernel, signature: inspect.Signature, text: str) -> Callable[..., Any]:
+    """The function of a kernel with that docstring; it returns as many results as the signature says."""
+    returned = signature.return_annotation.count("jax.Array")
 
     def function(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -385,45 +159,111 @@ def _function(kernel: Kernel, returns: str) -> Callable[..., Any]:
         except TypeError as error:
             raise TypeError(f"{kernel.name}: {error}") from None
         bound.apply_defaults()
-        operands = [bound.arguments[name] for name in kernel.operands]
-        attributes = {name: x for name, x in bound.arguments.items() if name not in kernel.operands}
-        outputs = apply(kernel, operands, attributes)
-        return outputs[0] if len(outputs) == 1 else outputs
+        given = bound.arguments
+        if "sequence_lens" in given:
+            lengths = given["sequence_lens"], given["X"], given["layout"]
+            given["sequence_lens"] = _lengths(kernel.name, *lengths)
+        operands = [given.pop(name) for name in kernel.operands]
+        outputs = apply(kernel, operands, given)[:returned]
+        return outputs[0] if returned == 1 else outputs
 
     function.__name__ = function.__qualname__ = kernel.name
     function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__doc__ = f"""`xpgrad.{kernel.name}` as a differentiable function of JAX arrays.
-
-    Parameters
-    ----------
-    {", ".join(signature.parameters)}
-        As `xpgrad.{kernel.name}` takes them; arrays are JAX's or NumPy's.
-
-    Returns
-    -------
-    {returns}
-
-    Raises
-    ------
-    TypeError
-        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
-    ValueError
-        Where a shape or an attribute is out of its rule.
-
-    See Also
-    --------
-    xpgrad.{kernel.name} : The equation and its source.
-    """
+    function.__doc__ = text
     return function
 
 
-lstm_cell = _function(_LSTM_CELL, "H_next, C_next : jax.Array\n        The states after the step.")
-gru_cell = _function(_GRU_CELL, "H_next : jax.Array\n        The state after the step.")
-rnn_cell = _function(_RNN_CELL, "H_next : jax.Array\n        The state after the step.")
+_NO_ARRAY = "an operand is no array of JAX or NumPy, or the operands differ in dtype"
+_ITS_GRADIENT = " Its gradient is that of a ``lax.scan``."
+_IMPORTS = """\
+>>> import jax
+>>> import jax.numpy as jnp
+>>> import xpgrad_jax
+"""
+_WORDS = Words(
+    array="array",
+    lengths="sequence or array of int",
+    result="jax.Array",
+    gradient="of those operands alone that JAX asks for.",
+    refused=_NO_ARRAY,
+    notes={
+        "X": " float16, bfloat16, float32 or float64.",
+        "sequence_lens": """ Under a trace, which does
+    not know them, a length below 0 counts as 0 and one above T as T.""",
+        **dict.fromkeys(MASKS, _ITS_GRADIENT),
+        "peephole": ' ``"truncated"`` has no forward mode.',
+    },
+    options={},
+    sequence=_IMPORTS
+    + """\
+>>> X, W, R = jnp.ones((7, 2, 3)), jnp.ones((1, {rows}, 3)), jnp.ones((1, {rows}, 5))
+>>> loss = lambda R: xpgrad_jax.{name}({arguments})[1].sum()
+>>> jax.jit(jax.grad(loss))(R).shape
+(1, {rows}, 5)
+""",
+    step=_IMPORTS
+    + """\
+>>> X, W, R = jnp.ones((2, 3)), jnp.ones(({rows}, 3)), jnp.ones(({rows}, 5))
+>>> {states} = jnp.zeros((2, 5))
+>>> {results} = jax.jit(xpgrad_jax.{name})({arguments})
+>>> H_next.shape
+(2, 5)
+""",
+)
+
+
+def _recurrent(kernel: Kernel, what: str, results: str, arguments: str) -> Callable[..., Any]:
+    """A recurrent function: the first line of its docstring, its results, and arguments for an example."""
+    signature = _signature(kernel, len(results.split(", ")))
+    sections = recurrent_sections(kernel.name, signature, results, arguments, _WORDS)
+    return _function(kernel, signature, what + sections)
+
+
+_OF_JAX = "The ONNX {} as a differentiable function of JAX arrays."
+_STEP = "One step of `{}`, for loops of one's own."
+lstm = _recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
+gru = _recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
+rnn = _recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
+lstm_cell = _recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
+gru_cell = _recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
+rnn_cell = _recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")
+
+_SECTIONS = """`xpgrad.{name}` as a differentiable function of JAX arrays.
+
+Parameters
+----------
+{parameters}
+    As `xpgrad.{name}` takes them; arrays are JAX's or NumPy's.
+
+Returns
+-------
+jax.Array
+    Y{returns}
+
+Raises
+------
+TypeError
+    Where {refused}.
+ValueError
+    Where a shape or an attribute is out of its rule.
+
+See Also
+--------
+xpgrad.{name} : The equation and its source.
+"""
+
+
+def _of_whole_arrays(name: str, returns: str, **replaced: str) -> Callable[..., Any]:
+    """A function of one result."""
+    kernel = Kernel(name, replaced=replaced)
+    signature = _signature(kernel, 1)
+    parameters = ", ".join(signature.parameters)
+    text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
+    return _function(kernel, signature, text)
 
 
 def _elementwise(name: str, **replaced: str) -> Callable[..., Any]:
-    return _function(Kernel(name, replaced=replaced), "jax.Array\n        Y, of X's shape and dtype.")
+    return _of_whole_arrays(name, ", of X's shape and dtype.", **replaced)
 
 
 celu = _elementwise("celu")
@@ -449,10 +289,10 @@ softsign = _elementwise("softsign")
 tanh = _elementwise("tanh")
 thresholded_relu = _elementwise("thresholded_relu")
 
-_LOSS = 'jax.Array\n        Y: a number, or one for each sample with ``reduction="none"``.'
-softmax_cross_entropy = _function(Kernel("softmax_cross_entropy"), _LOSS)
-binary_cross_entropy_with_logits = _function(Kernel("binary_cross_entropy_with_logits"), _LOSS)
+_LOSS = ': a number, or one for each sample with ``reduction="none"``.'
+softmax_cross_entropy = _of_whole_arrays("softmax_cross_entropy", _LOSS)
+binary_cross_entropy_with_logits = _of_whole_arrays("binary_cross_entropy_with_logits", _LOSS)
 
-_IMAGE = "jax.Array\n        Y, (N, O, *size)."
-conv = _function(Kernel("conv"), _IMAGE)
-conv_transpose = _function(Kernel("conv_transpose"), _IMAGE)
+_IMAGE = ", (N, O, *size)."
+conv = _of_whole_arrays("conv", _IMAGE)
+conv_transpose = _of_whole_arrays("conv_transpose", _IMAGE)

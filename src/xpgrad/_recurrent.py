@@ -160,25 +160,6 @@ def run_foreign(
     return kernel(*arrays, **keywords)
 
 
-def sequence_attributes(
-    direction: str,
-    activations: Sequence[str] | None,
-    activation_alpha: Sequence[float] | None,
-    activation_beta: Sequence[float] | None,
-    clip: float | None,
-    layout: int,
-) -> dict[str, Any]:
-    """The attributes that all sequence kernels have, by name, for adapters."""
-    return {
-        "direction": direction,
-        "activations": activations,
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "clip": clip,
-        "layout": layout,
-    }
-
-
 def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
     """Return the operation's result, from a program where there is one.
 
