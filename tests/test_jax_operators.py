@@ -139,6 +139,25 @@ def test_forward_and_each_gradient_are_one_call(name: str) -> None:
     assert calls[1] in (expected[1], expected[0] + expected[1])
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("kind", ["classes", "probabilities"])
+def test_cross_entropies_of_mapped_samples(kind: str, reduction: str, rng: np.random.Generator) -> None:
+    X = jnp.asarray(rng.normal(size=(3, 4)))
+    shares = jnp.asarray(rng.dirichlet(np.ones(4), size=3))
+    targets = jnp.asarray([2, 0, 3]) if kind == "classes" else shares
+
+    def loss(x: Any, target: Any) -> Any:
+        return xpgrad_jax.softmax_cross_entropy(x, target, reduction=reduction)
+
+    for function in (loss, jax.grad(loss)):
+        expected = [function(x, target) for x, target in zip(X, targets, strict=True)]
+        np.testing.assert_allclose(jax.vmap(function)(X, targets), expected, rtol=1e-10, atol=1e-12)
+        same = jax.vmap(function, (0, None))(X, targets[1])
+        np.testing.assert_allclose(same, [function(x, targets[1]) for x in X], rtol=1e-10, atol=1e-12)
+        same = jax.vmap(function, (None, 0))(X[1], targets)
+        np.testing.assert_allclose(same, [function(X[1], t) for t in targets], rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("group", [1, 2, 4])
 def test_convolutions_written_down(group: int, rng: np.random.Generator) -> None:
     shapes = [(3, 4, 7, 6), (8, 4 // group, 3, 2), (8,)]

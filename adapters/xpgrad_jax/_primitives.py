@@ -355,7 +355,8 @@ def _forward_batch(
     def run(given: Mapping[str, Any], changed: Attributes) -> list[Any]:
         return forward(kernel, given, changed)
 
-    return map_forward(kernel, run, present, arrays, dims, attributes)
+    named, at = (dict(zip(present, values, strict=True)) for values in (arrays, dims))
+    return map_forward(kernel, run, named, at, attributes)
 
 
 def _gradient_batch(
@@ -369,7 +370,8 @@ def _gradient_batch(
     def run(given: Mapping[str, Any], changed: Attributes, each: bool) -> list[Any]:
         return gradient(kernel, given, wrt, changed, each)
 
-    return map_gradient(kernel, run, present, arrays, dims, attributes, wrt, per_sample)
+    named, at = (dict(zip(present, values, strict=True)) for values in (arrays, dims))
+    return map_gradient(kernel, run, named, at, attributes, wrt, per_sample)
 
 
 def _tangent_batch(arrays: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:

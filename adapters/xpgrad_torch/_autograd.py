@@ -99,7 +99,7 @@ class _XpgradKernel(torch.autograd.Function):
         def run(joined: Any, changed: Any) -> Any:
             return _XpgradKernel.apply(kernel, *joined, changed, asked, again)
 
-        return vmap_forward(kernel, run, info.batch_size, in_dims[1:-3], operands, attributes)
+        return vmap_forward(kernel, run, in_dims[1:-3], operands, attributes)
 
 
 class _EagerKernel(_XpgradKernel):
@@ -297,7 +297,7 @@ class _XpgradGradient(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         kernel, *arrays, wrt, attributes, asked, per_sample = args
         run, dims = _runner(kernel, wrt, asked), in_dims[1:-4]
-        return vmap_gradient(kernel, run, info.batch_size, dims, arrays, attributes, wrt, per_sample)
+        return vmap_gradient(kernel, run, dims, arrays, attributes, wrt, per_sample)
 
 
 def _runner(kernel: Kernel, wrt: Sequence[str], asked: dict[str, Any]) -> Any:
@@ -319,9 +319,8 @@ def map_older_batch(
         remove_older_batch(x, level) if x is not None and batched else x
         for x, batched in zip(arrays, mapped, strict=True)
     ]
-    size = next(x.shape[0] for x, batched in zip(bare, mapped, strict=True) if x is not None and batched)
     axes, run = [0 if batched else None for batched in mapped], _runner(kernel, wrt, asked)
-    grads, dims = vmap_gradient(kernel, run, size, axes, bare, attributes, wrt, False)
+    grads, dims = vmap_gradient(kernel, run, axes, bare, attributes, wrt, False)
     return tuple(add_older_batch(g, dim, level) for g, dim in zip(grads, dims, strict=True))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import xpgrad
-from xpgrad._kernel_description import KernelDescription
+from xpgrad._kernel_description import OPEN, KernelDescription
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._programs import Programs
@@ -17,7 +17,6 @@ from xpgrad_torch._stacked import Stacked
 
 __all__ = ["Kernel", "check_dense", "is_single", "type_of"]
 
-_OPEN = ("...", "?")  # axes of any number
 _OPERANDS = (Tensor, Stacked)
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
@@ -269,12 +268,12 @@ class Kernel(KernelDescription):
         multiples: dict[str, int] = {}
         for name in [name for name in shapes if name in self.shapes]:
             axes, shape = self.axes(name, attributes), tuple(shapes[name])
-            if len(shape) < len([axis for axis in axes if axis not in _OPEN]):
+            if self.lacks_batch(name, len(shape), attributes):
                 axes = [axis for axis in axes if axis != "N"]
                 sizes.setdefault("N", ())
             for k, axis in enumerate(axes):
-                if axis.isalpha() or axis in _OPEN:
-                    sizes.setdefault(axis, shape[k:] if axis in _OPEN else shape[k : k + 1])
+                if axis.isalpha() or axis in OPEN:
+                    sizes.setdefault(axis, shape[k:] if axis in OPEN else shape[k : k + 1])
                 elif axis not in multiples:
                     multiples[axis] = shape[k]
         for axis, size in multiples.items():  # where no array has the axis itself

@@ -131,7 +131,7 @@ class _Forward(_Operator):
             return _list(self.call(*joined, **changed))
 
         attributes = self.numbers(attributes)
-        results, positions = vmap_forward(self.kernel, run, info.batch_size, dims, operands, attributes)
+        results, positions = vmap_forward(self.kernel, run, dims, operands, attributes)
         return _result(results), _result(positions)
 
 
@@ -197,8 +197,8 @@ class _Gradient(_Operator):
         def run(joined: Any, changed: Any, each: bool) -> Any:
             return self.call(*joined, **changed, **({"per_sample": True} if each else {}), wrt=wrt)
 
-        size, attributes = info.batch_size, self.numbers(attributes)
-        mapped = vmap_gradient(self.kernel, run, size, dims, arrays, attributes, wrt, per_sample)
+        attributes = self.numbers(attributes)
+        mapped = vmap_gradient(self.kernel, run, dims, arrays, attributes, wrt, per_sample)
         return tuple(map(list, mapped))
 
 

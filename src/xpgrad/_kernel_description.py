@@ -11,9 +11,11 @@ from xpgrad._axes import AXES, ELEMENTWISE, gradient_name
 from xpgrad._vjp import rule_of
 from xpgrad.cells import Cell
 
-__all__ = ["MASKS", "KernelDescription"]
+__all__ = ["MASKS", "OPEN", "KernelDescription"]
 
 MASKS = ("recurrent_mask", "zoneout_h", "zoneout_c")
+OPEN = ("...", "?")
+"""Axes of any number."""
 
 _CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
@@ -149,6 +151,10 @@ class KernelDescription:
         """Which axis of an operand or output is the batch; None for a parameter."""
         axes = self.axes(name, attributes)
         return axes.index("N") if "N" in axes else None
+
+    def lacks_batch(self, name: str, rank: int, attributes: Mapping[str, Any]) -> bool:
+        """Whether an array of so many axes is a single sample's, without an axis for the batch."""
+        return rank < len([axis for axis in self.axes(name, attributes) if axis not in OPEN])
 
     def reduces(self, attributes: Mapping[str, Any]) -> bool:
         """Whether the output is a number for the whole batch, as that of a loss."""

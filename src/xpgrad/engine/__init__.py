@@ -180,7 +180,7 @@ class use_engine:  # noqa: N801 - reads as the function it is for its callers
     """
 
     def __init__(self, name: str | None) -> None:
-        if name is not None and name not in (known := {"standard", "numpy", *_entry_names()}):
+        if name is not None and name not in (known := {"standard", "numpy", *_entries()}):
             raise ValueError(f"use_engine: name is {name!r}, expected None or one of {sorted(known)}")
         self._token = _forced.set(name)
 
@@ -199,10 +199,6 @@ def only_shapes() -> Iterator[None]:
         yield
     finally:
         _forced.reset(token)
-
-
-def _entry_names() -> set[str]:
-    return set(_entries())
 
 
 def describe_engines() -> dict[str, str]:
