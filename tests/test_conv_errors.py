@@ -191,3 +191,15 @@ def test_methods_refuse_what_they_cannot_compute(
             ValueError, match=f"^conv: method is '{method}', expected one that computes this: "
         ):
             xpgrad.conv(X, W, method=method, **attributes)
+
+
+@pytest.mark.parametrize("name", ["strides", "dilations", "group"])
+@pytest.mark.parametrize("wrong", [True, 1.0, [1, True], (True, 1), [1.0, 1]])
+def test_what_equals_an_allowed_number_is_refused_after_it(name: str, wrong: object) -> None:
+    """Geometries are kept for calls of the same form; True and 1.0 equal 1."""
+    X, W = np.ones((1, 1, 4, 4)), np.ones((1, 1, 2, 2))
+    xpgrad.conv(X, W, **{name: 1})
+    if name != "group":
+        xpgrad.conv(X, W, **{name: [1, 1]})
+    with pytest.raises(TypeError, match=f"conv: {name} is"):
+        xpgrad.conv(X, W, **{name: wrong})

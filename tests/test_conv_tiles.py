@@ -36,9 +36,6 @@ SHAPES = {
 
 def check(case: Case, dtype: str) -> None:
     """Y, dX, dW, dB and the samples' own dW against the direct sums."""
-    seen, made = case.W[1], case.W[0] // case.group
-    assert compiled_shifts._many_channels(seen, made)
-    assert compiled_shifts._many_channels(made, seen)
     arrays = case.arrays()
     expected = case.expected(arrays)
     X, W, B, dY = (arrays[name].astype(dtype) for name in ("X", "W", "B", "dY"))
@@ -53,6 +50,9 @@ def check(case: Case, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", RTOL)
 @pytest.mark.parametrize("name", CASES)
 def test_many_channels(name: str, dtype: str) -> None:
+    seen, made = CASES[name].W[1], CASES[name].W[0] // CASES[name].group
+    assert compiled_shifts._many_channels(seen, made)
+    assert compiled_shifts._many_channels(made, seen)
     check(CASES[name], dtype)
 
 
@@ -158,18 +158,50 @@ def test_lines_as_a_row(step: int, dtype: str, bytes_of_vector: int, rng: np.ran
 def test_images_in_stretches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for a few columns at a time: rows are cut anywhere, in four stretches or more."""
     stretches = []
-    room = compiled_shifts._Room
+    grid_of = compiled_shifts._grid_of_tiles
 
     def small(*args: object) -> object:
-        made = room(*args)
-        stretches.append((args[3], made.stretch))
+        made = grid_of(*args)
+        stretches.append((args[4], made.stretch))
         return made
 
     monkeypatch.setattr(compiled_shifts, "_STRETCH_BYTES", 1)
-    monkeypatch.setattr(compiled_shifts, "_Room", small)
+    monkeypatch.setattr(compiled_shifts, "_grid_of_tiles", small)
+    _forget_plans()
     images = Case((1, 3, *(2 * s for s in CASES[name].X[2:])), (6, 3, *CASES[name].W[2:]))
     check(images, "float64")
+    _forget_plans()
+    assert stretches
     assert all(length > 3 * stretch for length, stretch in stretches)
+
+
+def _forget_plans() -> None:
+    for plans in (compiled_shifts._plan_of_sums, compiled_shifts._plan_of_products):
+        plans.cache_clear()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+@pytest.mark.parametrize(
+    "name", ["two vectors", "one channel each", "phases that nothing meets", "one image"]
+)
+def test_items_in_threads(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images, groups and stretches are divided between threads, whose products are added up."""
+    cases = CASES | {
+        "one channel each": Case((3, 10, 9, 11), (10, 1, 3, 3), {"group": 10, "pads": 1, "strides": [2, 1]}),
+        "one image": Case((1, 9, 40, 40), (12, 9, 3, 3), {"pads": 1}),
+    }
+    parts = []
+    run = compiled_shifts._Plan.run
+
+    def counted(plan: compiled_shifts._Plan, *args: object) -> None:
+        parts.append(plan.parts)
+        run(plan, *args)
+
+    setting = compiled_shifts._Setting(threads, 1, compiled_shifts.tiles())
+    monkeypatch.setattr(compiled_shifts._Setting, "of", lambda machine: setting)
+    monkeypatch.setattr(compiled_shifts._Plan, "run", counted)
+    check(cases[name], "float64")
+    assert max(parts) > 1
 
 
 def test_what_is_beside_an_image_is_not_read(rng: np.random.Generator) -> None:

@@ -73,7 +73,7 @@ class ProgramEngine(ScanEngine):
         )
 
     def whole(
-        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
+        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
     ) -> Any:
         """See Images."""
         made = _run(_Whole(compute, key), arrays, [tuple(shape)])
@@ -83,12 +83,12 @@ class ProgramEngine(ScanEngine):
 class _Whole:
     """Writes a sum of convolutions down."""
 
-    def __init__(self, compute: Callable[..., Any], key: str) -> None:
+    def __init__(self, compute: Callable[..., Any], key: tuple[Any, ...]) -> None:
         self._compute, self._key = compute, key
 
     def description(self) -> str:
         """What it computes, in any process."""
-        return self._key
+        return str(self._key)
 
     def write(self, recorder: Any, arrays: Sequence[Any]) -> Sequence[Any]:
         """The result, written down."""

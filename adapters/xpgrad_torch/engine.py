@@ -134,10 +134,6 @@ class TorchEngine(NumpyEngine):
         sums, left, right = (_one_batch(array, total.shape[:-2]) for array in (total, a, b))
         (torch.addmm if sums.ndim == 2 else torch.baddbmm)(sums, left, right, out=sums)
 
-    def last_axis_sums(self, array: np.ndarray) -> np.ndarray:
-        """By torch."""
-        return torch.sum(_tensor(array), dim=-1).numpy()
-
     def rfft(self, array: np.ndarray, n: int, axis: int) -> np.ndarray:
         """By torch."""
         return torch.fft.rfft(_tensor(array), n=n, dim=axis).numpy()

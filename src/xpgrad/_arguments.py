@@ -76,6 +76,8 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
     one_device = array_api_compat.is_numpy_namespace(xp)
     place = device(first)
     for name, array in given.items():
+        if array is first:
+            continue
         if array.dtype != first.dtype:
             raise TypeError(
                 f"{operator}: {name} has dtype {array.dtype}, expected {first.dtype}, the dtype of {leader}"
@@ -84,13 +86,19 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             raise TypeError(
                 f"{operator}: {name} is on device {other_place}, expected {place}, the device of {leader}"
             )
-    known = [name for name in _FLOATS if hasattr(xp, name)]
-    if not any(first.dtype == getattr(xp, name) for name in known):
+    known = _floats_of(xp)
+    if not any(first.dtype == dtype for dtype in known.values()):
         raise TypeError(f"{operator}: {leader} has dtype {first.dtype}, expected one of {', '.join(known)}")
     for name, array in numbers.items():
         if not xp.isdtype(array.dtype, "integral"):
             raise TypeError(f"{operator}: {name} has dtype {array.dtype}, expected an integer dtype")
     return xp
+
+
+@functools.cache
+def _floats_of(xp: Any) -> dict[str, Any]:
+    """The real floating-point dtypes of a namespace by name."""
+    return {name: getattr(xp, name) for name in _FLOATS if hasattr(xp, name)}
 
 
 def _differ(device: Any, other: Any) -> bool:

@@ -37,7 +37,12 @@ from array_api_compat import device
 from xpgrad._arguments import check_arrays, check_choice, check_given, check_shape, check_wrt
 from xpgrad._computation import Computation
 from xpgrad._conv.choice import choose
-from xpgrad._conv.geometry import ConvGeometry, conv_geometry, conv_transpose_geometry
+from xpgrad._conv.geometry import (
+    ConvGeometry,
+    conv_geometry,
+    conv_transpose_geometry,
+    known_geometry,
+)
 from xpgrad._conv.method import Method, with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
 from xpgrad._per_sample import PER_SAMPLE, samples_at_a_time, square_norms
@@ -437,7 +442,9 @@ class _Call:
         check_given(operator, needed)
         self._operator, self._arrays = operator, {**needed, **others}
         self._xp = check_arrays(operator, self._arrays)
-        self.geometry = geometry_of(operator, needed["X"].shape, needed["W"].shape, **attributes)
+        self.geometry = known_geometry(
+            geometry_of, operator, needed["X"].shape, needed["W"].shape, attributes
+        )
 
     def check_gradient(self, shape: Sequence[int], per_sample: Any, wrt: Iterable[str] | None) -> Any:
         """Check what only a gradient takes, dY of that shape; return the names of what is wanted."""
@@ -496,7 +503,7 @@ class _Sums:
         def compute(engine: Engine, *arrays: Any) -> Any:
             return getattr(self._method(engine, geometry), sums)(engine, geometry, *arrays)
 
-        return self._here.engine.whole(compute, arrays, shape, f"{sums} {self._name} {geometry}")
+        return self._here.engine.whole(compute, arrays, shape, (sums, self._name, geometry))
 
     def weight_gradient(self, dY: Any, X: Any, per_sample: bool | str, sample_weight: Any) -> Any:
         """dW, (O, C / group, *kernel); each sample's own, or the norms of these."""
@@ -546,12 +553,7 @@ class _Sums:
         with here.engine.quiet():
             rows = here.lift(dY)
             rows = here.xp.reshape(rows, (*dY.shape[:2], prod(dY.shape[2:])))
-            sums = here.engine.assemble(
-                lambda images, target: here.engine.last_axis_sums(rows[images, ...]),
-                here.engine.blocks(dY.shape[0], prod(dY.shape[1:])),
-                shape=dY.shape[:2],
-                like=rows,
-            )
+            sums = here.engine.last_axis_sums(rows)
             if sample_weight is not None:
                 sums = sums * here.xp.reshape(here.lift(sample_weight), (dY.shape[0], 1))
             if per_sample == "norm":

@@ -17,6 +17,7 @@ Costs are counted in multiplications of the products behind ``shifted``, with we
 
 from __future__ import annotations
 
+import functools
 from math import log2, prod
 
 from xpgrad._arguments import check_choice
@@ -49,7 +50,7 @@ def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -
     if method == "auto":
         return METHODS[preferred(engine, geometry)]
     chosen = METHODS[method]
-    reason = chosen.why_not(engine, geometry)
+    reason = chosen.why_not(geometry, engine.can_transform())
     if reason is not None:
         raise ValueError(f"{operator}: method is {method!r}, expected one that computes this: {reason}")
     return chosen
@@ -57,22 +58,26 @@ def choose(operator: str, method: str, engine: Engine, geometry: ConvGeometry) -
 
 def preferred(engine: Engine, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
-    g = geometry
-    if not all(type(size) is int for size in (*g.input_shape, *g.weight_shape)):
+    if not geometry.static:
         return "shifted"  # a compiler traces shapes alone, with symbols that have no cost
+    return _preferred(engine.compiles(), engine.writes_down, engine.can_transform(), geometry)
+
+
+@functools.lru_cache(maxsize=512)
+def _preferred(compiled: bool, writes_down: bool, transforms: bool, geometry: ConvGeometry) -> str:
+    g = geometry
     seen, made = g.channels // g.group, g.outputs // g.group
-    compiled = engine.compiles()
     few = seen * made <= (_FEW_COMPILED if compiled else _FEW)
     cost = g.multiplications * (_TAP if few else _TAP_IN_TILES if compiled else 1.0)
 
     def possible(name: str) -> bool:
-        return METHODS[name].why_not(engine, g) is None
+        return METHODS[name].why_not(g, transforms) is None
 
     if possible("pointwise"):
         return "pointwise"
     if possible("fft") and _fourier_cost(g) < cost:
         return "fft"
-    if engine.writes_down:
+    if writes_down:
         return "patches"
     if few:
         return "taps"

@@ -31,12 +31,12 @@ class Fourier(Method):
 
     name = "fft"
 
-    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
+    def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
         """It needs stride and dilation 1, and a namespace with transforms."""
         for name, values in (("strides", geometry.strides), ("dilations", geometry.dilations)):
             if prod(values) != 1:
                 return f"{name} are {values}, not 1"
-        if not engine.can_transform():
+        if not transforms:
             return "the namespace has no fft extension"
         return None
 

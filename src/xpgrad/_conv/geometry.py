@@ -7,7 +7,7 @@ convolution's input. So forwards and gradients of both operators cannot disagree
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -95,6 +95,11 @@ class ConvGeometry:
         """Multiplications of the direct sum, equal for the forward and the two gradients."""
         return prod(self.output_shape) * (self.channels // self.group) * prod(self.kernel)
 
+    @cached_property
+    def static(self) -> bool:
+        """Whether all sizes are numbers, and not a compiler's symbols, which are no keys of a cache."""
+        return all(type(size) is int for size in (*self.input_shape, *self.weight_shape))
+
     @property
     def empty(self) -> bool:
         """Whether an array of the convolution has no elements."""
@@ -121,6 +126,38 @@ class ConvGeometry:
 
 
 # --- from a call's shapes and attributes -----------------------------------------------------------------
+
+
+def known_geometry(
+    geometry_of: Callable[..., ConvGeometry],
+    operator: str,
+    X: Sequence[int],
+    W: Sequence[int],
+    attributes: Mapping[str, Any],
+) -> ConvGeometry:
+    """What `conv_geometry` or `conv_transpose_geometry` returns; it is kept for calls of the same form."""
+    values = tuple(tuple(v) if type(v) is list else v for v in attributes.values())
+    key = (geometry_of, tuple(X), tuple(W), *values)
+    if not all(map(_is_plain, key[1:])):
+        return geometry_of(operator, X, W, **attributes)
+    found = _known.get(key)
+    if found is None:
+        found = geometry_of(operator, X, W, **attributes)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = found
+    return found
+
+
+_known: dict[tuple[Any, ...], ConvGeometry] = {}
+_MOST_KNOWN = 512
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is equal only to what means the same: True is 1, and a compiler's symbol is any number."""
+    if type(value) is tuple:
+        return all(type(number) is int for number in value)
+    return value is None or type(value) in (int, str)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,11 @@ class Method(ABC):
 
     name: str
 
-    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
-        """Why the method can't compute this geometry here, as the end of a sentence, or None."""
+    def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
+        """Why the method can't compute this geometry, as the end of a sentence, or None.
+
+        `transforms` tells whether the engine has a Fourier transform.
+        """
         return None
 
     @abstractmethod

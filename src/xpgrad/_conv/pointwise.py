@@ -15,7 +15,7 @@ class Pointwise(Method):
 
     name = "pointwise"
 
-    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
+    def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
         """Input and output must have the same grid."""
         if prod(geometry.kernel) != 1:
             return f"the kernel has shape {geometry.kernel}, not one element"

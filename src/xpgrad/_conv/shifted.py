@@ -42,10 +42,10 @@ class Grid:
         phases = [tuple(r for _, r in place) for place in places]
         # the phases that some tap reads; a pointwise kernel with a stride reads one
         self.phases = sorted(set(phases))
-        self.taps = [
+        self.taps = tuple(
             (self.phases.index(phase), sum(q * step for (q, _), step in zip(place, steps, strict=True)))
             for place, phase in zip(places, phases, strict=True)
-        ]
+        )
         self.length = prod(self.size)
         self.lead = self.taps[-1][1]
         self.output_length = prod((geometry.output_size[0], *self.size[1:]))
@@ -55,7 +55,7 @@ class Grid:
         self.room = prod(self.rows)
 
     @functools.cached_property
-    def places(self) -> list[Embedding]:
+    def places(self) -> tuple[Embedding, ...]:
         """Which elements of an image each phase holds, and where."""
         g = self._geometry
         places = []
@@ -67,7 +67,7 @@ class Grid:
             ]
             before = [f if at < size else 0 for f, at, size in zip(firsts, starts, g.size, strict=True)]
             places.append(Embedding(self.rows, tuple(before), 0, tuple(starts), g.strides))
-        return places
+        return tuple(places)
 
     def split(self, engine: Engine, X: Any) -> list[Any]:
         """Images (n, C, *size) as phases, each (n, group, C / group, room)."""
@@ -111,9 +111,7 @@ class Grid:
 
 def grid_of(geometry: ConvGeometry) -> Grid:
     """The grid of a geometry."""
-    sizes = (*geometry.input_shape, *geometry.weight_shape)
-    # a compiler's symbolic sizes cannot be cache keys
-    return _kept_grid(geometry) if all(type(size) is int for size in sizes) else Grid(geometry)
+    return _kept_grid(geometry) if geometry.static else Grid(geometry)
 
 
 @functools.lru_cache(maxsize=256)

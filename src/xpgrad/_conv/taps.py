@@ -8,12 +8,13 @@ tiles in registers, or loops over positions for a group of one channel.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from xpgrad._conv.geometry import ConvGeometry
-from xpgrad._conv.method import Method, image_size
+from xpgrad._conv.method import Method
 from xpgrad._conv.shifted import grid_of
-from xpgrad.engine.images.shifts import Crop, Embedding, Part
+from xpgrad.engine.images.shifts import Crop, Embedding, Part, Shifts
 from xpgrad.engine.protocol import Engine
 
 
@@ -24,49 +25,45 @@ class Taps(Method):
 
     def forward(self, engine: Engine, geometry: ConvGeometry, X: Any, W: Any, B: Any) -> Any:
         """See `Method`."""
-        g, grid = geometry, grid_of(geometry)
-        (weights,) = engine.pack_taps(_weights(engine, g, W), [range(len(g.taps))])
-        crop = Crop(grid.output_length, (0,) * g.rank, g.output_size)
-        part = Part(weights, grid.taps, crop, (slice(0, None, 1),) * g.rank)
-
-        def block(images: slice, target: Any) -> Any:
-            return engine.sum_of_shifts(X[images, ...], grid.places, [part], g.output_size, B, target)
-
-        return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
+        weights = engine.pack_taps(_weights(engine, geometry, W), [range(len(geometry.taps))])
+        return engine.sum_of_shifts(X, weights, _forward_shifts(geometry), B)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
-        g, grid = geometry, grid_of(geometry)
-        # a phase's sum runs over the group's outputs and the taps that read the phase
-        meeting = [
-            [(tap, (0, grid.lead - shift)) for tap, (at, shift) in enumerate(grid.taps) if at == phase]
-            for phase in range(len(grid.phases))
-        ]
-        weights = engine.xp.permute_dims(_weights(engine, g, W), (0, 2, 1, 3))
-        packed = engine.pack_taps(weights, [[tap for tap, _ in taps] for taps in meeting])
-        parts = []
-        for kernels, taps, place in zip(packed, meeting, grid.places, strict=True):
-            crop = Crop(grid.length, place.before, place.counts(g.size))
-            parts.append(Part(kernels, [shift for _, shift in taps], crop, place.taken))
-        places = [Embedding.of_all(grid.size, (0,) * g.rank, grid.lead)]
-
-        def block(images: slice, target: Any) -> Any:
-            return engine.sum_of_shifts(dY[images, ...], places, parts, g.size, B, target)
-
-        return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
+        taps, shifts = _gradient_shifts(geometry)
+        weights = engine.xp.permute_dims(_weights(engine, geometry, W), (0, 2, 1, 3))
+        return engine.sum_of_shifts(dY, engine.pack_taps(weights, taps), shifts, B)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
-        g, grid = geometry, grid_of(geometry)
+        grid = grid_of(geometry)
+        dW = engine.products_of_shifts(dY, X, grid.places, grid.taps, geometry.group)
+        return engine.xp.reshape(dW, geometry.weight_shape)
 
-        def block(images: slice, totals: list[Any] | None) -> list[Any]:
-            products = engine.products_of_shifts(
-                dY[images, ...], X[images, ...], grid.places, grid.taps, g.group
-            )
-            return [products if totals is None else totals[0] + products]
 
-        (dW,) = engine.accumulate(block, engine.blocks(g.batch, image_size(g)))
-        return engine.xp.reshape(dW, g.weight_shape)
+@functools.lru_cache(maxsize=256)
+def _forward_shifts(g: ConvGeometry) -> Shifts:
+    """The sums over a group's channels and all taps."""
+    grid = grid_of(g)
+    crop = Crop(grid.output_length, (0,) * g.rank, g.output_size)
+    part = Part(grid.taps, crop, (0,) * g.rank, (1,) * g.rank)
+    return Shifts(grid.places, (part,), g.output_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _gradient_shifts(g: ConvGeometry) -> tuple[list[list[int]], Shifts]:
+    """The taps of each phase, and its sums over the group's outputs and the taps that read it."""
+    grid = grid_of(g)
+    meeting = [
+        [(tap, (0, grid.lead - shift)) for tap, (at, shift) in enumerate(grid.taps) if at == phase]
+        for phase in range(len(grid.phases))
+    ]
+    parts = []
+    for taps, place in zip(meeting, grid.places, strict=True):
+        crop = Crop(grid.length, place.before, place.counts(g.size))
+        parts.append(Part(tuple(shift for _, shift in taps), crop, place.first, place.steps))
+    place = Embedding.of_all(grid.size, (0,) * g.rank, grid.lead)
+    return [[tap for tap, _ in taps] for taps in meeting], Shifts((place,), tuple(parts), g.size)
 
 
 def _weights(engine: Engine, g: ConvGeometry, W: Any) -> Any:

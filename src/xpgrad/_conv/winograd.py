@@ -96,7 +96,7 @@ class Winograd(Method):
 
     name = "winograd"
 
-    def why_not(self, engine: Engine, geometry: ConvGeometry) -> str | None:
+    def why_not(self, geometry: ConvGeometry, transforms: bool) -> str | None:
         """It needs 3 x 3 kernels, and no strides, dilations or groups."""
         if geometry.kernel != (3, 3):
             return f"the kernel has shape {geometry.kernel}, not (3, 3)"

@@ -16,7 +16,7 @@ import numpy as np
 
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.images.shifts import Embedding, Part
+from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Look
@@ -135,7 +135,7 @@ class Engine(TimeLoops, Protocol):
     """Whether work is written down to be done later."""
 
     def whole(
-        self, compute: Callable[..., Array], arrays: Sequence[Any], shape: Sequence[int], key: str
+        self, compute: Callable[..., Array], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
     ) -> Array:
         """``compute(engine, *arrays)``, as a whole."""
 
@@ -200,18 +200,10 @@ class Engine(TimeLoops, Protocol):
     def last_axis_sums(self, array: Array) -> Array:
         """The sum over the last axis."""
 
-    def pack_taps(self, weights: Array, taps: Sequence[Sequence[int]]) -> list[Any]:
+    def pack_taps(self, weights: Array, taps: Sequence[Sequence[int]]) -> Any:
         """Weights in the form for `sum_of_shifts`."""
 
-    def sum_of_shifts(
-        self,
-        images: Array,
-        places: Sequence[Embedding],
-        parts: Sequence[Part],
-        size: Sequence[int],
-        B: Any = None,
-        target: Any = None,
-    ) -> Array:
+    def sum_of_shifts(self, images: Array, weights: Any, shifts: Shifts, B: Any = None) -> Array:
         """Weighted sums of shifted images."""
 
     def products_of_shifts(

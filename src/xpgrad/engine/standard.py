@@ -347,7 +347,7 @@ class ShapesEngine(StandardEngine):
     """
 
     def whole(
-        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
+        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
     ) -> Any:
         """See `Images`; nothing is computed."""
         return self.xp.empty(tuple(shape), dtype=arrays[0].dtype, device=device(arrays[0]))

@@ -8,6 +8,7 @@ one.
 Nothing here needs numba.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -17,9 +18,9 @@ _Record = TypeVar("_Record", bound=tuple)
 
 def flat(record: tuple) -> list[Any]:
     """The integers of a record, one behind the other; for one without records in it ``[*record]`` does."""
-    values: list[Any] = []
-    for name, value in zip(record._fields, record, strict=True):  # type: ignore[attr-defined]
-        values += flat(value) if _is_record(record.__annotations__[name]) else [value]
+    values = list(record)
+    for place in _records_in(type(record)):
+        values[place : place + 1] = flat(values[place])
     return values
 
 
@@ -39,6 +40,13 @@ def _numbered(record: type[_Record], numbers: Iterator[int]) -> _Record:
     kinds = record.__annotations__.values()
     places: list[Any] = [_numbered(kind, numbers) if _is_record(kind) else next(numbers) for kind in kinds]
     return record(*places)
+
+
+@functools.cache
+def _records_in(record: type[tuple]) -> list[int]:
+    """The places of the fields that are records, the last one first."""
+    kinds = record.__annotations__.values()
+    return [place for place, kind in enumerate(kinds) if _is_record(kind)][::-1]
 
 
 def _is_record(kind: Any) -> bool:
@@ -267,6 +275,110 @@ class Arithmetic(NamedTuple):
     target: Strided
     first: Strided
     second: Strided
+
+
+# --- images
+
+
+class Batch(NamedTuple):
+    """Images: the first element, and the distances from one image and from one channel to the next."""
+
+    address: Any
+    image: Any
+    channel: Any
+
+
+class Table(NamedTuple):
+    """Rows of integers: where they begin, and how many there are."""
+
+    address: Any
+    rows: Any
+
+
+class Shared(NamedTuple):
+    """Items in parts: the address of each part's first item, and memory, so many bytes for each part."""
+
+    bounds: Any
+    memory: Any
+    bytes: Any
+
+
+class ShiftedSums(NamedTuple):
+    """Weighted sums of shifted images; see `images.compiled_shifts`.
+
+    An item is a stretch of a group of an image; where loops are over positions, a stretch is a whole image.
+    A part's memory begins with the grid, each channel `room` elements long; behind it are the sums, in rows
+    of `line`.
+    """
+
+    shared: Shared
+    images: Batch
+    rows: Table
+    groups: Any
+    seen: Any
+    sums: Any
+    parts: Table
+    taps: Any
+    wanted: Any
+    weights: Any
+    bias: Any
+    results: Batch
+    begin: Any
+    end: Any
+    stretch: Any
+    stretches: Any
+    room: Any
+    grid: Any
+    line: Any
+
+
+class ShiftedProducts(NamedTuple):
+    """Inner products of images with shifted images; items are ordered by group, and parts have own results.
+
+    `count` is the number of images; for the others see ShiftedSums.
+    """
+
+    shared: Shared
+    a: Batch
+    a_rows: Table
+    images: Batch
+    rows: Table
+    count: Any
+    groups: Any
+    seen: Any
+    sums: Any
+    taps: Table
+    length: Any
+    stretch: Any
+    stretches: Any
+    room: Any
+    grid: Any
+    results: Any
+
+
+class TapPacking(NamedTuple):
+    """Weights with these distances in memory, of `count` taps, into panels; see `compiled_shifts`."""
+
+    weights: Any
+    by_group: Any
+    by_sum: Any
+    by_seen: Any
+    by_tap: Any
+    groups: Any
+    sums: Any
+    seen: Any
+    taps: Any
+    count: Any
+    target: Any
+
+
+class RowSums(NamedTuple):
+    """The sums of a matrix's rows, which are the items."""
+
+    shared: Shared
+    rows: Any
+    width: Any
+    sums: Any
 
 
 # --- programs in the threads of a host

@@ -1,25 +1,43 @@
-"""`sum_of_shifts` and `products_of_shifts` compiled, one cache-sized stretch of the grid at a time.
+"""`sum_of_shifts` and `products_of_shifts` compiled, in threads, a cache-sized stretch of the grid at a time.
 
 Groups of few channels use loops over positions, others tiles in vector registers; both are in
-`native_shifts`.
+`native_shifts`. The threads run only compiled code: none waits for the interpreter lock. What the forms of a
+call's arrays decide is found once, and kept as a plan.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.cache import load
+from xpgrad.engine.compiled.machine import Machine
+from xpgrad.engine.compiled.records import (
+    Batch,
+    RowSums,
+    Shared,
+    ShiftedProducts,
+    ShiftedSums,
+    Table,
+    TapPacking,
+    flat,
+    length,
+    positions,
+)  # fmt: skip
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
 from xpgrad.engine.compiled.source import versions
-from xpgrad.engine.compiled.strided import distances, flat, forwards
-from xpgrad.engine.images.shifts import Crop, Embedding, Part
-from xpgrad.engine.process.notice import Lazy
+from xpgrad.engine.compiled.strided import distances, forwards
+from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
+from xpgrad.engine.images.shifts import Embedding, Shifts
+from xpgrad.engine.process import sharing
+from xpgrad.engine.process.memory import LINE, address_of, keep_arena, take_arena
+from xpgrad.engine.process.team import integers
 
 # The number of sums in a group, and of pairs of sums and images, from which tiles pay.
 _SUMS, _PAIRS = 3, 16
@@ -29,11 +47,18 @@ _STRETCH_BYTES = 1 << 19
 _COLUMNS = 128
 
 
-class Panels(NamedTuple):
-    """Weights (group, I, K) packed for tiles: panels (K, rows of a tile) of I, the last padded with zeros."""
+_AT_SUMS, _AT_PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
+_AT_ROWS, _AT_SHARED = positions(RowSums), positions(Shared)  # which each record begins with
 
-    memory: np.ndarray  # of all parts
-    start: int
+
+class PackedTaps(NamedTuple):
+    """Weights (group, I, J) of each part's taps, where each part's begin.
+
+    For tiles they are in panels (J * taps, rows of a tile) of I, the last one padded with zeros.
+    """
+
+    memory: np.ndarray
+    starts: tuple[int, ...]
     shape: tuple[int, int, int]
 
 
@@ -42,160 +67,267 @@ def _many_channels(sums: int, images: int) -> bool:
     return sums >= _SUMS and sums * images >= _PAIRS
 
 
-def pack_taps(weights: np.ndarray, taps: Sequence[Sequence[int]]) -> list[Any]:
+def pack_taps(machine: Machine, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> PackedTaps:
     """See `Images.pack_taps`."""
     group, sums, seen, _ = weights.shape
-    if not _many_channels(sums, seen):
-        parts = [np.ascontiguousarray(weights[..., list(part)]) for part in taps]
-        return [part.reshape(group, sums, -1) for part in parts]
-    kinds = tiles()
+    kinds, many = tiles(), _many_channels(sums, seen)
     tall, low = kinds.tall[0], kinds.flat[0]
-    padded = -(-sums // low) * low if 0 < sums % tall <= low else -(-sums // tall) * tall
-    weights = forwards(weights)
-    starts = np.cumsum([0, *(group * padded * seen * len(part) for part in taps)]).tolist()
-    memory = np.empty(starts[-1], dtype=weights.dtype)
-    pack = _many(weights.dtype.name, 1).pack
-    for part, start, end in zip(taps, starts, starts[1:], strict=False):
-        numbers = np.asarray(part, dtype=np.int64)
-        pack(flat(weights, False), *distances(weights), group, sums, seen, numbers, memory[start:end])
-    return [
-        Panels(memory, start, (group, sums, seen * len(part)))
-        for part, start in zip(taps, starts, strict=False)
-    ]
+    step = 1 if not many else low if 0 < sums % tall <= low else tall
+    padded = -(-sums // step) * step
+    *starts, size = itertools.accumulate((group * padded * seen * len(part) for part in taps), initial=0)
+    memory, weights = np.empty(size, dtype=weights.dtype), forwards(weights)
+    by_group, by_sum, by_seen, by_tap = distances(weights)
+    for part, start in zip(taps, starts, strict=True):
+        if many:
+            numbers = integers(part)
+            record = TapPacking(
+                weights=address_of(weights), by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap,
+                groups=group, sums=sums, seen=seen, taps=ctypes.addressof(numbers), count=len(part),
+                target=address_of(memory) + start * memory.itemsize,
+            )  # fmt: skip
+            data = integers(record)
+            machine.team.run(_loop("pack", memory.dtype, kinds), ctypes.addressof(data), 1)
+        else:
+            memory[start : start + weights[..., 0].size * len(part)] = weights[..., list(part)].ravel()
+    return PackedTaps(memory, tuple(starts), (group, sums, seen))
 
 
 def sum_of_shifts(
-    images: np.ndarray,
-    places: Sequence[Embedding],
-    parts: Sequence[Part],
-    size: Sequence[int],
-    B: np.ndarray | None,
-    target: np.ndarray | None,
+    machine: Machine, images: np.ndarray, weights: PackedTaps, shifts: Shifts, B: np.ndarray | None
 ) -> np.ndarray:
     """See `Images.sum_of_shifts`."""
     images, dtype = np.ascontiguousarray(images), images.dtype
-    group, sums, _ = parts[0].weights.shape
-    Y = np.empty((images.shape[0], group * sums, *size), dtype=dtype) if target is None else target
-    bias = np.zeros(group * sums, dtype) if B is None else np.ascontiguousarray(B)
-    rows, channels = _rows(tuple(places), images.shape[2:]), images.shape[1] // group
-    reach = max(shift for part in parts for _, shift in part.taps)
-    results = [_result(Y, part, places[0].grid) for part in parts]
-    if len(parts) < prod(axis.step for axis in parts[0].phase) or not all(r.complete for r in results):
-        Y[...] = bias.reshape(-1, *[1] * len(size))
-    taken = [flat(images, False), *distances(images)[:2], rows, channels]
-    made = [bias, flat(Y, True), *distances(Y)[:2], images.shape[0]]
-    if isinstance(parts[0].weights, Panels):
-        wanted = np.concatenate([result.rows for result in results])
-        if not len(wanted):
-            return Y
-        begin, end = wanted[:, 1].min(), (wanted[:, 1] + wanted[:, 2]).max()
-        room = _Room(dtype, len(places) * channels, reach, end - begin, tiles())
-        table = [
-            [part.weights.start, len(part.taps), len(result.rows), result.start]
-            for part, result in zip(parts, results, strict=True)
-        ]
-        taps = np.concatenate([_taps(part.taps) for part in parts])
-        _many(dtype.name, 1).sum_of_shifts(
-            *taken, np.asarray(table, dtype=np.int64), taps, wanted, parts[0].weights.memory, group, sums,
-            begin, end, room.stretch, room.length, room.grid(), room.sums(), *made,
-        )  # fmt: skip
-        return Y
-    length, layer = max(part.crop.length for part in parts), _whole(places[0])
-    grid = np.empty(len(places) * channels * layer, dtype)
-    for part, (start, wanted, _) in zip(parts, results, strict=True):
-        _few(dtype.name).sum_of_shifts(
-            *taken, _taps(part.taps), part.weights, length, layer, grid, wanted, start, *made
-        )  # fmt: skip
+    plan = _plan_of_sums(dtype, images.shape, weights.shape, weights.starts, shifts, _Setting.of(machine))
+    made = weights.shape[0] * weights.shape[1]
+    Y = np.empty((len(images), made, *shifts.size), dtype=dtype)
+    bias = np.zeros(made, dtype) if B is None else np.ascontiguousarray(B)
+    if not plan.complete:
+        Y[...] = bias.reshape(-1, *[1] * len(shifts.size))
+    at = _AT_SUMS
+    addresses = {
+        at.images.address: address_of(images),
+        at.weights: address_of(weights.memory),
+        at.bias: address_of(bias),
+        at.results.address: address_of(Y),
+    }
+    plan.run(machine, addresses)
     return Y
 
 
 def products_of_shifts(
+    machine: Machine,
     a: np.ndarray,
     images: np.ndarray,
-    places: Sequence[Embedding],
-    taps: Sequence[tuple[int, int]],
+    places: tuple[Embedding, ...],
+    taps: tuple[tuple[int, int], ...],
     group: int,
 ) -> np.ndarray:
     """See `Images.products_of_shifts`."""
     a, images, dtype = np.ascontiguousarray(a), np.ascontiguousarray(images), images.dtype
-    grid = (a.shape[2], *places[0].grid[1:])
-    length, reach = prod(grid), max(shift for _, shift in taps)
-    others = _rows((Embedding.of_all(grid, (0,) * len(grid)),), a.shape[2:])
-    rows, seen = _rows(tuple(places), images.shape[2:]), images.shape[1] // group
-    sums, channels = a.shape[1] // group, len(places) * seen
-    products = np.empty((group, sums, seen, len(taps)), dtype=dtype)
-    results = products.reshape(group, sums, -1)
-    taken = [flat(a, False), *distances(a)[:2], others, length, flat(images, False)]
-    taken += [*distances(images)[:2], rows, seen, images.shape[0], _taps(taps)]
-    if _many_channels(sums, seen):
-        kinds = tiles()
-        lanes = kinds.bytes // dtype.itemsize
-        vectors = _vectors(sums, lanes, kinds)
-        height, width = kinds.products[vectors - 1], vectors * lanes
-        room = _Room(dtype, channels, reach, length, kinds)
-        count = -(-results.shape[2] // height) * height
-        _many(dtype.name, vectors).products_of_shifts(
-            *taken, room.stretch, room.length, room.grid(), np.empty(_COLUMNS * width, dtype),
-            np.empty((-(-sums // width), count, width), dtype), results,
-        )  # fmt: skip
-    else:
-        layer = _whole(places[0])
-        _few(dtype.name).products_of_shifts(
-            *taken, layer, np.empty(channels * layer, dtype), np.zeros(length, dtype), results
-        )
-    return products
+    plan = _plan_of_products(dtype, a.shape, images.shape, places, taps, group, _Setting.of(machine))
+    sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
+    products, at = np.empty((plan.parts, *sizes), dtype=dtype), _AT_PRODUCTS
+    addresses = {
+        at.a.address: address_of(a),
+        at.images.address: address_of(images),
+        at.results: address_of(products),
+    }
+    plan.run(machine, addresses)
+    return products[0] if plan.parts == 1 else np.sum(products, axis=0)
 
 
-def row_sums(rows: np.ndarray) -> np.ndarray:
+def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
     """The sums of the rows of a matrix."""
     rows = np.ascontiguousarray(rows)
-    sums = np.zeros(rows.shape[0], dtype=rows.dtype)
-    _few(rows.dtype.name).row_sums(flat(rows, False), rows.shape[1], sums)
+    sums = np.empty(len(rows), dtype=rows.dtype)
+    plan = _plan_of_row_sums(rows.dtype, *rows.shape, _Setting.of(machine))
+    plan.run(machine, {_AT_ROWS.rows: address_of(rows), _AT_ROWS.sums: address_of(sums)})
     return sums
 
 
-class _Result(NamedTuple):
-    """Where the sums of a part go: the offset, the rows, and whether these are all."""
-
-    start: int
-    rows: np.ndarray
-    complete: bool
+# --- plans
 
 
-def _result(Y: np.ndarray, part: Part, grid: tuple[int, ...]) -> _Result:
-    where: tuple[Any, ...] = (..., *part.phase)
-    place = Y[where]
-    if not place.size:
-        return _Result(0, np.empty((0, 5), dtype=np.int64), complete=True)
-    start = (place.__array_interface__["data"][0] - Y.__array_interface__["data"][0]) // Y.itemsize
-    return _Result(start, *_wanted(grid, part.crop, tuple(distances(place)[2:])))
+class _Plan:
+    """A compiled function, and all that it reads but the addresses of a call's arrays.
+
+    Parameters
+    ----------
+    function : int
+        Its address.
+    record : record
+        What it reads; it begins with a Shared.
+    dtype : dtype
+        Of the memory.
+    items, threads, elements : int
+        How many items there are, the most parts of them, and the elements of a part's memory.
+    kept : tuple
+        What addresses in the record point into.
+    complete : bool
+        Whether it sets the whole result.
+    """
+
+    def __init__(
+        self, function: int, record: tuple, dtype: np.dtype, items: int, threads: int, elements: int,
+        kept: tuple = (), complete: bool = True,
+    ) -> None:  # fmt: skip
+        self.parts, self.complete = max(1, min(threads, items)), complete
+        self._function, self._kept, bounds = function, kept, integers(sharing.cuts(items, self.parts))
+        self._bounds = bounds
+        self._bytes = -(-elements * dtype.itemsize // LINE) * LINE
+        self._numbers = flat(record)
+        self._numbers[_AT_SHARED.bounds], self._numbers[_AT_SHARED.bytes] = (
+            ctypes.addressof(bounds),
+            self._bytes,
+        )
+
+    def run(self, machine: Machine, addresses: Mapping[int, int]) -> None:
+        """Call the function for each part, with these addresses at these places of the record."""
+        numbers, arena = self._numbers.copy(), take_arena(self.parts * self._bytes)
+        for place, address in addresses.items():
+            numbers[place] = address
+        numbers[_AT_SHARED.memory] = arena[1]
+        data = integers(numbers)
+        machine.team.run(self._function, ctypes.addressof(data), self.parts)
+        keep_arena(arena)
 
 
-def _whole(place: Embedding) -> int:
-    """The elements of a grid's layer."""
-    return place.lead + prod(place.grid)
+_LATER = Shared(0, 0, 0)
 
 
-class _Room:
-    """Memory for a stretch of the grid with all channels of a group, and for the sums of a tile's rows."""
+class _Setting(NamedTuple):
+    """How many threads there are, from how many multiplications on they pay, and the tiles."""
 
-    def __init__(self, dtype: np.dtype, channels: int, reach: int, length: int, kinds: Tiles) -> None:
+    threads: int
+    worth: int
+    tiles: Tiles
+
+    @classmethod
+    def of(cls, machine: Machine) -> _Setting:
+        """The present one."""
+        team = machine.team
+        return cls(team.free(), sharing.PRODUCT * team.grain, tiles())
+
+    def threads_for(self, multiplications: int) -> int:
+        """How many threads so much work is worth."""
+        return self.threads if multiplications >= self.worth else 1
+
+
+@functools.lru_cache(maxsize=512)
+def _plan_of_sums(
+    dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, int, int], starts: tuple[int, ...],
+    shifts: Shifts, setting: _Setting,
+) -> _Plan:  # fmt: skip
+    (group, sums, seen), tables, places = weights, sum_tables(shifts, images[2:], starts), shifts.places
+    many, taken = _many_channels(sums, seen), tables.end - tables.begin
+    threads = setting.threads_for(images[0] * group * sums * seen * len(tables.taps) * taken)
+    if many and taken:
+        channels, groups = len(places) * seen, images[0] * group
+        grid = _grid_of_tiles(dtype, setting.tiles, channels, tables.reach, taken, groups, threads)
+        begin, line, rows = tables.begin, -(-grid.stretch // grid.step) * grid.step, setting.tiles.tall[0]
+    else:
+        grid = _grid_of_images(places, seen, tables.end)
+        begin, line, rows = 0, int(tables.parts[:, 4].max()), 1
+    record = ShiftedSums(
+        shared=_LATER, images=_batch(images), rows=_table(tables.rows), groups=group, seen=seen, sums=sums,
+        parts=_table(tables.parts), taps=address_of(tables.taps), wanted=address_of(tables.wanted),
+        weights=0, bias=0, results=_batch((images[0], group * sums, *shifts.size)), begin=begin,
+        end=tables.end, stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements,
+        line=line,
+    )  # fmt: skip
+    return _Plan(
+        _loop("sum_of_shifts", dtype, setting.tiles, int(many)), record, dtype,
+        images[0] * group * grid.stretches if taken else 0, threads, grid.elements + rows * line,
+        (tables,), tables.complete,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def _plan_of_products(
+    dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...], places: tuple[Embedding, ...],
+    taps: tuple[tuple[int, int], ...], group: int, setting: _Setting,
+) -> _Plan:  # fmt: skip
+    size = (a[2], *places[0].grid[1:])
+    taken, reach = prod(size), max(shift for _, shift in taps)
+    a_rows = rows_in_grid((Embedding.of_all(size, (0,) * len(size)),), a[2:])
+    rows, numbers = rows_in_grid(places, images[2:]), np.asarray(taps, dtype=np.int64)
+    sums, seen = a[1] // group, images[1] // group
+    threads, kinds = setting.threads_for(prod(a) * seen * len(taps)), setting.tiles
+    vectors, more = 0, taken
+    if _many_channels(sums, seen):
         lanes = kinds.bytes // dtype.itemsize
-        step = max(kinds.tall[1], kinds.flat[1]) * lanes
-        fitting = max(_STRETCH_BYTES // (dtype.itemsize * channels) - reach, reach, 2 * step)
-        equal = -(-length // -(-length // fitting))
-        self.stretch = min(length, -(-equal // step) * step)
-        # an odd number of vectors: with a power of two all channels would compete for a few cache lines
-        self.length = (-(-(self.stretch + reach) // lanes) | 1) * lanes
-        self._dtype, self._channels, self._step, self._rows = dtype, channels, step, kinds.tall[0]
+        vectors = _vectors(sums, lanes, kinds)
+        width, height = vectors * lanes, kinds.products[vectors - 1]
+        channels, groups = len(places) * seen, images[0] * group
+        grid = _grid_of_tiles(dtype, kinds, channels, reach, taken, groups, threads)
+        more = width * (_COLUMNS + -(-sums // width) * -(-seen * len(taps) // height) * height)
+    else:
+        grid = _grid_of_images(places, seen, taken)
+    record = ShiftedProducts(
+        shared=_LATER, a=_batch(a), a_rows=_table(a_rows), images=_batch(images), rows=_table(rows),
+        count=images[0], groups=group, seen=seen, sums=sums, taps=_table(numbers), length=taken,
+        stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, results=0,
+    )  # fmt: skip
+    return _Plan(
+        _loop("products_of_shifts", dtype, kinds, vectors), record, dtype,
+        images[0] * group * grid.stretches, threads, grid.elements + more, (rows, a_rows, numbers),
+    )  # fmt: skip
 
-    def grid(self) -> np.ndarray:
-        """Tiles read beyond a channel's end."""
-        return np.empty(self._channels * self.length + self._step, self._dtype)
 
-    def sums(self) -> np.ndarray:
-        """Tiles write beyond a row's end."""
-        return np.empty((self._rows, -(-self.stretch // self._step) * self._step), self._dtype)
+@functools.lru_cache(maxsize=512)
+def _plan_of_row_sums(dtype: np.dtype, rows: int, width: int, setting: _Setting) -> _Plan:
+    threads = setting.threads if rows * width >= sharing.ARRAY else 1
+    function = _loop("row_sums", dtype, setting.tiles)
+    return _Plan(function, RowSums(_LATER, 0, width, 0), dtype, rows, threads, 0)
+
+
+def _batch(shape: Sequence[int]) -> Batch:
+    """Images that follow one another."""
+    return Batch(0, prod(shape[1:]), prod(shape[2:]))
+
+
+def _table(rows: np.ndarray) -> Table:
+    return Table(address_of(rows), len(rows))
+
+
+# --- how much of the grid is in memory
+
+
+class _Grid(NamedTuple):
+    """Memory for a stretch of the grid with all channels of a group; there are so many stretches.
+
+    `room` is a channel's, `elements` all of it, and `step` the elements of a tile's row.
+    """
+
+    stretch: int
+    stretches: int
+    room: int
+    elements: int
+    step: int = 1
+
+
+def _grid_of_images(places: Sequence[Embedding], seen: int, end: int) -> _Grid:
+    """Of whole images."""
+    layer = places[0].lead + prod(places[0].grid)
+    return _Grid(end, 1, layer, len(places) * seen * layer)
+
+
+def _grid_of_tiles(
+    dtype: np.dtype, kinds: Tiles, channels: int, reach: int, length: int, images: int, threads: int
+) -> _Grid:
+    """Of stretches that fit the cache, as many as divide the work evenly."""
+    lanes = kinds.bytes // dtype.itemsize
+    step = max(kinds.tall[1], kinds.flat[1]) * lanes
+    fitting = max(_STRETCH_BYTES // (dtype.itemsize * channels) - reach, reach, 2 * step)
+    least = -(-length // fitting)
+    even = (count for count in range(least, least + threads) if images * count % threads == 0)
+    stretches = next(even, least) if length >= 2 * step * threads else least
+    even_length = -(-length // stretches)
+    stretch = min(length, -(-even_length // step) * step)
+    # an odd number of vectors: with a power of two all channels would compete for a few cache lines
+    room = (-(-(stretch + reach) // lanes) | 1) * lanes
+    # tiles read beyond a channel's end
+    return _Grid(stretch, -(-length // stretch), room, channels * room + step, step)
 
 
 def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
@@ -204,102 +336,41 @@ def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
     return min(choices, key=lambda vectors: (-(-sums // (vectors * lanes)) * vectors, -vectors))
 
 
-def _taps(taps: Sequence[tuple[int, int]]) -> np.ndarray:
-    return np.asarray(taps, dtype=np.int64)
+# --- compiled code
 
 
-@functools.lru_cache(maxsize=256)
-def _rows(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
-    """The rows of images (see `native_shifts`) in a grid, by layer and in memory order."""
-    distances = tuple(prod(size[axis + 1 :]) for axis in range(len(size)))
-    return _joined(
-        [row for layer, place in enumerate(places) for row in _layer(place, size, distances, layer)]
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _wanted(grid: tuple[int, ...], crop: Crop, by: tuple[int, ...]) -> tuple[np.ndarray, bool]:
-    """The rows of a result with these strides that are in the grid, and whether these are all."""
-    rows = [
-        row for row in _layer(Embedding.of_all(grid, crop.begin), crop.size, by, 0) if row[1] < crop.length
-    ]
-    return _joined(rows), sum(count for _, _, count, _, _ in rows) == prod(crop.size)
-
-
-def _layer(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: int) -> list[list[int]]:
-    """The rows of images of this size, with these strides, that are in a grid."""
-    counts, skipped = place.counts(size), max(0, -place.before[-1])
-    count = min(counts[-1], place.grid[-1] - place.before[-1]) - skipped
-    found = []
-    for index in itertools.product(*map(range, counts[:-1])) if count > 0 else ():
-        at = [i + b for i, b in zip((*index, skipped), place.before, strict=True)]
-        if all(0 <= i < large for i, large in zip(at, place.grid, strict=True)):
-            to = place.lead
-            for axis, i in enumerate(at):
-                to += i * prod(place.grid[axis + 1 :])
-            taken = zip(place.first, (*index, skipped), place.steps, by, strict=True)
-            found.append(
-                [sum((f + i * s) * d for f, i, s, d in taken), to, count, by[-1] * place.steps[-1], layer]
-            )
-    return found
-
-
-def _joined(rows: list[list[int]]) -> np.ndarray:
-    """Merge rows that are contiguous in both places."""
-    joined: list[list[int]] = []
-    for source, to, count, step, layer in rows:
-        last = joined[-1] if joined else [0, 0, 0, 0, -1]
-        if last[3:] == [step, layer] and [source, to] == [last[0] + last[2] * step, last[1] + last[2]]:
-            last[2] += count
-        else:
-            joined.append([source, to, count, step, layer])
-    return np.asarray(joined, dtype=np.int64).reshape(-1, 5)
-
-
-def _few(dtype: str) -> Any:
-    """The loops over positions."""
-    return _position_loops(dtype, tiles())
-
-
-def _many(dtype: str, vectors: int) -> Any:
-    """The loops with tiles; `vectors` are those of a tile of products."""
-    return _tile_loops(dtype, tiles(), vectors)
+_RECORDS: dict[str, type[tuple]] = {
+    "sum_of_shifts": ShiftedSums,
+    "products_of_shifts": ShiftedProducts,
+    "row_sums": RowSums,
+    "pack": TapPacking,
+}
 
 
 @functools.cache
-def _position_loops(dtype: str, kinds: Tiles) -> Any:
-    lanes = kinds.bytes // np.dtype(dtype).itemsize
-    loops = f"position_loops({dtype!r}, {lanes}, __name__)"
-    return _compiled(f"shifts_{dtype}", loops, ("sum_of_shifts", "products_of_shifts", "row_sums"))
-
-
-@functools.cache
-def _tile_loops(dtype: str, kinds: Tiles, vectors: int) -> Any:
-    loops = f"tile_loops({dtype!r}, {kinds}, {vectors}, {_COLUMNS}, __name__)"
-    return _compiled(f"tiles_{dtype}", loops, ("pack", "sum_of_shifts", "products_of_shifts"))
-
-
-def _compiled(label: str, loops: str, names: Sequence[str]) -> Any:
-    """A module with those functions of `native_shifts`; the text makes numba keep them on disk."""
-    functions = "\n".join(
-        f"""
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def {name}(*arguments):
-    return made_{name}(*arguments)
-"""
-        for name in names
-    )
-    return Lazy(
-        load(
-            label,
-            f"""# weighted sums of shifted images, and their gradient; generated, {versions()}
-from numba import njit
+def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
+    """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
+    real = repr(dtype.name)
+    made = {
+        "row_sums": f"row_loop({real}, __name__)",
+        "pack": f"tap_packing({real}, {kinds}, __name__)",
+    }.get(name)
+    if made is None and vectors:
+        made = f"tile_loops({real}, {kinds}, {vectors}, {_COLUMNS}, __name__).{name}"
+    elif made is None:
+        made = f"position_loops({real}, {kinds.bytes // dtype.itemsize}, __name__).{name}"
+    text = f"""# {name} in {dtype.name}; generated, {versions()}
+import numpy as np
+from numba import carray, cfunc
 
 from xpgrad.engine.compiled.register_tiles import Tiles
-from xpgrad.engine.images.native_shifts import position_loops, tile_loops
+from xpgrad.engine.images.native_shifts import position_loops, row_loop, tap_packing, tile_loops
 
-{", ".join(f"made_{name}" for name in names)} = {loops}
-{functions}""",
-        )
-    )
+made = {made}
+
+
+@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
+def run(data, part):
+    made(carray(data, ({length(_RECORDS[name])},), np.int64), part)
+"""
+    return load(f"{name}_{dtype.name}", text).run.address

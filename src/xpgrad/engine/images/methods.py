@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from xpgrad.engine.images.padding import interleaved, padded
-from xpgrad.engine.images.shifts import Embedding, Part
+from xpgrad.engine.images.shifts import Embedding, Part, Shifts
 from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
 
 
@@ -24,7 +24,7 @@ class Images:
     """Whether work is written down to be done later."""
 
     def whole(
-        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: str
+        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
     ) -> Any:
         """``compute(engine, *arrays)``, a sum of this shape, as a whole.
 
@@ -36,8 +36,8 @@ class Images:
             All that it works on.
         shape : sequence of int
             The result's.
-        key : str
-            What it computes, apart from the arrays' forms.
+        key : tuple
+            What it computes, apart from the arrays' forms; its text is the same in any process.
         """
         return compute(self, *arrays)
 
@@ -141,8 +141,8 @@ class Images:
 
     # --- channels and taps: shifted images
 
-    def pack_taps(self, weights: Any, taps: Sequence[Sequence[int]]) -> list[Any]:
-        """The weights of several parts in the form for `sum_of_shifts`; several blocks share them.
+    def pack_taps(self, weights: Any, taps: Sequence[Sequence[int]]) -> Any:
+        """The weights of several parts in the form for `sum_of_shifts`.
 
         Parameters
         ----------
@@ -153,58 +153,45 @@ class Images:
 
         Returns
         -------
-        list
-            For each part an array (group, I, J * its taps), in an engine's form.
+        object
+            The weights in an engine's form.
         """
-        group, sums, images, _ = weights.shape
-        parts = [self.xp.stack([weights[..., tap] for tap in part], axis=-1) for part in taps]
-        return [self.xp.reshape(part, (group, sums, images * part.shape[-1])) for part in parts]
+        return [self.xp.stack([weights[..., tap] for tap in part], axis=-1) for part in taps]
 
-    def sum_of_shifts(
-        self,
-        images: Any,
-        places: Sequence[Embedding],
-        parts: Sequence[Part],
-        size: Sequence[int],
-        B: Any = None,
-        target: Any = None,
-    ) -> Any:
+    def sum_of_shifts(self, images: Any, weights: Any, shifts: Shifts, B: Any = None) -> Any:
         """Weighted sums of shifted images; outside all parts' phases zero, or B.
 
         Parameters
         ----------
         images : array, shape (n, group * J, *size)
             The images.
-        places : sequence of Embedding
-            Where the images are in the flat grid, which has one layer for each place.
-        parts : sequence of Part
-            The sums; their phases have the same steps.
-        size : sequence of int
-            The results' sizes.
+        weights : object
+            What `pack_taps` returns, with the taps of each part.
+        shifts : Shifts
+            Where the images are in the grid, and the sums.
         B : array, shape (group * I,), optional
             What is added.
-        target : array, optional
-            Memory for the result.
 
         Returns
         -------
-        array, shape (n, group * I, *size)
+        array, shape (n, group * I, *shifts.size)
             In the flat grid, with the k-th tap of a part at layer l[k] and shift s[k], the part's sums are
             ``sum over j and k of weights[g, i, j, k] * grid[n, g, l[k], j, s[k] : s[k] + length]``.
         """
-        group, sums, _ = parts[0].weights.shape
+        places, parts, size = shifts
+        group, sums = weights[0].shape[:2]
         rows = self._grid(images, places, group)
         found = {
-            tuple(axis.start for axis in part.phase): self._sums(rows, places[0].grid, part) for part in parts
+            part.first: self._sums(rows, places[0].grid, own, part)
+            for own, part in zip(weights, parts, strict=True)
         }
-        steps = [axis.step for axis in parts[0].phase]
+        steps = parts[0].steps
         whole = found.popitem()[1] if prod(steps) == 1 else self._weave(found, steps, size)
         return whole if B is None else whole + self.xp.reshape(B, (group * sums,) + (1,) * len(size))
 
-    def _sums(self, rows: Any, grid: Sequence[int], part: Part) -> Any:
+    def _sums(self, rows: Any, grid: Sequence[int], weights: Any, part: Part) -> Any:
         """The sums of one part, (n, group * I, *crop.size)."""
         (n, group), crop = rows.shape[:2], part.crop
-        weights = self.xp.reshape(part.weights, (*part.weights.shape[:2], -1, len(part.taps)))
         total = None
         for k, (layer, shift) in enumerate(part.taps):
             for j in range(rows.shape[3]):

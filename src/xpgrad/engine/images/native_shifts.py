@@ -1,4 +1,4 @@
-"""The compiled loops of `compiled_shifts`; needs numba.
+"""The compiled loops of `compiled_shifts`, each a function ``(data, part)`` of a record; needs numba.
 
 A row of an image in the grid is given by five numbers: its first element in the image and in the grid, its
 length, its stride in the image, and the grid's layer. Rows are short: views of them would cost more than
@@ -10,35 +10,69 @@ Each function that makes loops takes a `label`, which tells their variants apart
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
+from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import variant
+from xpgrad.engine.compiled.native import numbers, pointer, variant, words
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
+from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.images.row_tiles import row_tile
 from xpgrad.engine.process import numba_private
 
+_SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
+_PACKING, _ROWS = positions(TapPacking), positions(RowSums)
 _U = np.uintp
+_FAR = 1 << 60
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
 
 
-class _Rows(NamedTuple):
+@njit(nogil=True)
+def _offsets_of(taps, seen, room, offsets):
+    """Where the grid's element 0 for each channel and tap is."""
+    for c in range(seen):
+        for k in range(len(taps)):
+            offsets[c * len(taps) + k] = (taps[k, 0] * seen + c) * room + taps[k, 1]
+
+
+@njit(nogil=True)
+def _offsets_of_parts(parts, taps, seen, room):
+    """Those of all parts, one behind the other."""
+    offsets, first = np.empty(seen * np.sum(parts[:, 1]), np.int64), 0
+    for p in range(len(parts)):
+        last = first + parts[p, 1]
+        _offsets_of(taps[first:last], seen, room, offsets[seen * first :])
+        first = last
+    return offsets
+
+
+class Loops(NamedTuple):
+    """Compiled functions ``(data, part)`` of the integers of a ShiftedSums and of a ShiftedProducts."""
+
+    sum_of_shifts: object
+    products_of_shifts: object
+
+
+class _Moves(NamedTuple):
     """Compiled functions that move rows of images."""
 
+    vector: object
     stretch_of: object
-    place: object
     place_group: object
     crop: object
-    offsets_of: object
 
 
 def _moves(dtype, lanes, label):
-    """The functions that move rows of images into the grid, and rows of sums out of it."""
+    """The functions that move rows of images into the grid, and rows of sums out of it; all by addresses."""
     real = np.dtype(dtype).type
     size, nothing = np.dtype(dtype).itemsize, real(-0.0)  # which changes no number that it is added to
     move_row, gather_row, spread_row = (row_tile(dtype, lanes, *steps) for steps in ((1, 1), (2, 1), (1, 2)))
+
+    @variant(label, forceinline=True)
+    def vector(address, count):
+        """An array of so many numbers at an address."""
+        return carray(pointer(address), (count,), real)
 
     @variant(label)
     def stretch_of(rows, low, count, clipped):
@@ -57,47 +91,37 @@ def _moves(dtype, lanes, label):
         return found
 
     @variant(label, forceinline=True)
-    def place(x, start, rows, count, grid, base, by_layer):
-        """An image's rows into the grid."""
-        x_at, grid_at = x.ctypes.data, grid.ctypes.data
-        for r in range(count):
-            source, to, step = start + rows[r, 0], base + rows[r, 1] + rows[r, 4] * by_layer, rows[r, 3]
-            if step == 1:
-                move_row(x_at + size * source, grid_at + size * to, rows[r, 2], nothing)
-            elif step == 2:
-                gather_row(x_at + size * source, grid_at + size * to, rows[r, 2], nothing)
-            else:
-                for t in range(rows[r, 2]):
-                    grid[_U(to + t)] = x[_U(source + step * t)]
-
-    @variant(label, forceinline=True)
-    def place_group(x, start, by_channel, rows, count, grid, room, channels):
+    def place_group(image, by_channel, rows, count, grid, room, channels):
         """The images of a group's channels into their parts of the grid."""
+        x, cells = vector(image, _FAR), vector(grid, _FAR)
         for c in range(channels):
-            place(x, start + c * by_channel, rows, count, grid, c * room, channels * room)
+            start, base = c * by_channel, c * room
+            for r in range(count):
+                source, to = start + rows[r, 0], base + rows[r, 1] + rows[r, 4] * channels * room
+                step = rows[r, 3]
+                if step == 1:
+                    move_row(image + size * source, grid + size * to, rows[r, 2], nothing)
+                elif step == 2:
+                    gather_row(image + size * source, grid + size * to, rows[r, 2], nothing)
+                else:
+                    for t in range(rows[r, 2]):
+                        cells[_U(to + t)] = x[_U(source + step * t)]
 
     @variant(label, forceinline=True)
-    def crop(total, start, rows, count, b, y, target):
-        """The wanted rows of a sum into the result."""
-        total_at, y_at = total.ctypes.data, y.ctypes.data
+    def crop(total, rows, count, b, image):
+        """The wanted rows of a sum into a result's image."""
+        sums, y = vector(total, _FAR), vector(image, _FAR)
         for r in range(count):
-            source, to, step = start + rows[r, 1], target + rows[r, 0], rows[r, 3]
+            source, to, step = rows[r, 1], rows[r, 0], rows[r, 3]
             if step == 1:
-                move_row(total_at + size * source, y_at + size * to, rows[r, 2], b)
+                move_row(total + size * source, image + size * to, rows[r, 2], b)
             elif step == 2:
-                spread_row(total_at + size * source, y_at + size * to, rows[r, 2], b)
+                spread_row(total + size * source, image + size * to, rows[r, 2], b)
             else:
                 for t in range(rows[r, 2]):
-                    y[_U(to + step * t)] = total[_U(source + t)] + b
+                    y[_U(to + step * t)] = sums[_U(source + t)] + b
 
-    @variant(label, forceinline=True)
-    def offsets_of(taps, seen, room, offsets):
-        """Where the grid's element 0 for each channel and tap is."""
-        for c in range(seen):
-            for k in range(len(taps)):
-                offsets[c * len(taps) + k] = (taps[k, 0] * seen + c) * room + taps[k, 1]
-
-    return _Rows(stretch_of, place, place_group, crop, offsets_of)
+    return _Moves(vector, stretch_of, place_group, crop)
 
 
 # --- few channels: a stretch of a sum stays in the cache while terms are added to it
@@ -184,94 +208,125 @@ def position_loops(dtype, lanes, label):
 
     Returns
     -------
-    sum_of_shifts, products_of_shifts, row_sums
+    Loops
         Compiled functions.
     """
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    moves = _moves(dtype, lanes, label)
-    place, place_group, crop, offsets_of = moves.place, moves.place_group, moves.crop, moves.offsets_of
+    vector, _, place_group, crop = _moves(dtype, lanes, label)
     first, nine, three, one = (_terms(real, *how) for how in ((9, False), (9, True), (3, True), (1, True)))
     products_nine, products_three, products_one = (_inner_products(real, count) for count in (9, 3, 1))
 
+    @variant(label, forceinline=True)
+    def weighted(line, source, offsets_at, terms, total, total_at, length):
+        """One sum, from weights at `line`."""
+        for start in range(0, length, _STRETCH):
+            stretch = min(_STRETCH, length - start)
+            begin, part, k = source + size * start, total_at + size * start, 0
+            if terms >= 9:
+                first(line, begin, offsets_at, part, stretch)
+                k = 9
+            else:
+                total[start : start + stretch] = 0
+            while k + 9 <= terms:
+                nine(line + size * k, begin, offsets_at + 8 * k, part, stretch)
+                k += 9
+            while k + 3 <= terms:
+                three(line + size * k, begin, offsets_at + 8 * k, part, stretch)
+                k += 3
+            while k < terms:
+                one(line + size * k, begin, offsets_at + 8 * k, part, stretch)
+                k += 1
+
     @variant(label)
-    def sum_of_shifts(
-        x, x_image, x_channel, rows, seen, taps, weights, length, room, grid,
-        wanted, y_start, bias, y, y_image, y_channel, images,
-    ):  # fmt: skip
-        groups, sums, terms = weights.shape[0], weights.shape[1], seen * len(taps)
-        offsets = np.zeros(terms, np.int64)
-        offsets_of(taps, seen, room, offsets)
-        total = np.empty(length, x.dtype)
-        grid[:] = 0
-        weights_at, grid_at, offsets_at = weights.ctypes.data, grid.ctypes.data, offsets.ctypes.data
-        total_at = total.ctypes.data
-        for n in range(images):
-            for g in range(groups):
-                start = n * x_image + g * seen * x_channel
-                place_group(x, start, x_channel, rows, len(rows), grid, room, seen)
-                for i in range(sums):
-                    line = weights_at + size * (g * sums + i) * terms
-                    for start in range(0, length, _STRETCH):
-                        stretch = min(_STRETCH, length - start)
-                        source, part = grid_at + size * start, total_at + size * start
-                        k = 0
-                        if terms >= 9:
-                            first(line, source, offsets_at, part, stretch)
-                            k = 9
-                        else:
-                            total[start : start + stretch] = 0
-                        while k + 9 <= terms:
-                            nine(line + size * k, source, offsets_at + 8 * k, part, stretch)
-                            k += 9
-                        while k + 3 <= terms:
-                            three(line + size * k, source, offsets_at + 8 * k, part, stretch)
-                            k += 3
-                        while k < terms:
-                            one(line + size * k, source, offsets_at + 8 * k, part, stretch)
-                            k += 1
-                    o = g * sums + i
-                    crop(total, 0, wanted, len(wanted), bias[o], y, n * y_image + o * y_channel + y_start)
+    def sum_of_shifts(data, part):
+        at, images, made = _SUMS, _SUMS.images, _SUMS.results
+        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
+        parts, bounds = (
+            numbers(data[at.parts.address], data[at.parts.rows], 5),
+            words(data[at.shared.bounds], _FAR),
+        )
+        taps, wanted = numbers(data[at.taps], _FAR, 2), numbers(data[at.wanted], _FAR, 5)
+        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
+        grid_at, bias = (
+            data[at.shared.memory] + part * data[at.shared.bytes],
+            vector(data[at.bias], groups * sums),
+        )
+        total_at = grid_at + size * data[at.grid]
+        vector(grid_at, data[at.grid])[:] = 0
+        total = vector(total_at, data[at.line])
+        offsets = _offsets_of_parts(parts, taps, seen, room)
+        for item in range(bounds[part], bounds[part + 1]):
+            n, g = item // groups, item % groups
+            image = data[images.address] + size * (n * data[images.image] + g * seen * data[images.channel])
+            place_group(image, data[images.channel], rows, len(rows), grid_at, room, seen)
+            offsets_at, first_row = offsets.ctypes.data, 0
+            for p in range(len(parts)):
+                terms, last_row = seen * parts[p, 1], first_row + parts[p, 2]
+                kept = wanted[first_row:last_row]
+                for o in range(g * sums, (g + 1) * sums):
+                    line = data[at.weights] + size * (parts[p, 0] + o * terms)
+                    weighted(line, grid_at, offsets_at, terms, total, total_at, parts[p, 4])
+                    start = n * data[made.image] + o * data[made.channel] + parts[p, 3]
+                    crop(total_at, kept, len(kept), bias[o], data[made.address] + size * start)
+                offsets_at, first_row = offsets_at + 8 * terms, last_row
         return offsets[:1]  # which keeps them until here
 
     @variant(label)
-    def products_of_shifts(
-        a, a_image, a_channel, a_rows, length, x, x_image, x_channel, rows, seen, images, taps,
-        room, grid, other, products,
-    ):  # fmt: skip
-        groups, sums, terms = products.shape[0], products.shape[1], products.shape[2]
-        offsets = np.zeros(terms, np.int64)
-        offsets_of(taps, seen, room, offsets)
-        grid[:] = 0
-        products[:] = 0
-        grid_at, offsets_at, other_at = grid.ctypes.data, offsets.ctypes.data, other.ctypes.data
-        for n in range(images):
-            for g in range(groups):
-                start = n * x_image + g * seen * x_channel
-                place_group(x, start, x_channel, rows, len(rows), grid, room, seen)
-                for i in range(sums):
-                    start = n * a_image + (g * sums + i) * a_channel
-                    place(a, start, a_rows, len(a_rows), other, 0, 0)
-                    line, k = products.ctypes.data + size * (g * sums + i) * terms, 0
-                    while k + 9 <= terms:
-                        products_nine(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
-                        k += 9
-                    while k + 3 <= terms:
-                        products_three(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
-                        k += 3
-                    while k < terms:
-                        products_one(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
-                        k += 1
+    def products_of_shifts(data, part):
+        at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
+        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
+        a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
+        taps, bounds = (
+            numbers(data[at.taps.address], data[at.taps.rows], 2),
+            words(data[at.shared.bounds], _FAR),
+        )
+        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
+        terms, length = seen * len(taps), data[at.length]
+        grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
+        other_at = grid_at + size * data[at.grid]
+        vector(grid_at, data[at.grid] + length)[:] = 0
+        results = data[at.results] + part * size * groups * sums * terms
+        vector(results, groups * sums * terms)[:] = 0
+        offsets = np.empty(terms, np.int64)
+        _offsets_of(taps, seen, room, offsets)
+        offsets_at = offsets.ctypes.data
+        for item in range(bounds[part], bounds[part + 1]):
+            g, n = item // data[at.count], item % data[at.count]
+            image = data[images.address] + size * (n * data[images.image] + g * seen * data[images.channel])
+            place_group(image, data[images.channel], rows, len(rows), grid_at, room, seen)
+            for o in range(g * sums, (g + 1) * sums):
+                image = data[a.address] + size * (n * data[a.image] + o * data[a.channel])
+                place_group(image, 0, a_rows, len(a_rows), other_at, 0, 1)
+                line, k = results + size * o * terms, 0
+                while k + 9 <= terms:
+                    products_nine(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
+                    k += 9
+                while k + 3 <= terms:
+                    products_three(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
+                    k += 3
+                while k < terms:
+                    products_one(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
+                    k += 1
         return offsets[:1]  # which keeps them until here
+
+    return Loops(sum_of_shifts, products_of_shifts)
+
+
+def row_loop(dtype, label):
+    """The compiled ``row_sums(data, part)`` of the integers of a RowSums."""
+    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
 
     @variant(label, fastmath={"contract", "reassoc", "nsz"})
-    def row_sums(x, width, sums):
-        for r in range(len(sums)):
-            total = sums[r]
+    def row_sums(data, part):
+        at, bounds = _ROWS, words(data[_ROWS.shared.bounds], _FAR)
+        width, sums = data[at.width], carray(pointer(data[at.sums]), (_FAR,), real)
+        for r in range(bounds[part], bounds[part + 1]):
+            row, total = carray(pointer(data[at.rows] + size * r * width), (_FAR,), real), real(0)
             for t in range(width):
-                total += x[_U(r * width + t)]
-            sums[r] = total
+                total += row[_U(t)]
+            sums[_U(r)] = total
 
-    return sum_of_shifts, products_of_shifts, row_sums
+    return row_sums
 
 
 # --- many channels: tiles of sums in registers
@@ -295,7 +350,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
 
     Returns
     -------
-    pack, sum_of_shifts, products_of_shifts
+    Loops
         Compiled functions.
     """
     size = np.dtype(dtype).itemsize
@@ -307,22 +362,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
     )
     tile_rows = tiles.products[vectors - 1]
     tile_products, turn = product_tile(dtype, lanes, tile_rows, vectors), turn_tile(dtype, lanes)
-    stretch_of, _, place_group, crop, offsets_of = _moves(dtype, lanes, label)
-
-    @variant(label)
-    def pack(w, by_group, by_sum, by_seen, by_tap, groups, sums, seen, taps, panels):
-        at = 0
-        for g in range(groups):
-            first = 0
-            while first < sums:
-                rows = tall_rows if sums - first > flat_rows else flat_rows
-                for j in range(seen):
-                    for k in range(len(taps)):
-                        source = g * by_group + first * by_sum + j * by_seen + taps[k] * by_tap
-                        for m in range(rows):
-                            panels[_U(at + m)] = w[_U(source + m * by_sum)] if first + m < sums else 0
-                        at += rows
-                first += rows
+    vector, stretch_of, place_group, crop = _moves(dtype, lanes, label)
 
     @variant(label, forceinline=True)
     def tiles_of(height, panel, grid_at, offsets_at, count, total_at, line, here):
@@ -343,100 +383,151 @@ def tile_loops(dtype, tiles, vectors, several, label):
                 t += lanes
 
     @variant(label)
-    def sum_of_shifts(
-        x, x_image, x_channel, rows, seen, parts, taps, wanted, panels, groups, sums,
-        begin, end, stretch, room, grid, total, bias, y, y_image, y_channel, images,
-    ):  # fmt: skip
+    def sum_of_shifts(data, part):
+        at, images, made = _SUMS, _SUMS.images, _SUMS.results
+        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
+        parts, bounds = (
+            numbers(data[at.parts.address], data[at.parts.rows], 5),
+            words(data[at.shared.bounds], _FAR),
+        )
+        wanted = numbers(data[at.wanted], np.sum(parts[:, 2]), 5)
+        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
+        grid_at, bias = (
+            data[at.shared.memory] + part * data[at.shared.bytes],
+            vector(data[at.bias], groups * sums),
+        )
+        grid, line, total_at = vector(grid_at, data[at.grid]), data[at.line], grid_at + size * data[at.grid]
         placed, kept = np.empty_like(rows), np.empty_like(wanted)
-        offsets = np.zeros(seen * len(taps), np.int64)
-        first_tap = 0
-        for part in range(len(parts)):
-            last_tap = first_tap + parts[part, 1]
-            offsets_of(taps[first_tap:last_tap], seen, room, offsets[seen * first_tap :])
-            first_tap = last_tap
-        line, flat_total = total.shape[1], total.reshape(total.size)
-        grid_at, total_at = grid.ctypes.data, total.ctypes.data
+        offsets = _offsets_of_parts(parts, numbers(data[at.taps], _FAR, 2), seen, room)
         padded = sums // tall_rows * tall_rows
         padded += 0 if sums == padded else flat_rows if sums - padded <= flat_rows else tall_rows
-        for n in range(images):
-            for g in range(groups):
-                for low in range(begin, end, stretch):
-                    here = min(stretch, end - low)
-                    grid[:] = 0
-                    count = stretch_of(rows, low, room, placed)
-                    start = n * x_image + g * seen * x_channel
-                    place_group(x, start, x_channel, placed, count, grid, room, seen)
-                    offsets_at, first_row = offsets.ctypes.data, 0
-                    for part in range(len(parts)):
-                        count = seen * parts[part, 1]
-                        panel = panels.ctypes.data + (parts[part, 0] + g * padded * count) * size
-                        last_row = first_row + parts[part, 2]
-                        rows_here = stretch_of(wanted[first_row:last_row], low, here, kept)
-                        first = 0
-                        while first < sums:
-                            height = tall_rows if sums - first > flat_rows else flat_rows
-                            tiles_of(height, panel, grid_at, offsets_at, count, total_at, line, here)
-                            for m in range(min(height, sums - first)):
-                                o = g * sums + first + m
-                                target = n * y_image + o * y_channel + parts[part, 3]
-                                crop(flat_total, m * line, kept, rows_here, bias[o], y, target)
-                            panel += height * count * size
-                            first += height
-                        offsets_at += count * 8
-                        first_row = last_row
+        for item in range(bounds[part], bounds[part + 1]):
+            image, low = (
+                item // data[at.stretches],
+                data[at.begin] + item % data[at.stretches] * data[at.stretch],
+            )
+            n, g, here = image // groups, image % groups, min(data[at.stretch], data[at.end] - low)
+            grid[:] = 0
+            count = stretch_of(rows, low, room, placed)
+            start = n * data[images.image] + g * seen * data[images.channel]
+            image = data[images.address] + size * start
+            place_group(image, data[images.channel], placed, count, grid_at, room, seen)
+            offsets_at, first_row = offsets.ctypes.data, 0
+            for p in range(len(parts)):
+                count = seen * parts[p, 1]
+                panel = data[at.weights] + (parts[p, 0] + g * padded * count) * size
+                last_row = first_row + parts[p, 2]
+                rows_here = stretch_of(wanted[first_row:last_row], low, here, kept)
+                first = 0
+                while first < sums:
+                    height = tall_rows if sums - first > flat_rows else flat_rows
+                    tiles_of(height, panel, grid_at, offsets_at, count, total_at, line, here)
+                    for m in range(min(height, sums - first)):
+                        o = g * sums + first + m
+                        start = n * data[made.image] + o * data[made.channel] + parts[p, 3]
+                        image = data[made.address] + size * start
+                        crop(total_at + size * m * line, kept, rows_here, bias[o], image)
+                    panel += height * count * size
+                    first += height
+                offsets_at += count * 8
+                first_row = last_row
         return offsets[:1]  # which keeps them until here
 
-    @variant(label)
-    def turn_rows(a, source, a_channel, channels, count, columns, to, width):
+    @variant(label, forceinline=True)
+    def turn_rows(source, by_channel, channels, count, columns, width):
         """A row of each channel as a column: in squares, and what is left one by one."""
-        squares = count // lanes * lanes
+        squares, a, turned = count // lanes * lanes, vector(source, _FAR), vector(columns, _FAR)
         for i in range(0, channels, lanes):
             done = squares if i + lanes <= channels else 0
             for p in range(0, done, lanes):
-                start, end = source + i * a_channel + p, to + p * width + i
-                turn(a.ctypes.data + start * size, a_channel, columns.ctypes.data + end * size, width)
+                turn(
+                    source + (i * by_channel + p) * size, by_channel, columns + (p * width + i) * size, width
+                )
             for k in range(i, min(i + lanes, channels)):
                 for p in range(done, count):
-                    columns[_U(to + p * width + k)] = a[_U(source + k * a_channel + p)]
+                    turned[_U(p * width + k)] = a[_U(k * by_channel + p)]
 
     @variant(label)
-    def products_of_shifts(
-        a, a_image, a_channel, a_rows, length, x, x_image, x_channel, rows, seen, images, taps,
-        stretch, room, grid, columns, totals, results,
-    ):  # fmt: skip
-        groups, sums, width = results.shape[0], results.shape[1], vectors * lanes
-        blocks, height = totals.shape[0], totals.shape[1]
+    def products_of_shifts(data, part):
+        at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
+        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
+        a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
+        taps, bounds = (
+            numbers(data[at.taps.address], data[at.taps.rows], 2),
+            words(data[at.shared.bounds], _FAR),
+        )
+        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
+        terms, width, by_group = seen * len(taps), vectors * lanes, data[at.count] * data[at.stretches]
+        blocks, height = -(-sums // width), -(-terms // tile_rows) * tile_rows
+        grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
+        columns_at = grid_at + size * data[at.grid]
+        totals_at = columns_at + size * several * width
+        grid, columns = vector(grid_at, data[at.grid]), vector(columns_at, several * width)
+        totals = vector(totals_at, blocks * height * width)
+        results = vector(data[at.results] + part * size * groups * sums * terms, groups * sums * terms)
+        results[:] = 0
         offsets = np.zeros(height, np.int64)
-        offsets_of(taps, seen, room, offsets)
-        grid_at, offsets_at = grid.ctypes.data, offsets.ctypes.data
-        columns_at, totals_at = columns.ctypes.data, totals.ctypes.data
-        placed, turned = np.empty_like(rows), np.empty_like(a_rows)
-        for g in range(groups):
+        _offsets_of(taps, seen, room, offsets)
+        placed, turned, offsets_at = np.empty_like(rows), np.empty_like(a_rows), offsets.ctypes.data
+        item = bounds[part]
+        while item < bounds[part + 1]:
+            g = item // by_group
+            end = min(bounds[part + 1], (g + 1) * by_group)
             totals[:] = 0
-            for n in range(images):
-                for low in range(0, length, stretch):
-                    here = min(stretch, length - low)
-                    grid[:] = 0
-                    count = stretch_of(rows, low, room, placed)
-                    start = n * x_image + g * seen * x_channel
-                    place_group(x, start, x_channel, placed, count, grid, room, seen)
-                    for block in range(blocks):
-                        channels = min(width, sums - block * width)
-                        start = n * a_image + (g * sums + block * width) * a_channel
-                        for t in range(0, here, several):
-                            count = min(several, here - t)
-                            columns[:] = 0
-                            for r in range(stretch_of(a_rows, low + t, count, turned)):
-                                source, to = start + turned[r, 0], turned[r, 1] * width
-                                turn_rows(a, source, a_channel, channels, turned[r, 2], columns, to, width)
-                            for k in range(0, height, tile_rows):
-                                target = totals_at + (block * height + k) * width * size
-                                tile_products(
-                                    grid_at + t * size, offsets_at + k * 8, columns_at, count, target, width
-                                )
+            while item < end:
+                n, low = item % by_group // data[at.stretches], item % data[at.stretches] * data[at.stretch]
+                here = min(data[at.stretch], data[at.length] - low)
+                grid[:] = 0
+                count = stretch_of(rows, low, room, placed)
+                start = n * data[images.image] + g * seen * data[images.channel]
+                image = data[images.address] + size * start
+                place_group(image, data[images.channel], placed, count, grid_at, room, seen)
+                for block in range(blocks):
+                    channels = min(width, sums - block * width)
+                    start = n * data[a.image] + (g * sums + block * width) * data[a.channel]
+                    image = data[a.address] + size * start
+                    for t in range(0, here, several):
+                        count = min(several, here - t)
+                        columns[:] = 0
+                        for r in range(stretch_of(a_rows, low + t, count, turned)):
+                            source, to = image + size * turned[r, 0], columns_at + size * width * turned[r, 1]
+                            turn_rows(source, data[a.channel], channels, turned[r, 2], to, width)
+                        for k in range(0, height, tile_rows):
+                            target = totals_at + (block * height + k) * width * size
+                            tile_products(
+                                grid_at + t * size, offsets_at + k * 8, columns_at, count, target, width
+                            )
+                item += 1
             for i in range(sums):
-                for k in range(results.shape[2]):
-                    results[g, i, k] = totals[i // width, k, i % width]
+                for k in range(terms):
+                    found = totals[_U((i // width * height + k) * width + i % width)]
+                    results[_U((g * sums + i) * terms + k)] = found
         return offsets[:1]  # which keeps them until here
 
-    return pack, sum_of_shifts, products_of_shifts
+    return Loops(sum_of_shifts, products_of_shifts)
+
+
+def tap_packing(dtype, kinds, label):
+    """The compiled ``pack(data, part)`` of the integers of a TapPacking, for tiles of these kinds."""
+    real, tall_rows, flat_rows = np.dtype(dtype).type, kinds.tall[0], kinds.flat[0]
+
+    @variant(label)
+    def pack(data, part):
+        at, taps = _PACKING, words(data[_PACKING.taps], data[_PACKING.count])
+        w = carray(pointer(data[at.weights]), (_FAR,), real)
+        panels, to = carray(pointer(data[at.target]), (_FAR,), real), 0
+        for g in range(data[at.groups]):
+            first = 0
+            while first < data[at.sums]:
+                left = data[at.sums] - first
+                rows = tall_rows if left > flat_rows else flat_rows
+                for j in range(data[at.seen]):
+                    for k in range(len(taps)):
+                        source = g * data[at.by_group] + first * data[at.by_sum]
+                        source += j * data[at.by_seen] + taps[k] * data[at.by_tap]
+                        for m in range(rows):
+                            panels[_U(to + m)] = w[_U(source + m * data[at.by_sum])] if m < left else 0
+                        to += rows
+                first += rows
+
+    return pack

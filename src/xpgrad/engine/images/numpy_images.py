@@ -13,7 +13,7 @@ from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
-from xpgrad.engine.images.shifts import Embedding, Part
+from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import address_of, keep_arena, take_arena
@@ -96,34 +96,34 @@ class NumpyImages(Machine, InPlaceImages):
         if self.compiles():
             from xpgrad.engine.images.compiled_shifts import row_sums
 
-            sums = row_sums(rows)
+            sums = row_sums(self, rows)
         else:
             sums = np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype))
         return sums.reshape(array.shape[:-1])
 
-    def pack_taps(self, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> list[Any]:
+    def pack_taps(self, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> Any:
         """For the compiled loops, or as arrays."""
         if not self.compiles():
             return super().pack_taps(weights, taps)
         from xpgrad.engine.images.compiled_shifts import pack_taps
 
-        return pack_taps(weights, taps)
+        return pack_taps(self, weights, taps)
 
     def sum_of_shifts(
-        self,
-        images: np.ndarray,
-        places: Sequence[Embedding],
-        parts: Sequence[Part],
-        size: Sequence[int],
-        B: np.ndarray | None = None,
-        target: np.ndarray | None = None,
+        self, images: np.ndarray, weights: Any, shifts: Shifts, B: np.ndarray | None = None
     ) -> np.ndarray:
-        """Compiled, or by NumPy on whole images."""
-        if not self.compiles():
-            return super().sum_of_shifts(images, places, parts, size, B)
-        from xpgrad.engine.images.compiled_shifts import sum_of_shifts
+        """Compiled, or by NumPy block by block."""
+        if self.compiles():
+            from xpgrad.engine.images.compiled_shifts import sum_of_shifts
 
-        return sum_of_shifts(images, places, parts, size, B, target)
+            return sum_of_shifts(self, images, weights, shifts, B)
+        plain, made = super().sum_of_shifts, prod(weights[0].shape[:2])
+        return self.assemble(
+            lambda block, _: plain(images[block], weights, shifts, B),
+            self.blocks(len(images), prod(images.shape[1:]) + made * prod(shifts.size)),
+            shape=(len(images), made, *shifts.size),
+            like=images,
+        )
 
     def products_of_shifts(
         self,
@@ -133,12 +133,19 @@ class NumpyImages(Machine, InPlaceImages):
         taps: Sequence[tuple[int, int]],
         group: int,
     ) -> np.ndarray:
-        """Compiled, or by NumPy on whole images."""
-        if not self.compiles():
-            return super().products_of_shifts(a, images, places, taps, group)
-        from xpgrad.engine.images.compiled_shifts import products_of_shifts
+        """Compiled, or by NumPy block by block."""
+        if self.compiles():
+            from xpgrad.engine.images.compiled_shifts import products_of_shifts
 
-        return products_of_shifts(a, images, places, taps, group)
+            return products_of_shifts(self, a, images, tuple(places), tuple(taps), group)
+        plain = super().products_of_shifts
+
+        def add(block: slice, totals: list[np.ndarray] | None) -> list[np.ndarray]:
+            products = plain(a[block], images[block], places, taps, group)
+            return [products if totals is None else totals[0] + products]
+
+        blocks = self.blocks(len(images), prod(images.shape[1:]) + prod(a.shape[1:]))
+        return self.accumulate(add, blocks)[0]
 
     def from_windows(
         self, X: np.ndarray, windows: Windows, transform: Transform, target: np.ndarray | None = None

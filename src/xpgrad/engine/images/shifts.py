@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Embedding(NamedTuple):
@@ -64,17 +64,26 @@ class Part(NamedTuple):
 
     Parameters
     ----------
-    weights : array, shape (group, I, J * taps)
-        A weight for each image and tap, in an engine's form.
-    taps : sequence of (int, int)
+    taps : tuple of (int, int)
         For each tap the layer of the grid and the shift.
     crop : Crop
         The wanted elements of the sums.
-    phase : tuple of slice
-        Their place in the result, by dimension.
+    first, steps : tuple of int
+        Their first place in the result, and the step to the next, in each dimension.
     """
 
-    weights: Any
-    taps: Sequence[tuple[int, int]]
+    taps: tuple[tuple[int, int], ...]
     crop: Crop
-    phase: tuple[slice, ...]
+    first: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+class Shifts(NamedTuple):
+    """Sums of shifted images: where the images are in the flat grid, the sums, and the results' size.
+
+    The grid has one layer for each place. The steps of all parts are the same.
+    """
+
+    places: tuple[Embedding, ...]
+    parts: tuple[Part, ...]
+    size: tuple[int, ...]
