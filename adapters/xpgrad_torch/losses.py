@@ -59,10 +59,6 @@ def _mapped(kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[
     The samples of all mapped calls join the kernel's batch, of which one number would not tell them apart.
     """
     reduction, target = attributes["reduction"], others[kernel.operands[1]]
-    if X.dim() == 1 and not kernel.elementwise:  # a sample alone, and no batch to join
-        others = others | {"labels": target.unsqueeze(0)}
-        loss = _mapped(kernel, X.unsqueeze(0), others, attributes)
-        return loss.squeeze(0) if reduction == "none" else loss
     if reduction not in ("mean", "sum"):
         return run(kernel, X, attributes, others=others)
     losses = run(kernel, X, attributes | {"reduction": "none"}, others=others)
@@ -72,7 +68,7 @@ def _mapped(kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[
         return losses.mean()
     # The sum of the targets' weights, with PyTorch's meaning of it.
     weights = others["weights"]
-    weights = losses.new_ones(X.shape[1]) if weights is None else weights
+    weights = losses.new_ones(X.shape[min(1, X.dim() - 1)]) if weights is None else weights
     each = weights.unflatten(0, (-1, *(1,) * (X.dim() - 2))).expand(X.shape)
     index = {"ignore_index": attributes["ignore_index"], "reduction": "sum"}
     return losses.sum() / nn.functional.nll_loss(-each, target, **index)
