@@ -225,6 +225,21 @@ def test_arguments_are_those_of_the_core_without_out() -> None:
         xpgrad_jax.relu(jnp.ones(2), out=jnp.ones(2))
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        (2, {}, "missing a required argument: 'R'"),
+        (0, {"X": 1, "R": 1}, "missing a required argument: 'W'"),
+        (3, {"X": 1}, "multiple values for argument 'X'"),
+        (3, {"out": 1}, "got an unexpected keyword argument 'out'"),
+        (9, {}, "too many positional arguments"),
+    ],
+)
+def test_wrong_calls(args: int, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=f"^lstm: {message}$"):
+        xpgrad_jax.lstm(*[jnp.ones(1)] * args, **kwargs)
+
+
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "lstm_cell", "gru_cell", "rnn_cell"])
 def test_docstrings_describe_each_parameter_and_result_once(name: str) -> None:
     function = getattr(xpgrad_jax, name)
