@@ -74,6 +74,32 @@ def test_a_blas_that_wins_once_only(numpy_engine, monkeypatch):
     assert choose(numpy_engine) == "own"
 
 
+@pytest.mark.parametrize(("has_pool", "way"), [(True, "own"), (False, "blas")])
+def test_a_blas_with_threads_of_its_own_has_to_win_by_more(
+    has_pool, way, numpy_engine, measured, monkeypatch
+):
+    """Within a kernel its threads and ours take turns."""
+    measured.ratio = 1.1
+    monkeypatch.setattr(NumpyEngine, "blas", numpy_engine.blas._replace(has_pool=has_pool))
+    assert choose(numpy_engine) == way
+    monkeypatch.setattr(product_choice, "_chosen", {})  # another process
+    assert choose(numpy_engine) == way
+
+
+def test_a_weight_is_packed_as_in_a_time_loop():
+    """A BLAS that packs weights is measured with packed ones, those that it packs."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: no BLAS packs")
+    one = engine._adapter("torch")
+    if one is None or one.blas is None or not one.blas.packed:
+        pytest.skip("PyTorch's BLAS does not pack")
+    large, small = (np.ones(shape, np.float32) for shape in ((650, 2600), (16, 64)))
+    assert product_choice._packed_by_blas(one, small) is None
+    packed = product_choice._packed_by_blas(one, large)
+    found = np.empty((3, 2600), np.float32)
+    product_choice._by_blas(one.blas, large, packed, 1, (np.ones((3, 650), np.float32), found))
+    assert np.all(found == 650)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"NAME": "fast"}', '{"NAME": -1.0}', '{"NAME": NaN}'])
 def test_a_file_that_says_nothing(text, numpy_engine, measured):
     name = product_choice._name(numpy_engine.blas, numpy_engine.team.size(), "float32", "few")

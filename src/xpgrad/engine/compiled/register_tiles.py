@@ -7,6 +7,7 @@ instructions, as many sums at a time as there are registers for. Addresses come 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -34,6 +35,10 @@ class Tiles(NamedTuple):
     flat: tuple[int, int]
     products: tuple[int, ...]
 
+
+# A tile of a matrix product asks for B so many rows ahead: a weight too large for near caches comes from the
+# last level, whose answer takes as long as these rows.
+_AHEAD = 24
 
 # A tile's sums, the vectors that it loads and one of equal elements fill 32 registers, or 16.
 _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
@@ -132,11 +137,13 @@ def matrix_tile(dtype: str, lanes: int, rows: int, vectors: int, panels: int, by
         lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
         sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
-        code.prefetch(code.places(c, c_line, rows, panels * vectors))  # it comes while the sums are made
+        # what is written comes while the sums are made
+        code.prefetch(itertools.chain(*code.places(c, c_line, rows, panels * vectors)), write=True)
         with code.loop(count) as k:
             row = code.builder.mul(k, b_line)
-            places = [code.at(start, row) for start in starts]
-            loaded = [code.load(code.at(place, v * lanes)) for place in places for v in range(vectors)]
+            places = [code.at(code.at(start, row), v * lanes) for start in starts for v in range(vectors)]
+            code.prefetch([code.at(place, code.times(b_line, _AHEAD)) for place in places], write=False)
+            loaded = [code.load(place) for place in places]
             code.multiply_add(sums, lines, k if by_rows else code.builder.mul(k, a_line), loaded)
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -80,14 +79,14 @@ class VectorCode:
         """A vector, from wherever it begins."""
         return self.builder.load(self.builder.bitcast(pointer, self._vector.as_pointer()), align=self._size)
 
-    def prefetch(self, places: list[list[Any]]) -> None:
-        """Ask for a tile's memory, which will be written to."""
+    def prefetch(self, places: Iterable[Any], write: bool) -> None:
+        """Ask for the lines at these places, which will be written to or read."""
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         function = self.builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        write, near, data = number(1), number(3), number(1)
-        for place in itertools.chain.from_iterable(places):
-            self.builder.call(function, [self.builder.bitcast(place, byte), write, near, data])
+        near, data = number(3), number(1)
+        for place in places:
+            self.builder.call(function, [self.builder.bitcast(place, byte), number(int(write)), near, data])
 
     def places(self, target: Any, line: Any, rows: int, vectors: int) -> list[list[Any]]:
         """Where the vectors of a tile are in memory."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.process.blas import Blas, multiply
+from xpgrad.engine.process.blas import Blas, multiply, pack
 
 if TYPE_CHECKING:
     from xpgrad.engine.compiled.machine import Machine
@@ -32,11 +32,11 @@ CLASSES = ("few", "many")
 _WAYS = ("own", "blas")
 _FILE = "products.json"
 # A BLAS has to be so much faster: the same code then runs everywhere but where that costs something. It is
-# measured alone; within a kernel its threads and ours take turns, and OpenBLAS lost there at a ratio of 1.15.
-_ADVANTAGE = 1.2
+# measured alone; within a kernel, threads of its own and ours take turns, and OpenBLAS lost there at 1.15.
+_ADVANTAGE, _ADVANTAGE_OF_OWN_THREADS = 1.05, 1.2
 _ROUNDS = 8
 # Rows of a thread, elements of a sum, columns: of a time loop's products.
-_FEW_SIZES = ((16, 64, 256), (16, 256, 1024))
+_FEW_SIZES = ((16, 64, 256), (16, 256, 1024), (10, 650, 2600))
 # Rows, elements of a sum, columns, and whether the first factor is by columns: inputs times a weight, a
 # weight's gradient.
 _MANY_SIZES = ((768, 256, 512, False), (512, 768, 256, True))
@@ -90,21 +90,25 @@ def _find(engine: Machine, blas: Blas, dtype: str, kind: str) -> Choice:
             raise ValueError(f"XPGRAD_PRODUCTS is {asked!r}, expected 'own' or 'blas'")
         return Choice(asked, "XPGRAD_PRODUCTS says so")
     name = _name(blas, engine.team.size(), dtype, kind)
-    found = _from_ratio(_remembered().get(name))
+    found = _from_ratio(_remembered().get(name), blas)
     if found is None:
         ratio = round(_measure(engine, blas, dtype, kind), 3)
-        if ratio > _ADVANTAGE:  # other processes may have taken the cores: a BLAS has to win twice
+        if ratio > _advantage(blas):  # other processes may have taken the cores: a BLAS has to win twice
             ratio = min(ratio, round(_measure(engine, blas, dtype, kind), 3))
         _remember(name, ratio)
-        found = _from_ratio(ratio)
+        found = _from_ratio(ratio, blas)
     return found or Choice("own", "nothing could be measured")
 
 
-def _from_ratio(ratio: Any) -> Choice | None:
+def _advantage(blas: Blas) -> float:
+    return _ADVANTAGE_OF_OWN_THREADS if blas.has_pool else _ADVANTAGE
+
+
+def _from_ratio(ratio: Any, blas: Blas) -> Choice | None:
     """By how many times as fast a BLAS is; None where that is no such number."""
     if not isinstance(ratio, float) or not 0 < ratio < float("inf"):
         return None
-    return Choice("own" if ratio <= _ADVANTAGE else "blas", f"a BLAS is {ratio:.2f} times as fast")
+    return Choice("own" if ratio <= _advantage(blas) else "blas", f"a BLAS is {ratio:.2f} times as fast")
 
 
 def describe(engine: Machine) -> dict[str, str]:
@@ -125,7 +129,7 @@ def _known(engine: Machine, blas: Blas | None, dtype: str, kind: str) -> Choice 
     chosen = _chosen.get((dtype, kind, blas.gemm[dtype]))
     if chosen or asked:
         return chosen or Choice(asked or "", "XPGRAD_PRODUCTS says so")
-    return _from_ratio(_remembered().get(_name(blas, engine.team.size(), dtype, kind)))
+    return _from_ratio(_remembered().get(_name(blas, engine.team.size(), dtype, kind)), blas)
 
 
 # --- what was measured before
@@ -222,11 +226,10 @@ def _few_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:
     pairs: list[Pair] = []
     for rows, inner, columns in _FEW_SIZES:
         a, b, c = _matrices(dtype, rows * threads, inner, columns)
-        panels, times = products.packed(b), max(1, (1 << 23) // (rows * inner * columns))
-
+        panels, times = products.packed(b), max(2, (1 << 23) // (rows * inner * columns))
         parts = [(a[k * rows : (k + 1) * rows], c[k * rows : (k + 1) * rows]) for k in range(threads)]
         ours = functools.partial(_by_panels, panels, times)
-        theirs = functools.partial(_by_rows, blas, b, times)
+        theirs = functools.partial(_by_blas, blas, b, _packed_by_blas(engine, b), times)
         run = functools.partial(_in_team, engine, blas, parts)
         pairs.append((functools.partial(run, ours), functools.partial(run, theirs)))
     return pairs
@@ -249,9 +252,17 @@ def _by_panels(panels: np.ndarray, times: int, part: tuple) -> None:
         products.multiply_packed(part[0], panels, part[1])
 
 
-def _by_rows(blas: Blas, b: np.ndarray, times: int, part: tuple) -> None:
+def _packed_by_blas(engine: Machine, b: np.ndarray) -> np.ndarray | None:
+    """A weight as the BLAS packs it for a time loop, if that pays."""
+    functions = engine.packing(b.dtype, b.size, True, 1 << 10)
+    return None if functions is None else pack(np.asfortranarray(b), functions).memory
+
+
+def _by_blas(blas: Blas, b: np.ndarray, packed: np.ndarray | None, times: int, part: tuple) -> None:
+    name = b.dtype.name
+    function = blas.gemm[name] if packed is None else blas.packed[name].compute
     for _ in range(times):
-        multiply(blas.gemm[b.dtype.name], part[0], b, part[1])
+        multiply(function, part[0], b, part[1], packed)
 
 
 def _many_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:

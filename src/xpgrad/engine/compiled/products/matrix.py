@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled.records import Factor, Product, Products, flat, length
-from xpgrad.engine.process import sharing
+from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, integers
 
@@ -28,7 +28,6 @@ ROWS = 32
 
 # Rows of each thread from which on a product is divided by rows, though each thread then packs all of B.
 _MANY_ROWS = 64
-_WORK = 3 << 17  # bytes of B that are packed at a time: a part of a second-level cache
 
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -134,7 +133,9 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
         by_rows = m >= _MANY_ROWS * threads or m >= n
         parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
     itemsize = np.dtype(dtype).itemsize
-    columns = min(_WORK // (INNER * itemsize) // functions.width * functions.width, functions.padded(n))
+    # of B as much as leaves a second-level cache room for A: it is read again for each part of B
+    fitting = 3 * settings.second_level_cache() // 8 // (INNER * itemsize)
+    columns = min(fitting // functions.width * functions.width, functions.padded(n))
     size = itemsize * min(INNER, max(k, 1)) * (columns + ROWS)
     return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
 
