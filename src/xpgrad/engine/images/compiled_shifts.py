@@ -29,7 +29,7 @@ from xpgrad.engine.compiled.records import (
     flat,
     length,
     positions,
-)  # fmt: skip
+)
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
 from xpgrad.engine.compiled.source import versions
 from xpgrad.engine.compiled.strided import distances, forwards
@@ -45,7 +45,7 @@ _SUMS, _PAIRS = 3, 16
 _STRETCH_BYTES = 1 << 19
 # Positions whose cotangents fit the first-level cache, for as many channels as a tile has columns.
 _COLUMNS = 128
-
+_PLANS = 256  # that are kept of each kind
 
 _AT_SUMS, _AT_PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
 _AT_ROWS, _AT_SHARED = positions(RowSums), positions(Shared)  # which each record begins with
@@ -172,14 +172,12 @@ class _Plan:
         kept: tuple = (), complete: bool = True,
     ) -> None:  # fmt: skip
         self.parts, self.complete = max(1, min(threads, items)), complete
-        self._function, self._kept, bounds = function, kept, integers(sharing.cuts(items, self.parts))
-        self._bounds = bounds
+        bounds = integers(sharing.cuts(items, self.parts))
+        self._function, self._kept = function, (kept, bounds)
         self._bytes = -(-elements * dtype.itemsize // LINE) * LINE
         self._numbers = flat(record)
-        self._numbers[_AT_SHARED.bounds], self._numbers[_AT_SHARED.bytes] = (
-            ctypes.addressof(bounds),
-            self._bytes,
-        )
+        self._numbers[_AT_SHARED.bounds] = ctypes.addressof(bounds)
+        self._numbers[_AT_SHARED.bytes] = self._bytes
 
     def run(self, machine: Machine, addresses: Mapping[int, int]) -> None:
         """Call the function for each part, with these addresses at these places of the record."""
@@ -193,6 +191,7 @@ class _Plan:
 
 
 _LATER = Shared(0, 0, 0)
+"""What a plan fills in."""
 
 
 class _Setting(NamedTuple):
@@ -213,7 +212,7 @@ class _Setting(NamedTuple):
         return self.threads if multiplications >= self.worth else 1
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=_PLANS)
 def _plan_of_sums(
     dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, int, int], starts: tuple[int, ...],
     shifts: Shifts, setting: _Setting,
@@ -242,7 +241,7 @@ def _plan_of_sums(
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=_PLANS)
 def _plan_of_products(
     dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...], places: tuple[Embedding, ...],
     taps: tuple[tuple[int, int], ...], group: int, setting: _Setting,
@@ -274,7 +273,7 @@ def _plan_of_products(
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=_PLANS)
 def _plan_of_row_sums(dtype: np.dtype, rows: int, width: int, setting: _Setting) -> _Plan:
     threads = setting.threads if rows * width >= sharing.ARRAY else 1
     function = _loop("row_sums", dtype, setting.tiles)
