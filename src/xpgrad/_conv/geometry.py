@@ -149,6 +149,7 @@ def known_geometry(
     return found
 
 
+# No `lru_cache`: messages show attributes as the caller wrote them, and keys have tuples in place of lists.
 _known: dict[tuple[Any, ...], ConvGeometry] = {}
 _MOST_KNOWN = 512
 

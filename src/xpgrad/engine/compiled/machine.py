@@ -92,10 +92,10 @@ class Machine:
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
         """``part(start, stop)`` over 0 .. count, in threads if there are enough elements, `size` in total."""
-        cuts = sharing.cuts(count, self._parts(size))
+        cuts = sharing.cuts(count, self.parts(size))
         self.team.map(lambda ends: part(*ends), list(itertools.pairwise(cuts)))
 
-    def _parts(self, size: int) -> int:
+    def parts(self, size: int) -> int:
         """The number of threads that this many elements are enough for."""
         return self.team.free() if size >= sharing.ARRAY else 1
 
@@ -112,7 +112,7 @@ class Machine:
 
         The threads run only compiled code: none waits for the interpreter lock.
         """
-        parts = self._parts(size)
+        parts = self.parts(size)
         if parts == 1:
             code.loop(0, count, *sizes, *arrays, *numbers)
             return

@@ -140,7 +140,8 @@ def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
     """The sums of the rows of a matrix."""
     rows = np.ascontiguousarray(rows)
     sums = np.empty(len(rows), dtype=rows.dtype)
-    plan = _plan_of_row_sums(rows.dtype, *rows.shape, _Setting.of(machine))
+    threads = machine.parts(rows.size)
+    plan = _plan_of_row_sums(rows.dtype, *rows.shape, threads, tiles())
     plan.run(machine, {_AT_ROWS.rows: address_of(rows), _AT_ROWS.sums: address_of(sums)})
     return sums
 
@@ -274,9 +275,8 @@ def _plan_of_products(
 
 
 @functools.lru_cache(maxsize=_PLANS)
-def _plan_of_row_sums(dtype: np.dtype, rows: int, width: int, setting: _Setting) -> _Plan:
-    threads = setting.threads if rows * width >= sharing.ARRAY else 1
-    function = _loop("row_sums", dtype, setting.tiles)
+def _plan_of_row_sums(dtype: np.dtype, rows: int, width: int, threads: int, kinds: Tiles) -> _Plan:
+    function = _loop("row_sums", dtype, kinds)
     return _Plan(function, RowSums(_LATER, 0, width, 0), dtype, rows, threads, 0)
 
 

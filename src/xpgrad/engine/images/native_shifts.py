@@ -29,6 +29,27 @@ _STRETCH = 1024  # elements of a sum that stay in the first-level cache while te
 
 
 @njit(nogil=True)
+def _tables_of_sums(data):
+    """The images' rows, the parts, their taps and wanted rows, the threads' first items: of a ShiftedSums."""
+    at = _SUMS
+    rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
+    parts = numbers(data[at.parts.address], data[at.parts.rows], 5)
+    taps = numbers(data[at.taps], np.sum(parts[:, 1]), 2)
+    wanted = numbers(data[at.wanted], np.sum(parts[:, 2]), 5)
+    return rows, parts, taps, wanted, words(data[at.shared.bounds], _FAR)
+
+
+@njit(nogil=True)
+def _tables_of_products(data):
+    """The rows of both factors, the taps, and the threads' first items: of a ShiftedProducts."""
+    at = _PRODUCTS
+    rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
+    a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
+    taps = numbers(data[at.taps.address], data[at.taps.rows], 2)
+    return rows, a_rows, taps, words(data[at.shared.bounds], _FAR)
+
+
+@njit(nogil=True)
 def _offsets_of(taps, seen, room, offsets):
     """Where the grid's element 0 for each channel and tap is."""
     for c in range(seen):
@@ -240,17 +261,10 @@ def position_loops(dtype, lanes, label):
     @variant(label)
     def sum_of_shifts(data, part):
         at, images, made = _SUMS, _SUMS.images, _SUMS.results
-        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
-        parts, bounds = (
-            numbers(data[at.parts.address], data[at.parts.rows], 5),
-            words(data[at.shared.bounds], _FAR),
-        )
-        taps, wanted = numbers(data[at.taps], _FAR, 2), numbers(data[at.wanted], _FAR, 5)
+        rows, parts, taps, wanted, bounds = _tables_of_sums(data)
         groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
-        grid_at, bias = (
-            data[at.shared.memory] + part * data[at.shared.bytes],
-            vector(data[at.bias], groups * sums),
-        )
+        grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
+        bias = vector(data[at.bias], groups * sums)
         total_at = grid_at + size * data[at.grid]
         vector(grid_at, data[at.grid])[:] = 0
         total = vector(total_at, data[at.line])
@@ -274,12 +288,7 @@ def position_loops(dtype, lanes, label):
     @variant(label)
     def products_of_shifts(data, part):
         at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
-        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
-        a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
-        taps, bounds = (
-            numbers(data[at.taps.address], data[at.taps.rows], 2),
-            words(data[at.shared.bounds], _FAR),
-        )
+        rows, a_rows, taps, bounds = _tables_of_products(data)
         groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
         terms, length = seen * len(taps), data[at.length]
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
@@ -385,28 +394,19 @@ def tile_loops(dtype, tiles, vectors, several, label):
     @variant(label)
     def sum_of_shifts(data, part):
         at, images, made = _SUMS, _SUMS.images, _SUMS.results
-        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
-        parts, bounds = (
-            numbers(data[at.parts.address], data[at.parts.rows], 5),
-            words(data[at.shared.bounds], _FAR),
-        )
-        wanted = numbers(data[at.wanted], np.sum(parts[:, 2]), 5)
+        rows, parts, taps, wanted, bounds = _tables_of_sums(data)
         groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
-        grid_at, bias = (
-            data[at.shared.memory] + part * data[at.shared.bytes],
-            vector(data[at.bias], groups * sums),
-        )
+        grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
+        bias = vector(data[at.bias], groups * sums)
         grid, line, total_at = vector(grid_at, data[at.grid]), data[at.line], grid_at + size * data[at.grid]
         placed, kept = np.empty_like(rows), np.empty_like(wanted)
-        offsets = _offsets_of_parts(parts, numbers(data[at.taps], _FAR, 2), seen, room)
+        offsets = _offsets_of_parts(parts, taps, seen, room)
         padded = sums // tall_rows * tall_rows
         padded += 0 if sums == padded else flat_rows if sums - padded <= flat_rows else tall_rows
         for item in range(bounds[part], bounds[part + 1]):
-            image, low = (
-                item // data[at.stretches],
-                data[at.begin] + item % data[at.stretches] * data[at.stretch],
-            )
-            n, g, here = image // groups, image % groups, min(data[at.stretch], data[at.end] - low)
+            n, g = item // data[at.stretches] // groups, item // data[at.stretches] % groups
+            low = data[at.begin] + item % data[at.stretches] * data[at.stretch]
+            here = min(data[at.stretch], data[at.end] - low)
             grid[:] = 0
             count = stretch_of(rows, low, room, placed)
             start = n * data[images.image] + g * seen * data[images.channel]
@@ -450,12 +450,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
     @variant(label)
     def products_of_shifts(data, part):
         at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
-        rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
-        a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
-        taps, bounds = (
-            numbers(data[at.taps.address], data[at.taps.rows], 2),
-            words(data[at.shared.bounds], _FAR),
-        )
+        rows, a_rows, taps, bounds = _tables_of_products(data)
         groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
         terms, width, by_group = seen * len(taps), vectors * lanes, data[at.count] * data[at.stretches]
         blocks, height = -(-sums // width), -(-terms // tile_rows) * tile_rows
