@@ -9,6 +9,7 @@ import pytest
 
 import xpgrad
 from xpgrad import _plans
+from xpgrad._recurrent import run_foreign
 from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import sharing
 
@@ -194,3 +195,53 @@ def test_tensors_with_lengths(rng):
         got = xpgrad.lstm(**tensors, sequence_lens=torch.tensor(lengths, dtype=torch.int32))
         for a, b in zip(got, expected, strict=True):
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-14)
+
+
+ROWS = {"lstm": ("C_all", "iofc"), "gru": ("zrh", "products")}
+
+
+def with_rows(kind, arrays, cotangents, lengths, rows_of, per_sample=False, **attributes):
+    """The outputs that a caller sees, all gradients, and the arrays between both."""
+    more = {"keep_products": True} if kind == "gru" else {}
+    attributes |= {"sequence_lens": lengths, "rows_of": rows_of}
+    out = run_foreign(getattr(xpgrad, kind), **arrays, **attributes, **more)._asdict()
+    saved = {name: out.pop(name) for name in ROWS[kind]}
+    given = {**arrays, **saved, **cotangents, "H_all": out["H_all"], "per_sample": per_sample}
+    grads = run_foreign(getattr(xpgrad, f"{kind}_grad"), **given, **attributes)
+    return [*out.values(), *grads], saved
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("engine", ["numpy", "standard"])
+def test_saved_arrays_as_rows(kind, direction, layout, engine, rng):
+    """To the last bit the same results, and nothing but the rows that are needed between both passes."""
+    T, N, H, D = 6, 4, 3, 1 + (direction == "bidirectional")
+    arrays = draw(kind, rng, (T, N, 2, H), directions=D)
+    cotangents = {"grad_H_all": rng.normal(size=(T, D, N, H)), "grad_H_t": rng.normal(size=(D, N, H))}
+    if layout:
+        swapped = {*cotangents, "X", "initial_h", "initial_c"}
+        arrays, cotangents = (
+            {name: np.moveaxis(x, -2, 0) if name in swapped else x for name, x in given.items()}
+            for given in (arrays, cotangents)
+        )
+    options = {"direction": direction, "layout": layout}
+    with xpgrad.use_engine(engine):
+        for lengths in ([2, 6, 0, 3], [6, 6, 6, 6], [0, 0, 0, 0], [5, 4, 3, 2], None):
+            for per_sample in (False, True, "norm"):
+                given = kind, arrays, cotangents, lengths
+                expected, _ = with_rows(*given, (), per_sample, **options)
+                got, saved = with_rows(*given, ROWS[kind], per_sample, **options)
+                for a, b in zip(got, expected, strict=True):
+                    np.testing.assert_array_equal(a, b)
+                assert all(x.shape[:2] == (D, T * N) for x in saved.values())
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_saved_rows_of_another_shape(kind, rng):
+    arrays = draw(kind, rng, (6, 4, 2, 3))
+    out = getattr(xpgrad, kind)(**arrays)
+    saved = {name: getattr(out, name) for name in SAVED[kind]}
+    with pytest.raises(ValueError, match=r"\(D, T \* N, [34]H\) = \(1, 24, "):
+        run_foreign(getattr(xpgrad, f"{kind}_grad"), **arrays, **saved, rows_of=SAVED[kind][-1:])

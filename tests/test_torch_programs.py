@@ -12,6 +12,7 @@ pytest.importorskip("numba", reason="numba is not installed: there are no progra
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
+from xpgrad.engine.programs.recorder import Recorder  # noqa: E402
 from xpgrad_torch import functional  # noqa: E402
 
 N, I, H = 3, 4, 5
@@ -211,3 +212,56 @@ def test_calls_with_other_options_or_operands_in_other_pieces_have_other_program
         assert programs.known(options, (piece,)) is not known
     assert programs.known({"clip": torch.ones(())}) is None
     assert programs.known({"activations": ["Relu"]}) is None
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_nothing_is_unpacked_that_nobody_sees(name, monkeypatch):
+    """With lengths the arrays between forward and backward stay rows; only the output and dX are unpacked."""
+    ours, _ = pair(name)
+    moved = []
+    move = Recorder.move_rows
+
+    def noting(recorder, kind, *args, **options):
+        moved.append(kind)
+        return move(recorder, kind, *args, **options)
+
+    monkeypatch.setattr(Recorder, "move_rows", noting)
+    x = torch.randn(7, N, I, dtype=torch.float64, requires_grad=True)
+    ours(x, lengths=[7, 1, 3])[0].sum().backward()
+    assert moved.count("unpack") == 2
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_second_derivatives_with_lengths(name):
+    """The gradient of a gradient does not know rows: the forward runs again for it."""
+    ours, theirs = pair(name)
+    x = torch.randn(6, N, I, dtype=torch.float64, requires_grad=True)
+    lengths = [4, 6, 1]
+
+    def padded(n, length):
+        return torch.nn.functional.pad(theirs(x[:length, n])[0], (0, 0, 0, 6 - length))
+
+    outputs = ours(x, lengths=lengths)[0], torch.stack([padded(*item) for item in enumerate(lengths)], 1)
+    found = []
+    for module, output in zip((ours, theirs), outputs, strict=True):
+        inputs = [x, *module.parameters()]
+        grads = torch.autograd.grad(output.pow(2).sum(), inputs, create_graph=True)
+        found.append([*grads, *torch.autograd.grad(sum(g.pow(2).sum() for g in grads), inputs)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_cell_states_that_are_seen():
+    """With lengths they are what they are without, and zero behind the end."""
+    options = {"dtype": torch.float64, "return_cell_states": True}
+    ours = xpgrad_torch.LSTM(I, H, **options)
+    x = torch.randn(6, N, I, dtype=torch.float64, requires_grad=True)
+    for lengths in ([6, 2, 4], [1, 6, 3]):
+        *_, cells = ours(x, lengths=lengths)
+        (grad,) = torch.autograd.grad(cells.pow(2).sum(), x)
+        for n, length in enumerate(lengths):
+            *_, alone = ours(x[:length, n])
+            torch.testing.assert_close(cells[:length, n], alone, rtol=1e-9, atol=1e-11)
+            assert not cells[length:, n].any()
+            (part,) = torch.autograd.grad(alone.pow(2).sum(), x)
+            torch.testing.assert_close(grad[:, n], part[:, n], rtol=1e-9, atol=1e-11)

@@ -249,8 +249,17 @@ class _RecurrentKernel(torch.autograd.Function):
                 return None, *grads
         operands = grouped(call.layout, saved[:count])
         by_name = dict(zip(kernel.operands, joined(operands), strict=True))
-        arrays = [*[by_name[name] for name in kernel.taken], *saved[count:]]
-        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = kernel, call.attributes, call.asked, call.again
+        arrays = [by_name[name] for name in kernel.taken]
+        ctx.kernel, ctx.attributes, ctx.asked, ctx.again = (
+            kernel,
+            dict(call.attributes),
+            call.asked,
+            call.again,
+        )
+        if ctx.attributes.pop("rows_of", ()):  # only programs read rows
+            ctx.again = True
+        else:
+            arrays += saved[count:]
         wrt = _wanted(kernel, call.layout, needed)
         grads = _XpgradKernel._gradients(ctx, [name in wrt for name in kernel.operands], arrays, cotangents)
         flat: list[Tensor | None] = []
@@ -336,6 +345,7 @@ def apply(
     attributes: Mapping[str, Any],
     *,
     again: bool = False,
+    seen: int | None = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the kernel's outputs that have a cotangent.
@@ -346,6 +356,8 @@ def apply(
         What to run, on what, and how.
     again : bool
         Keep no outputs for the gradient, which then runs the kernel again: less memory for more time.
+    seen : int, optional
+        How many outputs the caller looks at, the first ones; all by default.
     **asked
         Attributes of the gradient alone.
     """
@@ -358,11 +370,13 @@ def apply(
         raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
     outputs: Sequence[Tensor]
     if has_expanded(operands):
-        return _run_expanded(kernel, operands, attributes, again, asked)
+        return _run_expanded(kernel, operands, attributes, again, asked)[:seen]
     try:
         if kernel.programs and not followed:
             layout, flat = flattened(operands)
-            outputs = _apply_recurrent(_call_of(kernel, layout, attributes, asked, again), *flat)
+            rows = () if again or collecting.get() is not None else kernel.rows_of(operands, seen)
+            own = {**attributes, "rows_of": rows} if rows else attributes
+            outputs = _apply_recurrent(_call_of(kernel, layout, own, asked, again), *flat)
         elif is_recorded():
             outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
         elif is_forward_mode():
@@ -373,7 +387,7 @@ def apply(
     except Exception:
         kernel.explain(operands)
         raise
-    return tuple(outputs[: len(kernel.cotangents)])
+    return tuple(outputs[: len(kernel.cotangents) if seen is None else seen])
 
 
 def _run_expanded(

@@ -18,6 +18,7 @@ from xpgrad_torch._stacked import Stacked
 __all__ = ["Kernel", "check_dense", "is_single", "type_of"]
 
 _OPERANDS = (Tensor, Stacked)
+_LENGTHS = "sequence_lens"
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
 )
@@ -91,6 +92,7 @@ class Kernel(KernelDescription):
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and "axis" not in self.attributes
         self.programs = self._new_programs() if planned else []
+        self._may_keep_rows = ordered and _LENGTHS in self.operands
         self.operator: Any = None
         self.gradient_operator: Any = None
 
@@ -117,6 +119,17 @@ class Kernel(KernelDescription):
     def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the kernel takes beside operands, for these attributes."""
         return {**attributes, "keep_products": True} if self.keeps_products else dict(attributes)
+
+    def rows_of(self, operands: Sequence[Any], seen: int | None) -> tuple[str, ...]:
+        """Return the names of saved outputs that may be rows of the time loop; see `run_foreign`.
+
+        They are those that nobody sees, where the sequences have lengths and `seen` outputs are looked at, by
+        default all that have a cotangent.
+        """
+        if not self._may_keep_rows or operands[self.operands.index(_LENGTHS)] is None:
+            return ()
+        unseen = self.outputs[len(self.cotangents) if seen is None else seen :]
+        return tuple(name for name in self.saved if name in unseen)
 
     def _run_forward(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Tensor, ...]:
         named = dict(zip(self.operands, operands, strict=True))

@@ -33,12 +33,17 @@ def apply_sequence(
     operands: Sequence[Tensor | None],
     attributes: dict[str, Any],
     save: str | int,
+    *,
+    seen: int | None = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
-    """Return the outputs of a sequence kernel, of which autograd keeps what `save` says."""
+    """Return the outputs of a sequence kernel, of which autograd keeps what `save` says.
+
+    For `seen` see `apply`.
+    """
     check_save(kernel.name, save)
     if isinstance(save, str):
-        return apply(kernel, operands, attributes, again=save == "states", **asked)
+        return apply(kernel, operands, attributes, again=save == "states", seen=seen, **asked)
     operands = joined(operands)
     kernel.check(operands)
     named = dict(zip(kernel.operands, operands, strict=True))
@@ -47,11 +52,11 @@ def apply_sequence(
         for one, own in _directions(kernel, named, attributes, save)
     ]
     if len(parts) == 1:
-        return parts[0]
+        return parts[0][:seen]
     return tuple(
         torch.cat(pair, kernel.axes(name, attributes).index("D"))
         for name, pair in zip(kernel.outputs, zip(*parts, strict=True), strict=False)
-    )
+    )[:seen]
 
 
 def _directions(

@@ -110,9 +110,9 @@ class Recurrent(Sampled, nn.Module):
         """Return the attributes that the gradient has and the kernel has not."""
         return {}
 
-    def _run_kernel(self, **operands: Any) -> States:
+    def _run_kernel(self, seen: int | None = None, **operands: Any) -> States:
         options = {**self._attributes(), **self._gradient_attributes(), "gate_order": self._GATE_ORDER}
-        return functional.run_recurrent(self._KERNEL, {**operands, **options})
+        return functional.run_recurrent(self._KERNEL, {**operands, **options}, seen)
 
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Convert under autocast to the dtype of PyTorch's results: the states', or autocast's.
@@ -360,8 +360,8 @@ class Layers(Recurrent, nn.RNNBase):
         operands = {"X": X, **weights, **initial, **masks}
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
-        H_all, *rest = self._run_kernel(**operands, sequence_lens=lengths)
         count = len(self._STATES)
+        H_all, *rest = self._run_kernel(count + self._sequences(), **operands, sequence_lens=lengths)
         sequences = (H_all, *rest[count:])[: self._sequences()]
         if self.bidirectional:
             return tuple(x.transpose(1, 2).flatten(2) for x in sequences), tuple(rest[:count])

@@ -114,10 +114,11 @@ _LAYER_NORM_LSTM = _kernel("layer_norm_lstm")
 _LAYER_NORM_GRU = _kernel("layer_norm_gru")
 
 
-def run_recurrent(name: str, given: dict[str, Any]) -> Any:
+def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> Any:
     """Return what the kernel of that name computes from arguments by name, which it takes out of `given`.
 
-    Operands are tensors or `Stacked`; one that is missing is None.
+    Operands are tensors or `Stacked`; one that is missing is None. `seen` is how many of the results the
+    caller wants, the first ones; by default all that have a cotangent.
     """
     kernel = _RECURRENT[name]
     if (lengths := given.get("sequence_lens")) is not None:
@@ -128,8 +129,8 @@ def run_recurrent(name: str, given: dict[str, Any]) -> Any:
     operands = [given.pop(operand, None) for operand in kernel.operands]
     asked = {name: given.pop(name) for name in kernel.gradient_attributes}
     if "save" in given:
-        return apply_sequence(kernel, operands, given, given.pop("save"), **asked)
-    return apply(kernel, operands, given, **asked)
+        return apply_sequence(kernel, operands, given, given.pop("save"), seen=seen, **asked)
+    return apply(kernel, operands, given, seen=seen, **asked)
 
 
 def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
@@ -168,8 +169,7 @@ def lstm(
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The ONNX LSTM as a differentiable function of PyTorch tensors."""
-    H_all, H_t, C_t, _ = run_recurrent("lstm", locals())
-    return H_all, H_t, C_t
+    return run_recurrent("lstm", locals(), seen=3)
 
 
 @described_recurrent("H_all, H_t", "X, W, R, linear_before_reset=1")

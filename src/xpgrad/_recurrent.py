@@ -127,6 +127,7 @@ def run_foreign(
     gate_order: Sequence[int] | None = None,
     products: Any = None,
     keep_products: bool = False,
+    rows_of: Sequence[str] = (),
     seen: list[Plan] | None = None,
     joined: Mapping[str, Sequence[Any]] | None = None,
     **keywords: Any,
@@ -144,6 +145,10 @@ def run_foreign(
         Let `gru` return one more output, the candidate's recurrent products (T, D, N, H).
     products : array, optional
         These, for `gru_grad`, which else makes them anew.
+    rows_of : sequence of str, optional
+        Names of saved arrays that go from a forward to its gradient and nowhere else, where both are told
+        the same. They hold the rows of the time loop, one behind the other, in the shape (D, T * N, width):
+        with lengths nothing is unpacked, cleared and packed again.
     seen : list, optional
         Takes the program from which the call ran.
     joined : mapping of str to sequence of array, optional
@@ -153,6 +158,8 @@ def run_foreign(
     options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
     if keep_products:
         options["keep_products"] = True
+    if rows_of:
+        options["rows_of"] = tuple(rows_of)
     foreign = Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
     # A function in a kernel's place can do without the program, but must not ignore the rest.
     if foreign.options or foreign.arrays or getattr(kernel, "takes_foreign", False):
@@ -238,6 +245,8 @@ class RecurrentCall:
     gate_order : sequence of int, optional
         Which block each of the operator's gates is, in the rows of W, R and B and in saved gates; ONNX's
         order by default.
+    rows_of : sequence of str, optional
+        Names of saved arrays that hold rows; see `run_foreign`.
     cell_names : mapping of str to str, optional
         For a single step: its own names for those arrays that it calls by another name.
 
@@ -271,11 +280,12 @@ class RecurrentCall:
         activation_beta: Sequence[float] | None,
         defaults: Sequence[str],
         gate_order: Sequence[int] | None = None,
+        rows_of: Sequence[str] = (),
         cell_names: Mapping[str, str] | None = None,
     ) -> None:
         operator, arrays = asked.operator, asked.arrays
         self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
-        self.operator, self.gates, self.layout = operator, gates, layout
+        self.operator, self.gates, self.layout, self._rows_of = operator, gates, layout, frozenset(rows_of)
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in (*self._needed(), *(saved or {}))})
@@ -352,7 +362,9 @@ class RecurrentCall:
         for name, width in widths.items():
             array = floats.get(name)
             text, size = (state, self.state_width) if name in _HIDDEN else (units(width), width * H)
-            if self.layout:
+            if name in self._rows_of:
+                check_shape(operator, name, array, f"D, T * N, {text}", (D, T * N, size))
+            elif self.layout:
                 check_shape(operator, name, array, f"N, T, D, {text}", (N, T, D, size))
             else:
                 check_shape(operator, name, array, f"T, D, N, {text}", (T, D, N, size))
@@ -370,7 +382,7 @@ class RecurrentCall:
 
     def _lift(self, name: str, array: Any) -> Any:
         array = self._given.lift(name, array)
-        if self.layout and name not in (*PARAMETERS, "sample_weight"):
+        if self.layout and name not in (*PARAMETERS, "sample_weight", *self._rows_of):
             axes = {3: (1, 0, 2), 4: (1, 2, 0, 3)}[array.ndim]
             array = self.xp.permute_dims(array, axes)
         return array
@@ -378,7 +390,7 @@ class RecurrentCall:
     def part(self, name: str, direction: Direction) -> Any:
         """Return an array's part for one direction, None where it was left out.
 
-        (H, ...) of parameters, (N, H) of states, (T, N, width) over time.
+        (H, ...) of parameters, (N, H) of states, (T, N, width) over time, (T * N, width) of kept rows.
         """
         array = self.arrays.get(name)
         if array is None:
@@ -390,7 +402,9 @@ class RecurrentCall:
         if name == "X":
             return direction.timeline.pack(self.arrays["X"])
         array = self.part(name, direction)
-        return None if array is None else direction.timeline.pack(array)
+        if array is None:
+            return None
+        return (direction.timeline.kept if name in self._rows_of else direction.timeline.pack)(array)
 
     def wrapped(self, name: str, direction: Direction) -> Any:
         """A row buffer of an array over time, for one direction; None where it was left out."""
@@ -442,6 +456,13 @@ class RecurrentCall:
             array = self.xp.permute_dims(array, (2, 0, 1, 3))
         return self._lower(array)
 
+    def saved(self, name: str, parts: list[Any]) -> Any:
+        """The same for a result that is the gradient's, under its name: it may be wanted as rows."""
+        if name not in self._rows_of:
+            return self.over_time(parts)
+        arrays = [d.timeline.keep(rows) for d, rows in zip(self.directions, parts, strict=True)]
+        return self._lower(self.xp.stack(arrays) if self.D > 1 else self.xp.expand_dims(arrays[0], axis=0))
+
     def input_gradient(self, parts: list[Any]) -> Any:
         """dX: the sum of the directions' rows."""
         arrays = [d.timeline.unpack(rows) for d, rows in zip(self.directions, parts, strict=True)]
@@ -466,7 +487,7 @@ class RecurrentCall:
         None stands for those that it does not give. For norms the batch is taken in parts: what lies between
         the loop and the norms, whole sequences of cotangents, then takes little memory.
         """
-        blocks = self._blocks() if per_sample == "norm" else []
+        blocks = self._blocks() if per_sample == "norm" and not self._rows_of else []
         if len(blocks) < 2:
             return self._gradients(compute, names, per_sample)
         self._given.check_parts(self._lengths)

@@ -136,6 +136,15 @@ class Timeline:
             rows = self._take(self.xp.concat([rows, self._zeros(1, rows.shape[1])], axis=0), row_of)
         return self.xp.reshape(rows, shape)
 
+    def keep(self, rows: Any) -> Any:
+        """Rows (S, width) as they are, in an array of fixed shape (T * N, width), for `kept`."""
+        rest = self.steps * self.batch - self.rows
+        return self.xp.concat([rows, self._zeros(rest, rows.shape[1])], axis=0) if rest else rows
+
+    def kept(self, array: Any) -> Any:
+        """The rows that `keep` put into the array."""
+        return array[: self.rows, :]
+
     def sort(self, states: Any) -> Any:
         """States (N, width) in the order of the rows; for None see `zeros`."""
         return states if self.dense else self._take(states, self._order)
@@ -247,6 +256,14 @@ class RecordedTimeline:
         sizes = (self.steps, self.batch, rows.shape[-1])
         return self._recorder.move_rows("unpack", rows, sizes, reverse=self.reverse)
 
+    def keep(self, rows: Recorded) -> Recorded:
+        """See Timeline. Nothing is written behind the rows."""
+        return rows.view(rows.offset, rows.shape, rows.strides)
+
+    def kept(self, array: Recorded) -> Recorded:
+        """See Timeline."""
+        return array[: self.rows, :]
+
     def sort(self, states: Recorded) -> Recorded:
         """See Timeline."""
         return self._recorder.move_rows("sort", states, states.sizes)
@@ -327,6 +344,14 @@ class MaskedTimeline:
         if self.reverse and self.steps:
             array = self.xp.take_along_axis(array, self._mirrored, axis=0)
         return self.xp.where(self._valid, array, self.xp.zeros((), dtype=array.dtype))
+
+    def keep(self, rows: Any) -> Any:
+        """See Timeline: padding has rows too."""
+        return rows
+
+    def kept(self, array: Any) -> Any:
+        """See Timeline."""
+        return array
 
     def sort(self, states: Any) -> Any:
         """The states unchanged: the batch keeps its order."""

@@ -421,8 +421,8 @@ def _compute_forward(
             call.over_time(H_all),
             call.states(H_t),
             call.states(C_t),
-            call.over_time(C_all),
-            call.over_time(iofc),
+            call.saved("C_all", C_all),
+            call.saved("iofc", iofc),
         )
 
 
