@@ -1,14 +1,14 @@
 """The interface of an engine: all that the package may ask of the machine beyond the array API.
 
 Recurrent kernels use `TimeLoops`; a recorder has this interface too, and records instead of computing.
-`Engine` adds the methods for all other kernels. `StandardEngine` defines the meaning of each method, and
-every other engine is a subclass of it. `Adapter` is the engine of one framework's arrays: it says which
-arrays it takes, and has shorter ways for some calls. `AdapterEngine` (`standard.py`) has its defaults.
+`Engine` adds the methods for all other kernels, those of `Images` among them. `StandardEngine` defines the
+meaning of each method, and every other engine is a subclass of it. `Adapter` is the engine of one
+framework's arrays: it says which arrays it takes, and may have shorter ways for some calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -16,8 +16,7 @@ import numpy as np
 
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.images.shifts import Embedding, Shifts
-from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.images.methods import Images
 from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Look
 
@@ -30,9 +29,8 @@ Rows = Any
 class TimeLoops(Protocol):
     """The interface for recurrent kernels: row buffers, products of whole arrays, and loops over time."""
 
-    @property
-    def xp(self) -> Any:
-        """The namespace of the engine's arrays."""
+    xp: Any
+    """The namespace of the engine's arrays."""
 
     def quiet(self) -> AbstractContextManager[Any]:
         """Context in which inf and NaN propagate without warnings."""
@@ -99,8 +97,8 @@ class TimeLoops(Protocol):
         """Run a time loop."""
 
 
-class Engine(TimeLoops, Protocol):
-    """The interface for all kernels."""
+class Engine(TimeLoops, Images, Protocol):
+    """The interface for all kernels; what convolutions ask for is that of `Images`."""
 
     name: str
 
@@ -126,169 +124,59 @@ class Engine(TimeLoops, Protocol):
     ) -> tuple:
         """The outputs of a row formula."""
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads if the engine has some."""
-
-    # --- batches of images: see `Images`
-
-    writes_down: bool
-    """Whether work is written down to be done later."""
-
-    def whole(
-        self, compute: Callable[..., Array], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
-    ) -> Array:
-        """``compute(engine, *arrays)``, as a whole."""
-
-    def compiles(self) -> bool:
-        """Whether loops over shifted images are compiled."""
-
-    def blocks(self, count: int, size: int) -> list[slice]:
-        """The images of a batch, in blocks that are computed together."""
-
-    def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:
-        """Columns or rows, in bands that are computed one after the other."""
-
-    def assemble(
-        self,
-        function: Callable[[slice, Any], Any],
-        parts: Sequence[slice],
-        *,
-        axis: int = 0,
-        shape: Sequence[int] = (),
-        like: Any = None,
-        target: Any = None,
-        memory: Any = None,
-    ) -> Array:
-        """An array, from a function that computes its slices."""
-
-    def accumulate(
-        self, function: Callable[[slice, list[Any] | None], list[Any]], blocks: Sequence[slice]
-    ) -> list[Any]:
-        """Sums over blocks of a batch."""
-
-    def room(self, shape: Sequence[int], like: Any) -> Any:
-        """Memory for a result, if the engine has some to reuse."""
-
-    def temporary(self, shape: Sequence[int], like: Any) -> AbstractContextManager[Any]:
-        """Memory for what no one uses behind the context, or None."""
-
-    def product(self, a: Array, b: Array, target: Any = None) -> Array:
-        """Matrix products of stacks."""
-
-    def pad(self, array: Array, before: Sequence[int], behind: Sequence[int]) -> Array:
-        """Zeros around the last dimensions; negative widths crop."""
-
-    def spread(self, array: Array, size: Sequence[int], lead: int) -> Array:
-        """Images in a larger grid, flat in memory."""
-
-    def interleave(
-        self,
-        parts: Mapping[tuple[int, ...], Any],
-        steps: Sequence[int],
-        begin: Sequence[int],
-        size: Sequence[int],
-        target: Any = None,
-    ) -> Array:
-        """One array from its phases."""
-
-    def add(self, a: Array, b: Array, target: Any = None) -> Array:
-        """The sum."""
-
-    def add_shifted(self, total: Array, part: Array, shift: int) -> Array:
-        """The total, plus the part from an element on."""
-
-    def last_axis_sums(self, array: Array) -> Array:
-        """The sum over the last axis."""
-
-    def pack_taps(self, weights: Array, taps: Sequence[Sequence[int]]) -> Any:
-        """Weights in the form for `sum_of_shifts`."""
-
-    def sum_of_shifts(self, images: Array, weights: Any, shifts: Shifts, B: Any = None) -> Array:
-        """Weighted sums of shifted images."""
-
-    def products_of_shifts(
-        self,
-        a: Array,
-        images: Array,
-        places: Sequence[Embedding],
-        taps: Sequence[tuple[int, int]],
-        group: int,
-    ) -> Array:
-        """Products of images with shifted images, summed over the batch."""
-
-    def from_windows(self, X: Array, windows: Windows, transform: Transform, target: Any = None) -> Array:
-        """Square windows of images, transformed along both axes."""
-
-    def to_windows(
-        self,
-        M: Array,
-        windows: Windows,
-        transform: Transform,
-        B: Any,
-        shape: Sequence[int],
-        target: Any = None,
-    ) -> Array:
-        """Images of transformed windows."""
-
-    def can_transform(self) -> bool:
-        """Whether there are Fourier transforms."""
-
-    def rfft(self, array: Array, n: int, axis: int) -> Array:
-        """Of real numbers."""
-
-    def irfft(self, array: Array, n: int, axis: int) -> Array:
-        """Back to real numbers."""
-
-    def fft(self, array: Array, n: int, axis: int) -> Array:
-        """Of complex numbers."""
-
-    def ifft(self, array: Array, n: int, axis: int) -> Array:
-        """The inverse."""
-
 
 class Adapter(Engine, Protocol):
     """The engine for the arrays of one framework; NumPy's is the one that is always there.
 
     An entry point of the group ``xpgrad.engines`` has the name of the framework's module, which is the
     engine's name too, and names a class that is called without arguments. The class is loaded with the first
-    array of the framework.
+    array of the framework. What an engine does not define is as here: no quick ways, no programs, no traces.
     """
 
-    array_types: tuple[type, ...]
+    array_types: tuple[type, ...] = ()
     """Exact types of arrays for which the quick ways below are worth a look."""
-    host: Host | None
+    host: Host | None = None
     """The engine itself, if the framework has threads and a BLAS for the whole process."""
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
         """Whether the engine computes with these arrays of the namespace; if not, the standard one does."""
+        return xp is self.xp
 
     def standard(self, xp: Any) -> Engine | None:
         """The framework's own standard engine for arrays of the namespace, or None."""
+        return None
 
     def describe(self) -> str:
         """How the engine works here, in a line."""
+        return f"{self.name} arrays: {type(self).__name__}"
 
     # --- arrays without values
 
     def is_traced(self, array: Any) -> bool:
         """Whether it is an array of the framework that has no values yet, because it traces operations."""
+        return False
 
     def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         """What a recurrent operator returns for traced arrays, as one step of the trace; None for none.
 
         `arrays` and `options` are as `_plans.planned` takes them.
         """
+        return None
 
     # --- quick ways, for arrays of `array_types`
 
     def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
         """The result of a formula for the caller's arrays, which agree (see `Engine.agrees`)."""
+        return self.lower(self.elementwise(formula, [self.lift(array) for array in arrays], numbers))
 
     def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
         """The single output along the last axis, for arrays that agree; None if there is no quick way."""
+        return None
 
     def look(self, arrays: Collection[Any]) -> Look | None:
         """What a program needs to know of a call's arrays; None if the call has no program."""
+        return None
 
     def integers(self, array: Any) -> np.ndarray | None:
         """A one-dimensional integer array as contiguous 64-bit integers; None for other arrays."""
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,7 @@ from array_api_compat import device
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.methods import Images
-from xpgrad.engine.process.team import Host
-from xpgrad.engine.programs.program import Look
+from xpgrad.engine.protocol import Adapter
 
 
 class StandardEngine(Images):
@@ -219,10 +218,6 @@ class StandardEngine(Images):
                 results[number] = written(results[number], out)
         return tuple(results)
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item; the items are independent."""
-        return [function(item) for item in items]
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self.xp, '__name__', self.xp)})"
 
@@ -292,52 +287,13 @@ class _Columns:
         return self._rows.read(first, count)[:, self._start : self._stop]
 
 
-class AdapterEngine(StandardEngine):
+class AdapterEngine(StandardEngine, Adapter):
     """The least that an `Adapter` is: the standard engine for one namespace, without quick ways.
 
     The engine of a framework is a subclass, and replaces what the framework does better. One that computes
     on NumPy views of the framework's arrays is a subclass of `NumpyEngine`, and has its own `takes`, `lift`
     and `lower`.
     """
-
-    array_types: tuple[type, ...] = ()
-    host: Host | None = None
-
-    def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
-        """See `Adapter`: all arrays of the engine's namespace."""
-        return xp is self.xp
-
-    def standard(self, xp: Any) -> StandardEngine | None:
-        """See `Adapter`: none of its own."""
-        return None
-
-    def describe(self) -> str:
-        """See `Adapter`."""
-        return f"{self.name} arrays: {type(self).__name__}"
-
-    def is_traced(self, array: Any) -> bool:
-        """See `Adapter`: never."""
-        return False
-
-    def traced_call(self, operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-        """See `Adapter`: none."""
-        return None
-
-    def quick_elementwise(self, formula: Formula, arrays: Sequence[Any], numbers: Sequence[float]) -> Any:
-        """See `Adapter`: past the checks, by `elementwise`."""
-        return self.lower(self.elementwise(formula, [self.lift(array) for array in arrays], numbers))
-
-    def quick_rows(self, formula: RowFormula, arrays: Sequence[Any]) -> Any:
-        """See `Adapter`: none."""
-        return None
-
-    def look(self, arrays: Collection[Any]) -> Look | None:
-        """See `Adapter`: no programs."""
-        return None
-
-    def integers(self, array: Any) -> np.ndarray | None:
-        """See `Adapter`: only programs need them."""
-        return None
 
 
 class ShapesEngine(StandardEngine):

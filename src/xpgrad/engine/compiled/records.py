@@ -372,15 +372,6 @@ class TapPacking(NamedTuple):
     target: Any
 
 
-class RowSums(NamedTuple):
-    """The sums of a matrix's rows, which are the items."""
-
-    shared: Shared
-    rows: Any
-    width: Any
-    sums: Any
-
-
 # --- programs in the threads of a host
 
 

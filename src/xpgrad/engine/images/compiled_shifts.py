@@ -20,7 +20,6 @@ from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.records import (
     Batch,
-    RowSums,
     Shared,
     ShiftedProducts,
     ShiftedSums,
@@ -48,7 +47,7 @@ _COLUMNS = 128
 _PLANS = 256  # that are kept of each kind
 
 _AT_SUMS, _AT_PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
-_AT_ROWS, _AT_SHARED = positions(RowSums), positions(Shared)  # which each record begins with
+_AT_SHARED = positions(Shared)  # which both records begin with
 
 
 class PackedTaps(NamedTuple):
@@ -134,16 +133,6 @@ def products_of_shifts(
     }
     plan.run(machine, addresses)
     return products[0] if plan.parts == 1 else np.sum(products, axis=0)
-
-
-def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
-    """The sums of the rows of a matrix."""
-    rows = np.ascontiguousarray(rows)
-    sums = np.empty(len(rows), dtype=rows.dtype)
-    threads = machine.parts(rows.size)
-    plan = _plan_of_row_sums(rows.dtype, *rows.shape, threads, tiles())
-    plan.run(machine, {_AT_ROWS.rows: address_of(rows), _AT_ROWS.sums: address_of(sums)})
-    return sums
 
 
 # --- plans
@@ -274,12 +263,6 @@ def _plan_of_products(
     )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=_PLANS)
-def _plan_of_row_sums(dtype: np.dtype, rows: int, width: int, threads: int, kinds: Tiles) -> _Plan:
-    function = _loop("row_sums", dtype, kinds)
-    return _Plan(function, RowSums(_LATER, 0, width, 0), dtype, rows, threads, 0)
-
-
 def _batch(shape: Sequence[int]) -> Batch:
     """Images that follow one another."""
     return Batch(0, prod(shape[1:]), prod(shape[2:]))
@@ -341,7 +324,6 @@ def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
 _RECORDS: dict[str, type[tuple]] = {
     "sum_of_shifts": ShiftedSums,
     "products_of_shifts": ShiftedProducts,
-    "row_sums": RowSums,
     "pack": TapPacking,
 }
 
@@ -350,20 +332,18 @@ _RECORDS: dict[str, type[tuple]] = {
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
     real = repr(dtype.name)
-    made = {
-        "row_sums": f"row_loop({real}, __name__)",
-        "pack": f"tap_packing({real}, {kinds}, __name__)",
-    }.get(name)
-    if made is None and vectors:
+    if name == "pack":
+        made = f"tap_packing({real}, {kinds}, __name__)"
+    elif vectors:
         made = f"tile_loops({real}, {kinds}, {vectors}, {_COLUMNS}, __name__).{name}"
-    elif made is None:
+    else:
         made = f"position_loops({real}, {kinds.bytes // dtype.itemsize}, __name__).{name}"
     text = f"""# {name} in {dtype.name}; generated, {versions()}
 import numpy as np
 from numba import carray, cfunc
 
 from xpgrad.engine.compiled.register_tiles import Tiles
-from xpgrad.engine.images.native_shifts import position_loops, row_loop, tap_packing, tile_loops
+from xpgrad.engine.images.native_shifts import position_loops, tap_packing, tile_loops
 
 made = {made}
 

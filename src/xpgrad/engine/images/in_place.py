@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -54,10 +54,6 @@ class InPlaceImages(Images, ABC):
         whole = self._zeros((*array.shape[:first], *sizes), like=array)
         self._write(whole, places, array)
         return whole
-
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, one after the other."""
-        return [function(item) for item in items]
 
     def assemble(
         self,

@@ -7,21 +7,25 @@ use for a result; the caller uses the returned array.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from xpgrad.engine.images.padding import interleaved, padded
 from xpgrad.engine.images.shifts import Embedding, Part, Shifts
 from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
 
 
-class Images:
-    """The part of the standard engine for batches of images."""
+class Images(Protocol):
+    """An engine's part for batches of images; the methods here are those of the standard engine."""
 
     xp: Any
-    writes_down = False
+    writes_down: bool = False
     """Whether work is written down to be done later."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """The function of each item, in threads if the engine has some; the items are independent."""
+        return [function(item) for item in items]
 
     def whole(
         self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]

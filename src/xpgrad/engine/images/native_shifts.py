@@ -15,14 +15,14 @@ from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import numbers, pointer, variant, words
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
-from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
+from xpgrad.engine.compiled.records import ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.images.row_tiles import row_tile
 from xpgrad.engine.process import numba_private
 
 _SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
-_PACKING, _ROWS = positions(TapPacking), positions(RowSums)
+_PACKING = positions(TapPacking)
 _U = np.uintp
 _FAR = 1 << 60
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
@@ -319,23 +319,6 @@ def position_loops(dtype, lanes, label):
         return offsets[:1]  # which keeps them until here
 
     return Loops(sum_of_shifts, products_of_shifts)
-
-
-def row_loop(dtype, label):
-    """The compiled ``row_sums(data, part)`` of the integers of a RowSums."""
-    real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-
-    @variant(label, fastmath={"contract", "reassoc", "nsz"})
-    def row_sums(data, part):
-        at, bounds = _ROWS, words(data[_ROWS.shared.bounds], _FAR)
-        width, sums = data[at.width], carray(pointer(data[at.sums]), (_FAR,), real)
-        for r in range(bounds[part], bounds[part + 1]):
-            row, total = carray(pointer(data[at.rows] + size * r * width), (_FAR,), real), real(0)
-            for t in range(width):
-                total += row[_U(t)]
-            sums[_U(r)] = total
-
-    return row_sums
 
 
 # --- many channels: tiles of sums in registers
