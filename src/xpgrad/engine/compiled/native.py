@@ -14,6 +14,7 @@ from xpgrad.engine.process import numba_private
 __all__ = [
     "LINE",
     "call_in_team",
+    "call_for_number",
     "call_with_numbers",
     "call_with_part",
     "elements",
@@ -81,13 +82,6 @@ def elements(typingctx, address, offset, one):
     return kind(types.int64, types.int64, one), codegen
 
 
-def _stored(builder, value):
-    """A pointer to the value, as Fortran takes its arguments."""
-    slot = numba_private.alloca_once(builder, value.type)
-    builder.store(value, slot)
-    return builder.bitcast(slot, _POINTER)
-
-
 @njit(forceinline=True)
 def words(address, count):
     """Integers at an address."""
@@ -100,42 +94,49 @@ def numbers(address, rows, columns):
     return carray(pointer(address), (rows, columns), np.int64)
 
 
-def _letter(builder, number):
-    return _stored(builder, builder.trunc(number, _BYTE))
+@intrinsic
+def _call_by_reference(typingctx, address, values):
+    """Call a Fortran function: pointers are passed as they are, of numbers their addresses.
 
-
-def _gemm(packed):
-    """The Fortran interface of BLAS's gemm: C (m, n) = A (m, k) B (k, n) + beta C, column-major.
-
-    The forms of A and B are letters, N as it is or T transposed. `packed` calls MKL's gemm_compute instead,
-    whose A has the form P. Integers are stored in 64 bits: a BLAS with 32-bit integers reads the lower half,
-    which on a little-endian machine stands at the same address.
+    Integers and letters are stored in 64 bits: a BLAS with 32-bit integers reads the lower half, which on a
+    little-endian machine stands at the same address.
     """
 
-    @intrinsic
-    def gemm(typingctx, address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
-        def codegen(context, builder, signature, args):
-            address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc = args
+    def codegen(context, builder, signature, args):
+        def passed(value):
+            if value.type == _POINTER:
+                return value
+            slot = numba_private.alloca_once(builder, value.type)
+            builder.store(value, slot)
+            return builder.bitcast(slot, _POINTER)
 
-            def at(number):
-                return builder.inttoptr(number, _POINTER)
+        arguments = [passed(value) for value in numba_private.unpack_tuple(builder, args[1])]
+        builder.call(_function(builder, args[0], _VOID, [_POINTER] * len(arguments)), arguments)
+        return context.get_dummy_value()
 
-            arguments = [_letter(builder, a_form), _letter(builder, b_form)]
-            arguments += [_stored(builder, size) for size in (m, n, k)]
-            arguments += [] if packed else [_stored(builder, one)]
-            arguments += [at(a), _stored(builder, lda), at(b), _stored(builder, ldb)]
-            beta = _stored(builder, builder.sitofp(beta, one.type))
-            arguments += [beta, at(c), _stored(builder, ldc)]
-            builder.call(_function(builder, address, _VOID, [_POINTER] * len(arguments)), arguments)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, one, *[types.int64] * 12), codegen
-
-    return gemm
+    kinds = [types.int64 if isinstance(kind, types.Integer) else kind for kind in values]
+    return types.void(types.int64, types.Tuple(kinds)), codegen
 
 
-gemm = _gemm(packed=False)
-_gemm_packed = _gemm(packed=True)
+@njit(forceinline=True)
+def gemm(address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
+    """BLAS's gemm: C (m, n) = A (m, k) B (k, n) + beta C, column-major.
+
+    The forms of A and B are letters, N as it is or T transposed.
+    """
+    _call_by_reference(
+        address,
+        (a_form, b_form, m, n, k, one, pointer(a), lda, pointer(b), ldb, type(one)(beta), pointer(c), ldc),
+    )
+
+
+@njit(forceinline=True)
+def _gemm_packed(address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
+    """MKL's gemm_compute: its A has the form P, which is packed."""
+    _call_by_reference(
+        address,
+        (a_form, b_form, m, n, k, pointer(a), lda, pointer(b), ldb, type(one)(beta), pointer(c), ldc),
+    )
 
 
 def _rows_multiplier(gemm, weight_form):
@@ -175,39 +176,21 @@ def multiply_rows_by_panels(tiles, by_panels, height, itemsize, count, first, st
     )  # fmt: skip
 
 
-@intrinsic
-def pack_weight(typingctx, address, one, form, n, k, source, length, target):
+@njit(forceinline=True)
+def pack_weight(address, one, form, n, k, source, length, target):
     """MKL's gemm_pack of a weight (k, n), for the factor A of products as in `multiply_rows`."""
-
-    def codegen(context, builder, signature, args):
-        address, one, form, n, k, source, length, target = args
-        rows = ir.Constant(_INT64, 64)  # it packs well for any number of rows
-        arguments = [_letter(builder, ir.Constant(_INT64, ord("A"))), _letter(builder, form)]
-        arguments += [_stored(builder, size) for size in (n, rows, k)]
-        arguments += [_stored(builder, one), builder.inttoptr(source, _POINTER), _stored(builder, length)]
-        arguments += [builder.inttoptr(target, _POINTER)]
-        builder.call(_function(builder, address, _VOID, [_POINTER] * len(arguments)), arguments)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, one, *[types.int64] * 6), codegen
+    rows = 64  # it packs well for any number of rows
+    _call_by_reference(address, (ord("A"), form, n, rows, k, one, pointer(source), length, pointer(target)))
 
 
-@intrinsic
-def call_in_team(typingctx, address, function, work, threads):
+@njit(forceinline=True)
+def call_in_team(address, function, work, threads):
     """Call ``GOMP_parallel(function, work, threads, 0)``."""
-
-    def codegen(context, builder, signature, args):
-        address, function, work, threads = args
-        call = _function(builder, address, _VOID, [_POINTER, _POINTER, _INT32, _INT32])
-        function, work = (builder.inttoptr(number, _POINTER) for number in (function, work))
-        builder.call(call, [function, work, builder.trunc(threads, _INT32), ir.Constant(_INT32, 0)])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), codegen
+    call_with_numbers(address, (function, work, threads, 0))
 
 
 @intrinsic
-def _call_for_number(typingctx, address):
+def _call_for_int(typingctx, address):
     def codegen(context, builder, signature, args):
         number = builder.call(_function(builder, args[0], _INT32, []), [])
         return builder.sext(number, _INT64)
@@ -215,28 +198,29 @@ def _call_for_number(typingctx, address):
     return types.int64(types.int64), codegen
 
 
-@intrinsic
-def call_with_numbers(typingctx, address, values):
-    """Call a compiled function of integers."""
+def _caller(result):
+    @intrinsic
+    def call(typingctx, address, values):
+        """Call the C function at an address; pointers are integers here."""
 
-    def codegen(context, builder, signature, args):
-        call = _function(builder, args[0], _VOID, [_INT64] * len(signature.args[1]))
-        builder.call(call, numba_private.unpack_tuple(builder, args[1]))
-        return context.get_dummy_value()
+        def codegen(context, builder, signature, args):
+            arguments = numba_private.unpack_tuple(builder, args[1])
+            found = builder.call(_function(builder, args[0], result, [_INT64] * len(arguments)), arguments)
+            return context.get_dummy_value() if result is _VOID else found
 
-    return types.void(types.int64, types.UniTuple(types.int64, len(values))), codegen
+        returned = types.void if result is _VOID else types.int64
+        return returned(types.int64, types.UniTuple(types.int64, len(values))), codegen
+
+    return call
 
 
-@intrinsic
-def call_with_part(typingctx, address, data, part):
+call_with_numbers, call_for_number = _caller(_VOID), _caller(_INT64)
+
+
+@njit(forceinline=True)
+def call_with_part(address, data, part):
     """Call the compiled ``function(data, part)``."""
-
-    def codegen(context, builder, signature, args):
-        call = _function(builder, args[0], _VOID, [_POINTER, _INT64])
-        builder.call(call, [builder.inttoptr(args[1], _POINTER), args[2]])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+    call_with_numbers(address, (data, part))
 
 
 @njit(forceinline=True)
@@ -246,6 +230,6 @@ def share_parts(work):
     `work` holds a SharedWork.
     """
     at = _SHARED
-    first, step = _call_for_number(work[at.team_first]), _call_for_number(work[at.team_second])
+    first, step = _call_for_int(work[at.team_first]), _call_for_int(work[at.team_second])
     for part in range(first, work[at.parts], step):
         call_with_part(work[at.function], work[at.data], part)

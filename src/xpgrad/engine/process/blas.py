@@ -82,7 +82,7 @@ def find_blas(extension: str) -> Blas | None:
     extension : str
         Path of a loaded extension module; its dependencies are searched as well.
     """
-    if sys.byteorder != "little":  # see native._gemm
+    if sys.byteorder != "little":  # see native._call_by_reference
         return None
     try:
         library = ctypes.CDLL(extension)

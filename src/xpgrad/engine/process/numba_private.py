@@ -19,6 +19,7 @@ _NEEDED = {
     "numba.core.base:BaseContext": (
         "add_linking_libs", "get_dummy_value", "get_function", "get_value_type",
     ),
+    "numba.core.types": ("ExternalFunction",),
     "numba.core.typing.context:BaseContext": ("resolve_function_type", "resolve_value_type"),
 }  # fmt: skip
 
@@ -40,7 +41,7 @@ def _lacking() -> Iterator[str]:
 LACKING: str | None = next(_lacking(), None)
 
 if LACKING is None:
-    from numba.core import cgutils
+    from numba.core import cgutils, types
 
     alloca_once: Callable[..., Any] = cgutils.alloca_once
     alloca_once_value: Callable[..., Any] = cgutils.alloca_once_value
@@ -48,6 +49,7 @@ if LACKING is None:
     for_range_slice: Callable[..., Any] = cgutils.for_range_slice
     get_or_insert_function: Callable[..., Any] = cgutils.get_or_insert_function
     unpack_tuple: Callable[..., Any] = cgutils.unpack_tuple
+    library_function: Callable[..., Any] = types.ExternalFunction
 
 
 def call_compiled(

@@ -8,8 +8,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import call_with_numbers, call_with_part, words
+from xpgrad.engine.compiled.native import call_for_number, call_with_numbers, call_with_part, words
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, SharedWork, length, positions
+from xpgrad.engine.process import numba_private
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
 SLOTS = 8  # arenas that are kept for later runs
@@ -23,27 +24,14 @@ _PAGE, _ADVISE_HUGE = 4096, 14  # Linux' MADV_HUGEPAGE; other systems know no su
 _SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgram)
 _HOST_WORDS, _PROGRAM_WORDS = length(HostWords), length(ForeignProgram)
 
-_VOID, _BYTE, _INT32, _INT64 = ir.VoidType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_INT64 = ir.IntType(64)
 
 
-@intrinsic
-def _malloc(typingctx, size):
-    return types.int64(types.int64), _library_call("malloc", _INT64, 1)
-
-
-@intrinsic
-def _free(typingctx, address):
-    return types.int64(types.int64), _library_call("free", _VOID, 1)
-
-
-@intrinsic
-def _yield(typingctx):
-    return types.int64(), _library_call("sched_yield", _INT32, 0)
-
-
-@intrinsic
-def _madvise(typingctx, address, size, advice):
-    return types.int64(*[types.int64] * 3), _library_call("madvise", _INT32, 3)
+# of the C library; pointers and sizes are integers here
+_malloc = numba_private.library_function("malloc", types.int64(types.int64))
+_free = numba_private.library_function("free", types.void(types.int64))
+_yield = numba_private.library_function("sched_yield", types.int32())
+_madvise = numba_private.library_function("madvise", types.int32(types.int64, types.int64, types.int64))
 
 
 @intrinsic
@@ -54,20 +42,6 @@ def _look(typingctx, address):
         return builder.load_atomic(_word(builder, args[0]), "acquire", 8)
 
     return types.int64(types.int64), codegen
-
-
-def _library_call(name, result, arguments):
-    """How a call of a function of the C library is written; pointers and sizes are integers."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(result, [_INT64] * arguments)
-        function = builder.module.globals.get(name)
-        if function is None:
-            function = ir.Function(builder.module, kind, name)
-        value = builder.call(builder.bitcast(function, kind.as_pointer()), list(args))
-        return value if result is _INT64 else ir.Constant(_INT64, 0)
-
-    return codegen
 
 
 def _word(builder, address):
@@ -100,17 +74,6 @@ def _put_if_zero(typingctx, address, value):
         return builder.zext(builder.extract_value(pair, 1), _INT64)
 
     return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def call_for_number(typingctx, address, first, second, third):
-    """Call the C function ``int64(int64, int64, int64)`` at the address."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(_INT64, [_INT64] * 3)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
-
-    return types.int64(*[types.int64] * 4), codegen
 
 
 # --- memory: a block begins with its size, in a line of its own
@@ -245,7 +208,7 @@ def parallel(work):
     for _ in range(parts - 1 - _look(address + 8 * THERE)):
         _add(address + 8 * USERS, 1)
         _add(address + 8 * THERE, 1)
-        if call_for_number(host[_HOST.schedule], host[_HOST.host], task_address, address) != 0:
+        if call_for_number(host[_HOST.schedule], (host[_HOST.host], task_address, address)) != 0:
             _add(address + 8 * USERS, -1)
             _add(address + 8 * THERE, -1)
     _take_parts(crew)
