@@ -197,7 +197,7 @@ def test_items_in_threads(name: str, threads: int, monkeypatch: pytest.MonkeyPat
         parts.append(plan.parts)
         run(plan, *args)
 
-    setting = compiled_shifts._Setting(threads, 1, compiled_shifts.tiles())
+    setting = compiled_shifts._Setting(threads, 0, compiled_shifts.tiles())
     monkeypatch.setattr(compiled_shifts._Setting, "of", lambda machine: setting)
     monkeypatch.setattr(compiled_shifts._Plan, "run", counted)
     check(cases[name], "float64")

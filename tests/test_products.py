@@ -8,6 +8,7 @@ import itertools
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -223,10 +224,15 @@ def test_products_in_threads_of_a_map_use_one_thread(monkeypatch):
     assert team.free() == 3
 
 
-def test_the_text_says_what_it_holds():
+def test_the_text_says_what_it_holds(monkeypatch: pytest.MonkeyPatch):
     """A change of the tiles or of what goes around them is another file of the cache."""
     assert source.versions() in products._tiles_text("float32", 16, 8, 3)
-    assert source.versions() in products._text("float32", 16, 8, 3)
+    texts: list[str] = []
+    made = SimpleNamespace(run=SimpleNamespace(address=5))
+    monkeypatch.setattr(source, "load", lambda label, text: texts.append(text) or made)
+    assert source.c_function("one", "compiled.native", "int64 data, int64 part", "made(data)", "f(1)") == 5
+    assert source.versions() in texts[0]
+    assert "import f\n\nmade = f(1)\n" in texts[0]
 
 
 _FROM_CACHE = """

@@ -37,6 +37,24 @@ class ArrayLayout(NamedTuple):
     same_as: int | None = None
 
 
+class Array(NamedTuple):
+    """An array of a loop.
+
+    Parameters
+    ----------
+    name : str
+        What passes call it.
+    kind : {"each", "row", "column"}
+        What it has an element for: each row and column, each row, or each column.
+    integers : bool
+        Whether it holds integers of 32 bits.
+    """
+
+    name: str
+    kind: str
+    integers: bool = False
+
+
 def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     """Return a module with ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
 
@@ -53,10 +71,10 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     """
     names = [kind and f"x{number}" for number, kind in enumerate(layout.operands)]
     kinds = zip(names, layout.operands, strict=True)
-    arrays = [_Array(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
+    arrays = [Array(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
     target = "y" if layout.same_as is None else names[layout.same_as]
     if layout.same_as is None:
-        arrays.append(_Array("y", "each"))
+        arrays.append(Array("y", "each"))
     function, numbers = formula.function.__name__, formula.parameters
     passes = [f"Pass({function}, {[*names, *numbers]}, [('result', 'each')])"]
     head = preamble([formula.function], formula.constants, dtype, {function: numbers})
@@ -87,8 +105,8 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}
     if target is not None:
         kinds.setdefault(target, "each")
-    arrays = [_Array(name, kind, name in integers) for name, kind in kinds.items()]
-    arrays += [_Array(name, "row") for name in of_rows]
+    arrays = [Array(name, kind, name in integers) for name, kind in kinds.items()]
+    arrays += [Array(name, "row") for name in of_rows]
     parameters, passes = {}, []
     for step in formula.steps:
         name, numbers = step.function.__name__, [n for n in step.constants if n in formula.parameters]
@@ -113,16 +131,8 @@ from xpgrad.engine.compiled.scalar_common import wide_vectors
 """
 
 
-class _Array(NamedTuple):
-    """See `native_arrays.Array`; in the order of a call."""
-
-    name: str
-    kind: str
-    integers: bool = False
-
-
 def _module(
-    arrays: Sequence[_Array],
+    arrays: Sequence[Array],
     passes: Sequence[str],
     numbers: Sequence[str],
     target: str | None,
@@ -161,7 +171,7 @@ def _module(
     return "\n".join(lines) + "\n"
 
 
-def _array_types(arrays: Sequence[_Array], written: set[str | None], dtype: str, rank: int) -> Iterator[str]:
+def _array_types(arrays: Sequence[Array], written: set[str | None], dtype: str, rank: int) -> Iterator[str]:
     """Numba's types of the arrays."""
     for name, kind, is_integer in arrays:
         scalar, axes = "int32" if is_integer else dtype, rank if kind == "each" else 1

@@ -16,35 +16,18 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from xpgrad.engine.compiled.arrays import Array
 from xpgrad.engine.compiled.native import LINE
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, Sum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.compiled.vector_code import prefetch
 from xpgrad.engine.process import numba_private
 
 _INT = ir.IntType(64)
-_POINTER = ir.IntType(8).as_pointer()
 # Bytes of each vector in a block, and how far ahead of it memory is fetched.
 _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
 _REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": Sum, "max": Greatest}
-
-
-class Array(NamedTuple):
-    """An array of a loop.
-
-    Parameters
-    ----------
-    name : str
-        What passes call it.
-    kind : {"each", "row", "column"}
-        What it has an element for: each row and column, each row, or each column.
-    integers : bool
-        Whether it holds integers of 32 bits.
-    """
-
-    name: str
-    kind: str
-    integers: bool = False
 
 
 class Pass(NamedTuple):
@@ -228,11 +211,6 @@ class _Rows:
 
     def _fetch(self, pointer: ir.Value, start: ir.Value, stop: ir.Value, *, write: bool) -> None:
         """Ask for the cache lines of some elements, which need not exist."""
-        builder, number = self._builder, ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [_POINTER, number, number, number])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [_POINTER], kind)
         line = _INT(LINE // self._itemsize)
-        with numba_private.for_range_slice(builder, start, stop, line, _INT) as (index, _):
-            place = builder.bitcast(builder.gep(pointer, [index]), _POINTER)
-            near, data = number(3), number(1)
-            builder.call(prefetch, [place, number(int(write)), near, data])
+        with numba_private.for_range_slice(self._builder, start, stop, line, _INT) as (index, _):
+            prefetch(self._builder, self._builder.gep(pointer, [index]), write)

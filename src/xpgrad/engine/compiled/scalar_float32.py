@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from xpgrad.engine.compiled.scalar_common import *  # noqa: F403 - what both dtypes share
-from xpgrad.engine.compiled.scalar_common import inline, normal_cdf_by, ordered, tail_ratio_by
+from xpgrad.engine.compiled.scalar_common import inline, normal_cdf_by, ordered, polynomial_of, tail_ratio_by
 from xpgrad.engine.formulas.special import TAIL_SINGLE
 
 real = np.float32
@@ -57,15 +57,22 @@ def _split(x):
     return r, np.int32((real(shifted).view(np.int32) + 126) << 23).view(np.float32)
 
 
-@inline
-def _exp_rest(r):
-    """(exp(r) - 1 - r) / r**2."""
-    p = real(1.9875691500e-4)
-    p = p * r + real(1.3981999507e-3)
-    p = p * r + real(8.3334519073e-3)
-    p = p * r + real(4.1665795894e-2)
-    p = p * r + real(1.6666665459e-1)
-    return p * r + real(5.0000001201e-1)
+# (exp(r) - 1 - r) / r**2
+_exp_rest = polynomial_of(
+    real,
+    (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
+)
+# of s**2 for s = f / (2 + f), in the logarithm of 1 + f
+_log_rest = polynomial_of(real, (2.2222222e-1, 2.8571429e-1, 0.4, 6.6666667e-1))
+# the numerator, but for a factor x, and the denominator of tanh(x), of x**2
+_tanh_above = polynomial_of(
+    real,
+    (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+     1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
+)  # fmt: skip
+_tanh_below = polynomial_of(
+    real, (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+)
 
 
 @inline
@@ -117,13 +124,9 @@ def log1p(x):
     f = x if k == 0 else f
     s = f / (_TWO + f)
     z = s * s
-    p = real(2.2222222e-1)
-    p = p * z + real(2.8571429e-1)
-    p = p * z + real(0.4)
-    p = p * z + real(6.6666667e-1)
     half_square = _HALF * f * f
     n = real(k)
-    y = n * _LN2_HIGH + (f - (half_square - s * (half_square + z * p) - n * _LN2_LOW))
+    y = n * _LN2_HIGH + (f - (half_square - s * (half_square + z * _log_rest(z)) - n * _LN2_LOW))
     y = -_INF if x == -_ONE else y
     y = _NAN if x < -_ONE else y
     return _INF if x == _INF else y
@@ -135,18 +138,7 @@ def tanh(x):
     v = _TANH_MAX if x > _TANH_MAX else x
     v = -_TANH_MAX if v < -_TANH_MAX else v
     s = v * v
-    p = real(-2.76076847742355e-16)
-    p = p * s + real(2.00018790482477e-13)
-    p = p * s + real(-8.60467152213735e-11)
-    p = p * s + real(5.12229709037114e-08)
-    p = p * s + real(1.48572235717979e-05)
-    p = p * s + real(6.37261928875436e-04)
-    p = p * s + real(4.89352455891786e-03)
-    q = real(1.19825839466702e-06)
-    q = q * s + real(1.18534705686654e-04)
-    q = q * s + real(2.26843463243900e-03)
-    q = q * s + real(4.89352518554385e-03)
-    y = v * p / q
+    y = v * _tanh_above(s) / _tanh_below(s)
     y = _ONE if x > _TANH_ONE else y
     return -_ONE if x < -_TANH_ONE else y
 

@@ -13,7 +13,7 @@ coefficients of Sun's fdlibm (1993).
 import numpy as np
 
 from xpgrad.engine.compiled.scalar_common import *  # noqa: F403 - what both dtypes share
-from xpgrad.engine.compiled.scalar_common import inline, normal_cdf_by, ordered, tail_ratio_by
+from xpgrad.engine.compiled.scalar_common import inline, normal_cdf_by, ordered, polynomial_of, tail_ratio_by
 from xpgrad.engine.formulas.special import TAIL_DOUBLE
 
 real = np.float64
@@ -66,20 +66,19 @@ def _reduced(v):
     return n, r - n * _LN2_LOW
 
 
-@inline
-def _exp_rest(r):
-    """(exp(r) - 1 - r) / r**2."""
-    p = real(2.0921615121819257e-09)
-    p = p * r + real(2.5105245693181622e-08)
-    p = p * r + real(2.75572528356932e-07)
-    p = p * r + real(2.7557255331087424e-06)
-    p = p * r + real(2.4801587347419556e-05)
-    p = p * r + real(1.984126987487531e-04)
-    p = p * r + real(1.3888888888874365e-03)
-    p = p * r + real(8.33333333332612e-03)
-    p = p * r + real(4.1666666666666685e-02)
-    p = p * r + real(1.666666666666667e-01)
-    return p * r + _HALF
+# (exp(r) - 1 - r) / r**2
+_exp_rest = polynomial_of(
+    real,
+    (2.0921615121819257e-09, 2.5105245693181622e-08, 2.75572528356932e-07, 2.7557255331087424e-06,
+     2.4801587347419556e-05, 1.984126987487531e-04, 1.3888888888874365e-03, 8.33333333332612e-03,
+     4.1666666666666685e-02, 1.666666666666667e-01, 0.5),
+)  # fmt: skip
+# of s**2 for s = f / (2 + f), in the logarithm of 1 + f
+_log_rest = polynomial_of(
+    real,
+    (1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01, 2.222219843214978396e-01,
+     2.857142874366239149e-01, 3.999999999940941908e-01, 6.666666666666735130e-01),
+)  # fmt: skip
 
 
 @inline
@@ -158,15 +157,8 @@ def _log_of(n, f):
     """The sum of n log(2) and log(1 + f)."""
     s = f / (_TWO + f)
     z = s * s
-    p = real(1.479819860511658591e-01)
-    p = p * z + real(1.531383769920937332e-01)
-    p = p * z + real(1.818357216161805012e-01)
-    p = p * z + real(2.222219843214978396e-01)
-    p = p * z + real(2.857142874366239149e-01)
-    p = p * z + real(3.999999999940941908e-01)
-    p = p * z + real(6.666666666666735130e-01)
     half_square = _HALF * f * f
-    return n * _LN2_HIGH + (f - (half_square - (s * (half_square + z * p) + n * _LN2_LOW)))
+    return n * _LN2_HIGH + (f - (half_square - (s * (half_square + z * _log_rest(z)) + n * _LN2_LOW)))
 
 
 @inline

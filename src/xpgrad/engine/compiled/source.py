@@ -83,7 +83,7 @@ def versions() -> str:
 
 
 @functools.cache
-def c_function(label: str, module: str, arguments: str, call: str) -> int:
+def c_function(label: str, module: str, arguments: str, call: str, made: str = "") -> int:
     """The address of a C function without a result that makes one call.
 
     Parameters
@@ -91,11 +91,13 @@ def c_function(label: str, module: str, arguments: str, call: str) -> int:
     label : str
         A name for the generated file.
     module : str
-        Where the function is that it calls, below `xpgrad.engine`.
+        Where the function is that it calls, or what makes that, below `xpgrad.engine`.
     arguments : str
         What it takes, as in C; pointers are integers of 64 bits: ``"int64 data, int64 part"``.
     call : str
         The call. In it ``words(data, n)`` are n integers at an address, and ``np`` is NumPy.
+    made : str
+        What makes the function where it has variants; the call calls it ``made``.
     """
     kinds, names = zip(*(argument.split() for argument in arguments.split(", ")), strict=True)
     text = f"""# {call}; generated, {versions()}
@@ -103,7 +105,9 @@ from numba import cfunc
 import numpy as np
 
 from xpgrad.engine.compiled.native import words
-from xpgrad.engine.{module} import {call.partition("(")[0]}
+from xpgrad.engine.{module} import {(made or call).partition("(")[0]}
+
+{made and f"made = {made}"}
 
 
 @cfunc("void({", ".join(kinds)})", cache=True, error_model="numpy")

@@ -40,6 +40,15 @@ def generated(dtype: str, lanes: int, generate: _Generate, count: int = 6, reals
     return intrinsic(tile)
 
 
+def prefetch(builder: Any, place: Any, write: bool) -> None:
+    """Ask for the line of memory at a place, which will be written to or read."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    near, data = number(3), number(1)
+    builder.call(function, [builder.bitcast(place, byte), number(int(write)), near, data])
+
+
 class VectorCode:
     """Vector instructions."""
 
@@ -75,18 +84,20 @@ class VectorCode:
         with numba_private.for_range(self.builder, count, intp=INT64) as loop:
             yield loop.index
 
-    def load(self, pointer: Any) -> Any:
+    def load(self, place: Any) -> Any:
         """A vector, from wherever it begins."""
-        return self.builder.load(self.builder.bitcast(pointer, self._vector.as_pointer()), align=self._size)
+        return self.builder.load(self._pointer(place), align=self._size)
+
+    def _store(self, vector: Any, place: Any) -> None:
+        self.builder.store(vector, self._pointer(place), align=self._size)
+
+    def _pointer(self, place: Any) -> Any:
+        return self.builder.bitcast(place, self._vector.as_pointer())
 
     def prefetch(self, places: Iterable[Any], write: bool) -> None:
         """Ask for the lines at these places, which will be written to or read."""
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = self.builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        near, data = number(3), number(1)
         for place in places:
-            self.builder.call(function, [self.builder.bitcast(place, byte), number(int(write)), near, data])
+            prefetch(self.builder, place, write)
 
     def places(self, target: Any, line: Any, rows: int, vectors: int) -> list[list[Any]]:
         """Where the vectors of a tile are in memory."""
@@ -97,8 +108,7 @@ class VectorCode:
         """A tile into memory."""
         for row, places in zip(sums, self.places(target, line, len(sums), len(sums[0])), strict=True):
             for variable, place in zip(row, places, strict=True):
-                to = self.builder.bitcast(place, self._vector.as_pointer())
-                self.builder.store(self.builder.load(variable), to, align=self._size)
+                self._store(self.builder.load(variable), place)
 
     def mask(self, count: Any) -> Any:
         """A mask of a vector's first `count` elements."""
@@ -108,7 +118,7 @@ class VectorCode:
         """A mask of the elements to whose place the number has that relation."""
         numbers = ir.VectorType(INT64, self._lanes)
         places = ir.Constant(numbers, list(range(self._lanes)))
-        return self.builder.icmp_signed(relation, self._everywhere(number, numbers), places)
+        return self.builder.icmp_signed(relation, self.everywhere(number, numbers), places)
 
     def store_or_add(self, sums: list[list[Any]], target: Any, line: Any, mask: Any, add: Any) -> None:
         """A tile into memory, or added to what is there; of the last vector of each row what the mask has."""
@@ -122,24 +132,22 @@ class VectorCode:
                     self.builder.store(self.builder.fadd(before, self.builder.load(variable)), variable)
         for row, line_of in zip(sums, places, strict=True):
             for variable, place in zip(row[:-1], line_of[:-1], strict=True):
-                to = self.builder.bitcast(place, self._vector.as_pointer())
-                self.builder.store(self.builder.load(variable), to, align=self._size)
+                self._store(self.builder.load(variable), place)
             self._masked_store(self.builder.load(row[-1]), line_of[-1], mask)
 
     def _masked(self, kind: str, result: Any, arguments: list[Any]) -> Any:
         name = f"llvm.masked.{kind}.v{self._lanes}f{8 * self._size}.p0"
-        function = ir.FunctionType(result, [argument.type for argument in arguments])
-        return self.builder.call(
-            numba_private.get_or_insert_function(self.builder.module, function, name), arguments
-        )
+        type_of = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = numba_private.get_or_insert_function(self.builder.module, type_of, name)
+        return self.builder.call(function, arguments)
 
     def _masked_load(self, place: Any, mask: Any) -> Any:
-        pointer = self.builder.bitcast(place, self._vector.as_pointer())
-        return self._masked("load", self._vector, [pointer, ir.IntType(32)(self._size), mask, self.zero])
+        return self._masked(
+            "load", self._vector, [self._pointer(place), ir.IntType(32)(self._size), mask, self.zero]
+        )
 
     def _masked_store(self, vector: Any, place: Any, mask: Any) -> None:
-        pointer = self.builder.bitcast(place, self._vector.as_pointer())
-        self._masked("store", ir.VoidType(), [vector, pointer, ir.IntType(32)(self._size), mask])
+        self._masked("store", ir.VoidType(), [vector, self._pointer(place), ir.IntType(32)(self._size), mask])
 
     def multiply_add(self, sums: list[list[Any]], factors: Any, number: Any, vectors: list[Any]) -> None:
         """Add to each row's sums its factor times the vectors.
@@ -149,18 +157,18 @@ class VectorCode:
         """
         for m, row in enumerate(sums):
             place = self.at(factors, m) if number is None else self.at(factors[m], number)
-            factor = self._everywhere(self.builder.load(place), self._vector)
+            factor = self.everywhere(self.builder.load(place))
             for variable, vector in zip(row, vectors, strict=True):
                 total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
                 self.builder.store(total, variable)
 
     def picked(self, vectors: list[Any], places: list[tuple[int, int]]) -> Any:
         """A vector of elements of several ones; each place is the number of a vector and of its element."""
-        kind, first = ir.VectorType(ir.IntType(32), self._lanes), min(q for q, _ in places)
+        first = min(q for q, _ in places)
         result, order = vectors[first], [i for _, i in places]
         for q in sorted({q for q, _ in places} - {first}) or [first]:
             order = [self._lanes + i if p == q else o for (p, i), o in zip(places, order, strict=True)]
-            result = self.builder.shuffle_vector(result, vectors[q], ir.Constant(kind, order))
+            result = self._shuffled(result, vectors[q], order)
             order = [
                 i if p <= q else o for i, (p, _), o in zip(range(self._lanes), places, order, strict=True)
             ]
@@ -183,8 +191,7 @@ class VectorCode:
     def store_first(self, vector: Any, place: Any, rest: Any) -> None:
         """Into memory."""
         if rest is None:
-            to = self.builder.bitcast(place, self._vector.as_pointer())
-            self.builder.store(vector, to, align=self._size)
+            self._store(vector, place)
         else:
             self._masked_store(vector, place, self.mask(rest))
 
@@ -212,27 +219,21 @@ class VectorCode:
 
     def even(self, a: Any, b: Any) -> Any:
         """Every other element of two vectors."""
-        kind = ir.VectorType(ir.IntType(32), self._lanes)
-        return self.builder.shuffle_vector(a, b, ir.Constant(kind, [2 * k for k in range(self._lanes)]))
-
-    def everywhere(self, number: Any) -> Any:
-        """A vector of equal elements."""
-        return self._everywhere(number, self._vector)
+        return self._shuffled(a, b, [2 * k for k in range(self._lanes)])
 
     def alternating(self, a: Any, b: Any) -> tuple[Any, Any]:
         """The elements of two vectors in turns: those of the first halves, and those of the second."""
         half = self._lanes // 2
         order = [place for i in range(self._lanes) for place in (i, self._lanes + i)]
-        kind = ir.VectorType(ir.IntType(32), self._lanes)
-        first, second = (
-            self.builder.shuffle_vector(a, b, ir.Constant(kind, part))
-            for part in (order[: 2 * half], order[2 * half :])
-        )
-        return first, second
+        return self._shuffled(a, b, order[: 2 * half]), self._shuffled(a, b, order[2 * half :])
 
-    def _everywhere(self, number: Any, kind: Any) -> Any:
-        """A vector, of that kind, of equal elements."""
-        nothing = ir.Constant(kind, ir.Undefined)
+    def everywhere(self, number: Any, kind: Any = None) -> Any:
+        """A vector of equal elements; of that kind, if it is not one of real numbers."""
+        nothing = ir.Constant(kind or self._vector, ir.Undefined)
         first = self.builder.insert_element(nothing, number, ir.IntType(32)(0))
-        same = ir.Constant(ir.VectorType(ir.IntType(32), self._lanes), [0] * self._lanes)
-        return self.builder.shuffle_vector(first, nothing, same)
+        return self._shuffled(first, nothing, [0] * self._lanes)
+
+    def _shuffled(self, a: Any, b: Any, order: list[int]) -> Any:
+        """A vector of elements of two, whose places are numbered through."""
+        kind = ir.VectorType(ir.IntType(32), self._lanes)
+        return self.builder.shuffle_vector(a, b, ir.Constant(kind, order))

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.cache import load
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.records import (
     Batch,
@@ -30,7 +29,7 @@ from xpgrad.engine.compiled.records import (
     positions,
 )
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
-from xpgrad.engine.compiled.source import versions
+from xpgrad.engine.compiled.source import c_function
 from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts
@@ -185,21 +184,20 @@ _LATER = Shared(0, 0, 0)
 
 
 class _Setting(NamedTuple):
-    """How many threads there are, from how many multiplications on they pay, and the tiles."""
+    """How many threads there are, how much work they need (see `Team.grain`), and the tiles."""
 
     threads: int
-    worth: int
+    grain: int
     tiles: Tiles
 
     @classmethod
     def of(cls, machine: Machine) -> _Setting:
         """The present one."""
-        team = machine.team
-        return cls(team.free(), sharing.PRODUCT * team.grain, tiles())
+        return cls(machine.team.free(), machine.team.grain, tiles())
 
     def threads_for(self, multiplications: int) -> int:
         """How many threads so much work is worth."""
-        return self.threads if multiplications >= self.worth else 1
+        return sharing.product_threads(multiplications, self.threads, self.grain)
 
 
 @functools.lru_cache(maxsize=_PLANS)
@@ -321,35 +319,17 @@ def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:
 # --- compiled code
 
 
-_RECORDS: dict[str, type[tuple]] = {
-    "sum_of_shifts": ShiftedSums,
-    "products_of_shifts": ShiftedProducts,
-    "pack": TapPacking,
-}
-
-
 @functools.cache
 def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
     real = repr(dtype.name)
     if name == "pack":
-        made = f"tap_packing({real}, {kinds}, __name__)"
+        made = f"tap_packing({real}, {(*kinds,)}, __name__)"
     elif vectors:
-        made = f"tile_loops({real}, {kinds}, {vectors}, {_COLUMNS}, __name__).{name}"
+        made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {_COLUMNS}, __name__).{name}"
     else:
         made = f"position_loops({real}, {kinds.bytes // dtype.itemsize}, __name__).{name}"
-    text = f"""# {name} in {dtype.name}; generated, {versions()}
-import numpy as np
-from numba import carray, cfunc
-
-from xpgrad.engine.compiled.register_tiles import Tiles
-from xpgrad.engine.images.native_shifts import position_loops, tap_packing, tile_loops
-
-made = {made}
-
-
-@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
-def run(data, part):
-    made(carray(data, ({length(_RECORDS[name])},), np.int64), part)
-"""
-    return load(f"{name}_{dtype.name}", text).run.address
+    integers = length({"pack": TapPacking, "sum_of_shifts": ShiftedSums}.get(name, ShiftedProducts))
+    call = f"made(words(data, {integers}), part)"
+    label = f"{name}_{dtype.name}"
+    return c_function(label, "images.native_shifts", "int64 data, int64 part", call, made)

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from xpgrad.engine.compiled.native import numbers, pointer, variant, words
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import ShiftedProducts, ShiftedSums, TapPacking, positions
-from xpgrad.engine.compiled.register_tiles import product_tile, sum_tile, turn_tile
+from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.images.row_tiles import row_tile
 from xpgrad.engine.process import numba_private
@@ -331,8 +331,8 @@ def tile_loops(dtype, tiles, vectors, several, label):
     ----------
     dtype : str
         ``"float32"`` or ``"float64"``.
-    tiles : Tiles
-        The tiles' shapes.
+    tiles : tuple
+        The tiles' shapes, a `Tiles`.
     vectors : int
         The vectors of a tile of `products_of_shifts`.
     several : int
@@ -345,7 +345,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
     Loops
         Compiled functions.
     """
-    size = np.dtype(dtype).itemsize
+    size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
     lanes = tiles.bytes // size
     tall_rows, tall_vectors, flat_rows, flat_vectors = *tiles.tall, *tiles.flat
     tall, tall_end, flat, flat_end = (
@@ -487,7 +487,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
 
 def tap_packing(dtype, kinds, label):
     """The compiled ``pack(data, part)`` of the integers of a TapPacking, for tiles of these kinds."""
-    real, tall_rows, flat_rows = np.dtype(dtype).type, kinds.tall[0], kinds.flat[0]
+    real, (_, (tall_rows, _), (flat_rows, _), _) = np.dtype(dtype).type, kinds
 
     @variant(label)
     def pack(data, part):

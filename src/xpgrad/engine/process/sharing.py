@@ -28,6 +28,11 @@ def compiled_parts(elements: int, team: Team, least: int) -> int:
     return team.size() if elements >= least and team.addresses is not None else 1
 
 
+def product_threads(multiplications: int, threads: int, grain: int) -> int:
+    """How many of the threads of a team with this `grain` so many multiplications are worth."""
+    return threads if multiplications >= PRODUCT * grain else 1
+
+
 def cuts(count: int, parts: int) -> list[int]:
     """The boundaries of equal parts of 0 .. count, including both ends."""
     return [count * part // parts for part in range(parts + 1)]

@@ -267,7 +267,7 @@ class Multiply(Work):
         """See Work."""
         *matrices, memory = self.places
         c, a, b = (Factor(place.address(itemsize), *place.strides) for place in matrices)
-        return self._plan.data(self.sizes, c, a, b, self._add, memory.address(itemsize))
+        return records.flat(self._plan.record(self.sizes, c, a, b, self._add, memory.address(itemsize)))
 
 
 class Arithmetic(Work):

@@ -90,16 +90,10 @@ class Plan(NamedTuple):
     columns: int
     bytes: int
 
-    def data(
-        self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
-    ) -> list[Any]:
-        """The integers that `multiply` takes; for the sizes see `plan`, of which these are no larger."""
-        return flat(self.record(sizes, c, a, b, add, memory))
-
     def record(
         self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
     ) -> Product:
-        """The same with names."""
+        """What `multiply` takes; for the sizes see `plan`, of which these are no larger."""
         m, n, k = sizes
         return Product(
             tiles=self.functions.tiles,
@@ -129,7 +123,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     functions = compiled_products(dtype)
     m, n, k = sizes
     parts, by_rows = 1, True
-    if threads > 1 and m * n * k >= sharing.PRODUCT * grain:
+    if (threads := sharing.product_threads(m * n * k, threads, grain)) > 1:
         by_rows = m >= _MANY_ROWS * threads or m >= n
         parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
     itemsize = np.dtype(dtype).itemsize
@@ -176,8 +170,7 @@ def _multiply_one(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: 
     sizes = (*c.shape, a.shape[1])
     planned = plan(c.dtype.name, sizes, team.free(), team.grain)
     arena = take_arena(planned.parts * planned.bytes)
-    data = planned.data(sizes, _matrix(c), _matrix(a), _matrix(b), add, arena[1])
-    numbers = integers(data)
+    numbers = integers(flat(planned.record(sizes, _matrix(c), _matrix(a), _matrix(b), add, arena[1])))
     team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
     keep_arena(arena)
 
@@ -186,9 +179,8 @@ def _multiply_each(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add:
     """Products of stacks with one axis: each thread computes some of them."""
     (count, m, n), k = c.shape, a.shape[2]
     sizes = m, n, k
-    planned, parts = plan(c.dtype.name, sizes, 1), min(count, team.free())
-    if prod(sizes) * count < sharing.PRODUCT * team.grain:
-        parts = 1
+    planned = plan(c.dtype.name, sizes, 1)
+    parts = min(count, sharing.product_threads(prod(sizes) * count, team.free(), team.grain))
     arena = take_arena(parts * planned.bytes)
     first = planned.record(sizes, _matrix(c[0]), _matrix(a[0]), _matrix(b[0]), add, arena[1])
     c_step, a_step, b_step = (x.strides[0] // x.itemsize for x in (c, a, b))
@@ -245,52 +237,40 @@ def _matrix(x: np.ndarray) -> Factor:
     return Factor(address_of(x), row, column)
 
 
+_PACK_TAKES = "source, row, column, inner, columns, target"
+_BY_PANELS_TAKES = "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add"
+
+
 @functools.cache
 def compiled_products(dtype: str) -> Functions:
     """The compiled functions for a dtype."""
     from xpgrad.engine.compiled.cache import load
     from xpgrad.engine.compiled.register_tiles import tiles
+    from xpgrad.engine.compiled.source import c_function
 
     shape = tiles()
     (height, vectors), lanes = shape.tall, shape.bytes // np.dtype(dtype).itemsize
-    code = load(f"products_{dtype}", _text(dtype, lanes, height, vectors))
     run_tiles = load(f"tiles_{dtype}", _tiles_text(dtype, lanes, height, vectors)).run
-    addresses = (run_tiles.address, code.pack.address, code.by_panels.address, code.multiply.address,
-                 code.multiply_each.address)  # fmt: skip
-    return Functions(*addresses, height, vectors * lanes, lanes)
 
+    def compiled(name: str, arguments: str, call: str = "") -> int:
+        made = f"functions({dtype!r}, {lanes}, {height}, {vectors}).{name}"
+        integers = ", ".join(f"int64 {argument}" for argument in arguments.split(", "))
+        call = f"made({call or arguments})"
+        return c_function(f"{name}_{dtype}", "compiled.products.native_products", integers, call, made)
 
-def _text(dtype: str, lanes: int, height: int, vectors: int) -> str:
-    from xpgrad.engine.compiled.source import versions
-
-    return f"""# matrix products in {dtype}; generated, {versions()}
-import numpy as np
-from numba import carray, cfunc
-
-from xpgrad.engine.compiled.products.native_products import functions
-
-pack_, by_panels_, multiply_, multiply_each_ = functions({dtype!r}, {lanes}, {height}, {vectors})
-
-
-@cfunc("void({", ".join(["int64"] * 6)})", cache=True, error_model="numpy")
-def pack(source, row, column, inner, columns, target):
-    pack_(source, row, column, inner, columns, target)
-
-
-@cfunc("void({", ".join(["int64"] * 14)})", cache=True, error_model="numpy")
-def by_panels(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add):
-    by_panels_(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add)
-
-
-@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
-def multiply(data, part):
-    multiply_(carray(data, ({length(Product)},), np.int64), part)
-
-
-@cfunc("void(voidptr, int64)", cache=True, error_model="numpy")
-def multiply_each(data, part):
-    multiply_each_(carray(data, ({length(Products)},), np.int64), part)
-"""
+    return Functions(
+        tiles=run_tiles.address,
+        pack=compiled("pack", "source, row, column, inner, columns, target"),
+        by_panels=compiled(
+            "by_panels",
+            "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add",
+        ),
+        multiply=compiled("multiply", "data, part", f"words(data, {length(Product)}), part"),
+        multiply_each=compiled("multiply_each", "data, part", f"words(data, {length(Products)}), part"),
+        height=height,
+        width=vectors * lanes,
+        lanes=lanes,
+    )
 
 
 def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:

@@ -5,6 +5,7 @@ the parts and the order of the factors in memory, each element has the same bits
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import carray, njit
@@ -20,6 +21,15 @@ _FEW = 4  # rows, for which a B by rows is read where it is: packing would take 
 _FAR = 1 << 60
 _PRODUCT, _LENGTH = positions(Product), length(Product)
 _PRODUCTS = positions(Products)
+
+
+class Compiled(NamedTuple):
+    """The compiled functions of `products.Functions`."""
+
+    pack: object
+    by_panels: object
+    multiply: object
+    multiply_each: object
 
 
 @functools.cache
@@ -172,4 +182,4 @@ def functions(dtype, lanes, height, vectors):
             call_with_numbers(data[at.multiply], (one.ctypes.data, 0))
         return one[:1]  # which keeps them until here
 
-    return pack, by_panels, multiply, multiply_each
+    return Compiled(pack, by_panels, multiply, multiply_each)
