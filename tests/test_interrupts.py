@@ -112,7 +112,7 @@ def test_a_call_inside_of_a_call_has_its_own_arena():
 
 def test_a_thread_keeps_the_arenas_that_it_used_last(monkeypatch):
     monkeypatch.setattr(memory, "_KEPT", 10_000)
-    monkeypatch.setattr(memory, "_arenas", threading.local())
+    monkeypatch.setattr(memory, "_arenas", memory._Arenas())
     small, middle, large = (memory.take_arena(size) for size in (1_000, 3_000, 8_000))
     memory.keep_arena(middle)
     memory.keep_arena(small)

@@ -111,6 +111,7 @@ REMOVED = {
     "older_vmap_level": (torch._C, "_vmapmode_increment_nesting"),
     "remove_older_batch": (torch, "_remove_batch_dim"),
     "add_older_batch": (torch, "_add_batch_dim"),
+    "matcher_of": (torch._C._dynamo.guards, "TensorGuards"),
     "ConvNd": (nn.modules.conv, "_ConvNd"),
     "ConvTransposeNd": (nn.modules.conv, "_ConvTransposeNd"),
     "tree_map": (torch.utils._pytree, "tree_map"),
@@ -189,6 +190,11 @@ def test_tensors_of_transformations_are_known_the_plain_way(plain):
     assert seen == [(True, True)] * 3 + [(False, False)] * 3
 
 
+def test_tensors_have_no_matcher_the_plain_way(plain):
+    assert plain("matcher_of")([torch.ones(2)]) is None
+    assert _private.matcher_of([torch.ones(2)])(torch.zeros(2))
+
+
 def test_classes_trees_and_children_have_a_plain_way(plain):
     assert plain("ConvNd") is _private.ConvNd is nn.Conv2d.__mro__[1]
     assert plain("ConvTransposeNd") is _private.ConvTransposeNd
@@ -252,7 +258,7 @@ def test_a_function_applies_itself_the_plain_way(monkeypatch):
 
     with monkeypatch.context() as context:
         context.setattr(torch.autograd, "Function", Alone)
-        assert _private.applied_alone(Alone) == "its own"
+        assert _private.applied_alone(Alone) == _private.applied_unwatched(Alone) == "its own"
 
 
 @pytest.mark.parametrize(

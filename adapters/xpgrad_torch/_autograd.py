@@ -17,6 +17,7 @@ from xpgrad_torch._opacus import KernelSamples, collecting
 from xpgrad_torch._private import (
     add_older_batch,
     applied_alone,
+    applied_unwatched,
     are_transforms_active,
     count_dispatch_modes,
     is_forward_mode,
@@ -24,10 +25,10 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._programs import Known, are_fixed
+from xpgrad_torch._programs import Known, Ready, are_fixed
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
-__all__ = ["Kernel", "apply", "is_followed", "map_older_batch"]
+__all__ = ["Call", "Kernel", "apply", "call_of", "is_followed", "map_older_batch"]
 
 
 class _XpgradKernel(torch.autograd.Function):
@@ -119,7 +120,7 @@ class _EagerKernel(_XpgradKernel):
 
 
 @dataclass(eq=False)
-class _Call:
+class Call:
     """The data that calls of a recurrent kernel share if they differ in their tensors alone.
 
     Parameters
@@ -143,6 +144,7 @@ class _Call:
         self._options = kernel.forward_options(self.attributes)
         self._known = kernel.programs[0].known(self._options, layout)
         self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], Known | None] | None] = {}
+        self.saved = [] if self.again else [kernel.outputs.index(name) for name in kernel.saved]
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
         self.taken = [k for name in kernel.taken for k in spans[name]]
         sizes = dict(zip(kernel.operands, layout, strict=True))
@@ -151,9 +153,21 @@ class _Call:
         graded = [k for name in kernel.graded for k in spans[name]]
         self._places = [graded.index(k) if k in graded else None for k in range(sum(n for n, _ in layout))]
 
-    def forward(self, flat: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def repeated(self, flat: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+        """Return the kernel's outputs that have a cotangent, if a call like this one came before; else None.
+
+        Whatever was checked then is right again. It is for eager code outside of transformations.
+        """
+        ready = self.kernel.programs[0].ready(flat, self._known)
+        if ready is None:
+            return None
+        if torch.is_grad_enabled():
+            return _apply_unwatched(self, ready, *flat)
+        return tuple(ready.run()[: len(self.kernel.cotangents)])
+
+    def forward(self, flat: Sequence[Tensor | None]) -> list[Tensor]:
         """Return the kernel's outputs."""
-        return tuple(self.kernel.programs[0].run(flat, self.layout, self._options, self._known))
+        return self.kernel.programs[0].run(flat, self.layout, self._options, self._known)
 
     def gradient(
         self, arrays: Sequence[Tensor | None], needed: tuple[bool, ...]
@@ -194,51 +208,50 @@ def _wanted(kernel: Kernel, layout: Layout, needed: Sequence[bool]) -> tuple[str
 
 
 _MOST = 512  # calls that are remembered
-_calls: dict[tuple, _Call] = {}
+_calls: dict[tuple, Call] = {}
 
 
-def _call_of(
+def call_of(
     kernel: Kernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
-) -> _Call:
+) -> Call:
     """Return the data of such calls."""
     values = *attributes.values(), *asked.values()
     if not are_fixed(values):
-        return _Call(kernel, layout, attributes, asked, again)
+        return Call(kernel, layout, attributes, asked, again)
     key = kernel, layout, again, tuple(attributes), tuple(asked), values, tuple(map(type, values))
     call = _calls.get(key)
     if call is None:
         if len(_calls) >= _MOST:
             _calls.clear()
-        call = _calls[key] = _Call(kernel, layout, attributes, asked, again)
+        call = _calls[key] = Call(kernel, layout, attributes, asked, again)
     return call
 
 
 class _RecurrentKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
-    Its arguments are a `_Call` and the operands. An operand of several parameters comes as these, so autograd
-    needs no nodes to join them.
+    Its arguments are a `Call`, its program if that is known, and the operands. An operand of several
+    parameters comes as these, so autograd needs no nodes to join them. It returns the outputs that have a
+    cotangent.
     """
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *flat: Tensor | None) -> Any:
-        outputs, kernel = call.forward(flat), call.kernel
-        ctx.save_for_backward(*flat, *([] if call.again else kernel.saved_of(outputs)))
-        ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
+    def forward(ctx: Any, call: Call, ready: Ready | None, *flat: Tensor | None) -> Any:
+        outputs, kernel = call.forward(flat) if ready is None else ready.run(), call.kernel
+        ctx.save_for_backward(*flat, *[outputs[k] for k in call.saved])
         ctx.set_materialize_grads(False)
         ctx.call, ctx.samples = call, None
         if collecting.get() is not None:
             operands = dict(zip(kernel.operands, grouped(call.layout, flat), strict=True))
             ctx.samples = _samples_of(kernel, operands)
-        return outputs
+        return tuple(outputs[: len(kernel.cotangents)])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        call, saved, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        call, saved, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[2:]
         kernel, count = call.kernel, len(needed)
-        cotangents = cotangents[: len(kernel.cotangents)]
         if all(cotangent is None for cotangent in cotangents):
-            return (None,) * (count + 1)
+            return (None,) * (count + 2)
         is_plain = ctx.samples is None and not (
             call.again or torch.is_grad_enabled() or are_transforms_active()
         )
@@ -246,7 +259,7 @@ class _RecurrentKernel(torch.autograd.Function):
             arrays = [*[saved[k] for k in call.taken], *saved[count:], *cotangents]
             grads = call.gradient(arrays, needed)
             if grads is not None:
-                return None, *grads
+                return None, None, *grads
         operands = grouped(call.layout, saved[:count])
         by_name = dict(zip(kernel.operands, joined(operands), strict=True))
         arrays = [by_name[name] for name in kernel.taken]
@@ -265,10 +278,11 @@ class _RecurrentKernel(torch.autograd.Function):
         flat: list[Tensor | None] = []
         for operand, grad in zip(operands, grads, strict=True):
             flat += operand.parts(grad) if type(operand) is Stacked else (grad,)
-        return None, *flat
+        return None, None, *flat
 
 
 _apply_recurrent = applied_alone(_RecurrentKernel)
+_apply_unwatched = applied_unwatched(_RecurrentKernel)
 
 
 def _samples_of(kernel: Kernel, operands: Mapping[str, Any]) -> KernelSamples | None:
@@ -376,7 +390,7 @@ def apply(
             layout, flat = flattened(operands)
             rows = () if again or collecting.get() is not None else kernel.rows_of(operands, seen)
             own = {**attributes, "rows_of": rows} if rows else attributes
-            outputs = _apply_recurrent(_call_of(kernel, layout, own, asked, again), *flat)
+            outputs = _apply_recurrent(call_of(kernel, layout, own, asked, again), None, *flat)
         elif is_recorded():
             outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
         elif is_forward_mode():

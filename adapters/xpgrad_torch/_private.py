@@ -103,6 +103,35 @@ def base_of(x: Tensor) -> Tensor:
     return x if base is None else base
 
 
+def _find_matcher() -> Any:
+    """Return the class that compares tensors as compiled code does before it runs again."""
+    found = _found("_C._dynamo.guards.TensorGuards")
+    try:
+        x = torch.zeros(2, 1)
+        is_usable = _matcher(found, [x]).check(x) and not _matcher(found, [x]).check(x.T)
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        return None
+    return found if is_usable else None
+
+
+def _matcher(kind: Any, tensors: Sequence[Tensor]) -> Any:
+    shapes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+    return kind(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+
+
+_Matcher = _find_matcher()
+
+
+def matcher_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
+    """Return what tells whether tensors are of the same kinds as these.
+
+    They are if they agree in class, dtype, device, layout, shape and strides, in whether a gradient is
+    required, and in what watches them (autocast, inference mode, transformations, views that negate). Where
+    one tensor stands in two places they are not. The plain way is None: then each tensor has to be looked at.
+    """
+    return None if _Matcher is None else _matcher(_Matcher, tensors).check
+
+
 # --- the older vmap, of is_grads_batched=True; no tensor is one of its own where it is gone
 is_of_older_vmap: Callable[[Any], bool] = _found("_C._functorch.is_legacy_batchedtensor") or (lambda x: False)
 _enter_older_vmap: Callable[[], int] = _needed("_C._vmapmode_increment_nesting")
@@ -133,21 +162,29 @@ ConvNd: Any = _found("nn.modules.conv._ConvNd") or nn.Conv1d.__base__
 ConvTransposeNd: Any = _found("nn.modules.conv._ConvTransposeNd") or nn.ConvTranspose1d.__base__
 
 
+def applied_unwatched(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return an autograd function's `apply` for tensors that no transformation of `torch.func` watches.
+
+    PyTorch's own looks through all arguments for such tensors, which takes as long as a small kernel. The
+    plain way is to call it always.
+    """
+    return getattr(super(torch.autograd.Function, function), "apply", function.apply)
+
+
 def applied_alone(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """Return an autograd function's `apply` for where no transformation of `torch.func` is at work.
 
-    PyTorch's own looks through all arguments for tensors that a transformation has left behind, which takes
-    as long as a small kernel. It is called where there is one. The plain way is to call it always.
+    PyTorch's own is called where one has left a tensor behind.
     """
-    plain = getattr(super(torch.autograd.Function, function), "apply", None)
-    if plain is None:
-        return function.apply
+    unwatched = applied_unwatched(function)
+    if unwatched == function.apply:
+        return unwatched
 
     def apply(*args: Any) -> Any:
         for x in args:
             if isinstance(x, Tensor) and is_wrapped(x):
                 return function.apply(*args)
-        return plain(*args)
+        return unwatched(*args)
 
     return apply
 

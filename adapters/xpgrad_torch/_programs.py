@@ -1,7 +1,8 @@
 """The shortest way to a kernel's program: calls that came before are found by one look at their arrays."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -10,15 +11,110 @@ from xpgrad import engine as engines
 from xpgrad._plans import Plan
 from xpgrad._recurrent import lengths_of, run_foreign
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.programs.program import Fresh
+from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad_torch._autocast import without_autocast
+from xpgrad_torch._private import matcher_of
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
 _MOST = 512  # combinations of options, and calls with the same options
+_MOST_ALIKE = 8
 _LENGTHS = "sequence_lens"
 
-Known = dict[tuple, tuple[Plan, list[int] | None]]
-"""Programs of calls with the same options; of which arrays they take the numbers, None for all of them."""
+Order = list[int] | None
+"""Of which of the arrays that are given a program takes the numbers, None for all of them."""
+
+
+class Ready(NamedTuple):
+    """A program that can run: on memory at these addresses, with fresh memory for its results."""
+
+    program: Program
+    addresses: list[int]
+    fresh: Fresh
+
+    def run(self) -> list[Any]:
+        """Return the results. Each run needs a list of addresses of its own."""
+        return self.program.run(self.addresses, self.fresh)
+
+
+class _Alike(NamedTuple):
+    """What shows that a call is like an earlier one, and its program.
+
+    Parameters
+    ----------
+    picked : callable
+        Returns the given arrays of a call: those first that the program takes, in its order.
+    absent : tuple of int
+        Which arrays are not given.
+    matches : callable
+        Tells whether those picked are of the same kinds.
+    form, fresh, program
+        See `Look`.
+    """
+
+    picked: Callable[[Sequence[Any]], tuple[Tensor, ...]]
+    absent: tuple[int, ...]
+    matches: Callable[..., bool]
+    form: Form
+    fresh: Fresh
+    program: Program
+
+    def ready(self, arrays: Sequence[Tensor | None]) -> Ready | None:
+        """Return the program for such a call; None if this one is not."""
+        for place in self.absent:
+            if arrays[place] is not None:
+                return None
+        picked = self.picked(arrays)
+        if not self.matches(*picked):
+            return None
+        addresses = [x.data_ptr() for x in picked]
+        if 0 in addresses:  # memory that was given back
+            return None
+        return Ready(self.program, addresses[: self.program.count], self.fresh)
+
+
+class Known:
+    """The programs of calls with the same options and layout, by all else that they depend on."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple, tuple[Plan, Order]] = {}
+        self._alike: list[_Alike] = []
+
+    def get(self, key: tuple) -> tuple[Plan, Order] | None:
+        """Return the plan and the order of its arrays."""
+        return self._plans.get(key)
+
+    def add(self, key: tuple, plan: Plan, order: Order) -> None:
+        """Remember them."""
+        if len(self._plans) >= _MOST:
+            self._plans.clear()
+        self._plans[key] = plan, order
+
+    def ready(self, arrays: Sequence[Tensor | None]) -> Ready | None:
+        """Return the program of a call that is like an earlier one."""
+        engine: Any = engines.of_type(arrays[0])
+        for one in self._alike:
+            ready = one.ready(arrays)
+            if ready is not None:
+                form = one.form
+                is_same = engine is form.machine and engine.program_threads() == form.threads
+                return ready if is_same else None
+        return None
+
+    def add_alike(
+        self, arrays: Sequence[Tensor | None], form: Form, fresh: Fresh, program: Program, order: Order
+    ) -> None:
+        """Remember a call without lengths; only the first few, because one after the other is compared."""
+        if len(self._alike) == _MOST_ALIKE:
+            return
+        given = [k for k, x in enumerate(arrays) if x is not None]
+        first = given if order is None else [given[k] for k in order]
+        places = [*first, *(k for k in given if k not in first)]
+        absent = tuple(k for k, x in enumerate(arrays) if x is None)
+        picked = itemgetter(*places)
+        tensors = picked(arrays)
+        matches = matcher_of(tensors)
+        if matches is not None and matches(*tensors):  # it knows no call with one tensor in two places
+            self._alike.append(_Alike(picked, absent, matches, form, fresh, program))
 
 
 _FIXED = {type(None), bool, int, float, str}
@@ -70,8 +166,15 @@ class Programs:
         if known is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            known = self._known[key] = {}
+            known = self._known[key] = Known()
         return known
+
+    def ready(self, arrays: Sequence[Tensor | None], known: Known | None) -> Ready | None:
+        """Return the program of a call that is like an earlier one with the same options and layout.
+
+        A function that somebody has put in the place of xpgrad's has none.
+        """
+        return None if known is None or self._find() is not self._function else known.ready(arrays)
 
     def run(
         self,
@@ -90,9 +193,12 @@ class Programs:
             Which ones are joined; none by default. Gradients come in pieces for the same ones.
         options : mapping
             What else it takes.
-        known : dict, optional
+        known : Known, optional
             What `known` returns for the same options and layout.
         """
+        ready = self.ready(arrays, known)
+        if ready is not None:
+            return ready.run()
         function = self._find()
         # a function that somebody has put in the place of xpgrad's is called each time
         looked = None
@@ -106,6 +212,8 @@ class Programs:
                 taken = addresses if order is None else [addresses[k] for k in order]
                 if numbers is not None:
                     taken.append(address_of(numbers))
+                elif not self._are_lengths_given(arrays, layout):
+                    known.add_alike(arrays, key[1], fresh, plan.program, order)
                 return plan.program.run(taken, fresh)
         operands = list(arrays) if layout is None else grouped(layout, arrays)
         stacked = {
@@ -116,9 +224,7 @@ class Programs:
         with without_autocast(next(x for x in arrays if x is not None)):
             results = run_foreign(function, **keywords, seen=seen, joined=stacked)
         if looked is not None and known is not None and seen:
-            if len(known) >= _MOST:
-                known.clear()
-            known[key] = seen[0], self._order(seen[0], operands)
+            known.add(key, seen[0], self._order(seen[0], operands))
         return list(self._flat(results, operands))
 
     def _look(
@@ -132,14 +238,13 @@ class Programs:
         if engine is None:
             return None
         numbers = None
-        if self._has_lengths:
+        if self._are_lengths_given(arrays, layout):
             place = self._place_of_lengths(layout)
-            if arrays[place] is not None:
-                named = {"X": arrays[0], _LENGTHS: arrays[place]}
-                lengths = lengths_of(engine, named, {"layout": options.get("layout", 0)})
-                if not lengths.usable:
-                    return None
-                numbers, arrays = lengths.numbers, [*arrays[:place], None, *arrays[place + 1 :]]
+            named = {"X": arrays[0], _LENGTHS: arrays[place]}
+            lengths = lengths_of(engine, named, {"layout": options.get("layout", 0)})
+            if not lengths.usable:
+                return None
+            numbers, arrays = lengths.numbers, [*arrays[:place], None, *arrays[place + 1 :]]
         given = [array for array in arrays if array is not None]
         look = engine.look(given)
         if look is None:
@@ -147,6 +252,9 @@ class Programs:
         form, addresses, fresh = look
         absent = None if len(given) == len(arrays) else tuple([array is None for array in arrays])
         return (engine, form, absent, numbers is None), addresses, fresh, numbers
+
+    def _are_lengths_given(self, arrays: Sequence[Tensor | None], layout: Layout | None) -> bool:
+        return self._has_lengths and arrays[self._place_of_lengths(layout)] is not None
 
     def _place_of_lengths(self, layout: Layout | None) -> int:
         """Return where the lengths are among the arrays that are given."""

@@ -13,11 +13,13 @@ import xpgrad
 from xpgrad._kernel_description import MASKS
 from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
+from xpgrad_torch._autograd import Call, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._private import parameter_of, parameters_in
+from xpgrad_torch._programs import are_fixed
 from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
 
 States = tuple[Tensor, ...]
@@ -110,9 +112,13 @@ class Recurrent(Sampled, nn.Module):
         """Return the attributes that the gradient has and the kernel has not."""
         return {}
 
-    def _run_kernel(self, seen: int | None = None, **operands: Any) -> States:
+    def _run_kernel(self, operands: Mapping[str, Any], seen: int | None = None) -> States:
+        return functional.run_recurrent(self._KERNEL, self._arguments(operands), seen)
+
+    def _arguments(self, operands: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the kernel's operands and options by name."""
         options = {**self._attributes(), **self._gradient_attributes(), "gate_order": self._GATE_ORDER}
-        return functional.run_recurrent(self._KERNEL, {**operands, **options}, seen)
+        return {**operands, **options}
 
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Convert under autocast to the dtype of PyTorch's results: the states', or autocast's.
@@ -361,7 +367,7 @@ class Layers(Recurrent, nn.RNNBase):
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
         count = len(self._STATES)
-        H_all, *rest = self._run_kernel(count + self._sequences(), **operands, sequence_lens=lengths)
+        H_all, *rest = self._run_kernel({**operands, "sequence_lens": lengths}, count + self._sequences())
         sequences = (H_all, *rest[count:])[: self._sequences()]
         if self.bidirectional:
             return tuple(x.transpose(1, 2).flatten(2) for x in sequences), tuple(rest[:count])
@@ -394,6 +400,10 @@ class Layers(Recurrent, nn.RNNBase):
         return (0.0,)
 
 
+_MOST_STEPS = 512
+_known_steps: dict[tuple | None, tuple[Call, Sequence[str | None]]] = {}
+
+
 class Cell(Recurrent, nn.RNNCellBase):
     """One step, in the place of a module over `torch.nn.RNNCellBase`."""
 
@@ -413,13 +423,59 @@ class Cell(Recurrent, nn.RNNCellBase):
         Tensor or tuple of two tensors
             State after the step, as `hx`.
         """
+        states = self._repeated(input, hx)
+        return self._checked(input, hx) if states is None else self._join(states)
+
+    def _repeated(self, input: Tensor, hx: Any) -> States | None:  # noqa: A002
+        """Return the states after a step that is like an earlier one, and so needs no checks; else None."""
+        if is_followed():
+            return None
+        known, count = _known_steps.get(self._form()), len(self._STATES)
+        if known is None:
+            return None
+        states = hx if count > 1 else (hx,)
+        if hx is None and isinstance(input, Tensor) and input.dim() == 2:
+            states = [input.new_zeros((input.shape[0], self.hidden_size)) for _ in range(count)]
+        if not isinstance(states, tuple | list) or len(states) != count:
+            return None
+        call, names = known
+        parameters = [None if name is None else parameter_of(self, name) for name in names]
+        return call.repeated([input, *states, *parameters])
+
+    def _form(self) -> tuple | None:
+        """Return all that a step depends on beside its tensors; None where that may change unnoticed."""
+        attributes = {**self._attributes(), **self._gradient_attributes()}
+        values = tuple(attributes.values())
+        if not are_fixed(values):
+            return None
+        operands = tuple(self._operand_parts())
+        return type(self), self.input_size, self.hidden_size, operands, values, tuple(map(type, values))
+
+    def _remember(self, operands: Mapping[str, Any]) -> None:
+        """Let later steps of this form be repeated."""
+        form = self._form()
+        if form is None or form in _known_steps:
+            return
+        call, operands_in_order = functional.recurrent_call(self._KERNEL, self._arguments(operands))
+        parts = self._operand_parts()
+        names = [
+            name
+            for operand in operands_in_order[1 + len(self._STATES) :]
+            for name in parts.get(operand, (None,))
+        ]
+        if len(_known_steps) >= _MOST_STEPS:
+            _known_steps.clear()
+        _known_steps[form] = call, names
+
+    def _checked(self, input: Tensor, hx: Any) -> Any:  # noqa: A002
+        """Run a step with all checks."""
         single = is_single(self._NAME, input, 1)
         weights = self._weights(self._suffixes())
         self._check_input(input, weights["W"])
         shape = (*input.shape[:-1], self.hidden_size)
         states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         if states is None:
-            states = (input.new_zeros(shape),) * len(self._STATES)
+            states = tuple(input.new_zeros(shape) for _ in self._STATES)
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
         run = self._run_expanded if has_expanded(parameters_in(self)) else self._run_on
         results = run(rows, weights)
@@ -430,7 +486,11 @@ class Cell(Recurrent, nn.RNNCellBase):
         operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **weights}
         if autocasts(rows[0]):
             operands = self._autocast(joined_by_name(operands), rows[-1].dtype)
-        return self._run_kernel(**operands)
+            return self._run_kernel(operands)
+        states = self._run_kernel(operands)
+        if not is_followed():
+            self._remember(operands)
+        return states
 
     def _run_expanded(self, rows: Sequence[Tensor], weights: Mapping[str, Any]) -> States:
         """Do the same so that the backward gives each sample's own gradient of the weights."""

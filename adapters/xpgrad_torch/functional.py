@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from xpgrad._arguments import check_integers
-from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch._autograd import Call, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
+from xpgrad_torch._stacked import flattened
 from xpgrad_torch.activations import (
     celu,
     elu,
@@ -126,11 +127,23 @@ def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> 
     for mask in kernel.masks:
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
-    operands = [given.pop(operand, None) for operand in kernel.operands]
-    asked = {name: given.pop(name) for name in kernel.gradient_attributes}
+    operands, asked = _taken_out(kernel, given)
     if "save" in given:
         return apply_sequence(kernel, operands, given, given.pop("save"), seen=seen, **asked)
     return apply(kernel, operands, given, seen=seen, **asked)
+
+
+def recurrent_call(name: str, given: dict[str, Any]) -> tuple[Call, tuple[str, ...]]:
+    """Return the data of calls that differ from this one in tensors alone, and the names of its operands."""
+    kernel = _RECURRENT[name]
+    operands, asked = _taken_out(kernel, given)
+    return call_of(kernel, flattened(operands)[0], given, asked, False), kernel.operands
+
+
+def _taken_out(kernel: Kernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return operands in the kernel's order, and attributes of the gradient alone; others are left."""
+    operands = [given.pop(operand, None) for operand in kernel.operands]
+    return operands, {name: given.pop(name) for name in kernel.gradient_attributes}
 
 
 def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:

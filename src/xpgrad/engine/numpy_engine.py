@@ -202,10 +202,8 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         return self._seen(dtype, layouts, addresses, _fresh)
 
     def _seen(self, dtype: Any, layouts: list[tuple], addresses: list[int], fresh: Fresh) -> Look | None:
-        if not jit_enabled():
-            return None
-        team = self.team
-        return Look(Form(dtype, tuple(layouts), self, (team, team.size())), addresses, fresh)
+        threads = self.program_threads()
+        return None if threads is None else Look(Form(dtype, tuple(layouts), self, threads), addresses, fresh)
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`."""

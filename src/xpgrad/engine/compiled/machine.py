@@ -73,6 +73,13 @@ class Machine:
         host = self._find_host()
         return self._own_team if host is None else host.team
 
+    def program_threads(self) -> tuple[Team, int] | None:
+        """What would run a program now, and in how many threads; None without numba."""
+        if not jit_enabled():
+            return None
+        team = self.team
+        return team, team.size()
+
     @property
     def blas(self) -> Blas | None:
         """The BLAS that compiled code calls; None if none was found.

@@ -38,35 +38,61 @@ def aligned(size: int, dtype: np.dtype) -> np.ndarray:
 
 Arena = tuple[np.ndarray, int]
 """Memory, and the address in it where a line begins."""
-_arenas = threading.local()
+
+
+class _Arenas(threading.local):
+    """A thread's arenas that no call uses, those kept last behind the others.
+
+    A signal handler, a finalizer or another greenlet may run a kernel between any two steps of what follows.
+    So each step takes an arena off the list or adds one, and the list is the only place that both use.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Arena] = []
+
+
+_arenas = _Arenas()
 
 
 def take_arena(size: int) -> Arena:
     """Memory for `size` bytes; not cleared.
 
-    It belongs to the caller until `keep_arena` returns it. Calls in between in the same thread (from a
-    finalizer, a signal handler, another greenlet) get another one. After an exception it is not returned.
+    It belongs to the caller until `keep_arena` returns it. Calls in between in the same thread get another
+    one. After an exception it is not returned.
     """
-    kept = _kept()
-    fitting = [arena for arena in reversed([*kept.values()]) if len(arena[0]) >= size + LINE]
-    smallest = min(fitting, key=lambda arena: len(arena[0]), default=None)
-    found = None if smallest is None else kept.pop(smallest[1], None)
+    kept, least = _arenas.kept, size + LINE
+    small = []
+    found = None
+    while kept:
+        found = _popped(kept)
+        if found is None or len(found[0]) >= least:
+            break
+        small.append(found)
+        found = None
+    kept += reversed(small)
     if found is not None:
         return found
-    memory = np.empty(size + LINE, dtype=np.uint8)
+    memory = np.empty(least, dtype=np.uint8)
     return memory, -(-address_of(memory) // LINE) * LINE
 
 
 def keep_arena(arena: Arena) -> None:
     """Keep it for the thread's next calls, and those kept last beside it as far as there is room."""
-    kept, room = _kept(), _KEPT + LINE
-    kept[arena[1]] = arena
-    for address, (memory, _) in reversed([*kept.items()]):
-        room -= len(memory)
-        if room < 0:
-            kept.pop(address, None)
+    kept = _arenas.kept
+    kept.append(arena)
+    if len(kept) == 1 and len(arena[0]) <= _KEPT + LINE:
+        return
+    room, fitting = _KEPT + LINE, []
+    while (last := _popped(kept)) is not None:
+        room -= len(last[0])
+        if room >= 0:
+            fitting.append(last)
+    kept += reversed(fitting)
 
 
-def _kept() -> dict[int, Arena]:
-    """The thread's arenas by address, those kept last behind the others."""
-    return vars(_arenas).setdefault("kept", {})
+def _popped(kept: list[Arena]) -> Arena | None:
+    """The arena kept last, and None if there is no more."""
+    try:
+        return kept.pop()
+    except IndexError:
+        return None

@@ -1,0 +1,388 @@
+"""Calls that are like earlier ones: one comparison of all tensors finds them, and where it must not."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+
+from torch.autograd import forward_ad  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import xpgrad  # noqa: E402
+import xpgrad_torch  # noqa: E402
+from xpgrad_torch import _private, _programs, functional  # noqa: E402
+
+CELLS = ("LSTMCell", "GRUCell", "RNNCell")
+N, SIZE = 3, 4
+assert_close = torch.testing.assert_close
+
+
+@pytest.fixture(autouse=True)
+def nothing_came_before(monkeypatch):
+    for kernel in functional._RECURRENT.values():
+        for programs in kernel.programs:
+            monkeypatch.setattr(programs, "_known", {})
+    monkeypatch.setattr(xpgrad_torch._autograd, "_calls", {})
+    monkeypatch.setattr(xpgrad_torch._recurrent, "_known_steps", {})
+
+
+@pytest.fixture
+def repeats(monkeypatch):
+    """How many calls were repeated; how many others looked at their tensors one by one is `looks`."""
+    counts = {"ready": 0, "looks": 0}
+    ready, look = _programs.Known.ready, _programs.Programs._look
+
+    def counted_ready(self, arrays):
+        found = ready(self, arrays)
+        counts["ready"] += found is not None
+        return found
+
+    def counted_look(*arguments):
+        counts["looks"] += 1
+        return look(*arguments)
+
+    monkeypatch.setattr(_programs.Known, "ready", counted_ready)
+    monkeypatch.setattr(_programs.Programs, "_look", counted_look)
+    return counts
+
+
+def pair(kind, **options):
+    ours, theirs = (getattr(lib, kind)(SIZE, SIZE, **options) for lib in (xpgrad_torch, torch.nn))
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def new_state(kind, *, grad=False, **options):
+    states = [torch.randn(N, SIZE, requires_grad=grad, **options) for _ in range(1 + (kind == "LSTMCell"))]
+    return tuple(states) if len(states) > 1 else states[0]
+
+
+def first(state):
+    return state[0] if isinstance(state, tuple) else state
+
+
+def warmed(kind, **options):
+    """A pair, of which ours has made the same call three times."""
+    ours, theirs = pair(kind, **options)
+    for _ in range(3):
+        ours(torch.randn(N, SIZE), new_state(kind))
+    return ours, theirs
+
+
+def assert_alike(ours, theirs, x, state, **tolerances):
+    for ours_, theirs_ in zip(_all(ours(x, state)), _all(theirs(x, state)), strict=True):
+        assert ours_.dtype == theirs_.dtype
+        assert_close(ours_, theirs_, **tolerances)
+
+
+def _all(state):
+    return state if isinstance(state, tuple) else (state,)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_steps_are_repeated_and_right(repeats, kind, bias):
+    ours, theirs = pair(kind, bias=bias)
+    for number in range(6):
+        x, grads = torch.randn(3, N, SIZE), []
+        for cell in (ours, theirs):
+            state, X = None, x.clone().requires_grad_()
+            for row in X:
+                state = cell(row, state)
+            first(state).square().sum().backward()
+            grads.append([X.grad, *(p.grad.clone() for p in cell.parameters())])
+            cell.zero_grad()
+        for a, b in zip(*grads, strict=True):
+            assert_close(a, b)
+        if number == 3:
+            repeats.update(ready=0, looks=0)
+    assert repeats == {"ready": 12, "looks": 0}  # the forwards and backwards of two times three steps
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_without_gradients_nothing_is_kept(repeats, kind):
+    ours, theirs = warmed(kind)
+    x, state = torch.randn(N, SIZE), new_state(kind)
+    repeats["ready"] = 0
+    with torch.no_grad():
+        result = ours(x, state)
+        assert isinstance(result, tuple) == (kind == "LSTMCell")
+        assert not first(result).requires_grad
+        assert_alike(ours, theirs, x, state)
+    assert repeats["ready"] == 2
+    assert first(ours(x, state)).requires_grad
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_other_tensors_are_looked_at(kind):
+    ours, theirs = warmed(kind)
+    x, state = torch.randn(N, SIZE), new_state(kind)
+    assert_alike(ours, theirs, torch.randn(SIZE, N).T, state)
+    assert_alike(ours, theirs, torch._neg_view(x), state)
+    assert_alike(ours, theirs, x[:1].expand(N, SIZE), state)
+    assert_alike(ours, theirs, torch.randn(2 * N, 2 * SIZE)[::2, ::2], state)
+    assert_alike(ours, theirs, x[0], None)
+    assert_alike(ours, theirs, x, None)
+    with torch.inference_mode():
+        assert_alike(ours, theirs, torch.randn(N, SIZE), state)
+    same = (x, x) if kind == "LSTMCell" else x
+    for _ in range(12):  # one tensor in two places, which no comparison finds
+        assert_alike(ours, theirs, x, same)
+    (known,) = functional._RECURRENT[f"{kind[:-4].lower()}_cell"].programs[0]._known.values()
+    assert len(known._alike) < _programs._MOST_ALIKE
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_parameters_get_other_memory_dtypes_and_strides(kind):
+    ours, theirs = warmed(kind)
+    x, state = torch.randn(N, SIZE), new_state(kind)
+    for change in (
+        lambda w: torch.randn(w.shape),
+        lambda w: torch.randn(w.shape[::-1]).T,
+        lambda w: torch._neg_view(torch.randn(w.shape)),
+    ):
+        new = change(ours.weight_hh)
+        ours.weight_hh.data, theirs.weight_hh.data = new, new.clone()
+        gc.collect()
+        for _ in range(3):
+            assert_alike(ours, theirs, x, state)
+    ours.double(), theirs.double()
+    for _ in range(3):
+        assert_alike(ours, theirs, x.double(), new_state(kind, dtype=torch.float64))
+    with pytest.raises(ValueError, match="input has dtype"):
+        ours(x, state)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_bad_calls_are_found_after_good_ones(kind):
+    ours, _ = warmed(kind)
+    x, state = torch.randn(N, SIZE), new_state(kind)
+    with pytest.raises(TypeError, match="input is list"):
+        ours([[1.0]], state)
+    with pytest.raises(RuntimeError, match=r"input\.size"):
+        ours(torch.randn(N, SIZE + 1), state)
+    with pytest.raises(RuntimeError, match="has shape"):
+        ours(torch.randn(N + 1, SIZE), state)
+    wrong = first(state) if kind == "LSTMCell" else (state,)
+    with pytest.raises(TypeError, match="hx is"):
+        ours(x, wrong)
+    with pytest.raises(TypeError, match=r"expected torch\.Tensor"):
+        ours(x, (None, None) if kind == "LSTMCell" else 3)
+    with pytest.raises(TypeError, match="of layout"):
+        ours(x.to_sparse(), state)
+
+
+def test_options_that_change_count():
+    cell = xpgrad_torch.LSTMCell(SIZE, SIZE)
+    x, state = torch.randn(N, SIZE), new_state("LSTMCell")
+    weights = cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
+
+    def expected(**options):
+        W, R, b, c = (
+            torch.cat([part.chunk(4)[k] for k in (0, 3, 1, 2)]) if part.dim() > 1 else part
+            for part in weights
+        )
+        order = [0, 3, 1, 2]
+        B = torch.cat([torch.cat([part.chunk(4)[k] for k in order]) for part in (b, c)])
+        return functional.lstm_cell(x, *state, W, R, B, **options)
+
+    for clip in (None, 0.1, 0.3, 1, True, 1.0, None):
+        cell.clip = clip
+        for _ in range(3):
+            if clip is True:
+                with pytest.raises((TypeError, ValueError)):
+                    cell(x, state)
+            else:
+                assert_close(cell(x, state), expected(clip=clip))
+    cell.input_forget = True
+    assert_close(cell(x, state), expected(input_forget=True))
+    cell.input_forget, cell._activations = False, ["Sigmoid", "Tanh", "Relu"]
+    assert_close(cell(x, state), expected(activations=["Sigmoid", "Tanh", "Relu"]))
+    cell._activations[1] = "Relu"
+    assert_close(cell(x, state), expected(activations=["Sigmoid", "Relu", "Relu"]))
+
+
+def test_an_rnn_cell_changes_its_nonlinearity():
+    ours, theirs = warmed("RNNCell")
+    ours.nonlinearity = theirs.nonlinearity = "relu"
+    for _ in range(3):
+        assert_alike(ours, theirs, torch.randn(N, SIZE), new_state("RNNCell"))
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_settings_count(repeats, monkeypatch, kind):
+    ours, theirs = warmed(kind)
+    x, state = torch.randn(N, SIZE), new_state(kind)
+    assert_alike(ours, theirs, x, state)
+    repeats["ready"] = 0
+    with monkeypatch.context() as context:
+        context.setenv("XPGRAD_JIT", "0")
+        assert_alike(ours, theirs, x, state)
+    with xpgrad.use_engine("standard"):
+        assert_alike(ours, theirs, x, state)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        results = first(ours(x, state)), first(theirs(x, state))
+        assert results[0].dtype == results[1].dtype
+        assert_close(*results, rtol=0.02, atol=0.02)
+    name = kind.removesuffix("Cell").lower() + "_cell"
+    with monkeypatch.context() as context:
+
+        def patched(*args, **kwargs):
+            raise LookupError
+
+        context.setattr(xpgrad, name, patched)
+        with pytest.raises(LookupError):
+            ours(x, state)
+    assert repeats["ready"] == 0
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert_alike(ours, theirs, x, state)
+        assert repeats["ready"] == 0
+    finally:
+        torch.set_num_threads(threads)
+    assert_alike(ours, theirs, x, state)
+    assert repeats["ready"] == 1
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_transformations_see_every_operator(kind):
+    ours, theirs = warmed(kind)
+    X, state = torch.randn(N, SIZE), new_state(kind)
+
+    def of_ours(x):
+        return first(ours(x, state))
+
+    jacobian = torch.autograd.functional.jacobian(lambda x: first(theirs(x, state)), X)
+    assert_close(torch.func.jacrev(of_ours)(X), jacobian)
+    assert_close(torch.func.jvp(of_ours, (X,), (X,))[1], torch.einsum("abij,ij->ab", jacobian, X))
+    each = torch.func.vmap(of_ours)(torch.stack([X, -X]))
+    assert_close(each, torch.stack([first(theirs(X, state)), first(theirs(-X, state))]))
+    X.requires_grad_()
+    second = []
+    for cell in (ours, theirs):
+        (grad,) = torch.autograd.grad(first(cell(X, state)).square().sum(), X, create_graph=True)
+        second += torch.autograd.grad(grad.square().sum(), X)
+    assert_close(*second)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_whoever_watches_operators_sees_a_step(kind):
+    ours, theirs = warmed(kind)
+    x, state = torch.randn(N, SIZE), new_state(kind)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        tangents = [forward_ad.unpack_dual(first(cell(dual, state))).tangent for cell in (ours, theirs)]
+    assert_close(*tangents)
+    with Names() as seen:
+        ours(x, state)
+    assert any(name.startswith("xpgrad::") for name in seen.names)
+
+
+class Names(TorchDispatchMode):
+    """The names of the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def test_cells_with_other_parameters_take_turns(repeats):
+    options = [{"bias": True}, {"bias": False}, {"peephole": True}, {"bias": False, "peephole": True}]
+    cells = [xpgrad_torch.LSTMCell(SIZE, SIZE, **one) for one in options]
+    x, state = torch.randn(N, SIZE), new_state("LSTMCell")
+    expected = [cell(x, state) for cell in cells]
+    for _ in range(3):
+        for cell, (h, c) in zip(cells, expected, strict=True):
+            assert_close(cell(x, state), (h, c))
+    assert repeats["ready"] == 8
+    assert not any(torch.equal(expected[0][0], other[0]) for other in expected[1:])
+
+
+@pytest.mark.parametrize("wrt", [["x"], ["weight_ih", "bias_hh"], ["h", "weight_hh"]])
+def test_some_gradients_are_repeated(repeats, wrt):
+    ours, theirs = pair("GRUCell")
+    for _ in range(4):
+        x, h = torch.randn(N, SIZE), torch.randn(N, SIZE)
+        grads = []
+        for cell in (ours, theirs):
+            arrays = {"x": x.clone(), "h": h.clone(), **dict(cell.named_parameters())}
+            for name, array in arrays.items():
+                array.requires_grad_(name in wrt)
+            cell(arrays["x"], arrays["h"]).square().sum().backward()
+            grads.append([arrays[name].grad for name in wrt])
+            cell.zero_grad()
+        assert_close(*grads)
+    assert repeats["ready"] > 2
+
+
+def test_memory_that_was_given_back_is_an_error():
+    ours, _ = warmed("GRUCell")
+    size = ours.weight_hh.untyped_storage().size()
+    ours.weight_hh.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="storage"):
+        ours(torch.randn(N, SIZE), new_state("GRUCell"))
+    ours.weight_hh.untyped_storage().resize_(size)
+    ours(torch.randn(N, SIZE), new_state("GRUCell"))
+
+
+def test_absent_operands_tell_calls_apart(repeats):
+    """An initial h alone and an initial c alone are tensors of equal shapes."""
+    X, W, R, s = torch.randn(5, N, SIZE), *torch.randn(2, 1, 4 * SIZE, SIZE), torch.randn(1, N, SIZE)
+    zero = torch.zeros_like(s)
+    for _ in range(4):
+        for given, full in (
+            ({"initial_h": s}, {"initial_h": s, "initial_c": zero}),
+            ({"initial_c": s}, {"initial_h": zero, "initial_c": s}),
+        ):
+            assert_close(functional.lstm(X, W, R, **given), functional.lstm(X, W, R, **full))
+    assert repeats["ready"] > 0
+
+
+def test_lengths_are_data_and_not_alike():
+    X, W, R = torch.randn(5, N, SIZE), *torch.randn(2, 1, 4 * SIZE, SIZE)
+    for _ in range(3):
+        whole = functional.lstm(X, W, R)[0]
+        for lengths in ([5, 2, 1], [5, 5, 5], [1, 1, 5]):
+            H = functional.lstm(X, W, R, sequence_lens=torch.tensor(lengths))[0]
+            for n, length in enumerate(lengths):
+                assert_close(H[:length, :, n], whole[:length, :, n])
+                assert not H[length:, :, n].any()
+
+
+def test_the_plain_way_looks_at_each_tensor(repeats, monkeypatch):
+    monkeypatch.setattr(_programs, "matcher_of", lambda tensors: None)
+    ours, theirs = warmed("LSTMCell")
+    assert_alike(ours, theirs, torch.randn(N, SIZE), new_state("LSTMCell"))
+    assert not repeats["ready"]
+    assert repeats["looks"]
+
+
+def test_a_matcher_knows_what_a_program_depends_on():
+    x, y = torch.randn(2, 3), torch.randn(3)
+    matches = _private.matcher_of([x, y])
+    assert matches(torch.randn(2, 3), torch.randn(3))
+    others = [
+        torch.randn(2, 4), torch.randn(3, 2).T, x.double(), torch.nn.Parameter(x), torch._neg_view(x),
+        x.to("meta"), x.to_sparse(), None, 1.0, x.conj_physical().to(torch.complex64), y, x[None],
+    ]  # fmt: skip
+    assert not any(matches(other, y) for other in others)
+    torch.func.vmap(lambda row: torch.testing.assert_close(matches(row, y), False) or row)(x[None])
+
+
+def test_only_the_first_kinds_of_calls_are_compared(repeats):
+    cell = xpgrad_torch.GRUCell(SIZE, SIZE)
+    for _ in range(3):
+        for rows in range(1, 13):
+            cell(torch.randn(rows, SIZE), torch.randn(rows, SIZE))
+    (known,) = (known for known in functional._RECURRENT["gru_cell"].programs[0]._known.values())
+    assert len(known._alike) == _programs._MOST_ALIKE
+    assert repeats == {"ready": _programs._MOST_ALIKE, "looks": 36 - _programs._MOST_ALIKE}
