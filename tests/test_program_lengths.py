@@ -10,10 +10,13 @@ import pytest
 import xpgrad
 from xpgrad import _plans
 from xpgrad._recurrent import run_foreign
-from xpgrad.engine.compiled import machine
+from xpgrad.engine.compiled import machine, records
+from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import sharing
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+
+from xpgrad.engine.programs import native_timeline
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H_all",)}
@@ -245,3 +248,23 @@ def test_saved_rows_of_another_shape(kind, rng):
     saved = {name: getattr(out, name) for name in SAVED[kind]}
     with pytest.raises(ValueError, match=r"\(D, T \* N, [34]H\) = \(1, 24, "):
         run_foreign(getattr(xpgrad, f"{kind}_grad"), **arrays, **saved, rows_of=SAVED[kind][-1:])
+
+
+@pytest.mark.parametrize("limit", [1, 4, 5, 100])
+@pytest.mark.parametrize("counts", [[], [3], [4, 4, 2, 1], [5, 1, 1, 1, 1]])
+def test_chunks_of_few_rows_are_written_first(limit, counts):
+    """All rows from last to first; where fewer chunks are needed than there can be, the last are empty."""
+    steps, most = len(counts), -(-25 // limit)
+    starts = np.cumsum([0, *counts])
+    chunk, span = records.length(records.ChunkQuantities), records.length(Span)
+    chunks, spans = np.zeros(most * chunk, np.int64), np.zeros(5 * span, np.int64)
+    native_timeline._write_chunks.py_func(limit, most, chunks, spans, starts, steps)
+    found = [records.ChunkQuantities(*row) for row in chunks.reshape(most, chunk).tolist()]
+    behind = starts[-1]
+    for one in found:
+        assert one.start + one.count == behind or not one.count
+        behind = one.start if one.count else behind
+    assert behind == 0
+    assert [one.count > 0 for one in found] == sorted((one.count > 0 for one in found), reverse=True)
+    rows = [row[0] for row in spans.reshape(5, span)[:steps]]
+    assert rows == counts[::-1]

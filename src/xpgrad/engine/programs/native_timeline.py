@@ -81,21 +81,17 @@ def _write_spans(spans, starts, steps):
 def _write_chunks(limit, most, chunks, spans, starts, steps):
     """The quantities of chunks of about `limit` rows, from the last one to the first, and their steps.
 
-    `most` chunks are there, as many as the longest sequences need; the last of them in time may be empty.
+    `most` chunks are there, as many as the longest sequences need. Where fewer are needed, the last ones
+    written are empty: a product that starts a sum must not be empty, it would only write zeros.
     """
     at, rows = _CHUNK, starts[steps]
     used = max(1, -(-rows // limit))
     high = steps
     for number in range(most):
-        cut = most - 1 - number
-        low = high
-        if cut >= used:
-            pass
-        elif cut == 0:
-            low = 0
-        else:
-            while low > 0 and starts[low - 1] * used >= cut * rows:
-                low -= 1
+        cut = used - 1 - number
+        low = max(high - 1, 0) if cut > 0 else 0
+        while low > 0 and starts[low - 1] * used >= cut * rows:
+            low -= 1
         middle = max(low, min(high, 1))
         start = starts[low]
         values = chunks[len(at) * number :]

@@ -81,7 +81,7 @@ class Schedule(Work):
     def chunks(self, limit: int) -> list[ScheduledChunk]:
         """The steps from last to first, in as many chunks of about `limit` rows as there can be.
 
-        Those that come first here are empty where the sequences are short.
+        The last of these are empty where the sequences are short.
         """
         limit = max(1, min(limit, self.steps * self.batch))
         if limit not in self._chunks:
