@@ -12,8 +12,9 @@ pytest.importorskip("numba", reason="numba is not installed: there are no progra
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
+from xpgrad import engine as engines  # noqa: E402
 from xpgrad.engine.programs.recorder import Recorder  # noqa: E402
-from xpgrad_torch import functional  # noqa: E402
+from xpgrad_torch import _lengths, functional  # noqa: E402
 
 N, I, H = 3, 4, 5
 CELLS = {name: getattr(torch.nn, name) for name in ("LSTMCell", "GRUCell", "RNNCell")}
@@ -265,3 +266,68 @@ def test_cell_states_that_are_seen():
             assert not cells[length:, n].any()
             (part,) = torch.autograd.grad(alone.pow(2).sum(), x)
             torch.testing.assert_close(grad[:, n], part[:, n], rtol=1e-9, atol=1e-11)
+
+
+LENGTHS = [4, 0, 6, 1, 6]
+AS_GIVEN = {
+    "list": LENGTHS,
+    "tuple": tuple(LENGTHS),
+    "range": range(1, 6),
+    "NumPy's integers": [np.int32(length) for length in LENGTHS],
+    "array": np.asarray(LENGTHS, dtype=np.uint8),
+    "tensor": torch.tensor(LENGTHS),
+    "int32": torch.tensor(LENGTHS, dtype=torch.int32),
+    "strided": torch.tensor([[length, 9] for length in LENGTHS])[:, 0],
+}
+
+
+@pytest.mark.parametrize("few", [0, 256])
+@pytest.mark.parametrize("given", AS_GIVEN.values(), ids=AS_GIVEN)
+def test_lengths_of_any_kind(given, few, monkeypatch):
+    """As each sequence alone; the same kernel twice, whose gradient takes what the forward found."""
+    monkeypatch.setattr(_lengths, "_FEW", few)
+    ours, theirs = pair("GRU")
+    x = torch.randn(6, len(LENGTHS), I, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        output, _ = ours(x, lengths=given)
+        (grad,) = torch.autograd.grad(output.pow(2).sum(), x)
+        for n, length in enumerate(int(number) for number in given):
+            assert not output[length:, n].any()
+            assert not grad[length:, n].any()
+            if length:
+                alone = theirs(x[:length, n])[0]
+                torch.testing.assert_close(output[:length, n], alone, rtol=1e-9, atol=1e-11)
+                (part,) = torch.autograd.grad(alone.pow(2).sum(), x)
+                torch.testing.assert_close(grad[:, n], part[:, n], rtol=1e-9, atol=1e-11)
+
+
+def test_a_gradient_looks_at_lengths_that_changed():
+    """What the forward found is known only for the same tensor, unchanged, and an input of the same shape."""
+    engine, lengths = engines.of_type(torch.zeros(1)), torch.tensor([6, 2, 6])
+    X, shorter = torch.zeros(6, 3, 2), torch.zeros(5, 3, 2)
+
+    def look(X, lengths, is_gradient):
+        return _lengths.lengths_in_memory(engine, X, lengths, 0, is_gradient)
+
+    found = look(X, lengths, False)
+    assert found.address == lengths.data_ptr()
+    assert look(X, lengths, True) is found
+    assert look(shorter, lengths, True) is None
+    lengths[1] = 6
+    assert look(X, lengths, True) is _lengths.FULL
+    other = torch.tensor([6, 2, 6])
+    assert look(X, other, True).address == other.data_ptr()
+    with torch.inference_mode():
+        inferred = torch.tensor([6, 2, 6])
+        look(X, inferred, False)
+        inferred[1] = 7
+        assert look(X, inferred, True) is None
+
+
+@pytest.mark.parametrize("wrong", [[6, 7, 1], [6, -1, 1], [6, 1], [1 << 70, 1, 1], [True, 1, 1], [1.0, 1, 1]])
+def test_wrong_lengths_after_right_ones(wrong):
+    ours, _ = pair("GRU")
+    x = torch.randn(6, N, I, dtype=torch.float64)
+    ours(x, lengths=[6, 1, 1])
+    with pytest.raises((ValueError, TypeError), match=r"lengths|sequence_lens"):
+        ours(x, lengths=wrong)

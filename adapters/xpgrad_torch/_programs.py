@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 from xpgrad import engine as engines
 from xpgrad._plans import Plan
-from xpgrad._recurrent import lengths_of, run_foreign
-from xpgrad.engine.process.memory import address_of
+from xpgrad._recurrent import run_foreign
 from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad_torch._autocast import without_autocast
+from xpgrad_torch._lengths import FULL, Lengths, lengths_in_memory
 from xpgrad_torch._private import matcher_of
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
@@ -152,7 +151,7 @@ class Programs:
         self, find: Callable[[], Callable[..., Any]], names: Sequence[str], gradients: Sequence[str | None]
     ) -> None:
         self._find, self._names, self._function = find, tuple(names), find()
-        self._has_lengths = _LENGTHS in self._names
+        self._has_lengths, self._is_gradient = _LENGTHS in self._names, any(gradients)
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
         self._known: dict[tuple, Known] = {}
 
@@ -205,13 +204,13 @@ class Programs:
         if known is not None and function is self._function:
             looked = self._look(arrays, layout, options)
         if looked is not None and known is not None:
-            key, addresses, fresh, numbers = looked  # the last are held while a program reads them
+            key, addresses, fresh, lengths = looked  # the last are held while a program reads them
             found = known.get(key)
             if found is not None:
                 plan, order = found
                 taken = addresses if order is None else [addresses[k] for k in order]
-                if numbers is not None:
-                    taken.append(address_of(numbers))
+                if lengths.address:
+                    taken.append(lengths.address)
                 elif not self._are_lengths_given(arrays, layout):
                     known.add_alike(arrays, key[1], fresh, plan.program, order)
                 return plan.program.run(taken, fresh)
@@ -229,7 +228,7 @@ class Programs:
 
     def _look(
         self, arrays: Sequence[Tensor | None], layout: Layout | None, options: Mapping[str, Any]
-    ) -> tuple[tuple, list[int], Fresh, np.ndarray | None] | None:
+    ) -> tuple[tuple, list[int], Fresh, Lengths] | None:
         """Return all else that a program depends on, addresses of arrays, memory for results, and lengths.
 
         None where that cannot be said.
@@ -237,21 +236,22 @@ class Programs:
         engine = engines.of_type(arrays[0])
         if engine is None:
             return None
-        numbers = None
+        lengths = FULL
         if self._are_lengths_given(arrays, layout):
             place = self._place_of_lengths(layout)
-            named = {"X": arrays[0], _LENGTHS: arrays[place]}
-            lengths = lengths_of(engine, named, {"layout": options.get("layout", 0)})
-            if not lengths.usable:
+            X: Any = arrays[0]
+            given: Any = arrays[place]
+            found = lengths_in_memory(engine, X, given, options.get("layout", 0), self._is_gradient)
+            if found is None:
                 return None
-            numbers, arrays = lengths.numbers, [*arrays[:place], None, *arrays[place + 1 :]]
-        given = [array for array in arrays if array is not None]
-        look = engine.look(given)
+            lengths, arrays = found, [*arrays[:place], None, *arrays[place + 1 :]]
+        present = [array for array in arrays if array is not None]
+        look = engine.look(present)
         if look is None:
             return None
         form, addresses, fresh = look
-        absent = None if len(given) == len(arrays) else tuple([array is None for array in arrays])
-        return (engine, form, absent, numbers is None), addresses, fresh, numbers
+        absent = None if len(present) == len(arrays) else tuple([array is None for array in arrays])
+        return (engine, form, absent, lengths is FULL), addresses, fresh, lengths
 
     def _are_lengths_given(self, arrays: Sequence[Tensor | None], layout: Layout | None) -> bool:
         return self._has_lengths and arrays[self._place_of_lengths(layout)] is not None

@@ -16,6 +16,7 @@ from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import is_single, type_of
+from xpgrad_torch._lengths import lengths_tensor
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._private import parameter_of, parameters_in
@@ -272,7 +273,7 @@ class Layers(Recurrent, nn.RNNBase):
 
     def _lengths_tensor(self, lengths: Any, X: Tensor) -> Tensor | None:
         """Return lengths as a tensor beside X, (T, N, I); what is wrong in it, the kernel says."""
-        lengths = functional.lengths_tensor(self._NAME, "lengths", lengths)
+        lengths = lengths_tensor(self._NAME, "lengths", lengths)
         if lengths is None:
             return None
         lengths = lengths.to(X.device)

@@ -52,7 +52,7 @@ class TorchEngine(NumpyEngine):
         if not array_api_compat.is_torch_namespace(xp):
             return False
         grad = torch.is_grad_enabled()
-        if all(_plain(array) and not (grad and array.requires_grad) for array in arrays):
+        if all(is_plain(array) and not (grad and array.requires_grad) for array in arrays):
             return True
         for array in arrays:
             _check_memory(array)
@@ -64,7 +64,7 @@ class TorchEngine(NumpyEngine):
         if dtype not in _COMPUTED:
             return False
         for array in arrays:
-            if not _plain(array) or array.dtype is not dtype or array.shape != shape or array.requires_grad:
+            if not is_plain(array) or array.dtype is not dtype or array.shape != shape or array.requires_grad:
                 return False
         return True
 
@@ -75,7 +75,7 @@ class TorchEngine(NumpyEngine):
         computed = _COMPUTED.get(dtype)
         if computed is None:
             return None
-        for array in arrays:  # as _plain does; its calls would take as long as what it looks at
+        for array in arrays:  # as is_plain does; its calls would take as long as what it looks at
             if (
                 type(array) not in _TENSORS
                 or array.dtype is not dtype
@@ -95,7 +95,7 @@ class TorchEngine(NumpyEngine):
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`."""
-        return super().integers(array.numpy()) if _plain(array) else None
+        return super().integers(array.numpy()) if is_plain(array) else None
 
     def quick_elementwise(
         self, formula: Formula, arrays: Sequence[torch.Tensor], numbers: Sequence[float]
@@ -164,7 +164,8 @@ def _fresh(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
     return tensor, tensor.data_ptr()
 
 
-def _plain(tensor: Any) -> bool:
+def is_plain(tensor: Any) -> bool:
+    """Tell whether it is a CPU tensor whose memory can be read."""
     return _on_cpu(tensor) and not tensor.is_neg() and not _lacks_memory(tensor)
 
 

@@ -7,12 +7,11 @@ too bear its names and take its arguments.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from xpgrad._arguments import check_integers
 from xpgrad_torch._autograd import Call, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
+from xpgrad_torch._lengths import lengths_tensor
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch._stacked import flattened
@@ -144,16 +143,6 @@ def _taken_out(kernel: Kernel, given: dict[str, Any]) -> tuple[list[Any], dict[s
     """Return operands in the kernel's order, and attributes of the gradient alone; others are left."""
     operands = [given.pop(operand, None) for operand in kernel.operands]
     return operands, {name: given.pop(name) for name in kernel.gradient_attributes}
-
-
-def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
-    """Return lengths, which may be any sequence or array of integers, as a tensor; None for None."""
-    if lengths is None or isinstance(lengths, Tensor):
-        return lengths
-    numbers = check_integers(operator, name, lengths)
-    if any(number.bit_length() > 63 for number in numbers):
-        raise ValueError(f"{operator}: {name} is {numbers}, expected numbers from 0 to T")
-    return torch.tensor(numbers, dtype=torch.int64)
 
 
 @described_recurrent("H_all, H_t, C_t", "X, W, R, clip=3.0")
