@@ -36,8 +36,8 @@ def repeats(monkeypatch):
     counts = {"ready": 0, "looks": 0}
     ready, look = _programs.Known.ready, _programs.Programs._look
 
-    def counted_ready(self, arrays):
-        found = ready(self, arrays)
+    def counted_ready(*arguments):
+        found = ready(*arguments)
         counts["ready"] += found is not None
         return found
 
@@ -356,6 +356,24 @@ def test_lengths_are_data_and_not_alike():
             for n, length in enumerate(lengths):
                 assert_close(H[:length, :, n], whole[:length, :, n])
                 assert not H[length:, :, n].any()
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_layers_with_new_lengths_are_repeated(repeats, kind):
+    ours, theirs = pair(kind)
+    for number, lengths in enumerate(([5, 2, 1], [1, 3, 5], [5, 5, 2], [2, 2, 2], [5, 5, 5])):
+        x = torch.randn(5, N, SIZE, requires_grad=True)
+        output = ours(x, lengths=lengths)[0]
+        (grad,) = torch.autograd.grad(output.sum(), x)
+        for n, length in enumerate(lengths):
+            alone = theirs(x[:length, n])[0]
+            assert_close(output[:length, n], alone)
+            assert_close(grad[:, n], torch.autograd.grad(alone.sum(), x)[0][:, n])
+        if number == 1:
+            repeats.update(ready=0, looks=0)
+        if number == 3:
+            assert repeats == {"ready": 4, "looks": 0}
+    assert repeats == {"ready": 4, "looks": 2}  # sequences that are all full have another program
 
 
 def test_the_plain_way_looks_at_each_tensor(repeats, monkeypatch):

@@ -29,6 +29,7 @@ class Ready(NamedTuple):
     program: Program
     addresses: list[int]
     fresh: Fresh
+    lengths: Lengths
 
     def run(self) -> list[Any]:
         """Return the results. Each run needs a list of addresses of its own."""
@@ -46,6 +47,8 @@ class _Alike(NamedTuple):
         Which arrays are not given.
     matches : callable
         Tells whether those picked are of the same kinds.
+    has_lengths : bool
+        Whether the program takes lengths.
     form, fresh, program
         See `Look`.
     """
@@ -53,12 +56,15 @@ class _Alike(NamedTuple):
     picked: Callable[[Sequence[Any]], tuple[Tensor, ...]]
     absent: tuple[int, ...]
     matches: Callable[..., bool]
+    has_lengths: bool
     form: Form
     fresh: Fresh
     program: Program
 
-    def ready(self, arrays: Sequence[Tensor | None]) -> Ready | None:
+    def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths) -> Ready | None:
         """Return the program for such a call; None if this one is not."""
+        if self.has_lengths is (lengths is FULL):
+            return None
         for place in self.absent:
             if arrays[place] is not None:
                 return None
@@ -68,7 +74,10 @@ class _Alike(NamedTuple):
         addresses = [x.data_ptr() for x in picked]
         if 0 in addresses:  # memory that was given back
             return None
-        return Ready(self.program, addresses[: self.program.count], self.fresh)
+        del addresses[self.program.count - self.has_lengths :]
+        if self.has_lengths:
+            addresses.append(lengths.address)
+        return Ready(self.program, addresses, self.fresh, lengths)
 
 
 class Known:
@@ -88,11 +97,11 @@ class Known:
             self._plans.clear()
         self._plans[key] = plan, order
 
-    def ready(self, arrays: Sequence[Tensor | None]) -> Ready | None:
-        """Return the program of a call that is like an earlier one."""
+    def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths = FULL) -> Ready | None:
+        """Return the program of a call that is like an earlier one; its lengths are not among its arrays."""
         engine: Any = engines.of_type(arrays[0])
         for one in self._alike:
-            ready = one.ready(arrays)
+            ready = one.ready(arrays, lengths)
             if ready is not None:
                 form = one.form
                 is_same = engine is form.machine and engine.program_threads() == form.threads
@@ -100,9 +109,15 @@ class Known:
         return None
 
     def add_alike(
-        self, arrays: Sequence[Tensor | None], form: Form, fresh: Fresh, program: Program, order: Order
+        self,
+        arrays: Sequence[Tensor | None],
+        form: Form,
+        fresh: Fresh,
+        program: Program,
+        order: Order,
+        has_lengths: bool,
     ) -> None:
-        """Remember a call without lengths; only the first few, because one after the other is compared."""
+        """Remember a call; only the first few, because one after the other is compared."""
         if len(self._alike) == _MOST_ALIKE:
             return
         given = [k for k, x in enumerate(arrays) if x is not None]
@@ -113,7 +128,7 @@ class Known:
         tensors = picked(arrays)
         matches = matcher_of(tensors)
         if matches is not None and matches(*tensors):  # it knows no call with one tensor in two places
-            self._alike.append(_Alike(picked, absent, matches, form, fresh, program))
+            self._alike.append(_Alike(picked, absent, matches, has_lengths, form, fresh, program))
 
 
 _FIXED = {type(None), bool, int, float, str}
@@ -169,7 +184,7 @@ class Programs:
         return known
 
     def ready(self, arrays: Sequence[Tensor | None], known: Known | None) -> Ready | None:
-        """Return the program of a call that is like an earlier one with the same options and layout.
+        """Return the program of a call without lengths that is like one with the same options and layout.
 
         A function that somebody has put in the place of xpgrad's has none.
         """
@@ -195,25 +210,24 @@ class Programs:
         known : Known, optional
             What `known` returns for the same options and layout.
         """
-        ready = self.ready(arrays, known)
-        if ready is not None:
-            return ready.run()
-        function = self._find()
+        function, looked = self._find(), None
         # a function that somebody has put in the place of xpgrad's is called each time
-        looked = None
         if known is not None and function is self._function:
-            looked = self._look(arrays, layout, options)
-        if looked is not None and known is not None:
-            key, addresses, fresh, lengths = looked  # the last are held while a program reads them
+            others, lengths = self._apart(arrays, layout, options)
+            if lengths is not None:
+                ready = known.ready(others, lengths)
+                if ready is not None:
+                    return ready.run()
+                looked = self._look(others, lengths)
+        if looked is not None and known is not None and lengths is not None:
+            key, addresses, fresh = looked
             found = known.get(key)
             if found is not None:
                 plan, order = found
+                has_lengths = lengths is not FULL
+                known.add_alike(others, key[1], fresh, plan.program, order, has_lengths)
                 taken = addresses if order is None else [addresses[k] for k in order]
-                if lengths.address:
-                    taken.append(lengths.address)
-                elif not self._are_lengths_given(arrays, layout):
-                    known.add_alike(arrays, key[1], fresh, plan.program, order)
-                return plan.program.run(taken, fresh)
+                return plan.program.run([*taken, lengths.address] if has_lengths else taken, fresh)
         operands = list(arrays) if layout is None else grouped(layout, arrays)
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
@@ -226,35 +240,36 @@ class Programs:
             known.add(key, seen[0], self._order(seen[0], operands))
         return list(self._flat(results, operands))
 
-    def _look(
+    def _apart(
         self, arrays: Sequence[Tensor | None], layout: Layout | None, options: Mapping[str, Any]
-    ) -> tuple[tuple, list[int], Fresh, Lengths] | None:
-        """Return all else that a program depends on, addresses of arrays, memory for results, and lengths.
+    ) -> tuple[Sequence[Tensor | None], Lengths | None]:
+        """Return the arrays without lengths, and these; None where no program takes them."""
+        place = self._place_of_lengths(layout) if self._has_lengths else None
+        if place is None or arrays[place] is None:
+            return arrays, FULL
+        engine, X, given = engines.of_type(arrays[0]), arrays[0], arrays[place]
+        if engine is None or X is None or given is None:
+            return arrays, None
+        lengths = lengths_in_memory(engine, X, given, options.get("layout", 0), self._is_gradient)
+        return [*arrays[:place], None, *arrays[place + 1 :]], lengths
+
+    def _look(
+        self, arrays: Sequence[Tensor | None], lengths: Lengths
+    ) -> tuple[tuple, list[int], Fresh] | None:
+        """Return all else that a program depends on, addresses of arrays, and memory for results.
 
         None where that cannot be said.
         """
         engine = engines.of_type(arrays[0])
         if engine is None:
             return None
-        lengths = FULL
-        if self._are_lengths_given(arrays, layout):
-            place = self._place_of_lengths(layout)
-            X: Any = arrays[0]
-            given: Any = arrays[place]
-            found = lengths_in_memory(engine, X, given, options.get("layout", 0), self._is_gradient)
-            if found is None:
-                return None
-            lengths, arrays = found, [*arrays[:place], None, *arrays[place + 1 :]]
         present = [array for array in arrays if array is not None]
         look = engine.look(present)
         if look is None:
             return None
         form, addresses, fresh = look
         absent = None if len(present) == len(arrays) else tuple([array is None for array in arrays])
-        return (engine, form, absent, lengths is FULL), addresses, fresh, lengths
-
-    def _are_lengths_given(self, arrays: Sequence[Tensor | None], layout: Layout | None) -> bool:
-        return self._has_lengths and arrays[self._place_of_lengths(layout)] is not None
+        return (engine, form, absent, lengths is FULL), addresses, fresh
 
     def _place_of_lengths(self, layout: Layout | None) -> int:
         """Return where the lengths are among the arrays that are given."""
