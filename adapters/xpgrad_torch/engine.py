@@ -14,6 +14,7 @@ import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula
 from xpgrad.engine.process.blas import Blas, find_blas
+from xpgrad.engine.process.memory import result_array
 from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
 from xpgrad_torch._private import LIBRARY, is_wrapped
@@ -160,7 +161,7 @@ class TorchEngine(NumpyEngine):
 
 def _fresh(shape: tuple[int, ...], dtype: np.dtype) -> tuple[torch.Tensor, int]:
     """Memory of NumPy's, which asks the system for large pages, and its address."""
-    tensor = torch.from_numpy(np.empty(shape, dtype))
+    tensor = torch.from_numpy(result_array(shape, dtype))
     return tensor, tensor.data_ptr()
 
 

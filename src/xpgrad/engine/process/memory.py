@@ -96,3 +96,57 @@ def _popped(kept: list[Arena]) -> Arena | None:
         return kept.pop()
     except IndexError:
         return None
+
+
+LARGE = 1 << 25
+"""Bytes from which on a result's memory is used again: glibc gives no such memory to the next array.
+
+It would return it to the system, and get it anew and cleared at the next step. Depending on what other
+processes do, that takes from a sixth of a step to as long as the step.
+"""
+_POOL = 1 << 28  # bytes that a process keeps
+_pool: dict[int, np.ndarray] = {}  # by address, those kept last behind the others
+
+
+class _Lease:
+    """Memory for an array; the pool gets it back when nothing refers to the array any more."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
+
+    def __del__(self) -> None:
+        _keep_result(self._memory)
+
+
+def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Memory for a result; not cleared. Of large ones that are gone it is used again."""
+    array = np.empty(shape, dtype)
+    size = array.nbytes
+    if size < LARGE:  # most are; an array of which nothing is used costs little
+        return array
+    memory = _pooled(size)
+    if memory is None:
+        memory = aligned(size, np.dtype(np.uint8))
+    return np.asarray(_Lease(memory))[:size].view(dtype).reshape(shape)
+
+
+def _pooled(size: int) -> np.ndarray | None:
+    """The smallest memory of the pool that has room, if no more than half of it would stay unused."""
+    fitting = [item for item in [*_pool.items()] if size <= len(item[1]) <= 2 * size]
+    for address, _ in sorted(fitting, key=lambda item: len(item[1])):
+        # One step: another thread, or a finalizer in this one, may look at the pool too.
+        memory = _pool.pop(address, None)
+        if memory is not None:
+            return memory
+    return None
+
+
+def _keep_result(memory: np.ndarray) -> None:
+    """Keep it, and those kept last beside it as far as there is room."""
+    _pool[address_of(memory)] = memory
+    room = _POOL
+    for address, kept in reversed([*_pool.items()]):
+        room -= len(kept)
+        if room < 0:
+            _pool.pop(address, None)

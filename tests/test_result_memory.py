@@ -1,0 +1,116 @@
+"""Memory of large results that is used again."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from xpgrad.engine.process import memory
+
+FLOAT = np.dtype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def small_is_large(monkeypatch):
+    monkeypatch.setattr(memory, "LARGE", 1_000)
+    monkeypatch.setattr(memory, "_POOL", 10_000)
+    monkeypatch.setattr(memory, "_pool", {})
+
+
+def kept():
+    return [len(one) for one in memory._pool.values()]
+
+
+def test_memory_comes_back_with_the_last_view():
+    array = memory.result_array((30, 10), FLOAT)
+    assert (array.shape, array.dtype) == ((30, 10), FLOAT)
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    address, view = array.ctypes.data, array[3, ::2]
+    assert address % memory.LINE == 0
+    del array
+    assert kept() == []
+    del view
+    assert kept() == [1200]
+    smaller = memory.result_array((2, 10, 10), np.dtype(np.float64))
+    assert smaller.ctypes.data != address  # 1600 bytes have no room in 1200
+    again = memory.result_array((15, 10), np.dtype(np.float64))
+    assert again.ctypes.data == address
+    assert kept() == []
+
+
+def test_a_small_result_has_its_own():
+    array = memory.result_array((10, 10), FLOAT)
+    assert array.base is None
+    del array
+    assert kept() == []
+
+
+def test_the_smallest_that_has_room_is_taken_and_none_twice_as_large():
+    arrays = [memory.result_array((n,), FLOAT) for n in (900, 500, 300)]
+    addresses = [array.ctypes.data for array in arrays]
+    while arrays:
+        del arrays[0]
+    assert kept() == [3600, 2000, 1200]
+    held = [memory.result_array((n,), FLOAT) for n in (260, 400, 440, 470)]
+    assert [array.ctypes.data for array in held[:2]] == [addresses[2], addresses[1]]
+    assert held[2].ctypes.data not in addresses
+    assert held[3].ctypes.data == addresses[0]
+
+
+def test_the_pool_keeps_what_came_last():
+    arrays = [memory.result_array((n,), FLOAT) for n in (1000, 900, 800)]
+    while arrays:
+        arrays.pop()  # 3200 bytes, then 3600, then 4000
+    assert kept() == [3600, 4000]
+    large = memory.result_array((3000,), FLOAT)
+    del large
+    assert kept() == []  # it is larger than the pool
+
+
+def test_threads_share_no_memory():
+    wrong = []
+
+    def work(number):
+        for _ in range(300):
+            array = memory.result_array((300,), FLOAT)
+            array[:] = number
+            other = memory.result_array((400,), FLOAT)
+            other[:] = -number
+            if not ((array == number).all() and (other == -number).all()):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_training_steps_use_it(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+    import xpgrad_torch
+
+    monkeypatch.setattr(memory, "_POOL", 1 << 20)
+    taken, take = [], memory._pooled
+    monkeypatch.setattr(memory, "_pooled", lambda size: taken.append(take(size)) or taken[-1])
+    layers = [lib.LSTM(5, 8) for lib in (xpgrad_torch, torch.nn)]
+    layers[0].load_state_dict(layers[1].state_dict())
+    outputs = []
+    for _ in range(4):
+        X = torch.randn(9, 4, 5)
+        pair = []
+        for layer in layers:
+            layer.zero_grad()
+            pair.append(layer(X)[0])
+            pair[-1].square().sum().backward()
+        outputs.append(pair)  # held, so its memory is not used again
+        for ours, theirs in zip(*(layer.parameters() for layer in layers), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad)
+    for ours, theirs in outputs:
+        torch.testing.assert_close(ours, theirs)
+    assert any(one is not None for one in taken)
