@@ -15,7 +15,7 @@ from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Produc
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
 from xpgrad.engine.process.blas import PackedWeight, pack
-from xpgrad.engine.process.memory import COMPUTED, address_of
+from xpgrad.engine.process.memory import COMPUTED, address_of, result_array
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Form, Fresh, Look
@@ -254,7 +254,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
 
 def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
-    array = np.empty(shape, dtype)
+    array = result_array(shape, dtype)
     return array, address_of(array)
 
 

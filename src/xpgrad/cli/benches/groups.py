@@ -43,6 +43,7 @@ def _packed(operator: str, shortest: int, longest: int, *sizes: tuple[int, int, 
 
 _BATCHES = [shape[1:] for shape in SHAPES.values() if shape[1] > 1]
 _NARROW = [(32, 16, 16), (128, 16, 16)]
+_STEPS = [(8, 1, 64, 64), (8, 32, 256, 256)]
 
 GROUPS = (
     Group("lstm", "LSTM, torch.nn.LSTM", "torch", _recurrent("lstm"), aim=1.0, least=0.95),
@@ -62,6 +63,11 @@ GROUPS = (
     ),
     Group(
         "peephole", "LSTM with peepholes, a loop in PyTorch", "torch", _recurrent("lstm-peephole"), aim=3.0
+    ),
+    Group(
+        "cells", "LSTM and GRU cells, 8 steps in a loop, torch.nn", "torch",
+        tuple(Recurrent(cell, shape) for cell in ("lstm-cell", "gru-cell") for shape in _STEPS),
+        ours=("xpgrad-torch",), aim=1.0, least=0.9,
     ),
     Group("conv", "Convolutions, torch.nn.functional", "torch", (*CONVOLUTIONS.values(),), aim=0.8),
     Group(

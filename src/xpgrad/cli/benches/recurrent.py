@@ -29,14 +29,19 @@ class Operator(NamedTuple):
     options: dict[str, Any]
     """Of xpgrad_torch's module."""
 
+    @property
+    def is_cell(self) -> bool:
+        """Whether the module is a single step, run in a loop."""
+        return self.module.endswith("Cell")
 
-def _lstm(**options: Any) -> Operator:
-    return Operator("lstm", "LSTM", 4, ("initial_h", "initial_c"), ("H_all", "C_all", "iofc"), {}, options)
+
+def _lstm(module: str = "LSTM", **options: Any) -> Operator:
+    return Operator("lstm", module, 4, ("initial_h", "initial_c"), ("H_all", "C_all", "iofc"), {}, options)
 
 
-def _gru(linear_before_reset: int, **options: Any) -> Operator:
+def _gru(linear_before_reset: int, module: str = "GRU", **options: Any) -> Operator:
     attributes = {"linear_before_reset": linear_before_reset}
-    return Operator("gru", "GRU", 3, ("initial_h",), ("H_all", "zrh"), attributes, options)
+    return Operator("gru", module, 3, ("initial_h",), ("H_all", "zrh"), attributes, options)
 
 
 OPERATORS = {
@@ -45,6 +50,8 @@ OPERATORS = {
     "rnn": Operator("rnn", "RNN", 1, ("initial_h",), ("H_all",), {}, {}),
     "lstm-peephole": _lstm(peephole=True),
     "gru-reset-before": _gru(0, reset_after=False),
+    "lstm-cell": _lstm("LSTMCell"),
+    "gru-cell": _gru(1, "GRUCell"),
 }
 
 

@@ -19,8 +19,12 @@ class RecurrentRun:
             operator.kernel, onnx, "onnx", "torch",
             linear_before_reset=operator.attributes.get("linear_before_reset", 0),
         )  # fmt: skip
+        state = {f"{name}_l0": torch.from_numpy(a) for name, a in weights.items()}
+        if operator.is_cell:
+            state = {f"cell.{name.removesuffix('_l0')}": a for name, a in state.items()}
+            module = _steps(torch, module)
         self.module = module.to(getattr(torch, work.dtype))
-        module.load_state_dict({f"{name}_l0": torch.from_numpy(a) for name, a in weights.items()})
+        module.load_state_dict(state)
         self._call = call
         self._X = torch.from_numpy(arrays["X"]).requires_grad_()
         states = [torch.from_numpy(arrays[name]).requires_grad_() for name in operator.states]
@@ -44,6 +48,26 @@ class RecurrentRun:
         self.forward()
         H_all, self._H_all = self._H_all, None
         return self._torch.autograd.grad(H_all, self._wanted, self._cotangent)
+
+
+def _steps(torch: Any, cell: Any) -> Any:
+    """A module that runs a cell step by step, in a loop as its users write it."""
+
+    class Steps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, X: Any, state: Any) -> Any:
+            has_two = isinstance(state, tuple)
+            now = tuple(s[0] for s in state) if has_two else state[0]
+            outputs = []
+            for x in X.unbind():
+                now = self.cell(x, now)
+                outputs.append(now[0] if has_two else now)
+            return torch.stack(outputs), now
+
+    return Steps()
 
 
 class ConvolutionRun:
