@@ -276,20 +276,24 @@ def compiled_products(dtype: str) -> Functions:
 def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     """The function that runs through tiles: as tall as there are rows for, the last rows by lower ones.
 
-    One or two rows by rows make use of several panels: their few sums would wait for one another.
+    By rows, the last rows are one tile: a time loop's products have few rows, and several low tiles have too
+    few sums, which wait for one another. For the same reason one or two rows make use of several panels.
     """
     from xpgrad.engine.compiled.source import versions
 
     size = np.dtype(dtype).itemsize
-    heights = [height >> shift for shift in range(height.bit_length())]
-    shapes = [(h, v, 1) for v in (vectors, 1) for h in heights]
+    heights = {
+        "rows": list(range(height, 0, -1)),
+        "columns": [height >> shift for shift in range(height.bit_length())],
+    }
+    shapes = {by: [(h, v, 1) for v in (vectors, 1) for h in heights[by]] for by in heights}
     several = [(1, vectors, 4), (2, vectors, 2)]
     lines = [
         f"# tiles of matrix products in {dtype}; generated, {versions()}",
         "from numba import cfunc\n",
         "from xpgrad.engine.compiled.register_tiles import matrix_tile\n",
     ]
-    for by, chosen in (("rows", shapes + several), ("columns", shapes)):
+    for by, chosen in (("rows", shapes["rows"] + several), ("columns", shapes["columns"])):
         for h, v, p in chosen:
             arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}"
             lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments})")
@@ -308,7 +312,7 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
             f"        rows_{h}_{v}_{p}(a, {rest.format('c')}",
         ]
         word = "elif"
-    for by, step in (("rows", "a_line"), ("columns", "1")):
+    for by in heights:
         for v in (vectors, 1):
             tests = ["by_rows"] * (by == "rows") + [f"columns > {lanes}"] * (v > 1)
             lines += [
@@ -317,10 +321,17 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
                 f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line",
                 f"            {by}_{height}_{v}_1(at, {rest.format('to')}",
             ]
-            for h in heights[1:]:
+            if by == "rows":
+                for h in heights[by][1:]:
+                    lines += [
+                        f"        if rows - whole * {height} == {h}:",
+                        f"            rows_{h}_{v}_1(last, {rest.format('end')}",
+                    ]
+                continue
+            for h in heights[by][1:]:
                 lines += [
                     f"        if rows & {h}:",
-                    f"            {by}_{h}_{v}_1(last, {rest.format('end')}",
-                    f"            last, end = last + {size * h} * {step}, end + {size * h} * c_line",
+                    f"            columns_{h}_{v}_1(last, {rest.format('end')}",
+                    f"            last, end = last + {size * h}, end + {size * h} * c_line",
                 ]
     return "\n".join(lines) + "\n"
