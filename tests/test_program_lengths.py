@@ -268,3 +268,18 @@ def test_chunks_of_few_rows_are_written_first(limit, counts):
     assert [one.count > 0 for one in found] == sorted((one.count > 0 for one in found), reverse=True)
     rows = [row[0] for row in spans.reshape(5, span)[:steps]]
     assert rows == counts[::-1]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_cuts_between_threads_are_even(parts, rng):
+    """Of two parts the larger one is as small as can be; all rows are in one part each."""
+    for _ in range(20):
+        lengths = np.sort(rng.integers(1, 20, size=rng.integers(1, 12)))[::-1]
+        cuts = np.full(parts + 1, -1)
+        native_timeline._write_cuts.py_func(cuts, parts, lengths, 0, 20, len(lengths))
+        assert cuts[0] == 0
+        assert cuts[-1] == len(lengths)
+        assert (np.diff(cuts) >= 0).all()
+        if parts == 2:
+            larger = [max(lengths[:cut].sum(), lengths[cut:].sum()) for cut in range(len(lengths) + 1)]
+            assert larger[cuts[1]] == min(larger)

@@ -109,16 +109,20 @@ def _write_chunks(limit, most, chunks, spans, starts, steps):
 
 @njit
 def _write_cuts(cuts, parts, ordered, low, high, count):
-    """Where to cut the rows of the steps from low to high into parts of equal work."""
+    """Where to cut the rows of the steps from low to high into parts of nearly equal work.
+
+    A row belongs to the part in which the middle of its work is, so the cuts are the nearest to equal work.
+    """
     total = 0
     for p in range(count):
         total += min(ordered[p], high) - low
     part, done = 1, 0
     cuts[0] = 0
     for p in range(count):
-        done += min(ordered[p], high) - low
-        while part < parts and done * parts > total * part:
-            cuts[part] = p + 1
+        work = min(ordered[p], high) - low
+        done += work
+        while part < parts and (2 * done - work) * parts > 2 * total * part:
+            cuts[part] = p
             part += 1
     for rest in range(part, parts + 1):
         cuts[rest] = count
