@@ -6,6 +6,7 @@ elements through the buffers of NumPy's iterator, rows through copies of some ro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from xpgrad.engine.arrays import traced_formula
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
+from xpgrad.engine.process.memory import COMPUTED
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK_ELEMENTS = 16384
@@ -26,15 +28,6 @@ _PROGRAMS = 512
 """So many are kept: with one number or another a formula is another program."""
 
 Array = np.ndarray
-
-_codes: dict[tuple, tuple[Any, Any]] = {}
-"""Compiled loops, as generated modules; each keeps its formula, which its key holds by identity."""
-
-_programs: dict[tuple, tuple[Any, Any]] = {}
-"""Formulas, traced; each keeps its formula, as above."""
-
-_quick: dict[tuple[int, str], Any] = {}
-"""Of the compiled loops those for plain arrays that are all given, by formula and dtype."""
 
 
 def _is_plain(array: Array) -> bool:
@@ -154,35 +147,35 @@ def quick_elementwise(
 
     All arrays are given, of one shape and dtype, without numba of a few elements.
     """
-    for array in arrays:
-        flags = array.flags
-        if not (flags.c_contiguous and flags.aligned):
-            return None
-    first = arrays[0]
-    out = np.empty(first.shape, first.dtype)
+    out = _new_if_plain(arrays)
+    if out is None:
+        return None
     if not compiling:
-        program = _program(formula, arrays, first.dtype, numbers)
+        program = _program(formula, arrays, out.dtype, numbers)
         with np.errstate(all="ignore"):
             program(out.reshape(-1), [array.reshape(-1) for array in arrays])
         return out
-    code = _quick.get((id(formula), first.dtype.char))
-    if code is None:
-        code = element_code(formula, ("each",) * len(arrays), None, out.dtype.name)
-        _quick[id(formula), first.dtype.char] = code
-    views = [*arrays, out] if first.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
+    code = element_code(formula, ("each",) * len(arrays), None, COMPUTED[out.dtype])
+    views = [*arrays, out] if out.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
     machine.deal_compiled(out.size, out.size, code, (), views, numbers)
     return out
 
 
+def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
+    """A new array like the first one, if all of them are plain."""
+    for array in arrays:
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+    return np.empty(arrays[0].shape, arrays[0].dtype)
+
+
+@functools.cache
 def element_code(formula: Formula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
     """The compiled loop over elements, see `compiled.arrays`."""
-    key = (id(formula), kinds, replaced, dtype)
-    found = _codes.get(key)
-    if found is None:
-        from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_elements
+    from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_elements
 
-        found = _codes[key] = formula, compiled_elements(formula, ArrayLayout(kinds, replaced), dtype)
-    return found[1]
+    return compiled_elements(formula, ArrayLayout(kinds, replaced), dtype)
 
 
 def _by_loop(
@@ -218,16 +211,17 @@ def _program(
 ) -> Any:
     """The formula traced, without the operands that are None."""
     absent = tuple([operand is None for operand in operands])
-    key = (id(formula), absent, dtype.char, *map(float.hex, numbers))  # 0.0 equals -0.0, NaN not itself
-    found = _programs.get(key)
-    if found is None:
-        if len(_programs) >= _PROGRAMS:
-            _programs.clear()
-        kind: Any = (
-            traced_formula.TracedRows if isinstance(formula, RowFormula) else traced_formula.TracedFormula
-        )
-        found = _programs[key] = formula, kind(formula, absent, dtype, numbers)
-    return found[1]
+    # by their text: 0.0 equals -0.0, NaN not itself
+    return _traced(formula, absent, dtype, tuple(map(float.hex, numbers)))
+
+
+@functools.lru_cache(maxsize=_PROGRAMS)
+def _traced(
+    formula: Formula | RowFormula, absent: tuple[bool, ...], dtype: np.dtype, numbers: tuple[str, ...]
+) -> Any:
+    is_of_rows = isinstance(formula, RowFormula)
+    kind: Any = traced_formula.TracedRows if is_of_rows else traced_formula.TracedFormula
+    return kind(formula, absent, dtype, [*map(float.fromhex, numbers)])
 
 
 def _in_blocks(
@@ -300,51 +294,27 @@ def over_rows(
 
 def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -> Array | None:
     """The one output along the last axis; None unless the arrays are plain."""
-    for array in arrays:
-        flags = array.flags
-        if not (flags.c_contiguous and flags.aligned):
-            return None
-    first = arrays[0]
-    out = np.empty(first.shape, first.dtype)
-    width = first.shape[-1]
-    code = _quick.get((id(formula), first.dtype.char))
-    if code is None:
-        code = _row_code(formula, arrays, None, out.dtype.name)
-        _quick[id(formula), first.dtype.char] = code
-    views = [*arrays, out] if first.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
+    out = _new_if_plain(arrays)
+    if out is None:
+        return None
+    width = out.shape[-1]
+    code = row_code(formula, ("each",) * len(arrays), None, COMPUTED[out.dtype])
+    views = [*arrays, out] if out.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
     machine.deal_compiled(out.size // width, out.size, code, (width,), views, ())
     return out
 
 
 def _row_code(formula: RowFormula, operands: Sequence[Array | None], replaced: int | None, dtype: str) -> Any:
-    kinds = tuple([None if array is None else "each" for array in operands])
-    found = _codes.get((id(formula), kinds, replaced, dtype))
-    if found is not None:
-        return found[1]
-    integers = frozenset(
-        name
-        for name, array in zip(formula.operands, operands, strict=True)
-        if array is not None and array.dtype.kind == "i"
-    )
-    return row_code(formula, kinds, integers, replaced, dtype)
+    kinds = [None if a is None else "integers" if a.dtype.kind == "i" else "each" for a in operands]
+    return row_code(formula, tuple(kinds), replaced, dtype)
 
 
-def row_code(
-    formula: RowFormula,
-    kinds: tuple[str | None, ...],
-    integers: frozenset[str],
-    replaced: int | None,
-    dtype: str,
-) -> Any:
+@functools.cache
+def row_code(formula: RowFormula, kinds: tuple[str | None, ...], replaced: int | None, dtype: str) -> Any:
     """The compiled loop over rows, see `compiled.arrays`."""
-    key = (id(formula), kinds, replaced, dtype)
-    found = _codes.get(key)
-    if found is None:
-        from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_rows
+    from xpgrad.engine.compiled.arrays import ArrayLayout, compiled_rows
 
-        code = compiled_rows(formula, ArrayLayout(kinds, replaced), integers, dtype)
-        found = _codes[key] = formula, code
-    return found[1]
+    return compiled_rows(formula, ArrayLayout(kinds, replaced), dtype)
 
 
 def _row_arguments(

@@ -26,8 +26,10 @@ class ArrayLayout(NamedTuple):
 
     Parameters
     ----------
-    operands : tuple of {"each", "one", None}
-        Of each operand: whether it has an element for each of the result's, one for all, or is absent.
+    operands : tuple of {"each", "one", "integers", None}
+        Of each operand: whether it has an element for each of the result's, or one for all; whether these are
+        integers of 32 bits; or whether it is absent. A row formula says itself for what its operands have
+        elements.
     same_as : int or None
         Which operand's very memory the result replaces: as two vectors in one place the loop would not be
         vectorized.
@@ -81,7 +83,7 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     return load(f"{_label(formula)}_{dtype}", head + _module(arrays, passes, numbers, target, (), dtype))
 
 
-def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[str], dtype: str) -> Any:
+def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Any:
     """A module as for elements: ``loop(start, stop, width, *arrays, [result], *row results, *numbers)``.
 
     Parameters
@@ -90,12 +92,11 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
         What to evaluate.
     layout : ArrayLayout
         As for elements; a result that has an element for each comes before the numbers of rows.
-    integers : frozenset of str
-        Which operands hold integers, of 32 bits.
     dtype : str
         ``"float32"`` or ``"float64"``.
     """
-    absent = {name for name, kind in zip(formula.operands, layout.operands, strict=True) if kind is None}
+    named = dict(zip(formula.operands, layout.operands, strict=True))
+    absent = {name for name, kind in named.items() if kind is None}
     target = formula.each_output
     if target is not None and layout.same_as is not None:
         target = formula.operands[layout.same_as]
@@ -105,7 +106,7 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, integers: frozenset[
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}
     if target is not None:
         kinds.setdefault(target, "each")
-    arrays = [Array(name, kind, name in integers) for name, kind in kinds.items()]
+    arrays = [Array(name, kind, named.get(name) == "integers") for name, kind in kinds.items()]
     arrays += [Array(name, "row") for name in of_rows]
     parameters, passes = {}, []
     for step in formula.steps:

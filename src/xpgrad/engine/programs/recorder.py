@@ -368,11 +368,8 @@ class Recorder(RecordedImages):
         """The outputs of a row formula of contiguous arrays (A, n, 1), rows (A, 1, 1), columns (1, n, 1)."""
         each = next(x for x in operands if x is not None)
         A, n, _ = each.shape
-        kinds = tuple(None if x is None else "each" for x in operands)
-        integers = frozenset(
-            name for name, x in zip(formula.operands, operands, strict=True) if x is not None and x.is_integer
-        )
-        code = array_loops.row_code(formula, kinds, integers, None, self._name)
+        kinds = tuple(None if x is None else "integers" if x.is_integer else "each" for x in operands)
+        code = array_loops.row_code(formula, kinds, None, self._name)
         results = {
             name: self.fresh((A, n if name == formula.each_output else 1, 1)) for name in formula.outputs
         }
