@@ -92,28 +92,6 @@ def test_an_error_passes_through(terminal):
     assert not compiling._running
 
 
-def test_lazy_functions_are_told_until_they_are_compiled(terminal):
-    """For another type of arguments too, once in all."""
-    calls = []
-
-    class Function:
-        signatures = ()
-
-        def __call__(self, x):
-            calls.append((x, notice.compiling._running))
-            return x + 1
-
-    class Module:
-        function = Function()
-
-    loops = notice.Lazy(Module)
-    assert loops.function(1) == 2
-    Function.signatures = ("one",)
-    assert loops.function is Module.function
-    assert loops.function(2) == 3
-    assert calls == [(1, True), (2, False)]
-
-
 # --- python -m xpgrad warm ------------------------------------------------------------------------------
 
 

@@ -83,7 +83,7 @@ def versions() -> str:
 
 
 @functools.cache
-def c_function(label: str, module: str, arguments: str, call: str, made: str = "") -> int:
+def c_function(label: str, module: str, arguments: str, call: str, made: str = "", before: str = "") -> int:
     """The address of a C function without a result that makes one call.
 
     Parameters
@@ -98,9 +98,12 @@ def c_function(label: str, module: str, arguments: str, call: str, made: str = "
         The call. In it ``words(data, n)`` are n integers at an address, and ``np`` is NumPy.
     made : str
         What makes the function where it has variants; the call calls it ``made``.
+    before : str
+        Text for the file, of which `made` makes use.
     """
     kinds, names = zip(*(argument.split() for argument in arguments.split(", ")), strict=True)
     text = f"""# {call}; generated, {versions()}
+{before}
 from numba import cfunc
 import numpy as np
 

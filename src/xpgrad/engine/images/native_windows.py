@@ -7,10 +7,10 @@ room for one, and what stands there is a number, but not used.
 """
 
 import numpy as np
-from numba import types
+from numba import carray, types
 from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import variant
+from xpgrad.engine.compiled.native import pointer, variant
 from xpgrad.engine.compiled.native_loops import Vectors
 from xpgrad.engine.compiled.tracing import Emitter
 from xpgrad.engine.images.row_tiles import row_tile, split_tile, weave_tile
@@ -79,7 +79,7 @@ def from_windows(function, taken, made, step, dtype, lanes, label):
         m, by_point, by_line,
     ):  # fmt: skip
         cells = np.zeros(side * side * line, real)
-        x_at, m_at, cells_at = x.ctypes.data, m.ctypes.data, cells.ctypes.data
+        cells_at = cells.ctypes.data
         group = max(1, _WINDOWS // columns)
         for c in range(channels):
             for first_row in range(0, images * rows, group):
@@ -93,7 +93,7 @@ def from_windows(function, taken, made, step, dtype, lanes, label):
                             source = n * by_image + c * by_channel + h * by_row
                             for t in range(0, across, lanes):
                                 w = begin + step * t
-                                at = x_at + size * (source + w)
+                                at = x + size * (source + w)
                                 to = cells_at + size * (i * side * line + count + t)
                                 if w >= 0 and w + reach <= high:
                                     split_whole(at, 0, 0, to, line)
@@ -108,7 +108,7 @@ def from_windows(function, taken, made, step, dtype, lanes, label):
                     to = c * by_line + first_row * columns + first
                     for i in range(made):
                         for j in range(made):
-                            place = m_at + size * (to + (i * made + j) * by_point)
+                            place = m + size * (to + (i * made + j) * by_point)
                             move(cells_at + size * line * (i * side + j), place, count, nothing)
         return cells[:1]  # which keeps them until here
 
@@ -129,7 +129,7 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
         y, images, channels, height, width, by_image, by_channel, by_row,
     ):  # fmt: skip
         cells = np.zeros(side * side * line, real)
-        m_at, y_at, cells_at = m.ctypes.data, y.ctypes.data, cells.ctypes.data
+        cells_at, added = cells.ctypes.data, carray(pointer(bias), (channels,), real)
         group = max(1, _WINDOWS // columns)
         for c in range(channels):
             for first_row in range(0, images * rows, group):
@@ -139,7 +139,7 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
                     source = c * by_line + first_row * columns + first
                     for i in range(taken):
                         for j in range(taken):
-                            place = m_at + size * (source + (i * taken + j) * by_point)
+                            place = m + size * (source + (i * taken + j) * by_point)
                             move(place, cells_at + size * line * (i * side + j), count, nothing)
                     vectors = (count + lanes - 1) // lanes
                     for j in range(taken):
@@ -153,11 +153,11 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
                             at = i * side * line + (row - first_row) * across
                             to = n * by_image + c * by_channel + (r * step + i) * by_row + first * step
                             for t in range(0, across, lanes):
-                                lines, place = cells_at + size * (at + t), y_at + size * (to + step * t)
+                                lines, place = cells_at + size * (at + t), y + size * (to + step * t)
                                 if end - step * t >= step * lanes:
-                                    weave_whole(lines, line, place, 0, bias[c])
+                                    weave_whole(lines, line, place, 0, added[c])
                                 else:
-                                    weave_some(lines, line, place, end - step * t, bias[c])
+                                    weave_some(lines, line, place, end - step * t, added[c])
         return cells[:1]  # which keeps them until here
 
     return loop

@@ -7,8 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 # Seconds of compiling before the message, and the longest time that loading from the cache takes.
 _PATIENCE, _LOADING = 2.0, 0.2
@@ -61,22 +60,3 @@ def _someone_is_looking() -> bool:
 
 compiling = _Notice()
 """A context in which something is compiled, or loaded from the cache."""
-
-
-class Lazy:
-    """A generated module; each function is compiled at its first call."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Callable:
-        function = getattr(self._module, name)
-        if function.signatures:
-            setattr(self, name, function)  # later calls go there directly
-            return function
-
-        def first(*arguments: Any) -> Any:
-            with compiling():
-                return function(*arguments)
-
-        return first
