@@ -1,9 +1,10 @@
 """The interface of an engine: all that the package may ask of the machine beyond the array API.
 
 Recurrent kernels use `TimeLoops`; a recorder has this interface too, and records instead of computing.
-`Engine` adds the methods for all other kernels, those of `Images` among them. `StandardEngine` defines the
-meaning of each method, and every other engine is a subclass of it. `Adapter` is the engine of one
-framework's arrays: it says which arrays it takes, and may have shorter ways for some calls.
+`Engine` adds the methods for all other kernels, those of `Images` among them. Where a method has a body, that
+is what the standard engine does: it defines the method's meaning, and every other engine is a subclass of
+`StandardEngine`. `Adapter` is the engine of one framework's arrays: it says which arrays it takes, and may
+have shorter ways for some calls.
 """
 
 from __future__ import annotations
@@ -33,68 +34,83 @@ class TimeLoops(Protocol):
     """The namespace of the engine's arrays."""
 
     def quiet(self) -> AbstractContextManager[Any]:
-        """Context in which inf and NaN propagate without warnings."""
+        """Context in which inf and NaN propagate without warnings (NumPy's, if NumPy computes)."""
+        return np.errstate(all="ignore")
 
     def lower(self, array: Array) -> Any:
         """The caller's array for one of the engine's."""
+        return array
 
     # --- row buffers
 
     def wrap(self, array: Array) -> Rows:
-        """The rows of an array, for reading."""
+        """The rows of an array (rows, width), for reading."""
 
     def rows(self, count: int, width: int, like: Array) -> Rows:
-        """Rows that steps write, each once."""
+        """Rows that are written once each, step by step, before they are read."""
 
     def scratch(self, count: int, width: int, like: Array) -> Rows:
-        """Rows that are not part of a result."""
+        """Like `rows`, for rows that are not part of a result."""
+        return self.rows(count, width, like)
 
     def product_rows(self, a: Array, b: Array) -> Rows:
         """The rows of a matrix product; steps read and replace them."""
+        return self.wrap(self.xp.matmul(a, b))
 
     def carry(self, array: Array) -> Rows:
-        """Rows; each step reads and replaces the first ones."""
+        """Rows that start as those of the array; every step may read and replace the first ones."""
 
     def columns(self, rows: Rows, start: int, stop: int) -> Rows:
         """Some columns of a row buffer, as a source of products."""
 
     def array(self, rows: Rows) -> Array:
-        """All rows of a buffer, as one array."""
+        """All rows of a buffer, as one array in the order of their numbers."""
 
     # --- what is computed
 
     def loop_weight(self, weight: Array, times: int) -> Any:
-        """A matrix in the fastest form for the products of a time loop."""
+        """A matrix in the fastest form for this many products of a time loop."""
+        return weight
 
     def matmul(self, a: Array, b: Array) -> Array:
         """Matrix product."""
+        return self.xp.matmul(a, b)
 
     def write_product(self, a: Array, b: Array, target: Rows, first: Any) -> None:
-        """Matrix product into rows of a buffer."""
+        """Matrix product, into `target`'s rows from `first` on."""
+        target.write(first, self.xp.matmul(a, b))
 
     def add_product(self, total: Array | None, a: Array, b: Array) -> Array:
-        """Matrix product, added to a total."""
+        """Matrix product, added to a total; None stands for none yet."""
+        product = self.xp.matmul(a, b)
+        return product if total is None else total + product
 
     def chunk(self, width: int, like: Array) -> int | None:
-        """How many rows a backward loop finishes at a time; None for all."""
+        """How many rows of this width a backward loop should finish at a time; None for all."""
+        return None
 
     def column_sums(self, array: Array) -> Array:
         """The sum over the rows."""
+        return self.xp.sum(array, axis=0)
 
     def column_dots(self, a: Array, b: Array) -> Array:
         """The sum over the rows of a b."""
+        return self.xp.sum(a * b, axis=0)
 
     def scale(self, array: Array, factors: Array) -> Array:
         """The rows of an array that is no longer needed, each times its factor; the factors are (rows, 1)."""
+        return array * factors
 
     def broadcast(self, array: Array, shape: tuple[int, ...]) -> Array:
         """The array broadcast to a larger shape, for reading."""
+        return self.xp.broadcast_to(array, shape)
 
     def roots(self, squares: Array) -> Array:
         """Square roots of sums of squares; those below 0 by rounding give 0."""
+        return self.xp.sqrt(self.xp.where(squares < 0, squares - squares, squares))
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
-        """Run a time loop."""
+        """Run a time loop: for each step (a Span as a row of integers) all stages in order on its rows."""
 
 
 class Engine(TimeLoops, Images, Protocol):
@@ -104,25 +120,66 @@ class Engine(TimeLoops, Images, Protocol):
 
     def lift(self, array: Any) -> Array:
         """The engine's array for one of the caller's."""
+        return array
 
     def target(self, out: Any, shape: tuple[int, ...]) -> Array | None:
-        """The caller's `out`, if results can be written to it directly."""
+        """The caller's `out`, lifted and in this shape, if results can go there directly; else None."""
+        return None
 
     def pack(self, weight: Array) -> Array:
         """An array in the fastest form for several products."""
+        return weight
 
     def agrees(self, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays clearly are this engine's, of one shape and dtype."""
+        """Whether the arrays clearly are this engine's, of one shape and one dtype that it computes in."""
+        return False
 
     def elementwise(
         self, formula: Formula, inputs: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
     ) -> Array:
-        """The result of a formula."""
+        """The single result of a formula, of the broadcast shape of its inputs.
+
+        Parameters
+        ----------
+        formula : Formula
+            What to evaluate.
+        inputs : sequence of array or None
+            Its operands.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, optional
+            Array for the result; it may be an input.
+        """
+        with self.quiet():
+            named = dict(zip(formula.parameters, numbers, strict=True))
+            (result,) = formula(self.xp, *inputs, **named)
+            if not hasattr(result, "__setitem__"):  # NumPy's operators return scalars for arrays without axes
+                result = self.xp.asarray(result)
+            return _written(result, out)
 
     def over_rows(
         self, formula: RowFormula, operands: Sequence[Any], numbers: Sequence[float] = (), out: Any = None
     ) -> tuple:
-        """The outputs of a row formula."""
+        """The outputs of a row formula.
+
+        Parameters
+        ----------
+        formula : RowFormula
+            What to evaluate. A row runs along the middle one of three axes.
+        operands : sequence of array or None
+            Its operands, in the order of ``formula.operands``: shape (A, n, B) for one element per row and
+            column, (A, 1, B) for one number per row, (1, n, 1) for one per column. n is at least 1.
+        numbers : sequence of float
+            Values of the formula's parameters.
+        out : array, shape (A, n, B), optional
+            Array for the output of this shape; it may be an operand.
+        """
+        with self.quiet():
+            results = formula.evaluate(self.xp, operands, numbers)
+            if formula.each_output is not None:
+                number = formula.outputs.index(formula.each_output)
+                results[number] = _written(results[number], out)
+        return tuple(results)
 
 
 class Adapter(Engine, Protocol):
@@ -180,3 +237,11 @@ class Adapter(Engine, Protocol):
     def integers(self, array: Any) -> np.ndarray | None:
         """A one-dimensional integer array as contiguous 64-bit integers; None for other arrays."""
         return None
+
+
+def _written(result: Any, out: Any) -> Any:
+    """The result, in `out` if given."""
+    if out is None:
+        return result
+    out[...] = result
+    return out

@@ -8,20 +8,16 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
-from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.images.methods import Images
-from xpgrad.engine.protocol import Adapter
+from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.protocol import Adapter, Engine
 
 
-class StandardEngine(Images):
+class StandardEngine(Engine):
     """Computes everything with functions of the array API only.
 
     It is the oracle for the other engines. Differentiable tensors, other devices and compilers use it: every
-    step makes new arrays and writes to none.
-
-    ``wrap``, ``rows`` and ``carry`` return *row buffers*. Kernels read these only through operands of
-    formulas and products, and through ``array``.
+    step makes new arrays and writes to none. Most of what it does stands in the protocol; here are its row
+    buffers, and loops over them.
     """
 
     name = "standard"
@@ -29,101 +25,28 @@ class StandardEngine(Images):
     def __init__(self, xp: Any) -> None:
         self.xp = xp
 
-    def quiet(self) -> Any:
-        """Context in which inf and NaN propagate without warnings (NumPy's, if NumPy computes)."""
-        return np.errstate(all="ignore")
-
-    def lift(self, array: Any) -> Any:
-        """The array in this engine's namespace."""
-        return array
-
-    def lower(self, array: Any) -> Any:
-        """The inverse of ``lift``."""
-        return array
-
-    def target(self, out: Any, shape: tuple[int, ...]) -> Any:
-        """The caller's `out`, lifted and in this shape, if results can go there directly; else None."""
-        return None
-
-    # --- row buffers
-
     def wrap(self, array: Any) -> Any:
-        """The rows of an array (rows, width), for reading."""
+        """See `TimeLoops`."""
         return _Rows(self.xp, array.shape[1], array, array)
 
     def rows(self, count: int, width: int, like: Any) -> Any:
-        """Rows that are written once each, step by step, before they are read."""
+        """See `TimeLoops`."""
         return _Rows(self.xp, width, like)
 
-    def scratch(self, count: int, width: int, like: Any) -> Any:
-        """Like `rows`, for rows that are not part of a result."""
-        return self.rows(count, width, like)
-
-    def product_rows(self, a: Any, b: Any) -> Any:
-        """The rows of a matrix product; steps read and replace them."""
-        return self.wrap(self.xp.matmul(a, b))
-
     def carry(self, array: Any) -> Any:
-        """Rows that start as those of the array; every step may read and replace the first ones."""
+        """See `TimeLoops`."""
         return _Carry(self.xp, array.shape[1], array, array)
 
     def columns(self, rows: Any, start: int, stop: int) -> Any:
-        """Some columns of a row buffer, as a source of products."""
+        """See `TimeLoops`."""
         return _Columns(rows, start, stop)
 
     def array(self, rows: Any) -> Any:
-        """All rows of a buffer, as one array in the order of their numbers."""
+        """See `TimeLoops`."""
         return rows.array()
 
-    # --- what is computed
-
-    def pack(self, weight: Any) -> Any:
-        """An array in the fastest form for several products."""
-        return weight
-
-    def loop_weight(self, weight: Any, times: int) -> Any:
-        """A matrix in the fastest form for this many products of a time loop."""
-        return weight
-
-    def matmul(self, a: Any, b: Any) -> Any:
-        """Matrix product."""
-        return self.xp.matmul(a, b)
-
-    def write_product(self, a: Any, b: Any, target: Any, first: int) -> None:
-        """Matrix product, into `target`'s rows from `first` on."""
-        target.write(first, self.xp.matmul(a, b))
-
-    def add_product(self, total: Any, a: Any, b: Any) -> Any:
-        """Matrix product, added to a total; None stands for none yet."""
-        product = self.xp.matmul(a, b)
-        return product if total is None else total + product
-
-    def chunk(self, width: int, like: Any) -> int | None:
-        """How many rows of this width a backward loop should finish at a time; None for all."""
-        return None
-
-    def column_sums(self, array: Any) -> Any:
-        """The sum over the rows."""
-        return self.xp.sum(array, axis=0)
-
-    def column_dots(self, a: Any, b: Any) -> Any:
-        """The sum over the rows of a b."""
-        return self.xp.sum(a * b, axis=0)
-
-    def scale(self, array: Any, factors: Any) -> Any:
-        """The rows of an array that is no longer needed, each times its factor; the factors are (rows, 1)."""
-        return array * factors
-
-    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """The array broadcast to a larger shape, for reading."""
-        return self.xp.broadcast_to(array, shape)
-
-    def roots(self, squares: Any) -> Any:
-        """Square roots of sums of squares; those below 0 by rounding give 0."""
-        return self.xp.sqrt(self.xp.where(squares < 0, squares - squares, squares))
-
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
-        """Run a time loop: for each step (a Span as a row of integers) all stages in order on its rows."""
+        """See `TimeLoops`."""
         for span in map(Span._make, steps.tolist()):
             begun: set[tuple[int, int]] = set()  # rows of which the step has written some columns
             for stage in stages:
@@ -159,65 +82,6 @@ class StandardEngine(Images):
                 operand.rows.write(first, whole)
                 begun.add((id(operand.rows), first))
 
-    def agrees(self, arrays: Sequence[Any]) -> bool:
-        """Whether the arrays clearly are this engine's, of one shape and one dtype that it computes in."""
-        return False
-
-    def elementwise(
-        self,
-        formula: Formula,
-        inputs: Sequence[Any],
-        numbers: Sequence[float] = (),
-        out: Any = None,
-    ) -> Any:
-        """The single result of a formula, of the broadcast shape of its inputs.
-
-        Parameters
-        ----------
-        formula : Formula
-            What to evaluate.
-        inputs : sequence of array or None
-            Its operands.
-        numbers : sequence of float
-            Values of the formula's parameters.
-        out : array, optional
-            Array for the result; it may be an input.
-        """
-        with self.quiet():
-            named = dict(zip(formula.parameters, numbers, strict=True))
-            (result,) = formula(self.xp, *inputs, **named)
-            if not hasattr(result, "__setitem__"):  # NumPy's operators return scalars for arrays without axes
-                result = self.xp.asarray(result)
-            return written(result, out)
-
-    def over_rows(
-        self,
-        formula: RowFormula,
-        operands: Sequence[Any],
-        numbers: Sequence[float] = (),
-        out: Any = None,
-    ) -> tuple:
-        """The outputs of a row formula.
-
-        Parameters
-        ----------
-        formula : RowFormula
-            What to evaluate. A row runs along the middle one of three axes.
-        operands : sequence of array or None
-            Its operands, in the order of ``formula.operands``: shape (A, n, B) for one element per row and
-            column, (A, 1, B) for one number per row, (1, n, 1) for one per column. n is at least 1.
-        numbers : sequence of float
-            Values of the formula's parameters.
-        out : array, shape (A, n, B), optional
-            Array for the output of this shape; it may be an operand.
-        """
-        with self.quiet():
-            results = formula.evaluate(self.xp, operands, numbers)
-            if formula.each_output is not None:
-                number = formula.outputs.index(formula.each_output)
-                results[number] = written(results[number], out)
-        return tuple(results)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self.xp, '__name__', self.xp)})"
 
@@ -234,14 +98,6 @@ def _read(operand: Operand, span: Span) -> Any:
 def _split(array: Any, blocks: int) -> list[Any]:
     width = array.shape[1] // blocks
     return [array[:, block * width : (block + 1) * width] for block in range(blocks)]
-
-
-def written(result: Any, out: Any) -> Any:
-    """The result, in `out` if given."""
-    if out is None:
-        return result
-    out[...] = result
-    return out
 
 
 class _Rows:
