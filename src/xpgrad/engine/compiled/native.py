@@ -3,6 +3,8 @@
 Addresses come in at run time, so that numba can keep the compiled code on disk. Needs numba.
 """
 
+import inspect
+
 import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
@@ -19,6 +21,7 @@ __all__ = [
     "call_with_part",
     "elements",
     "gemm",
+    "generated",
     "multiply_rows",
     "multiply_rows_by_panels",
     "multiply_rows_packed",
@@ -56,18 +59,35 @@ def variant(label, **options):
     return compiled
 
 
+def generated(write, *kinds, result=types.void):
+    """The function whose instructions ``write(context, builder, arguments)`` writes.
+
+    `kinds` are numba's types of the arguments. A value is returned if the function has a result.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value = write(context, builder, arguments)
+        return context.get_dummy_value() if result is types.void else value
+
+    def function(*_):
+        return result(*kinds), codegen
+
+    names = ["typingctx", *(f"argument_{number}" for number in range(len(kinds)))]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    function.__signature__ = inspect.Signature(parameters)
+    return intrinsic(function)
+
+
 def _function(builder, address, result, arguments):
     return builder.inttoptr(address, ir.FunctionType(result, arguments).as_pointer())
 
 
-@intrinsic
-def pointer(typingctx, address):
-    """The address as a pointer, for ``carray``."""
+def _to_pointer(context, builder, arguments):
+    return builder.inttoptr(arguments[0], _POINTER)
 
-    def codegen(context, builder, signature, args):
-        return builder.inttoptr(args[0], _POINTER)
 
-    return types.voidptr(types.int64), codegen
+# the address as a pointer, for ``carray``
+pointer = generated(_to_pointer, types.int64, result=types.voidptr)
 
 
 @intrinsic
@@ -189,13 +209,11 @@ def call_in_team(address, function, work, threads):
     call_with_numbers(address, (function, work, threads, 0))
 
 
-@intrinsic
-def _call_for_int(typingctx, address):
-    def codegen(context, builder, signature, args):
-        number = builder.call(_function(builder, args[0], _INT32, []), [])
-        return builder.sext(number, _INT64)
+def _number_of(context, builder, arguments):
+    return builder.sext(builder.call(_function(builder, arguments[0], _INT32, []), []), _INT64)
 
-    return types.int64(types.int64), codegen
+
+_call_for_int = generated(_number_of, types.int64, result=types.int64)
 
 
 def _caller(result):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from xpgrad.engine.compiled.native import generated
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import Rows, positions
 from xpgrad.engine.compiled.time_loops import Vector
@@ -26,7 +26,7 @@ def rows_loop(
     outputs: Sequence[Vector | None],
     real: type[np.floating],
 ) -> Any:
-    """An intrinsic ``run(data, count, first, now, before, local)``: a formula on `count` rows.
+    """The function ``(data, count, first, now, before, local)``: a formula on `count` rows.
 
     Parameters
     ----------
@@ -43,23 +43,18 @@ def rows_loop(
         For compiled code. `data` points to the loop's numbers, the others are the step's.
     """
 
-    @intrinsic
-    def run(typingctx, data, count, first, now, before, local):
-        def codegen(context, builder, signature, arguments):
-            data, count, *starts = arguments
-            rows = _Rows(
-                Emitter(context, builder, real),
-                builder.bitcast(data, _INT.as_pointer()),
-                dict(zip(("first", "now", "before", "local"), starts, strict=True)),
-                inputs,
-                outputs,
-            )
-            rows.loop(function, count)
-            return context.get_dummy_value()
+    def write(context: Any, builder: Any, arguments: Any) -> None:
+        data, count, *starts = arguments
+        rows = _Rows(
+            Emitter(context, builder, real),
+            builder.bitcast(data, _INT.as_pointer()),
+            dict(zip(("first", "now", "before", "local"), starts, strict=True)),
+            inputs,
+            outputs,
+        )
+        rows.loop(function, count)
 
-        return types.void(types.voidptr, *[types.int64] * 5), codegen
-
-    return run
+    return generated(write, types.voidptr, *[types.int64] * 5)
 
 
 class _Rows:

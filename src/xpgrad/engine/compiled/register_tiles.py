@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import binding
 
-from xpgrad.engine.compiled.vector_code import INT64, VectorCode, generated
+from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
 
 
 class Tiles(NamedTuple):
@@ -86,7 +86,7 @@ def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
             code.multiply_add(sums, code.at(weights, code.times(k, rows)), None, loaded)
         code.store(sums, target, line)
 
-    return generated(dtype, lanes, generate)
+    return vector_function(dtype, lanes, generate)
 
 
 @functools.cache
@@ -113,7 +113,7 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
             code.multiply_add(sums, stretches, p, loaded)
         code.store(sums, target, line)
 
-    return generated(dtype, lanes, generate)
+    return vector_function(dtype, lanes, generate)
 
 
 @functools.cache
@@ -148,7 +148,7 @@ def matrix_tile(dtype: str, lanes: int, rows: int, vectors: int, panels: int, by
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)
 
-    return generated(dtype, lanes, generate, 10)
+    return vector_function(dtype, lanes, generate, 10)
 
 
 @functools.cache
@@ -170,4 +170,4 @@ def turn_tile(dtype: str, lanes: int) -> Any:
             vectors = [half for pair in pairs for half in code.alternating(*pair)]
         code.store([[code.variable(vector)] for vector in vectors], target, line)
 
-    return generated(dtype, lanes, generate, 4)
+    return vector_function(dtype, lanes, generate, 4)

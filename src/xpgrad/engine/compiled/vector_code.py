@@ -6,14 +6,13 @@ Addresses come in at run time. `register_tiles` and `images.row_tiles` are writt
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from xpgrad.engine.compiled.native import generated
 from xpgrad.engine.process import numba_private
 
 INT64 = ir.IntType(64)
@@ -21,23 +20,13 @@ _REALS = {"float32": (ir.FloatType(), 4), "float64": (ir.DoubleType(), 8)}
 _Generate = Callable[["VectorCode", list[Any]], None]
 
 
-def generated(dtype: str, lanes: int, generate: _Generate, count: int = 6, reals: int = 0) -> Any:
+def vector_function(dtype: str, lanes: int, generate: _Generate, count: int = 6, reals: int = 0) -> Any:
     """The generated function of `count` integers, and then of so many real numbers."""
 
-    def codegen(context, builder, signature, args):
-        generate(VectorCode(builder, dtype, lanes), list(args))
-        return context.get_dummy_value()
+    def write(context: Any, builder: Any, arguments: Any) -> None:
+        generate(VectorCode(builder, dtype, lanes), list(arguments))
 
-    real = types.float32 if dtype == "float32" else types.float64
-    kinds = [types.int64] * count + [real] * reals
-
-    def tile(*_):
-        return types.void(*kinds), codegen
-
-    names = ["typingctx", *(f"argument_{number}" for number in range(len(kinds)))]
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
-    tile.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return intrinsic(tile)
+    return generated(write, *[types.int64] * count, *[getattr(types, dtype)] * reals)
 
 
 def prefetch(builder: Any, place: Any, write: bool) -> None:

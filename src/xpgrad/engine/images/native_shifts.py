@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import carray, njit, types
-from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import numbers, pointer, variant, words
+from xpgrad.engine.compiled.native import generated, numbers, pointer, variant, words
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
@@ -157,69 +156,59 @@ def _stretches(emitter, grid, offsets, count):
 
 
 def _terms(real, count, add):
-    """An intrinsic ``run(weights, grid, offsets, total, length)``: adds weighted stretches to a sum.
+    """The function ``(weights, grid, offsets, total, length)`` that adds weighted stretches to a sum.
 
     It takes the addresses of `count` weights, of the element of the grid that belongs to the sum's first, of
     the stretches' offsets from there, and of the sum. Without `add` the sum begins with these terms.
     """
 
-    @intrinsic
-    def run(typingctx, weights, grid, offsets, total, length):
-        def codegen(context, builder, signature, arguments):
-            weights, grid, offsets, total, length = arguments
-            emitter = Emitter(context, builder, real)
-            table = builder.inttoptr(weights, emitter.type.as_pointer())
-            places = [builder.gep(table, [length.type(i)]) for i in range(count)]
-            factors = [Number(emitter, builder.load(place)) for place in places]
-            begins = dict(enumerate(_stretches(emitter, grid, offsets, count)))
-            begins["total"] = builder.inttoptr(total, emitter.type.as_pointer())
+    def write(context, builder, arguments):
+        weights, grid, offsets, total, length = arguments
+        emitter = Emitter(context, builder, real)
+        table = builder.inttoptr(weights, emitter.type.as_pointer())
+        places = [builder.gep(table, [length.type(i)]) for i in range(count)]
+        factors = [Number(emitter, builder.load(place)) for place in places]
+        begins = dict(enumerate(_stretches(emitter, grid, offsets, count)))
+        begins["total"] = builder.inttoptr(total, emitter.type.as_pointer())
 
-            def added(*elements):
-                terms = [w * x for w, x in zip(factors, elements, strict=False)]
-                return (sum(terms[1:], elements[count] + terms[0] if add else terms[0]),)
+        def added(*elements):
+            terms = [w * x for w, x in zip(factors, elements, strict=False)]
+            return (sum(terms[1:], elements[count] + terms[0] if add else terms[0]),)
 
-            operands = [*range(count), *(["total"] if add else [])]
-            vectors = Vectors(emitter, begins)
-            with numba_private.for_range(builder, length) as element:
-                vectors.element(added, operands, ["total"], begins, element.index)
-            return context.get_dummy_value()
+        operands = [*range(count), *(["total"] if add else [])]
+        vectors = Vectors(emitter, begins)
+        with numba_private.for_range(builder, length) as element:
+            vectors.element(added, operands, ["total"], begins, element.index)
 
-        return types.void(*[types.int64] * 5), codegen
-
-    return run
+    return generated(write, *[types.int64] * 5)
 
 
 def _inner_products(real, count):
-    """An intrinsic ``run(a, grid, offsets, results, length)``: adds the inner products of a with stretches.
+    """The function ``(results, grid, offsets, a, length)`` that adds the inner products of a with stretches.
 
-    It takes the addresses of a, of the grid, of `count` stretches' offsets in it, and of their results.
+    It takes the addresses of `count` results, of the grid, of the stretches' offsets in it, and of a.
     """
 
-    @intrinsic
-    def run(typingctx, a, grid, offsets, results, length):
-        def codegen(context, builder, signature, arguments):
-            a, grid, offsets, results, length = arguments
-            emitter = Emitter(context, builder, real)
-            begins = dict(enumerate(_stretches(emitter, grid, offsets, count)))
-            begins["a"] = builder.inttoptr(a, emitter.type.as_pointer())
-            sums = [Sum(emitter) for _ in range(count)]
-            for one in sums:
-                one.begin()
-            vectors = Vectors(emitter, begins)
-            with numba_private.for_range(builder, length) as element:
-                vectors.element(
-                    lambda a, *elements: [a * x for x in elements],
-                    ["a", *range(count)], sums, begins, element.index,
-                )  # fmt: skip
-            table = builder.inttoptr(results, emitter.type.as_pointer())
-            for i, one in enumerate(sums):
-                place = builder.gep(table, [length.type(i)])
-                builder.store((Number(emitter, builder.load(place)) + one.result()).value, place)
-            return context.get_dummy_value()
+    def write(context, builder, arguments):
+        results, grid, offsets, a, length = arguments
+        emitter = Emitter(context, builder, real)
+        begins = dict(enumerate(_stretches(emitter, grid, offsets, count)))
+        begins["a"] = builder.inttoptr(a, emitter.type.as_pointer())
+        sums = [Sum(emitter) for _ in range(count)]
+        for one in sums:
+            one.begin()
+        vectors = Vectors(emitter, begins)
+        with numba_private.for_range(builder, length) as element:
+            vectors.element(
+                lambda a, *elements: [a * x for x in elements],
+                ["a", *range(count)], sums, begins, element.index,
+            )  # fmt: skip
+        table = builder.inttoptr(results, emitter.type.as_pointer())
+        for i, one in enumerate(sums):
+            place = builder.gep(table, [length.type(i)])
+            builder.store((Number(emitter, builder.load(place)) + one.result()).value, place)
 
-        return types.void(*[types.int64] * 5), codegen
-
-    return run
+    return generated(write, *[types.int64] * 5)
 
 
 def position_loops(dtype, lanes, label):
@@ -308,13 +297,13 @@ def position_loops(dtype, lanes, label):
                 place_group(image, 0, a_rows, len(a_rows), other_at, 0, 1)
                 line, k = results + size * o * terms, 0
                 while k + 9 <= terms:
-                    products_nine(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
+                    products_nine(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
                     k += 9
                 while k + 3 <= terms:
-                    products_three(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
+                    products_three(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
                     k += 3
                 while k < terms:
-                    products_one(other_at, grid_at, offsets_at + 8 * k, line + size * k, length)
+                    products_one(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
                     k += 1
         return offsets[:1]  # which keeps them until here
 

@@ -8,9 +8,8 @@ room for one, and what stands there is a number, but not used.
 
 import numpy as np
 from numba import carray, types
-from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import pointer, variant
+from xpgrad.engine.compiled.native import generated, pointer, variant
 from xpgrad.engine.compiled.native_loops import Vectors
 from xpgrad.engine.compiled.tracing import Emitter
 from xpgrad.engine.images.row_tiles import row_tile, split_tile, weave_tile
@@ -20,32 +19,27 @@ _WINDOWS = 64  # of a set; two arrays of 36 such lines of float32 are 18 KB
 
 
 def _transform(function, taken, made, real, lanes):
-    """An intrinsic ``run(first, step, vectors)``: a formula on whole vectors of lines, in place.
+    """The function ``(first, step, vectors)``: a formula on whole vectors of lines, in place.
 
     `first` is the address of the first of its operands' lines, `step` how many elements the next one is
     further on; the results take the place of the operands.
     """
 
-    @intrinsic
-    def run(typingctx, first, step, vectors):
-        def codegen(context, builder, signature, arguments):
-            first, step, count = arguments
-            emitter = Emitter(context, builder, real)
-            pointer = builder.inttoptr(first, emitter.type.as_pointer())
-            lines = range(max(taken, made))
-            begins = {k: builder.gep(pointer, [builder.mul(step, step.type(k))]) for k in lines}
-            passed = Vectors(emitter, begins)
-            with numba_private.for_range(builder, count) as vector:
-                begin = builder.mul(vector.index, step.type(lanes))
-                # so LLVM knows that only whole vectors are left
-                with numba_private.for_range(builder, step.type(lanes)) as element:
-                    index = builder.add(begin, element.index)
-                    passed.element(function, lines[:taken], lines[:made], begins, index)
-            return context.get_dummy_value()
+    def write(context, builder, arguments):
+        first, step, count = arguments
+        emitter = Emitter(context, builder, real)
+        pointer = builder.inttoptr(first, emitter.type.as_pointer())
+        lines = range(max(taken, made))
+        begins = {k: builder.gep(pointer, [builder.mul(step, step.type(k))]) for k in lines}
+        passed = Vectors(emitter, begins)
+        with numba_private.for_range(builder, count) as vector:
+            begin = builder.mul(vector.index, step.type(lanes))
+            # so LLVM knows that only whole vectors are left
+            with numba_private.for_range(builder, step.type(lanes)) as element:
+                index = builder.add(begin, element.index)
+                passed.element(function, lines[:taken], lines[:made], begins, index)
 
-        return types.void(*[types.int64] * 3), codegen
-
-    return run
+    return generated(write, *[types.int64] * 3)
 
 
 def from_windows(function, taken, made, step, dtype, lanes, label):

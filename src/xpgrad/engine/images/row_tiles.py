@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from xpgrad.engine.compiled.vector_code import INT64, VectorCode, generated
+from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def row_tile(dtype: str, lanes: int, from_step: int, to_step: int) -> Any:
             move(i, None)
         move(whole, builder.sub(count, code.times(whole, lanes)))
 
-    return generated(dtype, lanes, generate, 3, reals=1)
+    return vector_function(dtype, lanes, generate, 3, reals=1)
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def split_tile(dtype: str, lanes: int, step: int, taken: int, whole: bool) -> An
             row = code.picked(vectors, [divmod(t * step + j, lanes) for t in range(lanes)])
             code.store([[code.variable(row)]], code.at(target, code.times(line, j)), line)
 
-    return generated(dtype, lanes, generate, 5)
+    return vector_function(dtype, lanes, generate, 5)
 
 
 @functools.cache
@@ -100,4 +100,4 @@ def weave_tile(dtype: str, lanes: int, step: int, whole: bool) -> Any:
             rest = None if whole else code.builder.sub(count, INT64(q * lanes))
             code.store_first(row, place, rest)
 
-    return generated(dtype, lanes, generate, 4, reals=1)
+    return vector_function(dtype, lanes, generate, 4, reals=1)

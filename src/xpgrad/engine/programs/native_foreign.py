@@ -6,9 +6,14 @@ by single exchanges of words.
 
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import call_for_number, call_with_numbers, call_with_part, words
+from xpgrad.engine.compiled.native import (
+    call_for_number,
+    call_with_numbers,
+    call_with_part,
+    generated,
+    words,
+)
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, SharedWork, length, positions
 from xpgrad.engine.process import numba_private
 
@@ -34,46 +39,29 @@ _yield = numba_private.library_function("sched_yield", types.int32())
 _madvise = numba_private.library_function("madvise", types.int32(types.int64, types.int64, types.int64))
 
 
-@intrinsic
-def _look(typingctx, address):
-    """What stands in a word that other threads change."""
+def _on_word(instruction, arguments):
+    """The function ``(address, ...)`` that is one instruction on a word which other threads change."""
 
-    def codegen(context, builder, signature, args):
-        return builder.load_atomic(_word(builder, args[0]), "acquire", 8)
+    def write(context, builder, given):
+        return instruction(builder, builder.inttoptr(given[0], _INT64.as_pointer()), *given[1:])
 
-    return types.int64(types.int64), codegen
-
-
-def _word(builder, address):
-    return builder.inttoptr(address, _INT64.as_pointer())
+    return generated(write, *[types.int64] * arguments, result=types.int64)
 
 
-def _changer(operation):
-    @intrinsic
-    def change(typingctx, address, value):
-        """Change a word at once for all threads; what stood there before is returned."""
-
-        def codegen(context, builder, signature, args):
-            return builder.atomic_rmw(operation, _word(builder, args[0]), args[1], "seq_cst")
-
-        return types.int64(types.int64, types.int64), codegen
-
-    return change
+def _change(operation):
+    """Change a word at once for all threads; what stood there before is returned."""
+    return _on_word(lambda builder, word, value: builder.atomic_rmw(operation, word, value, "seq_cst"), 2)
 
 
-_exchange, _add = _changer("xchg"), _changer("add")
+def _put(builder, word, value):
+    pair = builder.cmpxchg(word, _INT64(0), value, "seq_cst", "seq_cst")
+    return builder.zext(builder.extract_value(pair, 1), _INT64)
 
 
-@intrinsic
-def _put_if_zero(typingctx, address, value):
-    """Write a word where 0 stands; whether it did."""
-
-    def codegen(context, builder, signature, args):
-        zero = ir.Constant(_INT64, 0)
-        pair = builder.cmpxchg(_word(builder, args[0]), zero, args[1], "seq_cst", "seq_cst")
-        return builder.zext(builder.extract_value(pair, 1), _INT64)
-
-    return types.int64(types.int64, types.int64), codegen
+_look = _on_word(lambda builder, word: builder.load_atomic(word, "acquire", 8), 1)
+_exchange, _add = _change("xchg"), _change("add")
+# write a word where 0 stands; whether it did
+_put_if_zero = _on_word(_put, 2)
 
 
 # --- memory: a block begins with its size, in a line of its own
