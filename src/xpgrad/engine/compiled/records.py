@@ -372,6 +372,16 @@ class TapPacking(NamedTuple):
     target: Any
 
 
+class RowSums(NamedTuple):
+    """The sums of the rows of a matrix (count, width)."""
+
+    rows: Any
+    count: Any
+    width: Any
+    sums: Any
+    parts: Any
+
+
 # --- programs in the threads of a host
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.compiled.records import (
     Batch,
+    RowSums,
     Shared,
     ShiftedProducts,
     ShiftedSums,
@@ -45,6 +46,7 @@ _STRETCH_BYTES = 1 << 19
 _COLUMNS = 128
 _PLANS = 256  # that are kept of each kind
 
+_PART = "int64 data, int64 part"
 _AT_SUMS, _AT_PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
 _AT_SHARED = positions(Shared)  # which both records begin with
 
@@ -132,6 +134,21 @@ def products_of_shifts(
     }
     plan.run(machine, addresses)
     return products[0] if plan.parts == 1 else np.sum(products, axis=0)
+
+
+def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
+    """The sums of the rows of a matrix."""
+    rows, parts = np.ascontiguousarray(rows), machine.parts(rows.size)
+    sums = np.empty(len(rows), dtype=rows.dtype)
+    data = integers(RowSums(address_of(rows), len(rows), rows.shape[1], address_of(sums), parts))
+    machine.team.run(_row_loop(rows.dtype), ctypes.addressof(data), parts)
+    return sums
+
+
+@functools.cache
+def _row_loop(dtype: np.dtype) -> int:
+    call = f"row_sums(words(data, {length(RowSums)}), part, np.{dtype}(0))"
+    return c_function(f"row_sums_{dtype}", "images.native_shifts", _PART, call)
 
 
 # --- plans
@@ -332,4 +349,4 @@ def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     integers = length({"pack": TapPacking, "sum_of_shifts": ShiftedSums}.get(name, ShiftedProducts))
     call = f"made(words(data, {integers}), part)"
     label = f"{name}_{dtype.name}"
-    return c_function(label, "images.native_shifts", "int64 data, int64 part", call, made)
+    return c_function(label, "images.native_shifts", _PART, call, made)

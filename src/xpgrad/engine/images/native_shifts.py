@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numba import carray, njit, types
 
-from xpgrad.engine.compiled.native import generated, numbers, pointer, variant, words
+from xpgrad.engine.compiled.native import elements, generated, numbers, pointer, variant, words
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
-from xpgrad.engine.compiled.records import ShiftedProducts, ShiftedSums, TapPacking, positions
+from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.images.row_tiles import row_tile
 from xpgrad.engine.process import numba_private
 
 _SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
-_PACKING = positions(TapPacking)
+_PACKING, _ROWS = positions(TapPacking), positions(RowSums)
 _U = np.uintp
 _FAR = 1 << 60
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
@@ -308,6 +308,18 @@ def position_loops(dtype, lanes, label):
         return offsets[:1]  # which keeps them until here
 
     return Loops(sum_of_shifts, products_of_shifts)
+
+
+@njit(fastmath={"contract", "reassoc", "nsz"}, error_model="numpy", nogil=True)
+def row_sums(data, part, nothing):
+    """One part of a RowSums; `nothing` is 0 in the dtype of its arrays."""
+    count, width, parts = data[_ROWS.count], data[_ROWS.width], data[_ROWS.parts]
+    sums = elements(data[_ROWS.sums], 0, nothing)
+    for r in range(count * part // parts, count * (part + 1) // parts):
+        row, total = elements(data[_ROWS.rows], r * width, nothing), nothing
+        for t in range(width):
+            total += row[t]
+        sums[r] = total
 
 
 # --- many channels: tiles of sums in registers

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.arrays import array_loops
 from xpgrad.engine.compiled.machine import Machine
-from xpgrad.engine.formulas.row_formula import RowFormula, Step
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.methods import Images
 from xpgrad.engine.images.padding import Index
@@ -23,13 +21,6 @@ from xpgrad.engine.process.settings import jit_enabled
 
 # Of the blocks that are summed up, for each thread.
 _SHARES = 2
-
-
-def _itself(xp: Any, x: Any) -> tuple[Any]:
-    return (x,)
-
-
-_SUMS = RowFormula(steps=(Step(_itself, {"total": "sum"}),), outputs=("total",), each=("x",))
 
 
 class NumpyImages(Machine, InPlaceImages):
@@ -103,7 +94,9 @@ class NumpyImages(Machine, InPlaceImages):
         """Compiled, or as a product with BLAS: in one pass."""
         rows = array.reshape(-1, array.shape[-1])
         if self.compiles():
-            (sums,) = array_loops.over_rows(self, _SUMS, [rows[..., None]], (), None, compiling=True)
+            from xpgrad.engine.images.compiled_shifts import row_sums
+
+            sums = row_sums(self, rows)
         else:
             sums = np.matmul(rows, np.ones(rows.shape[1], dtype=array.dtype))
         return sums.reshape(array.shape[:-1])
