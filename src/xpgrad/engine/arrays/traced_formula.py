@@ -43,23 +43,9 @@ class _Program:
 
 
 class TracedFormula(_Program):
-    """A formula for arrays of a dtype, with its numbers fixed.
+    """A formula with one result, for arrays of a dtype, with its numbers fixed.
 
-    Parameters
-    ----------
-    formula : Formula
-        With one result.
-    absent : sequence of bool
-        Which of its operands are None.
-    dtype : dtype
-        float32 or float64.
-    numbers : sequence of float
-        Values of the formula's parameters.
-
-    Attributes
-    ----------
-    text : str
-        The source of ``run(y, *operands, *buffers)``.
+    `absent` says which of its operands are None. `text` is the source of ``run(y, *operands, *buffers)``.
     """
 
     def __init__(
@@ -150,12 +136,7 @@ def _needed(results: Sequence[Value]) -> list[Value]:
 class _Text:
     """The program as the text of a Python function ``run``, and its global names.
 
-    Parameters
-    ----------
-    operands, results : sequence of Value
-        The arguments of ``run`` behind the results' memory, and what it writes there.
-    memory : _Memory
-        Counts the buffers, which are the last arguments.
+    ``run`` takes memory for the results, the operands, and the buffers, which `memory` counts.
     """
 
     def __init__(self, operands: Sequence[Value], results: Sequence[Value], memory: _Memory) -> None:

@@ -58,18 +58,10 @@ class Array(NamedTuple):
 
 
 def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
-    """Return a module with ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
+    """A module with ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
 
-    Its ``part_function()`` is a C function ``part(data, number)``, which runs the loop on one part.
-
-    Parameters
-    ----------
-    formula : Formula
-        With one result.
-    layout : ArrayLayout
-        The arrays' part; those absent, and a result that is an operand, have no place in the call.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
+    The formula has one result. Arrays that are absent, and a result that is an operand, have no place in the
+    call. ``part_function()`` of the module is a C function ``part(data, number)``, the loop on one part.
     """
     names = [kind and f"x{number}" for number, kind in enumerate(layout.operands)]
     kinds = zip(names, layout.operands, strict=True)
@@ -86,14 +78,7 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
 def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Any:
     """A module as for elements: ``loop(start, stop, width, *arrays, [result], *row results, *numbers)``.
 
-    Parameters
-    ----------
-    formula : RowFormula
-        What to evaluate.
-    layout : ArrayLayout
-        As for elements; a result that has an element for each comes before the numbers of rows.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
+    A result that has an element for each comes before the numbers of rows.
     """
     named = dict(zip(formula.operands, layout.operands, strict=True))
     absent = {name for name, kind in named.items() if kind is None}

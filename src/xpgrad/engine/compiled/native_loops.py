@@ -103,16 +103,10 @@ class Greatest(Reduction):
 
 
 class Vectors:
-    """Vectors that a loop reads and writes. One that is written shares no memory with any other.
+    """Vectors that a loop reads and writes, by their keys.
 
-    LLVM is told so with every load and store: it would look for itself, for every row and pair.
-
-    Parameters
-    ----------
-    emitter : Emitter
-        Where instructions go.
-    keys : iterable of hashable
-        What the vectors are called.
+    One that is written shares no memory with any other. LLVM is told so with every load and store: it would
+    look for itself, for every row and pair.
     """
 
     def __init__(self, emitter: Emitter, keys: Iterable[Hashable]) -> None:

@@ -28,19 +28,9 @@ def rows_loop(
 ) -> Any:
     """The function ``(data, count, first, now, before, local)``: a formula on `count` rows.
 
-    Parameters
-    ----------
-    function : callable
-        The formula, on traced numbers; None in place of absent operands.
-    inputs, outputs : sequence of Vector or None
-        Where its operands come from, and its results go to.
-    real : numpy scalar type
-        That of the matrices.
-
-    Returns
-    -------
-    intrinsic
-        For compiled code. `data` points to the loop's numbers, the others are the step's.
+    The formula works on traced numbers, with None in place of absent operands; `inputs` and `outputs` say
+    where its operands come from, and where its results go. `data` points to the loop's numbers, the others
+    are the step's. `real` is the type of the matrices' elements.
     """
 
     def write(context: Any, builder: Any, arguments: Any) -> None:

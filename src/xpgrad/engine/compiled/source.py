@@ -86,20 +86,10 @@ def versions() -> str:
 def c_function(label: str, module: str, arguments: str, call: str, made: str = "", before: str = "") -> int:
     """The address of a C function without a result that makes one call.
 
-    Parameters
-    ----------
-    label : str
-        A name for the generated file.
-    module : str
-        Where the function is that it calls, or what makes that, below `xpgrad.engine`.
-    arguments : str
-        What it takes, as in C; pointers are integers of 64 bits: ``"int64 data, int64 part"``.
-    call : str
-        The call. In it ``words(data, n)`` are n integers at an address, and ``np`` is NumPy.
-    made : str
-        What makes the function where it has variants; the call calls it ``made``.
-    before : str
-        Text for the file, of which `made` makes use.
+    `module` is where the called function is, below `xpgrad.engine`; `arguments` are as in C, with pointers as
+    integers of 64 bits: ``"int64 data, int64 part"``. In the call ``words(data, n)`` are n integers at an
+    address, and ``np`` is NumPy. A function that has variants is `made` by another one of the module, perhaps
+    of what the text `before` defines; the call calls it ``made``. `label` is a name for the generated file.
     """
     kinds, names = zip(*(argument.split() for argument in arguments.split(", ")), strict=True)
     text = f"""# {call}; generated, {versions()}

@@ -22,12 +22,8 @@ _CONTRACT = ("contract",)  # a product and a sum may become one instruction
 class Emitter:
     """Where instructions go, and the dtype of the numbers.
 
-    Parameters
-    ----------
-    context, builder
-        As numba passes them to an intrinsic's code generator.
-    real : numpy scalar type
-        ``np.float32`` or ``np.float64``.
+    `context` and `builder` are as numba passes them to a code generator; `real` is ``np.float32`` or
+    ``np.float64``.
     """
 
     def __init__(self, context: Any, builder: ir.IRBuilder, real: type[np.floating]) -> None:
@@ -142,14 +138,7 @@ class Number:
 
 
 class Scalars:
-    """What stands for ``xp`` in the text of a traced formula.
-
-    Parameters
-    ----------
-    dtype : str
-        ``"float32"`` or ``"float64"``. The functions are those of the module of scalar functions of that
-        name.
-    """
+    """What stands for ``xp`` in the text of a traced formula: the scalar functions of a dtype."""
 
     def __init__(self, dtype: str) -> None:
         self.real = getattr(np, dtype)

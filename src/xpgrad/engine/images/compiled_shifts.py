@@ -155,22 +155,11 @@ def _row_loop(dtype: np.dtype) -> int:
 
 
 class _Plan:
-    """A compiled function, and all that it reads but the addresses of a call's arrays.
+    """A compiled function, by its address, and all that it reads but the addresses of a call's arrays.
 
-    Parameters
-    ----------
-    function : int
-        Its address.
-    record : record
-        What it reads; it begins with a Shared.
-    dtype : dtype
-        Of the memory.
-    items, threads, elements : int
-        How many items there are, the most parts of them, and the elements of a part's memory.
-    kept : tuple
-        What addresses in the record point into.
-    complete : bool
-        Whether it sets the whole result.
+    The record that it reads begins with a Shared. There are at most `threads` parts of the items, and each
+    has memory for so many elements of the dtype. `kept` is what addresses in the record point into;
+    `complete` says whether the function sets the whole result.
     """
 
     def __init__(

@@ -215,11 +215,6 @@ def position_loops(dtype, lanes, label):
     """The loops for groups of few channels.
 
     Up to nine terms are added at a time, so a sum is read and written once per nine multiplications.
-
-    Returns
-    -------
-    Loops
-        Compiled functions.
     """
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
     vector, _, place_group, crop = _moves(dtype, lanes, label)
@@ -326,25 +321,10 @@ def row_sums(data, part, nothing):
 
 
 def tile_loops(dtype, tiles, vectors, several, label):
-    """The loops for groups of many channels.
+    """The loops for groups of many channels, by tiles of these shapes: a `Tiles`.
 
-    Parameters
-    ----------
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    tiles : tuple
-        The tiles' shapes, a `Tiles`.
-    vectors : int
-        The vectors of a tile of `products_of_shifts`.
-    several : int
-        The number of positions whose cotangents are transposed to columns at a time.
-    label : str
-        See above.
-
-    Returns
-    -------
-    Loops
-        Compiled functions.
+    `vectors` are those of a tile of `products_of_shifts`; `several` is the number of positions whose
+    cotangents are transposed to columns at a time.
     """
     size, tiles = np.dtype(dtype).itemsize, Tiles(*tiles)
     lanes = tiles.bytes // size

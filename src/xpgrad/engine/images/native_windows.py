@@ -43,22 +43,10 @@ def _transform(function, taken, made, real, lanes):
 
 
 def from_windows(function, taken, made, step, dtype, lanes, label):
-    """The function that transforms the windows of images.
+    """The function that transforms the windows of images by a formula on traced numbers.
 
-    Parameters
-    ----------
-    function : callable
-        The formula, on traced numbers.
-    taken, made : int
-        Elements of a window's side before and after.
-    step : int
-        Distance from one window to the next.
-    dtype : str
-        That of the arrays.
-    lanes : int
-        Elements of a vector.
-    label : str
-        Of this variant: see `native.variant`.
+    A window's side has `taken` elements before and `made` after, and `step` is the distance from one window
+    to the next. `lanes` are the elements of a vector, `label` this variant's: see `native.variant`.
     """
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
     line = _WINDOWS + lanes

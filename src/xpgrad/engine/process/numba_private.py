@@ -57,16 +57,7 @@ def call_compiled(
 ) -> Any:
     """The LLVM value of a call, from code that is being generated, of a function that numba compiles.
 
-    Parameters
-    ----------
-    context, builder
-        As numba passes them to an intrinsic's code generator.
-    function
-        By ``numba.njit``.
-    kinds : sequence of numba type
-        Of the arguments.
-    values : sequence of LLVM value
-        The arguments.
+    `context` and `builder` are as numba passes them to a code generator, `kinds` numba's types of the values.
     """
     typing = context.typing_context
     signature = typing.resolve_function_type(typing.resolve_value_type(function), tuple(kinds), {})

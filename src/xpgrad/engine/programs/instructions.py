@@ -115,15 +115,7 @@ def three_strided(places: Sequence[Location], itemsize: int) -> list[Strided]:
 class Instruction(ABC):
     """One of a program's instructions.
 
-    Parameters
-    ----------
-    places : sequence of Location
-        What it reads or writes.
-
-    Attributes
-    ----------
-    kind : int
-        One of `records.Kind`.
+    Its `kind` is one of `records.Kind`; `places` is what it reads or writes.
     """
 
     kind: int
@@ -236,16 +228,7 @@ class Work(Instruction):
 class Multiply(Work):
     """A matrix product of our own, C = A B or C += A B; each factor is contiguous by rows or by columns.
 
-    Parameters
-    ----------
-    sizes : sequence of int or Quantity
-        Rows and columns of C, and how many elements a sum has.
-    places : sequence of Location
-        Of C, A and B.
-    add : bool
-        Whether to add to C.
-    team, dtype
-        The threads, and the arrays' dtype.
+    The sizes are rows and columns of C, and how many elements a sum has; the places are those of C, A and B.
     """
 
     def __init__(
@@ -308,20 +291,8 @@ class Arithmetic(Work):
 class ArrayLoop(Work):
     """``loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, each part some of that.
 
-    Parameters
-    ----------
-    function : int
-        The address of the loop's ``part(data, number)``, see `compiled.arrays`.
-    count, elements : int
-        What is cut into parts, and how many elements there are in all.
-    sizes : sequence of int
-        What the loop takes first.
-    arrays : sequence of Location
-        Where each array is; its elements follow one another.
-    numbers : sequence of float
-        What it takes last.
-    team
-        The threads.
+    `function` is the address of the loop's ``part(data, number)``, see `compiled.arrays`; `elements` is how
+    many there are in all. The elements of each array follow one another.
     """
 
     def __init__(

@@ -43,15 +43,7 @@ _MANY_SIZES = ((768, 256, 512, False), (512, 768, 256, True))
 
 
 class Choice(NamedTuple):
-    """Which way was taken for a class of products, and why.
-
-    Parameters
-    ----------
-    way : str
-        ``"own"`` or ``"blas"``.
-    why : str
-        In a few words.
-    """
+    """Which way was taken for a class of products, ``"own"`` or ``"blas"``, and why, in a few words."""
 
     way: str
     why: str
