@@ -26,8 +26,8 @@ LARGE = {"N": 64, "C": 64, "O": 12, "L": 33, "I": 24, "H": 16, "T": 8}
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch):
     monkeypatch.setattr(_plans, "_known", {})
-    for cached in (array_loops.element_code, array_loops.row_code, array_loops._traced):
-        cached.cache_clear()
+    for name in ("element_code", "row_code", "_quick_code", "_traced"):
+        getattr(array_loops, name).cache_clear()
 
 
 def seen(results):

@@ -16,7 +16,6 @@ from xpgrad.engine.arrays import traced_formula
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.process.memory import COMPUTED
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK_ELEMENTS = 16384
@@ -155,10 +154,17 @@ def quick_elementwise(
         with np.errstate(all="ignore"):
             program(out.reshape(-1), [array.reshape(-1) for array in arrays])
         return out
-    code = element_code(formula, ("each",) * len(arrays), None, COMPUTED[out.dtype])
+    code = _quick_code(formula, len(arrays), out.dtype)
     views = [*arrays, out] if out.ndim == 1 else [array.reshape(-1) for array in (*arrays, out)]
     machine.deal_compiled(out.size, out.size, code, (), views, numbers)
     return out
+
+
+@functools.cache
+def _quick_code(formula: Formula | RowFormula, count: int, dtype: np.dtype) -> Any:
+    """The compiled loop for so many plain arrays; quicker to find than by all that it depends on."""
+    code: Any = row_code if isinstance(formula, RowFormula) else element_code
+    return code(formula, ("each",) * count, None, dtype.name)
 
 
 def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
@@ -298,7 +304,7 @@ def quick_rows(machine: Machine, formula: RowFormula, arrays: Sequence[Array]) -
     if out is None:
         return None
     width = out.shape[-1]
-    code = row_code(formula, ("each",) * len(arrays), None, COMPUTED[out.dtype])
+    code = _quick_code(formula, len(arrays), out.dtype)
     views = [*arrays, out] if out.ndim == 2 else [array.reshape(-1, width) for array in (*arrays, out)]
     machine.deal_compiled(out.size // width, out.size, code, (width,), views, ())
     return out
