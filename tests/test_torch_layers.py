@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import xpgrad
 import xpgrad_torch
@@ -27,6 +27,7 @@ from torch_cases import (
     pair,
     random_states,
 )
+from xpgrad_torch._packing import Packing
 
 LENGTHS = {"sorted": [5, 3, 1], "unsorted": [3, 5, 1]}
 STACKS = {
@@ -731,3 +732,34 @@ def test_a_list_that_changes_later_does_not_change_the_module(name):
     shown = repr(module)
     activations[0] = "Relu"
     assert repr(module) == shown
+
+
+# ------------------------------------------------------------------------------ rows of packed sequences
+
+
+@pytest.mark.parametrize("sizes", [[4, 4, 2, 1], [3], [1, 1, 1], [2, 2]])
+def test_rows_move_as_by_pytorchs_functions(sizes):
+    data = torch.randn(sum(sizes), 3, dtype=torch.float64, requires_grad=True)
+    packed = PackedSequence(data, torch.tensor(sizes))
+    packing = Packing(packed)
+    theirs, lengths = pad_packed_sequence(packed)
+    ours = packing.padded(data)
+    assert packing.lengths.tolist() == lengths.tolist()
+    assert torch.equal(ours, theirs)
+    weights = torch.randn_like(theirs)
+    assert torch.equal(
+        *(torch.autograd.grad((x * weights).sum(), data, retain_graph=True)[0] for x in (ours, theirs))
+    )
+    X = torch.randn_like(theirs).transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    rows = packing.rows(X), pack_padded_sequence(X, lengths).data
+    assert torch.equal(*rows)
+    weights = torch.randn_like(rows[0])
+    assert torch.equal(*(torch.autograd.grad((x * weights).sum(), X)[0] for x in rows))
+
+
+def test_numbers_that_are_no_packing_are_pytorchs_errors():
+    layer = xpgrad_torch.LSTM(3, 4)
+    for sizes in ([1, 2], [2, 2, 2], []):
+        packed = PackedSequence(torch.randn(3, 3), torch.tensor(sizes, dtype=torch.int64))
+        with pytest.raises((RuntimeError, IndexError)):
+            layer(packed)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 import xpgrad
 from xpgrad._kernel_description import MASKS
@@ -19,6 +19,7 @@ from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._lengths import lengths_tensor
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
+from xpgrad_torch._packing import Packing
 from xpgrad_torch._private import parameter_of, parameters_in
 from xpgrad_torch._programs import are_fixed
 from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
@@ -296,22 +297,20 @@ class Layers(Recurrent, nn.RNNBase):
             states = tuple(state.index_select(1, sorted_indices) for state in states)
         if (samples := collecting.get()) is not None:
             samples.order = unsorted_indices
-        X, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
-        sequences, finals = self._run_layers(X, lengths.to(X.device), states, lengths)
+        packing = Packing(packed)
+        lengths = packing.lengths.to(data.device)
+        sequences, finals = self._run_layers(packing.padded(data), lengths, states, packing)
         if unsorted_indices is not None:
             finals = tuple(state.index_select(1, unsorted_indices) for state in finals)
         output, *more = (
-            PackedSequence(
-                pack_padded_sequence(x, lengths).data, batch_sizes, sorted_indices, unsorted_indices
-            )
-            for x in sequences
+            PackedSequence(packing.rows(x), batch_sizes, sorted_indices, unsorted_indices) for x in sequences
         )
         return output, self._join(finals), *more
 
     def _run_layers(
-        self, X: Tensor, lengths: Tensor | None, states: States | None, packed_lengths: Tensor | None = None
+        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: Packing | None = None
     ) -> tuple[States, States]:
-        """Run the layers one after the other on a (T, N, I) input; `packed_lengths` as given to a packing.
+        """Run the layers one after the other on a (T, N, I) input, which may come from a packing.
 
         Return the last layer's sequences, its output first, and the final states of all.
         """
@@ -321,7 +320,7 @@ class Layers(Recurrent, nn.RNNBase):
         for layer in range(self.num_layers):
             X = sequences[0]
             if layer and self.dropout and self.training:
-                X = _dropout(X, self.dropout, packed_lengths)
+                X = _dropout(X, self.dropout, packing)
             rows = slice(layer * D, (layer + 1) * D)
             initial = [state[rows] for state in states or ()]
             sequences, final = self._run_layer(suffixes[rows], X, lengths, initial)
@@ -532,9 +531,8 @@ def _drawn(X: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     return (torch.rand(shape, device=X.device) < p).to(X.dtype)
 
 
-def _dropout(X: Tensor, p: float, packed_lengths: Tensor | None) -> Tensor:
+def _dropout(X: Tensor, p: float, packing: Packing | None) -> Tensor:
     """Drop outputs of a layer, with the random numbers that PyTorch would draw for the same input."""
-    if packed_lengths is None:
+    if packing is None:
         return nn.functional.dropout(X, p)
-    data, batch_sizes, _, _ = pack_padded_sequence(X, packed_lengths)
-    return pad_packed_sequence(PackedSequence(nn.functional.dropout(data, p), batch_sizes))[0]
+    return packing.padded(nn.functional.dropout(packing.rows(X), p))
