@@ -214,6 +214,25 @@ def with_rows(kind, arrays, cotangents, lengths, rows_of, per_sample=False, **at
     return [*out.values(), *grads], saved
 
 
+@pytest.mark.parametrize("count", [3, 300])
+def test_a_buffer_of_lengths_is_used_again_before_the_gradient(count):
+    """A loader may write the next batch's lengths, of longer sequences too, into the same memory."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    import xpgrad_torch
+
+    layer, buffer = xpgrad_torch.GRU(2, 3), np.full(count, 4)
+    lengths = torch.from_numpy(buffer)
+    X, weights = torch.randn(4, count, 2), torch.randn(4, count, 3)
+    for _ in range(3):
+        grads = []
+        for later in (2, 3, 1000):
+            buffer[:] = 2
+            output = layer(X, lengths=lengths)[0]
+            buffer[:] = later
+            grads.append(torch.autograd.grad((output * weights).sum(), layer.weight_hh_l0)[0])
+        torch.testing.assert_close(grads[1:], grads[:1] * 2)
+
+
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("layout", [0, 1])

@@ -243,6 +243,18 @@ def test_a_view_is_its_own_base_the_plain_way():
     assert _private.base_of(nothing) is nothing
 
 
+def test_a_tensor_has_a_version():
+    X = torch.ones(3)
+    before = _private.version_of(X)
+    assert _private.version_of(X) == before
+    X += 1
+    assert _private.version_of(X) != before
+    with torch.inference_mode():
+        assert _private.version_of(torch.ones(3)) is None
+    without = type("Tensor", (), {"is_inference": lambda self: False})()
+    assert _private.version_of(without) is None
+
+
 def test_without_its_file_pytorch_has_no_blas_of_its_own(plain):
     from xpgrad.engine.process.blas import find_blas
     from xpgrad.engine.process.team import find_openmp

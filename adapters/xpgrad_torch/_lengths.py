@@ -13,6 +13,7 @@ from xpgrad._arguments import check_integers
 from xpgrad._recurrent import lengths_of
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
+from xpgrad_torch._private import version_of
 from xpgrad_torch.engine import is_plain
 
 _FEW = 256  # Python finds the least of so many numbers sooner than NumPy is called
@@ -62,7 +63,7 @@ def lengths_in_memory(
     A gradient takes what its forward found, if that was the last call: no look at the numbers then.
     """
     global _last
-    version = None if lengths.is_inference() else lengths._version
+    version = version_of(lengths)
     about, last = (X.shape, layout, type(layout), version), _last
     if is_gradient and version is not None and last.tensor() is lengths and last.about == about:
         return last.found
@@ -73,7 +74,7 @@ def lengths_in_memory(
 
 
 def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> Lengths | None:
-    """Return the same without what is known; few numbers of 64 bits stay where they are."""
+    """Return the same without what is known: a copy, because numbers that were checked must not change."""
     if (
         lengths.dtype is torch.int64
         and is_plain(lengths)
@@ -87,8 +88,14 @@ def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> Leng
         least = min(numbers)
         if least < 0 or max(numbers) > steps:
             return None
-        return FULL if least == steps else Lengths(lengths, lengths.data_ptr())
+        if least == steps:
+            return FULL
+        copy = array("q", numbers)
+        return Lengths(copy, copy.buffer_info()[0])
     usable, in_numpy = lengths_of(engine, {"X": X, "sequence_lens": lengths}, {"layout": layout})
     if not usable:
         return None
-    return FULL if in_numpy is None else Lengths(in_numpy, address_of(in_numpy))
+    if in_numpy is None:
+        return FULL
+    in_numpy = in_numpy.copy()
+    return Lengths(in_numpy, address_of(in_numpy))

@@ -97,6 +97,14 @@ def _lacks_storage(x: Tensor) -> bool:
 is_wrapped: Callable[[Tensor], bool] = _found("_C._functorch.is_functorch_wrapped_tensor") or _lacks_storage
 
 
+def version_of(x: Tensor) -> int | None:
+    """Return a number that changes when PyTorch writes to the tensor; None where there is none.
+
+    A tensor of inference mode has none. In the plain way no tensor has one.
+    """
+    return None if x.is_inference() else getattr(x, "_version", None)
+
+
 def base_of(x: Tensor) -> Tensor:
     """Return the tensor that x is a view of, or x. The plain way takes it for x itself."""
     base = getattr(x, "_base", None)
