@@ -99,13 +99,12 @@ class Known:
 
     def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths = FULL) -> Ready | None:
         """Return the program of a call that is like an earlier one; its lengths are not among its arrays."""
-        engine: Any = engines.of_type(arrays[0])
+        engine = engines.of_type(arrays[0])
         for one in self._alike:
-            ready = one.ready(arrays, lengths)
-            if ready is not None:
-                form = one.form
-                is_same = engine is form.machine and engine.program_threads() == form.threads
-                return ready if is_same else None
+            machine, threads = one.form.machine, one.form.threads
+            ready = one.ready(arrays, lengths) if machine is engine else None
+            if ready is not None and machine.program_threads() == threads:
+                return ready
         return None
 
     def add_alike(
