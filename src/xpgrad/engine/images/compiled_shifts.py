@@ -35,7 +35,7 @@ from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import LINE, address_of, keep_arena, take_arena
+from xpgrad.engine.process.memory import LINE, address_of, keep_arena, result_array, take_arena
 from xpgrad.engine.process.team import integers
 
 # The number of sums in a group, and of pairs of sums and images, from which tiles pay.
@@ -99,7 +99,7 @@ def sum_of_shifts(
     images, dtype = np.ascontiguousarray(images), images.dtype
     plan = _plan_of_sums(dtype, images.shape, weights.shape, weights.starts, shifts, _Setting.of(machine))
     made = weights.shape[0] * weights.shape[1]
-    Y = np.empty((len(images), made, *shifts.size), dtype=dtype)
+    Y = result_array((len(images), made, *shifts.size), dtype)
     bias = np.zeros(made, dtype) if B is None else np.ascontiguousarray(B)
     if not plan.complete:
         Y[...] = bias.reshape(-1, *[1] * len(shifts.size))

@@ -16,7 +16,7 @@ from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import address_of, keep_arena, take_arena
+from xpgrad.engine.process.memory import address_of, keep_arena, result_array, take_arena
 from xpgrad.engine.process.settings import jit_enabled
 
 # Of the blocks that are summed up, for each thread.
@@ -54,7 +54,7 @@ class NumpyImages(Machine, InPlaceImages):
 
     def room(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
         """Fresh memory, not cleared."""
-        return np.empty(tuple(shape), dtype=like.dtype)
+        return result_array(tuple(shape), like.dtype)
 
     @contextlib.contextmanager
     def temporary(self, shape: Sequence[int], like: np.ndarray) -> Iterator[np.ndarray]:
@@ -176,6 +176,6 @@ class NumpyImages(Machine, InPlaceImages):
             return super().to_windows(M, windows, transform, B, shape)
         from xpgrad.engine.images.compiled_windows import to_windows
 
-        Y = np.empty(tuple(shape), dtype=M.dtype) if target is None else target
+        Y = result_array(tuple(shape), M.dtype) if target is None else target
         to_windows(M, windows, transform, B, Y)
         return Y

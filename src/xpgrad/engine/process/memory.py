@@ -98,11 +98,11 @@ def _popped(kept: list[Arena]) -> Arena | None:
         return None
 
 
-LARGE = 1 << 25
-"""Bytes from which on a result's memory is used again: glibc gives no such memory to the next array.
+LARGE = 1 << 22
+"""Bytes from which on a result's memory is used again.
 
-It would return it to the system, and get it anew and cleared at the next step. Depending on what other
-processes do, that takes from a sixth of a step to as long as the step.
+The C library returns such memory to the system, glibc always that of 32 MB and more. The next step would get
+it anew and cleared, which takes from a sixth of a step to as long as the step.
 """
 _POOL = 1 << 28  # bytes that a process keeps
 _pool: dict[int, np.ndarray] = {}  # by address, those kept last behind the others
