@@ -1,7 +1,7 @@
 """Where the time of a recurrent training step goes: its programs, instruction by instruction.
 
     python asv_bench/instructions.py            # a table of some steps
-    python asv_bench/instructions.py --write    # and put it into docs/performance.md
+    python asv_bench/instructions.py --write    # and put it into docs/machines
 
 The step is `xpgrad_torch`'s, forward and backward for all gradients. Each instruction of a program runs
 between two readings of the clock; the table has medians of many steps. Time outside of programs belongs to
