@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 
 import pytest
 
@@ -391,9 +392,13 @@ def test_a_matcher_knows_what_a_program_depends_on():
     assert matches(torch.randn(2, 3), torch.randn(3))
     others = [
         torch.randn(2, 4), torch.randn(3, 2).T, x.double(), torch.nn.Parameter(x), torch._neg_view(x),
-        x.to("meta"), x.to_sparse(), None, 1.0, x.conj_physical().to(torch.complex64), y, x[None],
+        x.to("meta"), x.to_sparse(), x.to_mkldnn(), None, 1.0, [1], x.to(torch.complex64), x[None],
     ]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors may change
+        others.append(torch.nested.nested_tensor([x[0], x[1]]))
     assert not any(matches(other, y) for other in others)
+    assert not any(matches(x, other) for other in others)
     torch.func.vmap(lambda row: torch.testing.assert_close(matches(row, y), False) or row)(x[None])
 
 

@@ -67,6 +67,7 @@ def test_functional_tensors(build, shape):
 @every_module
 def test_a_storage_that_was_given_back_is_an_error(build, shape):
     """As FSDP gives memory back; PyTorch's own operators read there. Afterwards the module works on."""
+    pytest.importorskip("torch.distributed.fsdp")  # once it is imported, memory stays resizable
     module, x = build(), torch.randn(shape)
     expected = outputs_of(module, x.clone())
     # biases go through torch.cat, which looks at no storage

@@ -130,6 +130,9 @@ def _matcher(kind: Any, tensors: Sequence[Tensor]) -> Any:
 _Matcher = _find_matcher()
 
 
+_PLAIN_KINDS = frozenset((Tensor, nn.Parameter))
+
+
 def matcher_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
     """Return what tells whether tensors are of the same kinds as these.
 
@@ -137,7 +140,18 @@ def matcher_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
     required, and in what watches them (autocast, inference mode, transformations, views that negate). Where
     one tensor stands in two places they are not. The plain way is None: then each tensor has to be looked at.
     """
-    return None if _Matcher is None else _matcher(_Matcher, tensors).check
+    if _Matcher is None:
+        return None
+    check = _matcher(_Matcher, tensors).check
+
+    def matches(*given: Any) -> bool:
+        for x in given:
+            # A nested tensor has no sizes. PyTorch's comparison ends the process over that.
+            if type(x) not in _PLAIN_KINDS or x.is_nested:
+                return False
+        return check(*given)
+
+    return matches
 
 
 # --- the older vmap, of is_grads_batched=True; no tensor is one of its own where it is gone

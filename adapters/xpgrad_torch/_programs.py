@@ -53,7 +53,7 @@ class _Alike(NamedTuple):
         See `Look`.
     """
 
-    picked: Callable[[Sequence[Any]], tuple[Tensor, ...]]
+    picked: Callable[[Sequence[Any]], tuple[Any, ...]]
     absent: tuple[int, ...]
     matches: Callable[..., bool]
     has_lengths: bool

@@ -434,7 +434,7 @@ class Cell(Recurrent, nn.RNNCellBase):
         if known is None:
             return None
         states = hx if count > 1 else (hx,)
-        if hx is None and isinstance(input, Tensor) and input.dim() == 2:
+        if hx is None and isinstance(input, Tensor) and not input.is_nested and input.dim() == 2:
             states = [input.new_zeros((input.shape[0], self.hidden_size)) for _ in range(count)]
         if not isinstance(states, tuple | list) or len(states) != count:
             return None

@@ -9,6 +9,7 @@ from . import IMPLEMENTATIONS, OURS, ratio, settle
 FEW = ["50x32x64x64", "50x32x256x256"]
 OPERATORS = ["lstm", "gru", "rnn"]
 VARIANTS = ["lstm-peephole", "gru-reset-before"]
+CELLS = ["lstm-cell", "gru-cell"]
 NAMES = ("T x N x I x H", "operator", "impl")
 
 
@@ -80,6 +81,12 @@ class Variants(Step):
     params = (FEW, VARIANTS, [*IMPLEMENTATIONS])
 
 
+class Cells(Step):
+    """Single steps in a loop of one's own."""
+
+    params = (FEW, CELLS, ["xpgrad-torch", "torch"])
+
+
 class Ratio:
     """Median time of ours over the peer's, both timed in turns in one process: below 1 is faster."""
 
@@ -121,6 +128,12 @@ class VariantsRatio(Ratio):
     """The same for variants without a torch module."""
 
     params = (FEW, VARIANTS, [*OURS])
+
+
+class CellsRatio(Ratio):
+    """The same for single steps in a loop."""
+
+    params = (FEW, CELLS, ["xpgrad-torch"])
 
 
 class InsideJax:

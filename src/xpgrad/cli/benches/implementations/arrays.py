@@ -13,6 +13,8 @@ class RecurrentRun:
 
     def __init__(self, work: recurrent.Recurrent) -> None:
         operator = recurrent.OPERATORS[work.operator]
+        if operator.is_cell:
+            raise NotImplementedError("loops of single steps are measured on tensors")
         self._forward, self._gradient = kernel(operator.kernel), kernel(f"{operator.kernel}_grad")
         parameters, arrays = recurrent.data(work)
         self._cotangent = arrays.pop("grad_H_all")
