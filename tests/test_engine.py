@@ -57,7 +57,7 @@ def mixed(xp, a, b, row, absent, state, *, scale, twice, bend):
     total = halve(xp, a + row, 0.5) * scale
     if twice:
         total = total + total
-    return bend(xp, total, 0, 0), state - b, total * state
+    return (bend(xp, total, 0, 0), state - b), total * state
 
 
 def mixed_expected(a, b, row, state, scale, twice):

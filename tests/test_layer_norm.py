@@ -53,6 +53,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lengths": {"direction": "bidirectional", "sequence_lens": [5, 0, 3, 5], "epsilon": 1e-3},
     "options": {"direction": "reverse", "sequence_lens": [2, 5, 3, 1], "activations": True, "clip": 0.9}
     | {"activation_alpha": [-0.2, -0.5]},
+    "inputs for slopes": {"direction": "forward", "activations": True, "activation_alpha": [-0.2, -0.5]},
+    "clip": {"direction": "forward", "clip": 0.9},
 }
 every_option = pytest.mark.parametrize("option", OPTIONS)
 

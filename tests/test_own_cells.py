@@ -297,6 +297,14 @@ def test_every_activation_in_a_step():
             cell.check(seed=3)
 
 
+@pytest.mark.parametrize("name", ["LeakyRelu", "ThresholdedRelu", "Elu"])
+def test_an_activation_whose_output_does_not_give_its_slope(name):
+    """With a negative alpha two inputs share an output."""
+    cell = Cell(_with(activation(name, alpha=-0.5)), W="z", R="z", name=name)
+    with xpgrad.use_engine("standard"):
+        cell.check(seed=3)
+
+
 def _with(f):
     def step(xp, x, h, W, R):
         return f(xp, W.z(x) + R.z(h)) + 0.1 * h

@@ -41,8 +41,9 @@ def _branches(xp, x):
     return (x if x > 0 else -x,)
 
 
-def _swapped(xp, a, b):
-    return b, a, a + b
+def _swapped(xp, both):
+    a, b = both
+    return (b, a), a + b
 
 
 def _same_operand_twice(xp, x, y):
@@ -146,7 +147,12 @@ def test_a_result_in_an_operands_place_is_the_same_vector():
     matrices = []
     text = time_loops._text_of(stage, matrices)
     assert [id(matrix) for matrix in matrices] == [id(x), id(x), id(y)]
-    assert [vector and vector.block for vector in text.inputs] == [2, 0, 1, 0, None]
-    assert text.outputs[0] == text.inputs[1] != text.inputs[3]
-    assert len({vector.matrix for vector in text.inputs[:3]}) == 1
+    assert [[vector and vector.block for vector in blocks] for blocks in text.inputs] == [
+        [2, 0],
+        [1],
+        [0],
+        [None],
+    ]
+    assert text.outputs[0] == text.inputs[0][1] != text.inputs[2][0]
+    assert len({vector.matrix for blocks in text.inputs[:2] for vector in blocks}) == 1
     assert text.outputs[2] is None

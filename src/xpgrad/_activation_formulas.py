@@ -1,10 +1,10 @@
 """Activation functions: each formula with its pullbacks, in the library's only table.
 
 A *value* is ``value(xp, x, alpha, beta)``; a *pullback* ``pullback(xp, d, x, y, alpha, beta)`` is the
-cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep only y. Unless `needs_input` is
-true, a pullback may get y in place of x, because it uses x only to find the side of the kink. An *input
-pullback* has the same signature and uses only x. It is accurate even if y has lost the slope (1 + y of elu
-near y = -1), and exists for functions without an inverse.
+cotangent of x for the cotangent d of y = value(x). Recurrent kernels keep only y. Unless a bound
+activation needs its input, a pullback may get y in place of x, because it uses x only to find the side of the
+kink. An *input pullback* has the same signature and uses only x. It is accurate even if y has lost the slope
+(1 + y of elu near y = -1), and exists for functions without an inverse.
 
 At a kink the slope is PyTorch's: 0 for relu at 0, alpha for leaky_relu and prelu at 0, that of the branch
 below for elu, selu and celu at 0, 0 for hard_sigmoid and hard_tanh at both ends and for thresholded_relu at
@@ -374,6 +374,42 @@ def clip_pullback(xp: Any, d: Any, z: Any, clip: Any) -> Any:
     return xp.where(xp.abs(z) > clip, xp.zeros_like(d), d)
 
 
+# --- with its parameters, as recurrent operators use it -----------------------------------------------
+
+
+class BoundActivation(NamedTuple):
+    """An activation function with its parameters: a constant of formulas.
+
+    Parameters
+    ----------
+    value, pullback : callable
+        See the module's docstring.
+    alpha, beta : float
+        Its parameters.
+    needs_input : bool
+        Whether the output does not determine the slope: with a negative alpha several inputs share it.
+    """
+
+    value: Callable
+    pullback: Callable
+    alpha: float
+    beta: float
+    needs_input: bool
+
+
+def activate(xp: Any, activation: BoundActivation, z: Any, clip: Any) -> Any:
+    """The activation of z, clipped before."""
+    return activation.value(xp, clip_value(xp, z, clip), activation.alpha, activation.beta)
+
+
+def activate_pullback(xp: Any, activation: BoundActivation, d: Any, z: Any, y: Any, clip: Any) -> Any:
+    """The cotangent of z; without `clip`, y may stand for z unless the activation needs its input."""
+    return clip_pullback(xp, activation.pullback(xp, d, z, y, activation.alpha, activation.beta), z, clip)
+
+
+# --- the table -----------------------------------------------------------------------------------------
+
+
 class Activation(NamedTuple):
     """One activation function, its pullbacks, and its parameters with their defaults.
 
@@ -398,9 +434,12 @@ class Activation(NamedTuple):
     beta: float | None = None
     input_pullback: Callable | None = None
 
-    def needs_input(self, alpha: float) -> bool:
-        """Whether the output does not determine the slope: with a negative alpha several inputs share it."""
-        return self.name in ("LeakyRelu", "Elu", "ThresholdedRelu") and alpha < 0
+    def bind(self, alpha: float, beta: float) -> BoundActivation:
+        """The function with these parameters; a pullback by the output must exist."""
+        if self.pullback is None:
+            raise TypeError(f"{self.name} has no pullback by its output")
+        needs_input = self.name in ("LeakyRelu", "Elu", "ThresholdedRelu") and alpha < 0
+        return BoundActivation(self.value, self.pullback, alpha, beta, needs_input)
 
 
 _RECURRENT = (

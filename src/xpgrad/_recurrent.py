@@ -14,7 +14,7 @@ from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
 from xpgrad import engine as engines
-from xpgrad._activation_formulas import ONNX_ACTIVATIONS, Activation
+from xpgrad._activation_formulas import ONNX_ACTIVATIONS, BoundActivation
 from xpgrad._arguments import (
     check_arrays,
     check_choice,
@@ -52,25 +52,12 @@ def units(count: int) -> str:
     return "H" if count == 1 else f"{count}H"
 
 
-class ActivationChoice(NamedTuple):
-    """An activation with its parameters resolved."""
-
-    activation: Activation
-    alpha: float
-    beta: float
-
-    def constants(self, name: str, *parts: str) -> dict[str, Any]:
-        """As constants of a formula, under `name`: the parts asked for (value, pullback), alpha, beta."""
-        functions = {f"{name}_{part}": getattr(self.activation, part) for part in parts}
-        return functions | {f"{name}_alpha": self.alpha, f"{name}_beta": self.beta}
-
-
 class Direction(NamedTuple):
     """One direction of a call: its number on the D axes, its rows, its activations."""
 
     number: int
     timeline: Any
-    activations: tuple[ActivationChoice, ...]
+    activations: tuple[BoundActivation, ...]
 
 
 class Foreign(NamedTuple):
@@ -429,9 +416,9 @@ class RecurrentCall:
         """A row buffer of one row or of more, None for None."""
         return None if row is None else self.engine.wrap(row)
 
-    def needs_pre_activations(self, gates: Sequence[ActivationChoice]) -> bool:
+    def needs_pre_activations(self, gates: Sequence[BoundActivation]) -> bool:
         """Whether the gates' saved outputs do not tell their slopes, so that their inputs must be rebuilt."""
-        return self.clip is not None or any(gate.activation.needs_input(gate.alpha) for gate in gates)
+        return self.clip is not None or any(gate.needs_input for gate in gates)
 
     def gate_products(self, direction: Direction, chunk: Chunk, x: Any, h_prev: Any) -> Any:
         """Rows of W x + R h' for all steps of a chunk at once: what pre-activations are rebuilt from."""
@@ -584,7 +571,7 @@ def _choose_activations(
     alphas: Sequence[float] | None,
     betas: Sequence[float] | None,
     defaults: Sequence[str],
-) -> list[list[ActivationChoice]]:
+) -> list[list[BoundActivation]]:
     """Resolve the lists of activations, alphas and betas, a list for each direction."""
     if names is not None and not is_list(names):
         raise TypeError(f"{operator}: activations is {names!r}, expected a list of names")
@@ -601,7 +588,7 @@ def _choose_activations(
     functions = [ONNX_ACTIVATIONS[name.lower()] for name in chosen]
     alpha = _deal(operator, "activation_alpha", alphas, [function.alpha for function in functions])
     beta = _deal(operator, "activation_beta", betas, [function.beta for function in functions])
-    choices = [ActivationChoice(*choice) for choice in zip(functions, alpha, beta, strict=True)]
+    choices = [function.bind(a, b) for function, a, b in zip(functions, alpha, beta, strict=True)]
     count = len(defaults)
     return [choices[d * count : (d + 1) * count] for d in range(D)]
 

@@ -25,7 +25,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xpgrad._activation_formulas import ONNX_ACTIVATIONS
+from xpgrad._activation_formulas import ONNX_ACTIVATIONS, activate, activate_pullback
 from xpgrad._arguments import check_number, is_list
 from xpgrad._axes import gradient_name
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
@@ -421,14 +421,13 @@ def activation(name: str, alpha: float | None = None, beta: float | None = None)
             raise ValueError(f"activation: {label} is {given!r}, expected None: {found.name} has no {label}")
         value = default if given is None else check_number("activation", label, given)
         numbers.append(0.0 if value is None else value)
-    by_input = found.needs_input(numbers[0])
-    by_output: Any = found.pullback
+    bound = found.bind(*numbers)
 
     def pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
-        return by_output(xp, d, x if by_input else y, y, *numbers)
+        return activate_pullback(xp, bound, d, x if bound.needs_input else y, y, None)
 
     def function(xp: Any, x: Any) -> Any:
-        return found.value(xp, x, *numbers)
+        return activate(xp, bound, x, None)
 
     function.__name__ = found.name.lower()
     return with_pullback(pullback)(function)

@@ -33,7 +33,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad._activation_formulas import clip_pullback, clip_value
+from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._arguments import check_choice
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._hidden_state import StateForward, state_backward
@@ -109,61 +109,48 @@ class GRUGrads(NamedTuple):
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
-# The bias's four blocks are v_z + w_z, v_r + w_r, w_n, v_n.
+# Operands with several blocks are tuples: the gates, their input products x and recurrent products p, in the
+# order z r n; and the biases v_z + w_z, v_r + w_r, w_n, v_n.
 
 
 def _biased(xp: Any, x: Any, b: Any) -> Any:
     return x if b is None else x + b
 
 
-def _candidate_input(xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after: Any) -> Any:
-    """The candidate's pre-activation; xn and rn are its input and recurrent products."""
-    recurrent = _biased(xp, rn, bv)
+def _candidate_input(xp: Any, xn: Any, pn: Any, r: Any, bw: Any, bv: Any, after: Any) -> Any:
+    """The candidate's pre-activation; xn and pn are its input and recurrent products."""
+    recurrent = _biased(xp, pn, bv)
     if after:
         recurrent = r * recurrent
     return _biased(xp, xn, bw) + recurrent
 
 
 def _gru_step_after(
-    xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any,
-    h_prev: Any,
-    *, gate_value: Any, gate_alpha: Any, gate_beta: Any, candidate_value: Any, candidate_alpha: Any,
-    candidate_beta: Any, clip: Any,
-) -> tuple:  # fmt: skip
-    """Gates z and r, candidate, output, rn, with reset after; the x* and r* are the products."""
-    z = gate_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), gate_alpha, gate_beta)
-    r = gate_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), gate_alpha, gate_beta)
-    n = candidate_value(
-        xp,
-        clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, True), clip),
-        candidate_alpha,
-        candidate_beta,
-    )
-    return z, r, n, n + z * (h_prev - n), rn
+    xp: Any, x: Any, p: Any, bias: Any, h_prev: Any, *, gate: Any, candidate: Any, clip: Any
+) -> tuple:
+    """Gates z and r and the candidate, output, pn, with reset after."""
+    (xz, xr, xn), (pz, pr, pn), (bz, br, bw, bv) = x, p, bias
+    z = activate(xp, gate, _biased(xp, xz + pz, bz), clip)
+    r = activate(xp, gate, _biased(xp, xr + pr, br), clip)
+    n = activate(xp, candidate, _candidate_input(xp, xn, pn, r, bw, bv, True), clip)
+    return (z, r, n), n + z * (h_prev - n), pn
 
 
-def _gru_gates_before(
-    xp: Any, xz: Any, xr: Any, xn: Any, rz: Any, rr: Any, bz: Any, br: Any, bw: Any, bv: Any, taken: Any,
-    *, gate_value: Any, gate_alpha: Any, gate_beta: Any, clip: Any,
-) -> tuple:  # fmt: skip
+def _gru_gates_before(xp: Any, x: Any, p: Any, bias: Any, taken: Any, *, gate: Any, clip: Any) -> tuple:
     """Gates z and r, the candidate's unchanged input product, and r h'; `taken` is h' as R multiplies it."""
-    z = gate_value(xp, clip_value(xp, _biased(xp, xz + rz, bz), clip), gate_alpha, gate_beta)
-    r = gate_value(xp, clip_value(xp, _biased(xp, xr + rr, br), clip), gate_alpha, gate_beta)
-    return z, r, xn, r * taken
+    (xz, xr, xn), (pz, pr), (bz, br, _, _) = x, p, bias
+    z = activate(xp, gate, _biased(xp, xz + pz, bz), clip)
+    r = activate(xp, gate, _biased(xp, xr + pr, br), clip)
+    return (z, r, xn), r * taken
 
 
 def _gru_output_before(
-    xp: Any, z: Any, r: Any, xn: Any, rn: Any, bz: Any, br: Any, bw: Any, bv: Any, h_prev: Any,
-    *, candidate_value: Any, candidate_alpha: Any, candidate_beta: Any, clip: Any,
-) -> tuple:  # fmt: skip
-    """The unchanged gates, candidate, output, and rn = R_n (r h')."""
-    n = candidate_value(
-        xp,
-        clip_value(xp, _candidate_input(xp, xn, rn, r, bw, bv, False), clip),
-        candidate_alpha,
-        candidate_beta,
-    )
-    return z, r, n, n + z * (h_prev - n), rn
+    xp: Any, gates: Any, pn: Any, bias: Any, h_prev: Any, *, candidate: Any, clip: Any
+) -> tuple:
+    """The unchanged gates with the candidate for its input product, output, and pn = R_n (r h')."""
+    (z, r, xn), (_, _, bw, bv) = gates, bias
+    n = activate(xp, candidate, _candidate_input(xp, xn, pn, r, bw, bv, False), clip)
+    return (z, r, n), n + z * (h_prev - n), pn
 
 
 def _known(xp: Any, rebuilt: Any, b: Any, y: Any) -> Any:
@@ -171,65 +158,56 @@ def _known(xp: Any, rebuilt: Any, b: Any, y: Any) -> Any:
     return y if rebuilt is None else _biased(xp, rebuilt, b)
 
 
-def _known_candidate(
-    xp: Any, xn: Any, rn: Any, r: Any, bw: Any, bv: Any, after: Any, n: Any
-) -> Any:  # fmt: skip
-    """The candidate's rebuilt pre-activation, or else n, which determines the slope."""
-    return n if xn is None else _candidate_input(xp, xn, rn, r, bw, bv, after)
+def _update_and_candidate(
+    xp: Any, dy: Any, dh: Any, dp: Any, gates: Any, h_prev: Any, pn: Any, x: Any, bias: Any,
+    gate: Any, candidate: Any, clip: Any, after: Any,
+) -> tuple:  # fmt: skip
+    """The cotangents a and c (see the module) in both conventions, and dh."""
+    (z, r, n), (xz, _, xn), (bz, _, bw, bv) = gates, x, bias
+    if dp is not None:
+        dh = dh + dp
+    if dy is not None:
+        dh = dh + dy
+    a = activate_pullback(xp, gate, dh * (h_prev - n), _known(xp, xz, bz, z), z, clip)
+    known = n if xn is None else _candidate_input(xp, xn, pn, r, bw, bv, after)
+    return a, activate_pullback(xp, candidate, dh * (1 - z), known, n, clip), dh
 
 
 def _gru_pullback_after(
-    xp: Any, dy: Any, dh: Any, dp: Any, z: Any, r: Any, n: Any, h_prev: Any, rn: Any,
-    xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
-    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, candidate_pullback: Any, candidate_alpha: Any,
-    candidate_beta: Any, clip: Any,
+    xp: Any, dy: Any, dh: Any, dp: Any, gates: Any, h_prev: Any, pn: Any, x: Any, bias: Any,
+    *, gate: Any, candidate: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents c, a, b, c r (see the module) with reset after, and dh z; rn is R_n h'."""
-    if dp is not None:
-        dh = dh + dp
-    if dy is not None:
-        dh = dh + dy
-    tz, tr = _known(xp, xz, bz, z), _known(xp, xr, br, r)
-    tn = _known_candidate(xp, xn, rn, r, bw, bv, True, n)
-    a = clip_pullback(xp, gate_pullback(xp, dh * (h_prev - n), tz, z, gate_alpha, gate_beta), tz, clip)
-    c = clip_pullback(
-        xp, candidate_pullback(xp, dh * (1 - z), tn, n, candidate_alpha, candidate_beta), tn, clip
-    )
-    b = clip_pullback(xp, gate_pullback(xp, c * _biased(xp, rn, bv), tr, r, gate_alpha, gate_beta), tr, clip)
-    return c, a, b, c * r, dh * z
+    """Cotangents c, a, b, c r (see the module) with reset after, and dh z; pn is R_n h'."""
+    (z, r, _), (_, xr, _), (_, br, _, bv) = gates, x, bias
+    a, c, dh = _update_and_candidate(
+        xp, dy, dh, dp, gates, h_prev, pn, x, bias, gate, candidate, clip, True
+    )  # fmt: skip
+    b = activate_pullback(xp, gate, c * _biased(xp, pn, bv), _known(xp, xr, br, r), r, clip)
+    return (c, a, b, c * r), dh * z
 
 
 def _gru_candidate_pullback_before(
-    xp: Any, dy: Any, dh: Any, dp: Any, z: Any, r: Any, n: Any, h_prev: Any, rn: Any,
-    xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
-    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, candidate_pullback: Any, candidate_alpha: Any,
-    candidate_beta: Any, clip: Any,
+    xp: Any, dy: Any, dh: Any, dp: Any, gates: Any, h_prev: Any, pn: Any, x: Any, bias: Any,
+    *, gate: Any, candidate: Any, clip: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents a, a zero for b, c, with reset before, and dh z; rn is R_n (r h')."""
-    if dp is not None:
-        dh = dh + dp
-    if dy is not None:
-        dh = dh + dy
-    tz = _known(xp, xz, bz, z)
-    tn = _known_candidate(xp, xn, rn, r, bw, bv, False, n)
-    a = clip_pullback(xp, gate_pullback(xp, dh * (h_prev - n), tz, z, gate_alpha, gate_beta), tz, clip)
-    c = clip_pullback(
-        xp, candidate_pullback(xp, dh * (1 - z), tn, n, candidate_alpha, candidate_beta), tn, clip
-    )
-    return a, xp.zeros_like(a), c, dh * z
+    """Cotangents a, a zero for b, c, with reset before, and dh z; pn is R_n (r h')."""
+    a, c, dh = _update_and_candidate(
+        xp, dy, dh, dp, gates, h_prev, pn, x, bias, gate, candidate, clip, False
+    )  # fmt: skip
+    z, _, _ = gates
+    return (a, xp.zeros_like(a), c), dh * z
 
 
 def _gru_reset_pullback_before(
-    xp: Any, a: Any, b: Any, c: Any, s: Any, mask: Any, dh: Any, z: Any, r: Any, n: Any, h_prev: Any,
-    xz: Any, xr: Any, xn: Any, bz: Any, br: Any, bw: Any, bv: Any,
-    *, gate_pullback: Any, gate_alpha: Any, gate_beta: Any, clip: Any,
+    xp: Any, d: Any, s: Any, mask: Any, dh: Any, gates: Any, h_prev: Any, x: Any, bias: Any,
+    *, gate: Any, clip: Any,
 ) -> tuple:  # fmt: skip
     """The second part: unchanged a and c, b, and the cotangent of h' without a product; s is R_n^T c."""
-    tr = _known(xp, xr, br, r)
+    (a, _, c), (_, r, _), (_, xr, _), (_, br, _, _) = d, gates, x, bias
     if mask is not None:
         s = s * mask
-    b = clip_pullback(xp, gate_pullback(xp, s * h_prev, tr, r, gate_alpha, gate_beta), tr, clip)
-    return a, b, c, dh + s * r
+    b = activate_pullback(xp, gate, s * h_prev, _known(xp, xr, br, r), r, clip)
+    return (a, b, c), dh + s * r
 
 
 # --- forward -----------------------------------------------------------------------------------------
@@ -365,10 +343,7 @@ def _forward_after(call: RecurrentCall, direction: Direction, keep_products: boo
     """Rows of H, final H, rows of the gates and of kept products, with reset after."""
     engine, timeline, H = call.engine, direction.timeline, call.H
     gate, candidate = direction.activations
-    formula = Formula(
-        _gru_step_after,
-        gate.constants("gate", "value") | candidate.constants("candidate", "value") | {"clip": call.clip},
-    )
+    formula = Formula(_gru_step_after, {"gate": gate, "candidate": candidate, "clip": call.clip})
     h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
     R_T = engine.loop_weight(call.part("R", direction).T, call.T)
     recurrent = engine.carry(timeline.zeros(3 * H))
@@ -397,10 +372,8 @@ def _forward_before(call: RecurrentCall, direction: Direction, keep_products: bo
     """Rows of H, final H, rows of the gates and of kept products, with reset before."""
     engine, timeline, H = call.engine, direction.timeline, call.H
     gate, candidate = direction.activations
-    gates_formula = Formula(_gru_gates_before, gate.constants("gate", "value") | {"clip": call.clip})
-    output_formula = Formula(
-        _gru_output_before, candidate.constants("candidate", "value") | {"clip": call.clip}
-    )
+    gates_formula = Formula(_gru_gates_before, {"gate": gate, "clip": call.clip})
+    output_formula = Formula(_gru_output_before, {"candidate": candidate, "clip": call.clip})
     h0, gates, h_rows, products, bias = _start(call, direction, keep_products)
     R_T = call.part("R", direction).T
     R_gates_T, R_candidate_T = (
@@ -597,13 +570,13 @@ class _PullbackOperands(NamedTuple):
         the sum of both where dp is absent.
     gates, h_prev : Operand
         What the step had: z r n, and the state before it.
-    rn : Operand
+    pn : Operand
         The candidate's recurrent product.
     x : Operand
         The products of z and r, and the candidate's input product; rebuilt if clip or an activation needs
         them.
-    b : Operand
-        Biases: of z, of r, the candidate's two.
+    bias : Operand
+        The biases: of z, of r, the candidate's two.
     """
 
     dy: Operand
@@ -611,9 +584,9 @@ class _PullbackOperands(NamedTuple):
     dp: Operand
     gates: Operand
     h_prev: Operand
-    rn: Operand
+    pn: Operand
     x: Operand
-    b: Operand
+    bias: Operand
 
 
 class _Backward(ABC):
@@ -638,11 +611,7 @@ class _Backward(ABC):
         self.call, self.direction, self.engine, self.wanted = call, direction, engine, wanted
         gate, candidate = direction.activations
         self.rebuild = call.needs_pre_activations((gate, candidate))
-        self.constants = (
-            gate.constants("gate", "pullback")
-            | candidate.constants("candidate", "pullback")
-            | {"clip": call.clip}
-        )
+        self.constants = {"gate": gate, "candidate": candidate, "clip": call.clip}
         self.sums = GradientSums(call, direction, wanted, per_sample)
         self.x: Any = call.rows("X", direction) if self.rebuild or "W" in wanted else None
         self.h_rows = call.rows("H_all", direction)
@@ -666,9 +635,9 @@ class _Backward(ABC):
             dp=dp,
             gates=Operand(engine.wrap(self.zrh), 3, "now", call.order),
             h_prev=Operand(None),  # of each scan
-            rn=Operand(None),  # of each chunk
+            pn=Operand(None),  # of each chunk
             x=Operand(None, 3),  # of each chunk
-            b=_bias(call, direction),
+            bias=_bias(call, direction),
         )
 
     # What each convention defines.
@@ -734,7 +703,7 @@ class _Backward(ABC):
             inputs = engine.matmul(self.x[chunk.part, :], call.part("W", self.direction).T)
             gates = inputs[:, : 2 * H] + engine.matmul(self.taken_before(chunk), R_T[:, : 2 * H])
             products = engine.wrap(call.xp.concat([gates, inputs[:, 2 * H :]], axis=1))
-        here = self.fixed._replace(rn=recurrent, x=Operand(products, 3, "local", call.order))
+        here = self.fixed._replace(pn=recurrent, x=Operand(products, 3, "local", call.order))
         return lambda rows: here._replace(h_prev=Operand(rows, 1, "before"))
 
     def recurrent_product(self, chunk: Chunk, R_candidate_T: Any) -> Operand:
@@ -835,9 +804,7 @@ class _BackwardResetBefore(_Backward):
         super().__init__(call, direction, wanted, per_sample)
         gate, H = direction.activations[0], call.H
         self.candidate_formula = Formula(_gru_candidate_pullback_before, self.constants)
-        self.reset_formula = Formula(
-            _gru_reset_pullback_before, gate.constants("gate", "pullback") | {"clip": call.clip}
-        )
+        self.reset_formula = Formula(_gru_reset_pullback_before, {"gate": gate, "clip": call.clip})
         R = call.part("R", direction)
         self.R_gates, self.R_candidate = (
             call.engine.loop_weight(part, call.T) for part in (R[: 2 * H, :], R[2 * H :, :])
@@ -848,7 +815,7 @@ class _BackwardResetBefore(_Backward):
         columns = Operand(d, 3, "local", self.call.order)
         mask = Operand(None) if self.state is None else self.state.mask
         through_reset = Operand(self.through_reset, 1, "first")
-        step = [operands.gates, operands.h_prev, operands.x, operands.b]
+        step = [operands.gates, operands.h_prev, operands.x, operands.bias]
         reset_inputs = [columns, through_reset, mask, self.direct, *step]
         outputs = [columns, self.direct]
         return [

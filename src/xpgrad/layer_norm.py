@@ -29,11 +29,11 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad._activation_formulas import clip_pullback, clip_value
+from xpgrad._activation_formulas import BoundActivation, activate, activate_pullback
 from xpgrad._arguments import check_number, check_shape
 from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
 from xpgrad._plans import Asked
-from xpgrad._recurrent import PLAIN, ActivationChoice, Direction, Foreign, Operation, planned_call, public
+from xpgrad._recurrent import PLAIN, Direction, Foreign, Operation, planned_call, public
 from xpgrad.cells import Cell, layer_norm, with_pullback
 
 
@@ -141,18 +141,16 @@ class LayerNormGRUGrads(NamedTuple):
 # --- the steps ---------------------------------------------------------------------------------------
 
 
-def _gate(choice: ActivationChoice, clip: float | None) -> Callable[[Any, Any], Any]:
+def _gate(activation: BoundActivation, clip: float | None) -> Callable[[Any, Any], Any]:
     """An activation after `clip`. Its pullback takes the input if the output does not give the slope."""
-    value, by_output, numbers = choice.activation.value, choice.activation.pullback, choice[1:]
-    needs_input = choice.activation.needs_input(choice.alpha)
+    by_input = clip is not None or activation.needs_input
 
     def pullback(xp: Any, d: Any, z: Any, y: Any) -> Any:
-        x = clip_value(xp, z, clip) if needs_input else y
-        return clip_pullback(xp, by_output(xp, d, x, y, *numbers), z, clip)  # type: ignore[misc]
+        return activate_pullback(xp, activation, d, z if by_input else y, y, clip)
 
     @with_pullback(pullback)
     def gate(xp: Any, z: Any) -> Any:
-        return value(xp, clip_value(xp, z, clip), *numbers)
+        return activate(xp, activation, z, clip)
 
     return gate
 
@@ -171,9 +169,9 @@ def _vectors(names: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _lstm_cell(activations: tuple[ActivationChoice, ...], clip: float | None, epsilon: float) -> Cell:
+def _lstm_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsilon: float) -> Cell:
     names = _LSTM_GATES
-    f, g = (_gate(choice, clip) for choice in activations[:2])
+    f, g = (_gate(activation, clip) for activation in activations[:2])
     output = _gate(activations[2], None)
 
     def layer_norm_lstm(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any, v: Any) -> tuple[Any, Any]:
@@ -189,9 +187,9 @@ def _lstm_cell(activations: tuple[ActivationChoice, ...], clip: float | None, ep
 
 
 @functools.lru_cache(maxsize=64)
-def _gru_cell(activations: tuple[ActivationChoice, ...], clip: float | None, epsilon: float) -> Cell:
+def _gru_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsilon: float) -> Cell:
     names = _GRU_GATES
-    f, g = (_gate(choice, clip) for choice in activations)
+    f, g = (_gate(activation, clip) for activation in activations)
 
     def layer_norm_gru(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any) -> Any:
         inputs = _scaled(v, "x", names, layer_norm(xp, [getattr(W, name)(x) for name in names], epsilon))
@@ -229,7 +227,7 @@ class _Operator(NamedTuple):
     """
 
     gates: int
-    cell: Callable[[tuple[ActivationChoice, ...], float | None, float], Cell]
+    cell: Callable[[tuple[BoundActivation, ...], float | None, float], Cell]
     defaults: tuple[str, ...]
     states: tuple[str, ...]
     vectors: tuple[str, ...]

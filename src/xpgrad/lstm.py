@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad._activation_formulas import clip_pullback, clip_value
+from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._arguments import check_choice
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._hidden_state import OPTIONS, StateForward, state_backward
@@ -110,9 +110,8 @@ class LSTMGrads(NamedTuple):
 
 # --- the formulas of one step ------------------------------------------------------------------------
 #
-# A formula has a parameter for each block of columns: compiled code holds one number of each in a register,
-# and each may be absent. The loops name them by operand (`_StepOperands`, `_PullbackOperands`), in the
-# formula's order. An operand with a block for each gate, like z, has the parameters zi zo zf zg.
+# The parameters are the operands (`_StepOperands`, `_PullbackOperands`), then the constants. An operand with
+# a block for each gate is a tuple; zi is the block of z for the gate i.
 
 
 def _pre_activation(xp: Any, z: Any, b: Any, p: Any, c: Any) -> Any:
@@ -132,73 +131,40 @@ def _gate_input(xp: Any, z: Any, b: Any, p: Any, c: Any, y: Any) -> Any:
 
 
 def _lstm_step(
-    xp: Any,
-    zi: Any, zo: Any, zf: Any, zg: Any,
-    ri: Any, ro: Any, rf: Any, rg: Any,
-    bi: Any, bo: Any, bf: Any, bg: Any,
-    pi: Any, po: Any, pf: Any,
-    c_prev: Any, kept: Any,
-    *,
-    gate_value: Any, gate_alpha: Any, gate_beta: Any,
-    candidate_value: Any, candidate_alpha: Any, candidate_beta: Any,
-    output_value: Any, output_alpha: Any, output_beta: Any,
-    clip: Any, input_forget: Any,
+    xp: Any, z: Any, r: Any, b: Any, p: Any, c_prev: Any, kept: Any,
+    *, gate: Any, candidate: Any, output: Any, clip: Any, input_forget: Any,
 ) -> tuple:  # fmt: skip
-    """Gates i o f g, cell state, output; z are the input products, r the recurrent ones.
-
-    `kept` is the share of the old cell state that zoneout keeps after the step.
-    """
-    i = gate_value(
-        xp, clip_value(xp, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip), gate_alpha, gate_beta
-    )
-    if input_forget:
-        f = 1 - i
-    else:
-        f = gate_value(
-            xp, clip_value(xp, _pre_activation(xp, zf + rf, bf, pf, c_prev), clip), gate_alpha, gate_beta
-        )
-    g = candidate_value(
-        xp,
-        clip_value(xp, _pre_activation(xp, zg + rg, bg, None, c_prev), clip),
-        candidate_alpha,
-        candidate_beta,
-    )
+    """Gates i o f g, cell state, output."""
+    (zi, zo, zf, zg), (ri, ro, rf, rg), (bi, bo, bf, bg), (pi, po, pf) = z, r, b, p
+    i = activate(xp, gate, _pre_activation(xp, zi + ri, bi, pi, c_prev), clip)
+    f = 1 - i if input_forget else activate(xp, gate, _pre_activation(xp, zf + rf, bf, pf, c_prev), clip)
+    g = activate(xp, candidate, _pre_activation(xp, zg + rg, bg, None, c_prev), clip)
     c = f * c_prev + i * g
-    o = gate_value(xp, clip_value(xp, _pre_activation(xp, zo + ro, bo, po, c), clip), gate_alpha, gate_beta)
-    h = o * output_value(xp, c, output_alpha, output_beta)
+    o = activate(xp, gate, _pre_activation(xp, zo + ro, bo, po, c), clip)
+    h = o * activate(xp, output, c, None)
     if kept is not None:
         c = kept * c_prev + (1 - kept) * c
-    return i, o, f, g, c, h
+    return (i, o, f, g), c, h
 
 
-def _lstm_made(
-    xp: Any, i: Any, o: Any, f: Any, g: Any, c: Any, c_prev: Any, kept: Any,
-    *, output_value: Any, output_alpha: Any, output_beta: Any,
-) -> tuple:  # fmt: skip
+def _lstm_made(xp: Any, gates: Any, c: Any, c_prev: Any, kept: Any, *, output: Any) -> tuple:
     """Cell state and output of the step's gates, before zoneout and projection."""
+    i, o, f, g = gates
     if kept is not None:
         c = f * c_prev + i * g
-    return c, o * output_value(xp, c, output_alpha, output_beta)
+    return c, o * activate(xp, output, c, None)
 
 
 def _lstm_step_pullback(
-    xp: Any,
-    dy: Any, dh: Any, dc_all: Any, dc: Any,
-    i: Any, o: Any, f: Any, g: Any,
-    c: Any, kept: Any, c_prev: Any,
-    zi: Any, zo: Any, zf: Any, zg: Any,
-    bi: Any, bo: Any, bf: Any, bg: Any,
-    pi: Any, po: Any, pf: Any,
-    *,
-    gate_pullback: Any, gate_alpha: Any, gate_beta: Any,
-    candidate_pullback: Any, candidate_alpha: Any, candidate_beta: Any,
-    output_value: Any, output_pullback: Any, output_alpha: Any, output_beta: Any,
-    clip: Any, input_forget: Any, full: Any,
+    xp: Any, dy: Any, dh: Any, dc_all: Any, dc: Any, gates: Any, c: Any, kept: Any, c_prev: Any,
+    z: Any, b: Any, p: Any,
+    *, gate: Any, candidate: Any, output: Any, clip: Any, input_forget: Any, full: Any,
 ) -> tuple:  # fmt: skip
-    """Cotangents of the pre-activations i o f g, and of the previous cell state; see `_PullbackOperands`.
+    """Cotangents of the pre-activations i o f g, and of the previous cell state.
 
     With `full` the peepholes pass a cotangent to the cell state.
     """
+    (i, o, f, g), (zi, zo, zf, zg), (bi, bo, bf, bg), (pi, po, pf) = gates, z, b, p
     if dy is not None:
         dh = dh + dy
     if dc_all is not None:
@@ -207,31 +173,28 @@ def _lstm_step_pullback(
         c = f * c_prev + i * g  # what the step made
         passed = kept * dc
         dc = (1 - kept) * dc
-    y = output_value(xp, c, output_alpha, output_beta)
-    xo = _gate_input(xp, zo, bo, po, c, o)
-    do = clip_pullback(xp, gate_pullback(xp, dh * y, xo, o, gate_alpha, gate_beta), xo, clip)
-    dc = dc + output_pullback(xp, dh * o, c, y, output_alpha, output_beta)
+    y = activate(xp, output, c, None)
+    do = activate_pullback(xp, gate, dh * y, _gate_input(xp, zo, bo, po, c, o), o, clip)
+    dc = dc + activate_pullback(xp, output, dh * o, c, y, None)
     if full:
         dc = dc + do * po
     xi = _gate_input(xp, zi, bi, pi, c_prev, i)
-    xg = _gate_input(xp, zg, bg, None, c_prev, g)
-    dg = clip_pullback(xp, candidate_pullback(xp, dc * i, xg, g, candidate_alpha, candidate_beta), xg, clip)
+    dg = activate_pullback(xp, candidate, dc * i, _gate_input(xp, zg, bg, None, c_prev, g), g, clip)
     dc_prev = dc * f
     if input_forget:
         # f = 1 - i: its cotangent goes to i, and its own weights have gradient zero
-        di = clip_pullback(xp, gate_pullback(xp, dc * (g - c_prev), xi, i, gate_alpha, gate_beta), xi, clip)
+        di = activate_pullback(xp, gate, dc * (g - c_prev), xi, i, clip)
         df = xp.zeros_like(di)
     else:
-        di = clip_pullback(xp, gate_pullback(xp, dc * g, xi, i, gate_alpha, gate_beta), xi, clip)
-        xf = _gate_input(xp, zf, bf, pf, c_prev, f)
-        df = clip_pullback(xp, gate_pullback(xp, dc * c_prev, xf, f, gate_alpha, gate_beta), xf, clip)
+        di = activate_pullback(xp, gate, dc * g, xi, i, clip)
+        df = activate_pullback(xp, gate, dc * c_prev, _gate_input(xp, zf, bf, pf, c_prev, f), f, clip)
         if full:
             dc_prev = dc_prev + df * pf
     if full:
         dc_prev = dc_prev + di * pi
     if kept is not None:
         dc_prev = dc_prev + passed
-    return di, do, df, dg, dc_prev
+    return (di, do, df, dg), dc_prev
 
 
 class _StepOperands(NamedTuple):
@@ -283,6 +246,12 @@ class _PullbackOperands(NamedTuple):
     z: Operand
     b: Operand
     p: Operand
+
+
+def _constants(call: RecurrentCall, direction: Direction) -> dict[str, Any]:
+    """The constants of both formulas."""
+    gate, candidate, output = direction.activations
+    return {"gate": gate, "candidate": candidate, "output": output, "clip": call.clip}
 
 
 # --- forward -----------------------------------------------------------------------------------------
@@ -432,13 +401,7 @@ _FORWARD = Operation("lstm", _compute_forward, _OPERANDS)
 def _forward_direction(call: RecurrentCall, direction: Direction, input_forget: bool) -> tuple:
     """Rows of H, final H and C, rows of C and of the gates."""
     engine, timeline, H = call.engine, direction.timeline, call.H
-    gate, candidate, output = direction.activations
-    formula = Formula(
-        _lstm_step,
-        gate.constants("gate", "value") | candidate.constants("candidate", "value")
-        | output.constants("output", "value")
-        | {"clip": call.clip, "input_forget": input_forget},
-    )  # fmt: skip
+    formula = Formula(_lstm_step, _constants(call, direction) | {"input_forget": input_forget})
     h0, c0 = call.initial("initial_h", direction), call.initial("initial_c", direction)
     gates = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     R_T = engine.loop_weight(call.part("R", direction).T, call.T)
@@ -633,7 +596,8 @@ def _backward_direction(
     """The wanted gradients of one direction, by argument name."""
     if not wanted:
         return {}
-    formula = _pullback_formula(call, direction, input_forget, full)
+    constants = _constants(call, direction) | {"input_forget": input_forget, "full": full}
+    formula = Formula(_lstm_step_pullback, constants)
     sums = GradientSums(call, direction, wanted, per_sample)
     back = _Backward(call, direction, sums, formula, full)
     for chunk, dz in sums.chunks(4 * call.H, like=back.c0):
@@ -738,7 +702,7 @@ class _Backward:
             else Operand(None)
             for name in hidden
         ]
-        made = Formula(_lstm_made, self.direction.activations[2].constants("output", "value"))
+        made = Formula(_lstm_made, {"output": self.direction.activations[2]})
         return [Elementwise(made, [self.operands.gates, self.operands.c, c_prev, self.kept], outputs)]
 
     def add(self, chunk: Chunk, d: Any) -> None:
@@ -779,16 +743,6 @@ class _Backward:
             for name, rows in carried.items()
             if name in self.wanted
         }
-
-
-def _pullback_formula(call: RecurrentCall, direction: Direction, input_forget: bool, full: bool) -> Formula:
-    gate, candidate, output = direction.activations
-    return Formula(
-        _lstm_step_pullback,
-        gate.constants("gate", "pullback") | candidate.constants("candidate", "pullback")
-        | output.constants("output", "value", "pullback")
-        | {"clip": call.clip, "input_forget": input_forget, "full": full},
-    )  # fmt: skip
 
 
 # --- one step ----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad._activation_formulas import clip_pullback, clip_value
+from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._one_step import OneStep
 from xpgrad._plans import Asked
@@ -90,17 +90,12 @@ def _pre_activation(xp: Any, z: Any, b: Any) -> Any:
     return z if b is None else z + b
 
 
-def _rnn_step(
-    xp: Any, z: Any, r: Any, b: Any, *, f_value: Any, f_alpha: Any, f_beta: Any, clip: Any
-) -> tuple:
-    """The state; z is the input's product, r the recurrent one."""
-    return (f_value(xp, clip_value(xp, _pre_activation(xp, z + r, b), clip), f_alpha, f_beta),)
+def _rnn_step(xp: Any, z: Any, r: Any, b: Any, *, f: Any, clip: Any) -> tuple:
+    """The state; z is the input's product, r the recurrent one, f the activation."""
+    return (activate(xp, f, _pre_activation(xp, z + r, b), clip),)
 
 
-def _rnn_step_pullback(
-    xp: Any, dy: Any, dh: Any, h: Any, z: Any, b: Any,
-    *, f_pullback: Any, f_alpha: Any, f_beta: Any, clip: Any,
-) -> tuple:  # fmt: skip
+def _rnn_step_pullback(xp: Any, dy: Any, dh: Any, h: Any, z: Any, b: Any, *, f: Any, clip: Any) -> tuple:
     """Cotangent of the pre-activation.
 
     dy is the cotangent of the output, dh comes from the step after. z is the sum of both products, rebuilt if
@@ -109,7 +104,7 @@ def _rnn_step_pullback(
     if dy is not None:
         dh = dh + dy
     x = h if z is None else _pre_activation(xp, z, b)
-    return (clip_pullback(xp, f_pullback(xp, dh, x, h, f_alpha, f_beta), x, clip),)
+    return (activate_pullback(xp, f, dh, x, h, clip),)
 
 
 # --- forward -----------------------------------------------------------------------------------------
@@ -215,7 +210,7 @@ def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
     """Rows of H, final H. The states replace the input's products in place."""
     engine, timeline = call.engine, direction.timeline
     (f,) = direction.activations
-    formula = Formula(_rnn_step, f.constants("f", "value") | {"clip": call.clip})
+    formula = Formula(_rnn_step, {"f": f, "clip": call.clip})
     h0 = call.initial("initial_h", direction)
     h_rows = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     R_T = engine.loop_weight(call.part("R", direction).T, call.T)
@@ -355,7 +350,7 @@ def _backward_direction(
     """The wanted gradients of one direction, by argument name."""
     engine, timeline = call.engine, direction.timeline
     (f,) = direction.activations
-    formula = Formula(_rnn_step_pullback, f.constants("f", "pullback") | {"clip": call.clip})
+    formula = Formula(_rnn_step_pullback, {"f": f, "clip": call.clip})
     rebuild = call.needs_pre_activations([f])
     x: Any = call.rows("X", direction) if rebuild or "W" in wanted else None
     h_rows, h0 = call.rows("H_all", direction), call.initial("initial_h", direction)

@@ -262,10 +262,15 @@ class _Text:
             written.setdefault(place.buffer, set()).add(place.block)
         outputs = [Part(buffer, tuple(sorted(blocks))) for buffer, blocks in written.items()]
         results = [self._results[Place(buffer, block)] for buffer, blocks in outputs for block in blocks]
-        operands = [f"{buffer.name}_{block}" for buffer, blocks in inputs for block in blocks]
-        body = [*self._lines, f"return {', '.join(results)},"]
+        operands = [buffer.name for buffer, _ in inputs]
+        body = [*map(_blocks_line, inputs), *self._lines, f"return {', '.join(results)},"]
         text = "\n".join([f"def {name}({', '.join(['xp', *operands])}):", *(f"    {x}" for x in body)]) + "\n"
         return Stage(Formula(_function(name, text)), tuple(inputs), tuple(outputs))
+
+
+def _blocks_line(part: Part) -> str:
+    """The line that gives an operand's blocks their names."""
+    return f"{', '.join(f'{part.buffer.name}_{block}' for block in part.blocks)} = {part.buffer.name}"
 
 
 def _values_under(value: Any) -> list[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from xpgrad.engine.arrays import array_loops, traced_formula
 from xpgrad.engine.compiled.machine import Machine, loop_dtype
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.compiled.records import Rows
-from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span, evaluate
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
 from xpgrad.engine.process.blas import PackedWeight, pack
@@ -267,19 +269,18 @@ def _line(matrix: np.ndarray) -> int:
 def _evaluate(stage: Elementwise, span: Span) -> None:
     """Evaluate a formula on the rows of a step with NumPy."""
     of_row = [operand.of_row for operand in stage.outputs for _ in operand.places]
-    results = stage.formula(np, *_views(stage.inputs, span))
-    for target, result, mean in zip(_views(stage.outputs, span), results, of_row, strict=True):
+    results = evaluate(functools.partial(stage.formula, np), [_views(one, span) for one in stage.inputs])
+    targets = itertools.chain.from_iterable(_views(one, span) for one in stage.outputs)
+    for target, result, mean in zip(targets, results, of_row, strict=True):
         if target is not None:
             target[...] = np.mean(result, axis=1, keepdims=True) if mean else result
 
 
-def _views(operands: Sequence[Operand], span: Span) -> Iterator[np.ndarray | None]:
-    """The step's rows of each operand's blocks; None for absent ones."""
-    for operand in operands:
-        if operand.rows is None:
-            yield from [None] * len(operand.places)
-            continue
-        first = first_row(operand, span)
-        rows = operand.rows[first : first + (1 if operand.at == "every" else span.rows)]
-        width = rows.shape[1] // operand.blocks
-        yield from (rows[:, b * width : (b + 1) * width] for b in operand.places)
+def _views(operand: Operand, span: Span) -> list[np.ndarray | None]:
+    """The step's rows of each of an operand's blocks; None for absent ones."""
+    if operand.rows is None:
+        return [None] * len(operand.places)
+    first = first_row(operand, span)
+    rows = operand.rows[first : first + (1 if operand.at == "every" else span.rows)]
+    width = rows.shape[1] // operand.blocks
+    return [rows[:, b * width : (b + 1) * width] for b in operand.places]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from array_api_compat import device
 
-from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
+from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span, evaluate
 from xpgrad.engine.protocol import Adapter, Engine
 
 
@@ -56,14 +57,8 @@ class StandardEngine(Engine):
                     self._evaluate(stage, span, begun)
 
     def _evaluate(self, stage: Elementwise, span: Span, begun: set[tuple[int, int]]) -> None:
-        arguments: list[Any] = []
-        for operand in stage.inputs:
-            if operand.rows is None:
-                arguments += [None] * len(operand.places)
-            else:
-                blocks = _split(_read(operand, span), operand.blocks)
-                arguments += [blocks[place] for place in operand.places]
-        results = list(stage.formula(self.xp, *arguments))
+        formula = functools.partial(stage.formula, self.xp)
+        results = [*evaluate(formula, [_blocks(operand, span) for operand in stage.inputs])]
         for operand in stage.outputs:
             count = len(operand.places)
             blocks, results = results[:count], results[count:]
@@ -93,6 +88,14 @@ def first_row(operand: Operand, span: Span) -> int:
 
 def _read(operand: Operand, span: Span) -> Any:
     return operand.rows.read(first_row(operand, span), 1 if operand.at == "every" else span.rows)
+
+
+def _blocks(operand: Operand, span: Span) -> list[Any]:
+    """The step's rows of the blocks that a formula takes; None for absent ones."""
+    if operand.rows is None:
+        return [None] * len(operand.places)
+    blocks = _split(_read(operand, span), operand.blocks)
+    return [blocks[place] for place in operand.places]
 
 
 def _split(array: Any, blocks: int) -> list[Any]:

@@ -118,7 +118,7 @@ class Vectors:
 
     def element(
         self,
-        function: Callable[..., tuple],
+        function: Callable[..., Iterable[Any]],
         operands: Sequence[Any],
         results: Sequence[Any],
         begins: Mapping[Any, ir.Value],

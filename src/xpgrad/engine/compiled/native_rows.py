@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import Rows, positions
 from xpgrad.engine.compiled.time_loops import Vector
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.formulas.formula import evaluate
 from xpgrad.engine.process import numba_private
 
 _INT = ir.IntType(64)
@@ -22,16 +24,21 @@ _ROWS = positions(Rows)
 
 def rows_loop(
     function: Callable[..., tuple],
-    inputs: Sequence[Vector | None],
+    inputs: Sequence[Sequence[Vector | None]],
     outputs: Sequence[Vector | None],
     real: type[np.floating],
 ) -> Any:
     """The function ``(data, count, first, now, before, local)``: a formula on `count` rows.
 
-    The formula works on traced numbers, with None in place of absent operands; `inputs` and `outputs` say
-    where its operands come from, and where its results go. `data` points to the loop's numbers, the others
+    The formula works on traced numbers, with None in place of absent ones; `inputs` says for each operand
+    where its blocks are, and `outputs` where all results go. `data` points to the loop's numbers, the others
     are the step's. `real` is the type of the matrices' elements.
     """
+
+    def of_blocks(*blocks: Any) -> Iterator[Any]:
+        """The formula of all blocks, one after the other."""
+        numbers = iter(blocks)
+        return evaluate(function, [[*islice(numbers, len(operand))] for operand in inputs])
 
     def write(context: Any, builder: Any, arguments: Any) -> None:
         data, count, *starts = arguments
@@ -39,10 +46,10 @@ def rows_loop(
             Emitter(context, builder, real),
             builder.bitcast(data, _INT.as_pointer()),
             dict(zip(("first", "now", "before", "local"), starts, strict=True)),
-            inputs,
+            [*chain.from_iterable(inputs)],
             outputs,
         )
-        rows.loop(function, count)
+        rows.loop(of_blocks, count)
 
     return generated(write, types.voidptr, *[types.int64] * 5)
 
@@ -77,7 +84,7 @@ class _Rows:
         pointer = self._builder.inttoptr(address, self._emitter.type.as_pointer())
         return pointer, self._number(place + _ROWS.line)
 
-    def loop(self, function: Callable[..., tuple], count: ir.Value) -> None:
+    def loop(self, function: Callable[..., Iterable[Any]], count: ir.Value) -> None:
         """One row after the other."""
         builder, emitter = self._builder, self._emitter
         with numba_private.for_range(builder, count) as rows:

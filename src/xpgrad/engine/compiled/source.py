@@ -37,26 +37,30 @@ def preamble(
     found: dict[str, Callable] = {}
     for function in functions:
         _collect(function, found)
-    settings = []
-    for name, value in constants.items():
-        if callable(value):
-            _collect(value, found)
-            settings.append(f"{name} = {value.__name__}")
-        else:
-            text = as_text(value)
-            settings.append(
-                f"{name} = {text}" if text in ("None", "True", "False") else f"{name} = xp.real({text})"
-            )
+    settings = [f"{name} = {_setting(value, found)}" for name, value in constants.items()]
     needed = [f for f in reversed(found.values()) if f not in functions]
     names = ", ".join(f"{f.__module__}.{f.__name__}" for f in dict.fromkeys(functions))
     parts = [
         f"# {names} for {dtype}; generated, {versions()}",
-        f"from xpgrad.engine.compiled.tracing import Scalars\n\nxp = Scalars({dtype!r})\n",
+        "from types import SimpleNamespace\n\nfrom xpgrad.engine.compiled.tracing import Scalars\n",
+        f"xp = Scalars({dtype!r})\n",
         *(_scalar_function(f) for f in needed),
         *settings,
         *(_scalar_function(f, (parameters or {}).get(f.__name__, ())) for f in dict.fromkeys(functions)),
     ]
     return "\n".join(parts) + "\n"
+
+
+def _setting(value: Any, found: dict[str, Callable]) -> str:
+    """A constant as an expression, its functions among those found."""
+    if isinstance(value, tuple):
+        fields = zip(value._fields, value, strict=True)  # type: ignore[attr-defined]
+        return f"SimpleNamespace({', '.join(f'{name}={_setting(one, found)}' for name, one in fields)})"
+    if callable(value):
+        _collect(value, found)
+        return value.__name__
+    text = as_text(value)
+    return text if text in ("None", "True", "False") else f"xp.real({text})"
 
 
 def _sources() -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,11 +41,21 @@ class Vector(NamedTuple):
 
 
 class FormulaText(NamedTuple):
-    """What the generated text depends on of a formula's stage; None stands for absent operands."""
+    """What the generated text depends on of a formula's stage.
+
+    Parameters
+    ----------
+    function, constants
+        The formula's.
+    inputs : tuple
+        For each operand its vectors, one for each block; None stands for absent ones.
+    outputs : tuple
+        The vectors of all results.
+    """
 
     function: Callable
     constants: tuple
-    inputs: tuple[Vector | None, ...]
+    inputs: tuple[tuple[Vector | None, ...], ...]
     outputs: tuple[Vector | None, ...]
 
 
@@ -90,20 +101,20 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText |
         return ProductText(stage.source.at, stage.weight.form, begin)
     places: dict[tuple[int, str], int] = {}
 
-    def vectors(operands: Sequence[Operand]) -> Iterator[Vector | None]:
-        for operand in operands:
-            if operand.rows is None:
-                yield from [None] * len(operand.places)
-                continue
-            key = id(operand.rows), operand.at
-            if key not in places:
-                places[key] = _HEAD + _MATRIX * len(matrices)
-                matrices.append(operand.rows)
-            for k in operand.places:
-                yield Vector(places[key], operand.at, k, operand.blocks, operand.of_row)
+    def vectors(operand: Operand) -> tuple[Vector | None, ...]:
+        if operand.rows is None:
+            return (None,) * len(operand.places)
+        key = id(operand.rows), operand.at
+        if key not in places:
+            places[key] = _HEAD + _MATRIX * len(matrices)
+            matrices.append(operand.rows)
+        return tuple(
+            Vector(places[key], operand.at, k, operand.blocks, operand.of_row) for k in operand.places
+        )
 
     function, constants = stage.formula.key
-    return FormulaText(function, constants, tuple(vectors(stage.inputs)), tuple(vectors(stage.outputs)))
+    inputs = tuple(map(vectors, stage.inputs))
+    return FormulaText(function, constants, inputs, tuple(chain.from_iterable(map(vectors, stage.outputs))))
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,10 +21,11 @@ class Formula:
     Parameters
     ----------
     function : callable
-        Takes ``xp``, its operands (each an array or None) by position, and its constants by keyword. Returns
-        a tuple of arrays.
+        Takes ``xp``, its operands (each an array, None, or a tuple of these) by position, and its constants
+        by keyword. Returns a tuple of the same kind; of its results only the order counts.
     constants : dict
-        Numbers, booleans, None, or functions of the same kind (an activation).
+        Numbers, booleans, None, functions of the same kind, or named tuples of these (an activation with its
+        parameters).
     parameters : tuple of str
         Names of numbers that each call passes by keyword: one compiled function serves all their values.
     """
@@ -54,9 +55,11 @@ class Text(str):
 
 
 def as_text(constant: Any) -> Any:
-    """A number, flag or None as text; functions and text are unchanged."""
+    """A number, flag or None as text; functions and text are unchanged, as are those in a named tuple."""
     if callable(constant) or isinstance(constant, Text):
         return constant
+    if isinstance(constant, tuple):
+        return type(constant)(*map(as_text, constant))
     if isinstance(constant, bool) or constant is None:
         return Text(constant)
     number = float(constant)
@@ -64,21 +67,23 @@ def as_text(constant: Any) -> Any:
 
 
 class Operand(NamedTuple):
-    """Consecutive blocks of columns of a row buffer; each is an operand of a formula.
+    """Blocks of columns of a row buffer: an operand of a formula, or one of its results.
+
+    The formula takes and returns one block as an array, several as a tuple of arrays.
 
     Parameters
     ----------
     rows : buffer or None
         A buffer from the engine's ``wrap``, ``rows`` or ``carry``, shape (rows, blocks * width). None stands
-        for absent operands: the formula gets None for each block.
+        for an absent operand: the formula gets None for each block.
     blocks : int
         The number of equal blocks of columns.
     at : str
         Which rows a step uses. ``"now"``, ``"before"`` and ``"local"``: from the step's row of that name on.
         ``"first"``: from row 0 on. ``"every"``: the only row, for all rows of the step.
     order : tuple of int, optional
-        The block of columns of each of the formula's operands; in order by default. Other blocks are not
-        read, and keep what an earlier stage of the step wrote there.
+        The blocks that the formula takes; all in order by default. Others are not read, and keep what an
+        earlier stage of the step wrote there.
     of_row : bool
         Whether the buffer has one column, with a number for each row. As an input the number applies to every
         column; as an output it is the mean of the formula's result over the row.
@@ -92,7 +97,7 @@ class Operand(NamedTuple):
 
     @property
     def places(self) -> Sequence[int]:
-        """The block of columns of each of the formula's operands."""
+        """The blocks that the formula takes."""
         return range(self.blocks) if self.order is None else self.order
 
 
@@ -110,6 +115,15 @@ class Elementwise(NamedTuple):
     formula: Formula
     inputs: Sequence[Operand]
     outputs: Sequence[Operand]
+
+
+def evaluate(function: Callable[..., tuple], operands: Iterable[Sequence[Any]]) -> Iterator[Any]:
+    """All blocks of a formula's results, for the blocks of each of its operands."""
+    for result in function(*(blocks[0] if len(blocks) == 1 else tuple(blocks) for blocks in operands)):
+        if isinstance(result, tuple):
+            yield from result
+        else:
+            yield result
 
 
 class Product(NamedTuple):
