@@ -27,7 +27,7 @@ SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H
 
 @pytest.fixture(autouse=True)
 def no_plans_yet(monkeypatch):
-    monkeypatch.setattr(_plans, "_known", {})
+    monkeypatch.setattr(_plans, "_known", _plans.Remembered())
 
 
 def operands(kind, rng, sizes=(T, N, I, H), dtype="float32", directions=1):
@@ -225,7 +225,7 @@ def test_without_jit_there_are_none(rng, monkeypatch):
 
 
 def test_old_forms_are_forgotten(rng, monkeypatch):
-    monkeypatch.setattr(_plans, "_MOST", 3)
+    monkeypatch.setattr(_plans.Remembered, "MOST", 3)
     for steps in range(1, 6):
         xpgrad.lstm(**operands("lstm", rng, (steps, N, I, H)))
     assert len(_plans._known) == 3

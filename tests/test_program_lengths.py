@@ -25,7 +25,7 @@ STATES = {"lstm": ("initial_h", "initial_c"), "gru": ("initial_h",), "rnn": ("in
 
 @pytest.fixture(autouse=True)
 def no_plans_yet(monkeypatch):
-    monkeypatch.setattr(_plans, "_known", {})
+    monkeypatch.setattr(_plans, "_known", _plans.Remembered())
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import xpgrad
+from xpgrad._plans import Remembered
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import Kernel
@@ -207,8 +208,7 @@ def _wanted(kernel: Kernel, layout: Layout, needed: Sequence[bool]) -> tuple[str
     return tuple(name for name, span in spans if any(needed[k] for k in span))
 
 
-_MOST = 512  # calls that are remembered
-_calls: dict[tuple, Call] = {}
+_calls: Remembered[Call] = Remembered()
 
 
 def call_of(
@@ -221,8 +221,6 @@ def call_of(
     key = kernel, layout, again, tuple(attributes), tuple(asked), values, tuple(map(type, values))
     call = _calls.get(key)
     if call is None:
-        if len(_calls) >= _MOST:
-            _calls.clear()
         call = _calls[key] = Call(kernel, layout, attributes, asked, again)
     return call
 

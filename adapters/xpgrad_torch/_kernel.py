@@ -12,13 +12,13 @@ import xpgrad
 from xpgrad._kernel_description import OPEN, KernelDescription
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
+from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._programs import Programs
 from xpgrad_torch._stacked import Stacked
 
 __all__ = ["Kernel", "check_dense", "is_single", "type_of"]
 
 _OPERANDS = (Tensor, Stacked)
-_LENGTHS = "sequence_lens"
 _GATE_ORDER = inspect.Parameter(
     "gate_order", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[int] | None"
 )
@@ -92,7 +92,7 @@ class Kernel(KernelDescription):
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and "axis" not in self.attributes
         self.programs = self._new_programs() if planned else []
-        self._may_keep_rows = ordered and _LENGTHS in self.operands
+        self._may_keep_rows = ordered and LENGTHS in self.operands
         self.operator: Any = None
         self.gradient_operator: Any = None
 
@@ -126,7 +126,7 @@ class Kernel(KernelDescription):
         They are those that nobody sees, where the sequences have lengths and `seen` outputs are looked at, by
         default all that have a cotangent.
         """
-        if not self._may_keep_rows or operands[self.operands.index(_LENGTHS)] is None:
+        if not self._may_keep_rows or operands[self.operands.index(LENGTHS)] is None:
             return ()
         unseen = self.outputs[len(self.cotangents) if seen is None else seen :]
         return tuple(name for name in self.saved if name in unseen)

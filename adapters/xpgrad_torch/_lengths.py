@@ -16,6 +16,7 @@ from xpgrad.engine.process.memory import address_of
 from xpgrad_torch._private import version_of
 from xpgrad_torch.engine import is_plain
 
+LENGTHS = "sequence_lens"  # as kernels name them
 _FEW = 256  # Python finds the least of so many numbers sooner than NumPy is called
 
 

@@ -130,7 +130,8 @@ def _matcher(kind: Any, tensors: Sequence[Tensor]) -> Any:
 _Matcher = _find_matcher()
 
 
-_PLAIN_KINDS = frozenset((Tensor, nn.Parameter))
+# The classes that are no more than memory. Any other one may do something else in the place of operations.
+PLAIN_KINDS = (Tensor, nn.Parameter)
 
 
 def matcher_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
@@ -147,7 +148,7 @@ def matcher_of(tensors: Sequence[Tensor]) -> Callable[..., bool] | None:
     def matches(*given: Any) -> bool:
         for x in given:
             # A nested tensor has no sizes. PyTorch's comparison ends the process over that.
-            if type(x) not in _PLAIN_KINDS or x.is_nested:
+            if type(x) not in PLAIN_KINDS or x.is_nested:
                 return False
         return check(*given)
 

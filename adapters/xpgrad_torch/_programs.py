@@ -7,17 +7,15 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from xpgrad import engine as engines
-from xpgrad._plans import Plan
+from xpgrad._plans import Plan, Remembered
 from xpgrad._recurrent import run_foreign
 from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad_torch._autocast import without_autocast
-from xpgrad_torch._lengths import FULL, Lengths, lengths_in_memory
+from xpgrad_torch._lengths import FULL, LENGTHS, Lengths, lengths_in_memory
 from xpgrad_torch._private import matcher_of
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
-_MOST = 512  # combinations of options, and calls with the same options
 _MOST_ALIKE = 8
-_LENGTHS = "sequence_lens"
 
 Order = list[int] | None
 """Of which of the arrays that are given a program takes the numbers, None for all of them."""
@@ -84,7 +82,7 @@ class Known:
     """The programs of calls with the same options and layout, by all else that they depend on."""
 
     def __init__(self) -> None:
-        self._plans: dict[tuple, tuple[Plan, Order]] = {}
+        self._plans: Remembered[tuple[Plan, Order]] = Remembered()
         self._alike: list[_Alike] = []
 
     def get(self, key: tuple) -> tuple[Plan, Order] | None:
@@ -93,8 +91,6 @@ class Known:
 
     def add(self, key: tuple, plan: Plan, order: Order) -> None:
         """Remember them."""
-        if len(self._plans) >= _MOST:
-            self._plans.clear()
         self._plans[key] = plan, order
 
     def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths = FULL) -> Ready | None:
@@ -165,9 +161,9 @@ class Programs:
         self, find: Callable[[], Callable[..., Any]], names: Sequence[str], gradients: Sequence[str | None]
     ) -> None:
         self._find, self._names, self._function = find, tuple(names), find()
-        self._has_lengths, self._is_gradient = _LENGTHS in self._names, any(gradients)
+        self._has_lengths, self._is_gradient = LENGTHS in self._names, any(gradients)
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
-        self._known: dict[tuple, Known] = {}
+        self._known: Remembered[Known] = Remembered()
 
     def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> Known | None:
         """Return the programs of calls with these options and layout; None if the options may change."""
@@ -177,8 +173,6 @@ class Programs:
         key = layout, tuple(options), values, tuple(map(type, values))
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
             known = self._known[key] = Known()
         return known
 
@@ -272,7 +266,7 @@ class Programs:
 
     def _place_of_lengths(self, layout: Layout | None) -> int:
         """Return where the lengths are among the arrays that are given."""
-        number = self._names.index(_LENGTHS)
+        number = self._names.index(LENGTHS)
         return number if layout is None else sum(size for size, _ in layout[:number])
 
     def _order(self, plan: Plan, operands: Sequence[Any]) -> list[int] | None:
@@ -280,7 +274,7 @@ class Programs:
         places: dict[str, list[int]] = {}
         count = 0
         for name, x in zip(self._names, operands, strict=True):
-            if x is not None and name != _LENGTHS:
+            if x is not None and name != LENGTHS:
                 size = len(x.parameters) if type(x) is Stacked else 1
                 places[name] = list(range(count, count + size))
                 count += size

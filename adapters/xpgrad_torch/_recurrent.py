@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 import xpgrad
 from xpgrad._kernel_description import MASKS
+from xpgrad._plans import Remembered
 from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, is_followed
@@ -400,8 +401,7 @@ class Layers(Recurrent, nn.RNNBase):
         return (0.0,)
 
 
-_MOST_STEPS = 512
-_known_steps: dict[tuple | None, tuple[Call, Sequence[str | None]]] = {}
+_known_steps: Remembered[tuple[Call, Sequence[str | None]]] = Remembered()
 
 
 class Cell(Recurrent, nn.RNNCellBase):
@@ -435,7 +435,7 @@ class Cell(Recurrent, nn.RNNCellBase):
             return None
         states = hx if count > 1 else (hx,)
         if hx is None and isinstance(input, Tensor) and not input.is_nested and input.dim() == 2:
-            states = [input.new_zeros((input.shape[0], self.hidden_size)) for _ in range(count)]
+            states = self._zero_states(input)
         if not isinstance(states, tuple | list) or len(states) != count:
             return None
         call, names = known
@@ -463,8 +463,6 @@ class Cell(Recurrent, nn.RNNCellBase):
             for operand in operands_in_order[1 + len(self._STATES) :]
             for name in parts.get(operand, (None,))
         ]
-        if len(_known_steps) >= _MOST_STEPS:
-            _known_steps.clear()
         _known_steps[form] = call, names
 
     def _checked(self, input: Tensor, hx: Any) -> Any:  # noqa: A002
@@ -475,11 +473,14 @@ class Cell(Recurrent, nn.RNNCellBase):
         shape = (*input.shape[:-1], self.hidden_size)
         states = self._split(hx, [shape] * len(self._STATES), input.dtype)
         if states is None:
-            states = tuple(input.new_zeros(shape) for _ in self._STATES)
+            states = self._zero_states(input)
         rows = [x.unsqueeze(0) if single else x for x in (input, *states)]
         run = self._run_expanded if has_expanded(parameters_in(self)) else self._run_on
         results = run(rows, weights)
         return self._join(tuple(x.squeeze(0) for x in results) if single else results)
+
+    def _zero_states(self, input: Tensor) -> States:  # noqa: A002
+        return tuple([input.new_zeros((*input.shape[:-1], self.hidden_size)) for _ in self._STATES])
 
     def _run_on(self, rows: Sequence[Tensor], weights: Mapping[str, Any]) -> States:
         """Run the step on input and states, with weights by ONNX's names."""

@@ -17,12 +17,11 @@ from xpgrad.engine.process.blas import Blas, find_blas
 from xpgrad.engine.process.memory import result_array
 from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
-from xpgrad_torch._private import LIBRARY, is_wrapped
+from xpgrad_torch._private import LIBRARY, PLAIN_KINDS, is_wrapped
 
 _FSDP = "torch.distributed.fsdp"
 # Below this many multiply-adds NumPy's product is the faster one: torch's has the longer way to BLAS.
 _SMALL_PRODUCT = 1 << 16
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
 _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
@@ -78,7 +77,7 @@ class TorchEngine(NumpyEngine):
             return None
         for array in arrays:  # as is_plain does; its calls would take as long as what it looks at
             if (
-                type(array) not in _TENSORS
+                type(array) not in PLAIN_KINDS
                 or array.dtype is not dtype
                 or not array.is_cpu
                 or array.layout is not _STRIDED
@@ -173,7 +172,7 @@ def is_plain(tensor: Any) -> bool:
 def _on_cpu(tensor: Any) -> bool:
     """Tell whether it is a CPU tensor that nothing wraps, whose elements have strides."""
     return (
-        type(tensor) in _TENSORS
+        type(tensor) in PLAIN_KINDS
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not is_wrapped(tensor)

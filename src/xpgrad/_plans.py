@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,25 @@ from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.program import Form, Program, address_of
 from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
 
-_MOST = 512  # forms
-_known: dict[tuple, Any] = {}  # by form: the program and what makes its result; None without a program
-_writing = threading.RLock()  # a signal handler may call a kernel
+_Value = TypeVar("_Value")
+
+
+class Remembered(dict[Any, _Value]):
+    """A dict of at most 512 entries: a new one takes the place of the oldest."""
+
+    MOST = 512
+    _writing = threading.RLock()  # a signal handler may call a kernel
+
+    def __setitem__(self, key: Any, value: _Value) -> None:
+        with self._writing:
+            if len(self) >= self.MOST and key not in self:
+                self.pop(next(iter(self)), None)
+            super().__setitem__(key, value)
+
+
+_known: Remembered[Any] = (
+    Remembered()
+)  # by form: the program and what makes its result; None without a program
 _writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
 _NEW = object()
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -121,7 +137,7 @@ def planned(
     if known is _NEW:
         layouts = _layouts(look.form, given, joined, numbers)
         known = _plan(compute, operator, arrays, options, look.form, layouts)
-        _remember(key, known)
+        _known[key] = known
     if known is None:
         return compute(Asked(operator, arrays), **options)
     program, result = known
@@ -159,13 +175,6 @@ def _typed(value: Any) -> Any:
     if kind not in _CONSTANT:  # the number in an array may change
         raise TypeError(f"{kind.__name__} is no part of a form")
     return kind, value
-
-
-def _remember(key: tuple, value: Any) -> None:
-    with _writing:
-        if len(_known) >= _MOST and key not in _known:
-            _known.pop(next(iter(_known)), None)
-        _known[key] = value
 
 
 def _plan(
