@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from xpgrad.engine import Elementwise, Formula, NumpyEngine, Operand, Span
-from xpgrad.engine.formulas.special import gaussian, normal_cdf, tail_ratio
+from xpgrad.engine.formulas.special import gaussian, logistic, normal_cdf, tail_ratio
 
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
@@ -26,6 +26,10 @@ def _log(xp, x):
 
 def _log1p(xp, x):
     return (xp.log1p(x),)
+
+
+def _logistic(xp, x):
+    return (logistic(xp, x),)
 
 
 def _tanh(xp, x):
@@ -65,6 +69,11 @@ class TestSingle:
         expected = np.exp(x.astype(np.float64))
         assert np.max(np.abs(evaluate(_exp, x) / expected - 1)) < 1e-7
 
+    def test_logistic(self):
+        x = np.linspace(-86.6, 100, 300_001, dtype=np.float32)
+        expected = 1 / (1 + np.exp(-x.astype(np.float64)))
+        assert np.max(np.abs(evaluate(_logistic, x) / expected - 1)) < 2e-7
+
     def test_tanh(self):
         x = np.concatenate([np.linspace(-12, 12, 300_001), np.logspace(-30, 0, 10_001)]).astype(np.float32)
         expected = np.tanh(x.astype(np.float64))
@@ -100,7 +109,7 @@ class TestSingle:
         expected = np.exp(-0.5 * x.astype(np.float64) ** 2)
         assert np.max(np.abs(evaluate(_gaussian, x) / expected - 1)) < 2e-7
 
-    @pytest.mark.parametrize("function", [_exp, _expm1, _tanh, _abs, _gaussian])
+    @pytest.mark.parametrize("function", [_exp, _expm1, _logistic, _tanh, _abs, _gaussian])
     def test_special_values(self, function):
         check_special_values(function, np.float32)
 
@@ -110,6 +119,7 @@ def check_special_values(function, dtype):
     expected = {
         _exp: [0, 0, 1, 1, np.inf, np.inf, np.nan],
         _expm1: [-1, -1, -0.0, 0, np.inf, np.inf, np.nan],
+        _logistic: [0, 0, 0.5, 0.5, 1, 1, np.nan],
         _tanh: [-1, -1, -0.0, 0, 1, 1, np.nan],
         _abs: [np.inf, 1e4, 0, 0, 1e4, np.inf, np.nan],
         _log: [np.nan, np.nan, -np.inf, -np.inf, np.log(1e4), np.inf, np.nan],
@@ -179,6 +189,7 @@ def exact_functions():
     return {
         _exp: (mp.exp, exponents),
         _expm1: (mp.expm1, exponents),
+        _logistic: (lambda x: 1 / (1 + mp.exp(-x)), exponents),
         _tanh: (mp.tanh, exponents),
         _log: (mp.log, positives),
         _log1p: (mp.log1p, above_minus_one),
@@ -204,7 +215,7 @@ def units_in_the_last_place(results, x, exact, mp):
     return np.asarray(errors)
 
 
-FUNCTIONS = [_exp, _expm1, _tanh, _log, _log1p, _gaussian, _tail_ratio, _normal_cdf]
+FUNCTIONS = [_exp, _expm1, _logistic, _tanh, _log, _log1p, _gaussian, _tail_ratio, _normal_cdf]
 
 
 class TestDouble:
@@ -220,7 +231,7 @@ class TestDouble:
         worst = np.argmax(errors)
         assert errors[worst] < (3.5 if function in (_tail_ratio, _normal_cdf) else 2.5), x[worst]
 
-    @pytest.mark.parametrize("function", [_exp, _expm1, _tanh, _abs, _log, _log1p, _gaussian])
+    @pytest.mark.parametrize("function", [_exp, _expm1, _logistic, _tanh, _abs, _log, _log1p, _gaussian])
     def test_special_values(self, function):
         check_special_values(function, np.float64)
 
@@ -235,7 +246,7 @@ class TestDouble:
             for i in range(x.size):
                 v = x[i]
                 e = s.normal_cdf(v, s.gaussian(v)) + s.exp(v)
-                y[i] = e + s.expm1(v) + s.tanh(v) + s.log(v) + s.log1p(v)
+                y[i] = e + s.expm1(v) + s.logistic(v) + s.tanh(v) + s.log(v) + s.log1p(v)
 
         text = next(iter(loop.inspect_llvm().values()))
         assert re.search(r"fdiv contract <\d+ x double>", text)

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xpgrad.engine.formulas.special import gaussian, normal_cdf, tail_ratio
+from xpgrad.engine.formulas.special import gaussian, logistic, normal_cdf, tail_ratio
 
 
 def relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -76,9 +76,7 @@ def scaled_tanh_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any)
 
 
 def sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
-    # exp(-|x|) never overflows; `where` instead of `abs`, whose slope at 0 would mislead autograd
-    e = xp.exp(xp.where(x < 0, x, -x))
-    return xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e)
+    return logistic(xp, x)
 
 
 def sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:

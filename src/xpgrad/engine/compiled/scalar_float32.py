@@ -92,6 +92,15 @@ def exp(x):
 
 
 @inline
+def logistic(x):
+    """1 / (1 + exp(-x)); 0 where that is below 2**-125, so exp(-x) is nowhere above the largest number."""
+    r, half_power = _split(-x)
+    e = (_exp_rest(r) * (r * r) + r + _ONE) * half_power * _TWO
+    y = _ONE / (_ONE + e)
+    return _ZERO if x < _EXP_MIN else y
+
+
+@inline
 def gaussian(z):
     """exp(-z**2 / 2): an error of z**2 would be multiplied by its size.
 

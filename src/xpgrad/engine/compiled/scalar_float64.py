@@ -102,6 +102,13 @@ def exp(x):
 
 
 @inline
+def logistic(x):
+    """1 / (1 + exp(-x)), by exp(-abs(x)): exp(-x) is above the largest number before this is 0."""
+    e = exp(x if x < _ZERO else -x)
+    return (e if x < _ZERO else _ONE) / (_ONE + e)
+
+
+@inline
 def gaussian(z):
     """exp(-z**2 / 2) for finite z: an error of z**2 would be multiplied by its size.
 

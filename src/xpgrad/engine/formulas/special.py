@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["gaussian", "normal_cdf", "tail_ratio"]
+__all__ = ["gaussian", "logistic", "normal_cdf", "tail_ratio"]
 
 
 class Polynomial(NamedTuple):
@@ -45,6 +45,13 @@ TAIL_DOUBLE = Polynomial(
     ),
 )  # fmt: skip
 TAIL_SHIFT, TAIL_STEP = 0.75, 0.02394228040143268  # d, and 1 / sqrt(2 pi) - d / 2
+
+
+def logistic(xp: Any, x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    # exp(-|x|) never overflows; `where` instead of `abs`, whose slope at 0 would mislead autograd
+    e = xp.exp(xp.where(x < 0, x, -x))
+    return xp.where(x < 0, e, xp.zeros_like(e) + 1) / (1 + e)
 
 
 def tail_ratio(xp: Any, z: Any) -> Any:
