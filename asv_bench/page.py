@@ -5,7 +5,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 MACHINES = DOCS / "machines"
-MARKS = ("machine", "summary", "behind", "instructions", "products", "details")
+MARKS = ("machine", "summary", "behind", "instructions", "loops", "products", "details")
 
 _NEW_PAGE = """# {cpu}
 
@@ -36,6 +36,13 @@ By kind of instruction of the compiled programs that make up a step. The rest is
 
 <!-- instructions: begin -->
 <!-- instructions: end -->
+
+## Steps of the time loops
+
+An LSTM's step in a compiled loop, in microseconds: its product alone, its formula alone, and both.
+
+<!-- loops: begin -->
+<!-- loops: end -->
 
 ## Matrix products
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.arrays import array_loops, traced_formula
-from xpgrad.engine.compiled.machine import Machine, loop_dtype
+from xpgrad.engine.compiled.machine import Machine, TimeLoop, loop_dtype
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.compiled.records import Rows
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span, evaluate
@@ -145,7 +145,8 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         if not len(steps):
             return
         if loop_dtype(stages) and jit_enabled():
-            self._scan_compiled(stages, steps)
+            loop = self.time_loop(stages, steps)
+            self.run_loop(loop, loop_integers(loop))
             return
         for span in map(Span._make, steps.tolist()):
             for stage in stages:
@@ -157,15 +158,6 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     def _multiply(self, stage: Product, span: Span) -> None:
         first = first_row(stage.source, span)
         self.write_product(stage.source.rows[first : first + span.rows], stage.weight.array, stage.target, 0)
-
-    def _scan_compiled(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
-        """The loop compiled."""
-        loop = self.time_loop(stages, steps)
-        head: list[Any] = [*loop.head]
-        for memory, matrix in loop.matrices:
-            rows, columns = matrix.shape
-            head += Rows(address_of(memory), rows, columns, _line(matrix))
-        self.run_loop(loop, np.asarray(head, dtype=np.int64))
 
     def target(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         """A view of `out`; None if the shape needs a copy or the view is read-only."""
@@ -258,6 +250,15 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:
     array = result_array(shape, dtype)
     return array, address_of(array)
+
+
+def loop_integers(loop: TimeLoop) -> np.ndarray:
+    """What a compiled loop reads: its head, and a Rows for each matrix."""
+    integers: list[Any] = [*loop.head]
+    for memory, matrix in loop.matrices:
+        rows, columns = matrix.shape
+        integers += Rows(address_of(memory), rows, columns, _line(matrix))
+    return np.asarray(integers, dtype=np.int64)
 
 
 def _line(matrix: np.ndarray) -> int:
