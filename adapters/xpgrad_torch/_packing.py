@@ -1,4 +1,6 @@
-"""Packed sequences: their rows into time and batch, and back."""
+"""Packed sequences: their rows as the kernels' programs take them, or into time and batch, and back."""
+
+import functools
 
 import numpy as np
 import torch
@@ -26,22 +28,32 @@ class Packing:
     ----------
     lengths : Tensor
         Of each sequence, (N,), from long to short.
+    knows_places : bool
+        Whether the rows can be found without PyTorch's functions.
     """
 
     def __init__(self, packed: PackedSequence) -> None:
-        self._sizes = packed.batch_sizes
-        self._places: Tensor | None = None
-        if is_followed() or not _is_regular(packed):
-            self.lengths = pad_packed_sequence(PackedSequence(packed.data, self._sizes))[1]
+        self._sizes, self._count, device = packed.batch_sizes, packed.data.shape[0], packed.data.device
+        self.knows_places = not is_followed() and _is_regular(packed)
+        if not self.knows_places:
+            self.lengths = pad_packed_sequence(PackedSequence(packed.data, self._sizes))[1].to(device)
             return
         counts = self._sizes.numpy()
+        ends = counts - np.append(counts[1:], 0)  # how many sequences end with each step
+        self.lengths = torch.from_numpy(np.repeat(np.arange(1, len(counts) + 1), ends)[::-1].copy()).to(
+            device
+        )
+
+    @functools.cached_property
+    def _places(self) -> Tensor:
+        """Each row's place among all pairs of time and sequence."""
+        counts = self._sizes.numpy()
         is_there = np.arange(counts[0]) < counts[:, None]
-        self.lengths = torch.from_numpy(is_there.sum(axis=0))
-        self._places = torch.from_numpy(np.flatnonzero(is_there)).to(packed.data.device)
+        return torch.from_numpy(np.flatnonzero(is_there)).to(self.lengths.device)
 
     def padded(self, data: Tensor) -> Tensor:
         """Return rows as an array (T, N, width), zero behind each sequence's end."""
-        if self._places is None:
+        if not self.knows_places:
             return pad_packed_sequence(PackedSequence(data, self._sizes))[0]
         steps, batch = len(self._sizes), len(self.lengths)
         empty = data.new_zeros((steps * batch, data.shape[1]))
@@ -49,9 +61,30 @@ class Packing:
 
     def rows(self, X: Tensor) -> Tensor:
         """Return the rows of an array (T, N, width)."""
-        if self._places is None:
-            return pack_padded_sequence(X, self.lengths).data
+        if not self.knows_places:
+            return pack_padded_sequence(X, self.lengths.cpu()).data
         return X.flatten(0, 1).index_select(0, self._places)
+
+    # --- for programs, which know how many rows there are
+
+    def spread(self, data: Tensor) -> Tensor:
+        """Return rows of a plain tensor as if they were a whole array (T, N, width), without a copy.
+
+        There is no memory behind the last row. A program's form does not tell how many rows there are, so
+        that batches with other lengths share it.
+        """
+        flat = data.detach().contiguous().numpy()
+        shape = (len(self._sizes), len(self.lengths), flat.shape[1])
+        row = flat.itemsize * shape[2]  # an axis of size 1 may have any stride
+        strides = (row * shape[1], row, flat.itemsize)
+        return torch.from_numpy(np.lib.stride_tricks.as_strided(flat, shape, strides))
+
+    def gathered(self, array: Tensor) -> Tensor:
+        """Return the rows that a program has written to the beginning of a new array (T, N, width).
+
+        The result is no view: autograd lets nobody write to a view from inside of a function.
+        """
+        return torch.from_numpy(array.numpy().reshape(-1, array.shape[2])[: self._count])
 
 
 def _is_regular(packed: PackedSequence) -> bool:

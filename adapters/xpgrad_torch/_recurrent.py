@@ -20,6 +20,7 @@ from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._lengths import lengths_tensor
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
+from xpgrad_torch._packed import are_rows_taken
 from xpgrad_torch._packing import Packing
 from xpgrad_torch._private import parameter_of, parameters_in
 from xpgrad_torch._programs import are_fixed
@@ -299,21 +300,34 @@ class Layers(Recurrent, nn.RNNBase):
         if (samples := collecting.get()) is not None:
             samples.order = unsorted_indices
         packing = Packing(packed)
-        lengths = packing.lengths.to(data.device)
-        sequences, finals = self._run_layers(packing.padded(data), lengths, states, packing)
+        in_rows = self._takes_rows(packing, data, states or ())
+        X = data if in_rows else packing.padded(data)
+        sequences, finals = self._run_layers(X, packing.lengths, states, packing)
         if unsorted_indices is not None:
             finals = tuple(state.index_select(1, unsorted_indices) for state in finals)
         output, *more = (
-            PackedSequence(packing.rows(x), batch_sizes, sorted_indices, unsorted_indices) for x in sequences
+            PackedSequence(x if in_rows else packing.rows(x), batch_sizes, sorted_indices, unsorted_indices)
+            for x in sequences
         )
         return output, self._join(finals), *more
+
+    def _takes_rows(self, packing: Packing, data: Tensor, states: Sequence[Tensor]) -> bool:
+        """Tell whether the layers run on the rows of a packed sequence as they are."""
+        draws = self.recurrent_dropout and self.training
+        if draws or any(self._shares()) or self._sequences() > 1 or self.save != "all":
+            return False
+        parameters = [x for x in parameters_in(self) if x is not None]
+        if autocasts(data) or collecting.get() is not None or has_expanded(parameters):
+            return False
+        return are_rows_taken(packing, [data, *states, *parameters])
 
     def _run_layers(
         self, X: Tensor, lengths: Tensor | None, states: States | None, packing: Packing | None = None
     ) -> tuple[States, States]:
         """Run the layers one after the other on a (T, N, I) input, which may come from a packing.
 
-        Return the last layer's sequences, its output first, and the final states of all.
+        Return the last layer's sequences, its output first, and the final states of all. An input of two
+        axes holds the rows of the packing, and so does the output.
         """
         finals = []
         sequences: States = (X,)
@@ -324,11 +338,24 @@ class Layers(Recurrent, nn.RNNBase):
                 X = _dropout(X, self.dropout, packing)
             rows = slice(layer * D, (layer + 1) * D)
             initial = [state[rows] for state in states or ()]
-            sequences, final = self._run_layer(suffixes[rows], X, lengths, initial)
+            if packing is not None and X.dim() == 2:
+                sequences, final = self._run_rows(suffixes[rows], X, packing, initial)
+            else:
+                sequences, final = self._run_layer(suffixes[rows], X, lengths, initial)
             finals.append(final)
         if len(finals) == 1:
             return sequences, finals[0]
         return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
+
+    def _run_rows(
+        self, suffixes: Sequence[str], X: Tensor, packing: Packing, states: Sequence[Tensor]
+    ) -> tuple[States, States]:
+        """Run all directions of one layer on rows of a packed sequence."""
+        initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
+        operands = {"X": X, **self._weights(suffixes), **initial, "sequence_lens": packing.lengths}
+        seen = 1 + len(self._STATES)
+        H_all, *finals = functional.run_packed(self._KERNEL, self._arguments(operands), packing, seen)
+        return (H_all,), tuple(finals)
 
     def _run_layer(
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
@@ -534,6 +561,6 @@ def _drawn(X: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
 
 def _dropout(X: Tensor, p: float, packing: Packing | None) -> Tensor:
     """Drop outputs of a layer, with the random numbers that PyTorch would draw for the same input."""
-    if packing is None:
+    if packing is None or X.dim() == 2:
         return nn.functional.dropout(X, p)
     return packing.padded(nn.functional.dropout(packing.rows(X), p))

@@ -14,6 +14,8 @@ from xpgrad_torch._docs import described_recurrent
 from xpgrad_torch._lengths import lengths_tensor
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
+from xpgrad_torch._packed import apply_packed
+from xpgrad_torch._packing import Packing
 from xpgrad_torch._stacked import flattened
 from xpgrad_torch.activations import (
     celu,
@@ -130,6 +132,14 @@ def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> 
     if "save" in given:
         return apply_sequence(kernel, operands, given, given.pop("save"), seen=seen, **asked)
     return apply(kernel, operands, given, seen=seen, **asked)
+
+
+def run_packed(name: str, given: dict[str, Any], packing: Packing, seen: int) -> tuple[Tensor, ...]:
+    """Return the same for rows of a packed sequence in X's place, which H_all then has too."""
+    kernel = _RECURRENT[name]
+    operands, asked = _taken_out(kernel, given)
+    attributes = {name: value for name, value in given.items() if name != "save"}
+    return apply_packed(kernel, operands, attributes, packing, seen, **asked)
 
 
 def recurrent_call(name: str, given: dict[str, Any]) -> tuple[Call, tuple[str, ...]]:

@@ -44,6 +44,7 @@ _LEAST_SAMPLES = 16  # whose norms are computed together: the loop's products ne
 # that are as wide as the hidden state, which a projection makes another width.
 _OPTIONAL_OVER_TIME = {"grad_H_all": 1, "grad_C_all": 1, "zoneout_h": 1, "zoneout_c": 1}
 _OPTIONAL_STATES = ("recurrent_mask",)
+_PACKED = frozenset(("X", "H_all", "grad_H_all"))  # what has the rows of a packed sequence, and dX
 _HIDDEN = {"initial_h", "H_all", "grad_H_all", "grad_H_t", "zoneout_h", *_OPTIONAL_STATES}
 
 
@@ -115,6 +116,7 @@ def run_foreign(
     products: Any = None,
     keep_products: bool = False,
     rows_of: Sequence[str] = (),
+    packed: bool = False,
     seen: list[Plan] | None = None,
     joined: Mapping[str, Sequence[Any]] | None = None,
     **keywords: Any,
@@ -136,6 +138,11 @@ def run_foreign(
         Names of saved arrays that go from a forward to its gradient and nowhere else, where both are told
         the same. They hold the rows of the time loop, one behind the other, in the shape (D, T * N, width):
         with lengths nothing is unpacked, cleared and packed again.
+    packed : bool, optional
+        In layout 0: the sequences are in order from long to short, and X, H_all, its cotangent and dX hold
+        the rows of a packed sequence, step by step and one behind the other, in arrays of the shape (T, N,
+        width). Of two directions each row of H_all has both states. Nobody reads or writes what is behind
+        the last row: there need be no memory.
     seen : list, optional
         Takes the program from which the call ran.
     joined : mapping of str to sequence of array, optional
@@ -147,6 +154,8 @@ def run_foreign(
         options["keep_products"] = True
     if rows_of:
         options["rows_of"] = tuple(rows_of)
+    if packed:
+        options["packed"] = True
     foreign = Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
     # A function in a kernel's place can do without the program, but must not ignore the rest.
     if foreign.options or foreign.arrays or getattr(kernel, "takes_foreign", False):
@@ -232,8 +241,8 @@ class RecurrentCall:
     gate_order : sequence of int, optional
         Which block each of the operator's gates is, in the rows of W, R and B and in saved gates; ONNX's
         order by default.
-    rows_of : sequence of str, optional
-        Names of saved arrays that hold rows; see `run_foreign`.
+    rows_of, packed : sequence of str, bool, optional
+        Names of saved arrays that hold rows, and whether X and H_all do; see `run_foreign`.
     cell_names : mapping of str to str, optional
         For a single step: its own names for those arrays that it calls by another name.
 
@@ -268,11 +277,13 @@ class RecurrentCall:
         defaults: Sequence[str],
         gate_order: Sequence[int] | None = None,
         rows_of: Sequence[str] = (),
+        packed: bool = False,
         cell_names: Mapping[str, str] | None = None,
     ) -> None:
         operator, arrays = asked.operator, asked.arrays
         self.order = tuple(range(gates)) if gate_order is None else tuple(gate_order)
         self.operator, self.gates, self.layout, self._rows_of = operator, gates, layout, frozenset(rows_of)
+        self._packed = _PACKED if packed else frozenset()
         floats = {name: array for name, array in arrays.items() if name != "sequence_lens"}
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in (*self._needed(), *(saved or {}))})
@@ -351,6 +362,8 @@ class RecurrentCall:
             text, size = (state, self.state_width) if name in _HIDDEN else (units(width), width * H)
             if name in self._rows_of:
                 check_shape(operator, name, array, f"D, T * N, {text}", (D, T * N, size))
+            elif name in self._packed:
+                check_shape(operator, name, array, f"T, N, D * {text}", (T, N, D * size))
             elif self.layout:
                 check_shape(operator, name, array, f"N, T, D, {text}", (N, T, D, size))
             else:
@@ -386,12 +399,25 @@ class RecurrentCall:
 
     def rows(self, name: str, direction: Direction) -> Any:
         """The rows of an array over time, for one direction; None where it was left out."""
+        if name in self._packed:
+            return self._packed_rows(name, direction)
         if name == "X":
             return direction.timeline.pack(self.arrays["X"])
         array = self.part(name, direction)
         if array is None:
             return None
         return (direction.timeline.kept if name in self._rows_of else direction.timeline.pack)(array)
+
+    def _packed_rows(self, name: str, direction: Direction) -> Any:
+        """The rows that one direction has in an array with those of a packed sequence."""
+        array, timeline = self.arrays.get(name), direction.timeline
+        if array is None:
+            return None
+        rows = timeline.kept(self.xp.reshape(array, (self.T * self.N, array.shape[2])))
+        if name != "X" and self.D > 1:
+            width = array.shape[2] // self.D
+            rows = rows[:, direction.number * width : (direction.number + 1) * width]
+        return timeline.turn(rows)
 
     def wrapped(self, name: str, direction: Direction) -> Any:
         """A row buffer of an array over time, for one direction; None where it was left out."""
@@ -445,13 +471,28 @@ class RecurrentCall:
 
     def saved(self, name: str, parts: list[Any]) -> Any:
         """The same for a result that is the gradient's, under its name: it may be wanted as rows."""
+        if name in self._packed:
+            turned = self._turned(parts)
+            return self._as_packed(turned[0] if self.D == 1 else self.xp.concat(turned, axis=1))
         if name not in self._rows_of:
             return self.over_time(parts)
         arrays = [d.timeline.keep(rows) for d, rows in zip(self.directions, parts, strict=True)]
         return self._lower(self.xp.stack(arrays) if self.D > 1 else self.xp.expand_dims(arrays[0], axis=0))
 
+    def _turned(self, parts: list[Any]) -> list[Any]:
+        """Each direction's rows in the order of a packed sequence."""
+        return [d.timeline.turn(rows) for d, rows in zip(self.directions, parts, strict=True)]
+
+    def _as_packed(self, rows: Any) -> Any:
+        """Rows of a packed sequence as a result (T, N, width)."""
+        whole = self.directions[0].timeline.keep(rows)
+        return self._lower(self.xp.reshape(whole, (self.T, self.N, rows.shape[1])))
+
     def input_gradient(self, parts: list[Any]) -> Any:
         """dX: the sum of the directions' rows."""
+        if self._packed:
+            turned = self._turned(parts)
+            return self._as_packed(turned[0] if self.D == 1 else turned[0] + turned[1])
         arrays = [d.timeline.unpack(rows) for d, rows in zip(self.directions, parts, strict=True)]
         array = arrays[0] if self.D == 1 else arrays[0] + arrays[1]
         if self.layout:
@@ -474,7 +515,7 @@ class RecurrentCall:
         None stands for those that it does not give. For norms the batch is taken in parts: what lies between
         the loop and the norms, whole sequences of cotangents, then takes little memory.
         """
-        blocks = self._blocks() if per_sample == "norm" and not self._rows_of else []
+        blocks = self._blocks() if per_sample == "norm" and not (self._rows_of or self._packed) else []
         if len(blocks) < 2:
             return self._gradients(compute, names, per_sample)
         self._given.check_parts(self._lengths)

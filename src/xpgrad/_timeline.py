@@ -145,6 +145,13 @@ class Timeline:
         """The rows that `keep` put into the array."""
         return array[: self.rows, :]
 
+    def turn(self, rows: Any) -> Any:
+        """Rows in the order in which they have the other direction of time, and back; forward as they are."""
+        if self.dense or not self.reverse:
+            return rows
+        length = self._lengths[self._order[self._row_place]]
+        return self._take(rows, self._starts[length - 1 - self._row_step] + self._row_place)
+
     def sort(self, states: Any) -> Any:
         """States (N, width) in the order of the rows; for None see `zeros`."""
         return states if self.dense else self._take(states, self._order)
@@ -263,6 +270,12 @@ class RecordedTimeline:
     def kept(self, array: Recorded) -> Recorded:
         """See Timeline."""
         return array[: self.rows, :]
+
+    def turn(self, rows: Recorded) -> Recorded:
+        """See Timeline."""
+        if not self.reverse:
+            return rows
+        return self._recorder.move_rows("turn", rows, (self.rows, rows.shape[-1]))
 
     def sort(self, states: Recorded) -> Recorded:
         """See Timeline."""

@@ -332,7 +332,7 @@ def _compute_forward(
     with call.engine.quiet():
         parts = [one_direction(call, d, keep_products) for d in call.directions]
         H_all, H_t, zrh, products = (list(part) for part in zip(*parts, strict=True))
-        out = GRUForward(call.over_time(H_all), call.states(H_t), call.saved("zrh", zrh))
+        out = GRUForward(call.saved("H_all", H_all), call.states(H_t), call.saved("zrh", zrh))
         return KeptGRUForward(*out, call.saved("products", products)) if keep_products else out
 
 

@@ -387,7 +387,7 @@ def _compute_forward(
         parts = [_forward_direction(call, d, bool(input_forget)) for d in call.directions]
         H_all, H_t, C_t, C_all, iofc = (list(part) for part in zip(*parts, strict=True))
         return LSTMForward(
-            call.over_time(H_all),
+            call.saved("H_all", H_all),
             call.states(H_t),
             call.states(C_t),
             call.saved("C_all", C_all),

@@ -200,7 +200,7 @@ def _compute_forward(asked: Asked, **attributes: Any) -> RNNForward:
     with call.engine.quiet():
         parts = [_forward_direction(call, d) for d in call.directions]
         H_all, H_t = (list(part) for part in zip(*parts, strict=True))
-        return RNNForward(call.over_time(H_all), call.states(H_t))
+        return RNNForward(call.saved("H_all", H_all), call.states(H_t))
 
 
 _FORWARD = Operation("rnn", _compute_forward, _OPERANDS)
