@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence  # noqa: E402
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence  # noqa: E402
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
@@ -359,3 +359,11 @@ def test_packed_arrays_of_another_shape(rng):
 def test_lengths_of_a_packing():
     packing = Packing(PackedSequence(torch.zeros(12, 1), torch.tensor([5, 3, 3, 1])))
     assert packing.lengths.tolist() == [4, 3, 3, 1, 1]
+
+
+def test_an_attribute_of_the_gradient_alone_is_refused_before_the_gradient():
+    module = xpgrad_torch.LSTM(3, 4, peephole=True)
+    module.peephole_gradient = "half"
+    packed = pack_sequence([torch.ones(5, 3), torch.ones(2, 3)])
+    with pytest.raises(ValueError, match="peephole is 'half', expected 'full' or 'truncated'"):
+        module(packed)

@@ -29,7 +29,7 @@ from xpgrad_torch._private import (
 from xpgrad_torch._programs import Known, Ready, are_fixed
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
-__all__ = ["Call", "Kernel", "apply", "call_of", "is_followed", "map_older_batch"]
+__all__ = ["Call", "Kernel", "apply", "are_unseen", "call_of", "check_call", "is_followed", "map_older_batch"]
 
 
 class _XpgradKernel(torch.autograd.Function):
@@ -225,6 +225,13 @@ def call_of(
     return call
 
 
+def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
+    """Tell whether a gradient of these is no part of a graph or of a transformation itself."""
+    if torch.is_grad_enabled() or are_transforms_active():
+        return False
+    return not any(c is not None and is_of_older_vmap(c) for c in cotangents)
+
+
 class _RecurrentKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
@@ -250,10 +257,7 @@ class _RecurrentKernel(torch.autograd.Function):
         kernel, count = call.kernel, len(needed)
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * (count + 2)
-        is_plain = ctx.samples is None and not (
-            call.again or torch.is_grad_enabled() or are_transforms_active()
-        )
-        if is_plain and not any(c is not None and is_of_older_vmap(c) for c in cotangents):
+        if ctx.samples is None and not call.again and are_unseen(cotangents):
             arrays = [*[saved[k] for k in call.taken], *saved[count:], *cotangents]
             grads = call.gradient(arrays, needed)
             if grads is not None:
@@ -351,6 +355,16 @@ def _all_operands(kernel: Kernel, taken: Sequence[Tensor | None]) -> list[Tensor
     return [by_name.get(name) for name in kernel.operands]
 
 
+def check_call(kernel: Kernel, operands: Sequence[Any], asked: Mapping[str, Any]) -> None:
+    """Raise for operands that are no tensors, and for attributes of the gradient alone.
+
+    The kernel's forward does not know these attributes, and the backward is late for an error.
+    """
+    kernel.check(operands)
+    if asked.get("peephole", "full") not in ("full", "truncated"):
+        raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
+
+
 def apply(
     kernel: Kernel,
     operands: Sequence[Tensor | None],
@@ -376,10 +390,7 @@ def apply(
     followed = is_followed()
     if followed and Stacked in map(type, operands):
         operands = joined(operands)
-    kernel.check(operands)
-    # The kernel's forward does not know this attribute, and the backward is late for an error.
-    if asked.get("peephole", "full") not in ("full", "truncated"):
-        raise ValueError(f"{kernel.name}: peephole is {asked['peephole']!r}, expected 'full' or 'truncated'")
+    check_call(kernel, operands, asked)
     outputs: Sequence[Tensor]
     if has_expanded(operands):
         return _run_expanded(kernel, operands, attributes, again, asked)[:seen]

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xpgrad_torch._autograd import Call, Kernel, apply, call_of
+from xpgrad_torch._autograd import Call, Kernel, apply, are_unseen, call_of, check_call
 from xpgrad_torch._packing import Packing
-from xpgrad_torch._private import applied_alone, are_transforms_active, is_of_older_vmap
+from xpgrad_torch._private import applied_alone
 from xpgrad_torch._stacked import flattened, grouped
 from xpgrad_torch.engine import is_plain
 
@@ -45,7 +45,7 @@ class _PackedKernel(torch.autograd.Function):
             return (None,) * (len(needed) + 2)
         operands, kept = saved[: len(needed)], saved[len(needed) :]
         grads = None
-        if _are_seen_by_nobody(cotangents):
+        if are_unseen(cotangents) and all(c is None or is_plain(c) for c in cotangents):
             grads = _gradients(call, ctx.packing, operands, kept, cotangents, needed)
         if grads is None:
             grads = _followed_gradients(call, ctx.packing, operands, cotangents, needed)
@@ -53,13 +53,6 @@ class _PackedKernel(torch.autograd.Function):
 
 
 _apply = applied_alone(_PackedKernel)
-
-
-def _are_seen_by_nobody(cotangents: Sequence[Tensor | None]) -> bool:
-    """Tell whether a gradient is no part of a graph or of a transformation itself."""
-    if torch.is_grad_enabled() or are_transforms_active():
-        return False
-    return all(c is None or (not is_of_older_vmap(c) and is_plain(c)) for c in cotangents)
 
 
 def _spread(packing: Packing, rows: Tensor | None) -> Tensor | None:
@@ -123,6 +116,7 @@ def apply_packed(
 
     For the rest see `apply`.
     """
+    check_call(kernel, operands, asked)
     layout, flat = flattened(operands)
     own = {**attributes, "rows_of": kernel.rows_of(operands, seen), "packed": True}
     outputs = _apply(call_of(kernel, layout, own, asked, False), packing, *flat)

@@ -38,9 +38,8 @@ class Remembered(dict[Any, _Value]):
             super().__setitem__(key, value)
 
 
-_known: Remembered[Any] = (
-    Remembered()
-)  # by form: the program and what makes its result; None without a program
+# By form the program, and what makes the call's result of the program's; None for a form without a program.
+_known: Remembered[Any] = Remembered()
 _writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
 _NEW = object()
 _NONE: Mapping[str, Any] = MappingProxyType({})

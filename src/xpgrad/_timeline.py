@@ -149,8 +149,8 @@ class Timeline:
         """Rows in the order in which they have the other direction of time, and back; forward as they are."""
         if self.dense or not self.reverse:
             return rows
-        length = self._lengths[self._order[self._row_place]]
-        return self._take(rows, self._starts[length - 1 - self._row_step] + self._row_place)
+        _, time = self._places()
+        return self._take(rows, self._starts[time] + self._row_place)
 
     def sort(self, states: Any) -> Any:
         """States (N, width) in the order of the rows; for None see `zeros`."""
@@ -213,9 +213,13 @@ class Timeline:
 
     def _flat_index(self) -> np.ndarray:
         """The place of every row in (T * N)."""
-        sequence = self._order[self._row_place]
-        time = self._lengths[sequence] - 1 - self._row_step if self.reverse else self._row_step
+        sequence, time = self._places()
         return time * self.batch + sequence
+
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of every row the sequence and the time."""
+        sequence = self._order[self._row_place]
+        return sequence, self._lengths[sequence] - 1 - self._row_step if self.reverse else self._row_step
 
     def _take(self, array: Any, index: np.ndarray) -> Any:
         indices = self.xp.asarray(index.astype(np.int64), device=device(self._like))

@@ -25,7 +25,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xpgrad._activation_formulas import ONNX_ACTIVATIONS, activate, activate_pullback
+from xpgrad._activation_formulas import ONNX_ACTIVATIONS, BoundActivation, activate, activate_pullback
 from xpgrad._arguments import check_number, is_list
 from xpgrad._axes import gradient_name
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
@@ -386,6 +386,20 @@ def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     return decorate
 
 
+def activation_step(name: str, activation: BoundActivation, clip: float | None) -> Callable[[Any, Any], Any]:
+    """An activation after `clip`. Its pullback takes the input if the output does not give the slope."""
+    by_input = clip is not None or activation.needs_input
+
+    def pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
+        return activate_pullback(xp, activation, d, x if by_input else y, y, clip)
+
+    def function(xp: Any, x: Any) -> Any:
+        return activate(xp, activation, x, clip)
+
+    function.__name__ = name
+    return with_pullback(pullback)(function)
+
+
 def activation(name: str, alpha: float | None = None, beta: float | None = None) -> Callable[[Any, Any], Any]:
     """One of ONNX's activation functions for recurrent operators, for steps.
 
@@ -421,16 +435,7 @@ def activation(name: str, alpha: float | None = None, beta: float | None = None)
             raise ValueError(f"activation: {label} is {given!r}, expected None: {found.name} has no {label}")
         value = default if given is None else check_number("activation", label, given)
         numbers.append(0.0 if value is None else value)
-    bound = found.bind(*numbers)
-
-    def pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
-        return activate_pullback(xp, bound, d, x if bound.needs_input else y, y, None)
-
-    def function(xp: Any, x: Any) -> Any:
-        return activate(xp, bound, x, None)
-
-    function.__name__ = found.name.lower()
-    return with_pullback(pullback)(function)
+    return activation_step(found.name.lower(), found.bind(*numbers), None)
 
 
 sigmoid = activation("Sigmoid")

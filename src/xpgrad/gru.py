@@ -179,9 +179,7 @@ def _gru_pullback_after(
 ) -> tuple:  # fmt: skip
     """Cotangents c, a, b, c r (see the module) with reset after, and dh z; pn is R_n h'."""
     (z, r, _), (_, xr, _), (_, br, _, bv) = gates, x, bias
-    a, c, dh = _update_and_candidate(
-        xp, dy, dh, dp, gates, h_prev, pn, x, bias, gate, candidate, clip, True
-    )  # fmt: skip
+    a, c, dh = _update_and_candidate(xp, dy, dh, dp, gates, h_prev, pn, x, bias, gate, candidate, clip, True)
     b = activate_pullback(xp, gate, c * _biased(xp, pn, bv), _known(xp, xr, br, r), r, clip)
     return (c, a, b, c * r), dh * z
 
@@ -191,9 +189,7 @@ def _gru_candidate_pullback_before(
     *, gate: Any, candidate: Any, clip: Any,
 ) -> tuple:  # fmt: skip
     """Cotangents a, a zero for b, c, with reset before, and dh z; pn is R_n (r h')."""
-    a, c, dh = _update_and_candidate(
-        xp, dy, dh, dp, gates, h_prev, pn, x, bias, gate, candidate, clip, False
-    )  # fmt: skip
+    a, c, dh = _update_and_candidate(xp, dy, dh, dp, gates, h_prev, pn, x, bias, gate, candidate, clip, False)
     z, _, _ = gates
     return (a, xp.zeros_like(a), c), dh * z
 

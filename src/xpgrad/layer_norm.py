@@ -29,12 +29,12 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xpgrad._activation_formulas import BoundActivation, activate, activate_pullback
+from xpgrad._activation_formulas import BoundActivation
 from xpgrad._arguments import check_number, check_shape
 from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
 from xpgrad._plans import Asked
 from xpgrad._recurrent import PLAIN, Direction, Foreign, Operation, planned_call, public
-from xpgrad.cells import Cell, layer_norm, with_pullback
+from xpgrad.cells import Cell, activation_step, layer_norm
 
 
 class LayerNormLSTMForward(NamedTuple):
@@ -141,20 +141,6 @@ class LayerNormGRUGrads(NamedTuple):
 # --- the steps ---------------------------------------------------------------------------------------
 
 
-def _gate(activation: BoundActivation, clip: float | None) -> Callable[[Any, Any], Any]:
-    """An activation after `clip`. Its pullback takes the input if the output does not give the slope."""
-    by_input = clip is not None or activation.needs_input
-
-    def pullback(xp: Any, d: Any, z: Any, y: Any) -> Any:
-        return activate_pullback(xp, activation, d, z if by_input else y, y, clip)
-
-    @with_pullback(pullback)
-    def gate(xp: Any, z: Any) -> Any:
-        return activate(xp, activation, z, clip)
-
-    return gate
-
-
 def _scaled(vector: Any, side: str, names: str, products: Sequence[Any]) -> list[Any]:
     """Each block times its scale."""
     return [getattr(vector, f"{side}{name}") * z for name, z in zip(names, products, strict=True)]
@@ -171,8 +157,8 @@ def _vectors(names: str) -> list[str]:
 @functools.lru_cache(maxsize=64)
 def _lstm_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsilon: float) -> Cell:
     names = _LSTM_GATES
-    f, g = (_gate(activation, clip) for activation in activations[:2])
-    output = _gate(activations[2], None)
+    f, g = (activation_step("gate", activation, clip) for activation in activations[:2])
+    output = activation_step("gate", activations[2], None)
 
     def layer_norm_lstm(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any, v: Any) -> tuple[Any, Any]:
         inputs = _scaled(v, "x", names, layer_norm(xp, [getattr(W, name)(x) for name in names], epsilon))
@@ -189,7 +175,7 @@ def _lstm_cell(activations: tuple[BoundActivation, ...], clip: float | None, eps
 @functools.lru_cache(maxsize=64)
 def _gru_cell(activations: tuple[BoundActivation, ...], clip: float | None, epsilon: float) -> Cell:
     names = _GRU_GATES
-    f, g = (_gate(activation, clip) for activation in activations)
+    f, g = (activation_step("gate", activation, clip) for activation in activations)
 
     def layer_norm_gru(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any) -> Any:
         inputs = _scaled(v, "x", names, layer_norm(xp, [getattr(W, name)(x) for name in names], epsilon))

@@ -76,11 +76,16 @@ _tanh_below = polynomial_of(
 
 
 @inline
+def _scaled_exp(r, half_power):
+    """exp(r) for |r| <= log(2)/2, times twice the power of two."""
+    return (_exp_rest(r) * (r * r) + r + _ONE) * half_power * _TWO
+
+
+@inline
 def _exp_of_sum(x, small):
     """exp(x + small) for |small| < 0.02; 0 where that is below 2**-125."""
     r, half_power = _split(x)
-    r = r + small
-    y = (_exp_rest(r) * (r * r) + r + _ONE) * half_power * _TWO
+    y = _scaled_exp(r + small, half_power)
     y = _ZERO if x < _EXP_MIN else y
     return _INF if x > _EXP_MAX else y
 
@@ -95,8 +100,7 @@ def exp(x):
 def logistic(x):
     """1 / (1 + exp(-x)); 0 where that is below 2**-125, so exp(-x) is nowhere above the largest number."""
     r, half_power = _split(-x)
-    e = (_exp_rest(r) * (r * r) + r + _ONE) * half_power * _TWO
-    y = _ONE / (_ONE + e)
+    y = _ONE / (_ONE + _scaled_exp(r, half_power))
     return _ZERO if x < _EXP_MIN else y
 
 
