@@ -131,11 +131,11 @@ def test_packed_before_it_has_the_same_bits(order, dtype):
         a, b, whole = problem(rng, m, n, k, dtype, ("rows", order))
         packed = products.packed(b)
         result = np.array(whole)
-        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 14)(functions.by_panels)
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 15)(functions.by_panels)
         row = a.strides[0] // a.itemsize
         for low, high in [(0, min(n, functions.width)), (min(n, functions.width), n)]:
             call(functions.tiles, 1, address_of(a), row, functions.height * row, m, address_of(packed), 0, k,
-                 low, high, address_of(result), n + 3, 0)  # fmt: skip
+                 low, high, address_of(result), n + 3, 0, 0)  # fmt: skip
         np.testing.assert_array_equal(result[:, :n], computed(a, b, whole, n, False, 1))
         np.testing.assert_array_equal(result[:, n:], whole[:, n:])
 

@@ -184,15 +184,18 @@ multiply_rows_packed = _rows_multiplier(_gemm_packed, ord("P"))
 
 
 @njit(forceinline=True)
-def multiply_rows_by_panels(tiles, by_panels, height, itemsize, count, first, start, head, m):
-    """The same by our own product, its weight in panels; for the first three see `products.Functions`."""
+def multiply_rows_by_panels(tiles, by_panels, height, ahead, itemsize, count, first, start, head, m):
+    """The same by our own product, its weight in panels; for the first three see `products.Functions`.
+
+    `ahead` is the address of an Ahead, or 0.
+    """
     source, weight, target = _ROWS_PRODUCT
     line, to_line = head[m + source.line], head[m + target.line]
     begin, to = head[m + source.address] + first * line * itemsize, head[m + target.address]
     call_with_numbers(
         by_panels,
         (tiles, 1, begin, line, height * line, count, head[m + weight.address], 0, head[m + weight.rows], 0,
-         head[m + weight.columns], to + start * to_line * itemsize, to_line, 0),
+         head[m + weight.columns], to + start * to_line * itemsize, to_line, 0, ahead),
     )  # fmt: skip
 
 

@@ -82,6 +82,20 @@ class RowsProduct(NamedTuple):
     target: Rows
 
 
+class Ahead(NamedTuple):
+    """Memory that a product asks for ahead: the next byte of a range, its end, the bytes from pass to pass.
+
+    `next` is the address of the next range, and `left` says how many are left. The ranges follow: the first
+    byte and the number of bytes.
+    """
+
+    place: Any
+    end: Any
+    step: Any
+    next: Any
+    left: Any
+
+
 class Factor(NamedTuple):
     """A matrix of a product: its first element, and the distances of its rows and of its columns."""
 

@@ -117,22 +117,27 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 
 
 @functools.cache
-def matrix_tile(dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool) -> Any:
+def matrix_tile(
+    dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: bool
+) -> Any:
     """A tile of a matrix product, C = A B or C += A B.
 
-    Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add)``: addresses of elements,
-    distances in elements, how many elements a sum has, how many columns the tile has (all of its vectors'
-    but some of the last one's), and whether to add to C. B has `panels` panels of ``width = vectors * lanes``
-    columns each. For m below `rows` and t below `columns` it sets, or adds to,
+    Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, place, step)``: addresses of
+    elements, distances in elements, how many elements a sum has, how many columns the tile has (all of its
+    vectors' but some of the last one's), and whether to add to C; for the last two see below. B has `panels`
+    panels of ``width = vectors * lanes`` columns each. For m below `rows` and t below `columns` it sets, or
+    adds to,
 
         c[m * c_line + t] = sum over k of A[m, k] * b[(t // width) * b_panel + k * b_line + t % width]
 
     with ``A[m, k] = a[m * a_line + k]`` by rows, else ``a[k * a_line + m]``. A whole vector is read of b
     where the last one has fewer columns. Each sum is a chain of fused multiply-adds from zero on.
+
+    One that `asks` prefetches the byte at ``place + k * step`` for each k: what is needed after the product.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
-        a, a_line, b, b_line, b_panel, count, c, c_line, columns, add = arguments
+        a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, place, step = arguments
         a, b, c = code.reals(a), code.reals(b), code.reals(c)
         lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
@@ -142,13 +147,15 @@ def matrix_tile(dtype: str, lanes: int, rows: int, vectors: int, panels: int, by
         with code.loop(count) as k:
             row = code.builder.mul(k, b_line)
             places = [code.at(code.at(start, row), v * lanes) for start in starts for v in range(vectors)]
-            code.prefetch([code.at(place, code.times(b_line, _AHEAD)) for place in places], write=False)
-            loaded = [code.load(place) for place in places]
+            code.prefetch([code.at(one, code.times(b_line, _AHEAD)) for one in places], write=False)
+            if asks:
+                code.prefetch_byte(code.builder.add(place, code.builder.mul(k, step)))
+            loaded = [code.load(one) for one in places]
             code.multiply_add(sums, lines, k if by_rows else code.builder.mul(k, a_line), loaded)
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)
 
-    return vector_function(dtype, lanes, generate, 10)
+    return vector_function(dtype, lanes, generate, 12)
 
 
 @functools.cache

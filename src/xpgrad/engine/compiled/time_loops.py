@@ -67,6 +67,14 @@ class ProductText(NamedTuple):
     matrices: int  # at which of the loop's integers they begin
 
 
+class Asked(NamedTuple):
+    """Rows of a formula that a product asks for while it runs: which matrix, which rows, of which step."""
+
+    matrix: int
+    at: str
+    coming: bool  # the next step's
+
+
 def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> tuple[int, list[Any]]:
     """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; its matrices.
 
@@ -86,7 +94,41 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> tuple[
     """
     matrices: list[Any] = []
     texts = tuple(_text_of(stage, matrices) for stage in stages)
-    return _compiled_loop(texts, _HEAD + _MATRIX * len(matrices), dtype), matrices
+    return _compiled_loop(texts, _asked(texts, matrices), _HEAD + _MATRIX * len(matrices), dtype), matrices
+
+
+def _asked(texts: Sequence[FormulaText | ProductText], matrices: Sequence[Any]) -> tuple[Asked, ...]:
+    """What the first product in panels asks for: the rows of formulas that are in no near cache.
+
+    Near are rows that the step before wrote, and rows that it read as those before its own.
+    """
+    forms = [text.form if isinstance(text, ProductText) else "" for text in texts]
+    if "panels" not in forms:
+        return ()
+    product = forms.index("panels")
+    written = {_rows_of(vector, matrices) for text in texts for vector in _vectors(text, inputs=False)}
+    before = {_rows_of(v, matrices) for text in texts for v in _vectors(text) if v.at == "before"}
+    found: dict[tuple[int, str], Asked] = {}
+    for number in (*range(product, len(texts)), *range(product)):
+        for vector in _vectors(texts[number]):
+            rows, coming = _rows_of(vector, matrices), number < product
+            near = rows in written if vector.at == "before" else rows in before - written
+            if not near:
+                found.setdefault((rows, vector.at), Asked(vector.matrix, vector.at, coming))
+    return tuple(found.values())
+
+
+def _vectors(text: FormulaText | ProductText, inputs: bool = True) -> list[Vector]:
+    """The vectors of a formula that other steps have elsewhere."""
+    if isinstance(text, ProductText):
+        return []
+    vectors = [*chain(*text.inputs), *text.outputs] if inputs else text.outputs
+    return [vector for vector in vectors if vector and vector.at in Span._fields and not vector.of_row]
+
+
+def _rows_of(vector: Vector, matrices: Sequence[Any]) -> int:
+    """Which buffer it belongs to: one buffer may be several of the loop's matrices."""
+    return id(matrices[(vector.matrix - _HEAD) // _MATRIX])
 
 
 def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText | ProductText:
@@ -118,12 +160,16 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText |
 
 
 @functools.cache
-def _compiled_loop(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: str) -> int:
+def _compiled_loop(
+    stages: tuple[FormulaText | ProductText, ...], asked: tuple[Asked, ...], integers: int, dtype: str
+) -> int:
     name = next(stage.function.__name__ for stage in stages if isinstance(stage, FormulaText))
-    return load(f"{name.strip('_')}_{dtype}", _source(stages, integers, dtype)).loop.address
+    return load(f"{name.strip('_')}_{dtype}", _source(stages, asked, integers, dtype)).loop.address
 
 
-def _source(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: str) -> str:
+def _source(
+    stages: tuple[FormulaText | ProductText, ...], asked: tuple[Asked, ...], integers: int, dtype: str
+) -> str:
     formulas = [stage for stage in stages if isinstance(stage, FormulaText)]
     constants: dict[str, Any] = {}
     for name, value in (item for stage in formulas for item in stage.constants):
@@ -134,10 +180,11 @@ def _source(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype:
         "import numpy as np\nfrom numba import carray, cfunc\n",
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers",
+        "from xpgrad.engine.compiled.native_ahead import ask_rows, forget, memory",
         "from xpgrad.engine.compiled.native_rows import Vector, rows_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
         "real = xp.real",
-        _loop(stages, integers, dtype),
+        _loop(stages, asked, integers, dtype),
     ]
     return "\n".join(parts) + "\n"
 
@@ -146,18 +193,24 @@ def _source(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype:
 _PRODUCTS = {
     "rows": f"multiply_rows(head[{_AT.gemm}], real(1), ",
     "blas": f"multiply_rows_packed(head[{_AT.gemm_packed}], real(1), ",
-    "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], ",
+    "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], {{}}, ",
 }
 
 
-def _loop(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: str) -> str:
+def _loop(
+    stages: tuple[FormulaText | ProductText, ...], asked: tuple[Asked, ...], integers: int, dtype: str
+) -> str:
     """A loop over steps; a step is one stage after the other, on the rows low .. high that are the part's."""
     formulas: list[str] = []
     body: list[str] = []
+    ahead = [f"ahead_of_loop = memory({len(asked)})", "    ahead = ahead_of_loop()"] if asked else []
     for stage in stages:
         if isinstance(stage, ProductText):
+            if stage.form == "panels":
+                body += _asking(asked, np.dtype(dtype).itemsize)
             call = f"{np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {stage.matrices})"
-            body.append(_PRODUCTS[stage.form] + call)
+            body.append(_PRODUCTS[stage.form].format("ahead" if asked else 0) + call)
+            asked = ()
         else:
             name = f"formula_{len(formulas)}"
             vectors = f"{[*stage.inputs]}, {[*stage.outputs]}"
@@ -165,11 +218,13 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: s
             body.append(f"{name}(data, count, first, now, before, local)")
     lines = [
         *formulas,
+        *ahead[:1],
         "",
         "",
         "@cfunc('void(voidptr, int64)', cache=True, error_model='numpy', fastmath={'contract'})",
         "def loop(data, part):",
         "    wide_vectors()",
+        *ahead[1:],
         f"    head = carray(data, ({integers},), np.int64)",
         f"    steps = numbers(head[{_AT.spans}], head[{_AT.steps}], {length(Span)})",
         f"    bounds = numbers(head[{_AT.bounds}], 1, part + 2)[0]",
@@ -183,3 +238,17 @@ def _loop(stages: tuple[FormulaText | ProductText, ...], integers: int, dtype: s
         *(f"        {line}" for line in body),
     ]
     return "\n".join(lines)
+
+
+def _asking(asked: Sequence[Asked], itemsize: int) -> list[str]:
+    """The lines that put rows into `ahead`."""
+    lines = ["forget(ahead)"] if asked else []
+    if any(one.coming for one in asked):
+        lines.append("coming, later = step, 0")
+        lines.append(f"if step + 1 < head[{_AT.steps}]:")
+        lines.append(f"    coming, later = step + 1, min(steps[step + 1, {_SPAN.rows}], high) - low")
+    for one in asked:
+        step, count = ("coming", "later") if one.coming else ("step", "count")
+        first = f"low + steps[{step}, {getattr(_SPAN, one.at)}]"
+        lines.append(f"ask_rows(ahead, head, {one.matrix}, {itemsize}, {first}, {count})")
+    return lines

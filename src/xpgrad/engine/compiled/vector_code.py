@@ -29,12 +29,12 @@ def vector_function(dtype: str, lanes: int, generate: _Generate, count: int = 6,
     return generated(write, *[types.int64] * count, *[getattr(types, dtype)] * reals)
 
 
-def prefetch(builder: Any, place: Any, write: bool) -> None:
-    """Ask for the line of memory at a place, which will be written to or read."""
+def prefetch(builder: Any, place: Any, write: bool, level: int = 1) -> None:
+    """Ask for the line of memory at a place, which will be written to or read, into a cache of this level."""
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    near, data = number(3), number(1)
+    near, data = number(4 - level), number(1)
     builder.call(function, [builder.bitcast(place, byte), number(int(write)), near, data])
 
 
@@ -87,6 +87,10 @@ class VectorCode:
         """Ask for the lines at these places, which will be written to or read."""
         for place in places:
             prefetch(self.builder, place, write)
+
+    def prefetch_byte(self, address: Any) -> None:
+        """Ask for the line of a byte, into the second-level cache."""
+        prefetch(self.builder, self.builder.inttoptr(address, ir.IntType(8).as_pointer()), False, level=2)
 
     def places(self, target: Any, line: Any, rows: int, vectors: int) -> list[list[Any]]:
         """Where the vectors of a tile are in memory."""

@@ -218,9 +218,9 @@ def packed(b: np.ndarray) -> np.ndarray:
 def multiply_packed(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> None:
     """C = A B in this thread, for a packed B; A and C by rows, and A not empty along its rows."""
     functions, line = compiled_products(c.dtype.name), a.strides[0] // a.itemsize
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 14)(functions.by_panels)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 15)(functions.by_panels)
     call(functions.tiles, 1, address_of(a), line, functions.height * line, len(a), address_of(panels), 0,
-         a.shape[1], 0, c.shape[1], address_of(c), c.strides[0] // c.itemsize, 0)  # fmt: skip
+         a.shape[1], 0, c.shape[1], address_of(c), c.strides[0] // c.itemsize, 0, 0)  # fmt: skip
 
 
 def _is_lined_up(x: np.ndarray) -> bool:
@@ -238,7 +238,9 @@ def _matrix(x: np.ndarray) -> Factor:
 
 
 _PACK_TAKES = "source, row, column, inner, columns, target"
-_BY_PANELS_TAKES = "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add"
+_BY_PANELS_TAKES = (
+    "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add, ahead"
+)
 
 
 @functools.cache
@@ -263,7 +265,7 @@ def compiled_products(dtype: str) -> Functions:
         pack=compiled("pack", "source, row, column, inner, columns, target"),
         by_panels=compiled(
             "by_panels",
-            "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add",
+            "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add, ahead",
         ),
         multiply=compiled("multiply", "data, part", f"words(data, {length(Product)}), part"),
         multiply_each=compiled("multiply_each", "data, part", f"words(data, {length(Products)}), part"),
@@ -288,50 +290,56 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     }
     shapes = {by: [(h, v, 1) for v in (vectors, 1) for h in heights[by]] for by in heights}
     several = [(1, vectors, 4), (2, vectors, 2)]
+    asking = "rows", height, vectors
     lines = [
         f"# tiles of matrix products in {dtype}; generated, {versions()}",
         "from numba import cfunc\n",
+        "from xpgrad.engine.compiled.native_ahead import advance, asked",
         "from xpgrad.engine.compiled.register_tiles import matrix_tile\n",
     ]
     for by, chosen in (("rows", shapes["rows"] + several), ("columns", shapes["columns"])):
         for h, v, p in chosen:
-            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}"
+            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, {(by, h, v) == asking}"
             lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments})")
     lines += [
         "\n",
-        f'@cfunc("void({", ".join(["int64"] * 13)})", cache=True, error_model="numpy")',
-        "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add):",
+        f'@cfunc("void({", ".join(["int64"] * 14)})", cache=True, error_model="numpy")',
+        "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add,",
+        "        ahead):",
         f"    whole = rows // {height}",
         f"    last, end = a + {size} * whole * a_tile, c + {size * height} * whole * c_line",
     ]
-    rest = "a_line, b, b_line, b_panel, count, {}, c_line, columns, add)"
+    rest = "a_line, b, b_line, b_panel, count, {}, c_line, columns, add, {})"
     word = "if"
     for h, v, p in several:
         lines += [
             f"    {word} columns > {v * lanes * p // 2}:",
-            f"        rows_{h}_{v}_{p}(a, {rest.format('c')}",
+            f"        rows_{h}_{v}_{p}(a, {rest.format('c', 'a, 0')}",
         ]
         word = "elif"
     for by in heights:
         for v in (vectors, 1):
             tests = ["by_rows"] * (by == "rows") + [f"columns > {lanes}"] * (v > 1)
+            asks = (by, height, v) == asking
             lines += [
                 f"    elif {' and '.join(tests)}:" if tests else "    else:",
                 "        for m in range(whole):",
                 f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line",
-                f"            {by}_{height}_{v}_1(at, {rest.format('to')}",
+                *["            place, step = asked(ahead, a)"] * asks,
+                f"            {by}_{height}_{v}_1(at, {rest.format('to', 'place, step' if asks else 'a, 0')}",
+                *["            advance(ahead, count)"] * asks,
             ]
             if by == "rows":
                 for h in heights[by][1:]:
                     lines += [
                         f"        if rows - whole * {height} == {h}:",
-                        f"            rows_{h}_{v}_1(last, {rest.format('end')}",
+                        f"            rows_{h}_{v}_1(last, {rest.format('end', 'a, 0')}",
                     ]
                 continue
             for h in heights[by][1:]:
                 lines += [
                     f"        if rows & {h}:",
-                    f"            columns_{h}_{v}_1(last, {rest.format('end')}",
+                    f"            columns_{h}_{v}_1(last, {rest.format('end', 'a, 0')}",
                     f"            last, end = last + {size * h}, end + {size * h} * c_line",
                 ]
     return "\n".join(lines) + "\n"

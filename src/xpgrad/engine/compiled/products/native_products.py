@@ -11,6 +11,7 @@ import numpy as np
 from numba import carray, njit
 
 from xpgrad.engine.compiled.native import call_with_numbers, pointer, variant
+from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import INNER, ROWS
 from xpgrad.engine.compiled.records import Product, Products, length, positions
 from xpgrad.engine.compiled.register_tiles import turn_tile
@@ -94,12 +95,16 @@ def functions(dtype, lanes, height, vectors):
                         other[m] = one[m]
 
     @compiled
-    def by_panels(tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add):
-        """C[:, low:high] = A B or += A B; `c` is where its row 0 and column 0 are.
+    def by_panels(
+        tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add, ahead
+    ):
+        """C[:, low:high] = A B or += A B; `c` is where its row 0 and column 0 are, `ahead` an Ahead or 0.
 
         B is packed where `b_line` is 0, else it stands row by row. Few rows meet several panels at once.
         """
         several = 4 // rows if by_rows and rows <= 2 else 1
+        if ahead:
+            begin(ahead, rows // height * ((high - low) // width) * inner)
         a_step = size if by_rows else size * a_line
         j = low
         while j < high:
@@ -114,7 +119,7 @@ def functions(dtype, lanes, height, vectors):
                     at, b_next, b_panel = b + size * (j * inner + k * line), line, width * inner
                 count, more = min(INNER, inner - k), 1 if k > 0 else add
                 call_with_numbers(tiles, (by_rows, a + a_step * k, a_line, a_tile, rows, at, b_next, b_panel,
-                                          count, c + size * j, c_line, step, more))  # fmt: skip
+                                          count, c + size * j, c_line, step, more, ahead))  # fmt: skip
             j += step
 
     @compiled
@@ -144,7 +149,7 @@ def functions(dtype, lanes, height, vectors):
         if m <= _FEW and b_column == 1:
             whole = n // lanes * lanes
             call_with_numbers(
-                by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, 0, whole, c, c_line, add)
+                by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, 0, whole, c, c_line, add, 0)
             )
             b, c, n = b + size * whole, c + size * whole, n - whole
         packed_a = work + size * min(INNER, k) * most
@@ -164,8 +169,9 @@ def functions(dtype, lanes, height, vectors):
                         at, line, tile = packed_a, height, height * inner
                     call_with_numbers(
                         by_panels,
-                        (tiles, by_rows, at, line, tile, rows, work, 0, inner, 0, columns, to, c_line, more),
-                    )
+                        (tiles, by_rows, at, line, tile, rows, work, 0, inner, 0, columns, to, c_line, more,
+                         0),
+                    )  # fmt: skip
 
     @compiled
     def multiply_each(data, part):

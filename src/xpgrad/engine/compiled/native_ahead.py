@@ -1,0 +1,89 @@
+"""Rows that a time loop asks for ahead of their formula; needs numba.
+
+The rows of a formula come from far caches, and the formula waits for them. The product before it computes
+from near caches. So each pass of its tallest tiles asks for one line of these rows: a few at a time, because
+more of them keep the tiles' own lines waiting.
+"""
+
+from llvmlite import ir
+from numba import njit, types
+
+from xpgrad.engine.compiled.native import LINE, generated, words
+from xpgrad.engine.compiled.records import Ahead, Rows, length, positions
+from xpgrad.engine.process import numba_private
+
+__all__ = ["advance", "ask_rows", "asked", "begin", "forget", "memory"]
+
+_AT, _LENGTH, _ROWS = positions(Ahead), length(Ahead), positions(Rows)
+_INT = ir.IntType(64)
+
+
+def memory(ranges):
+    """The function without arguments that returns the address of an Ahead and of so many ranges."""
+
+    def write(context, builder, arguments):
+        place = numba_private.alloca_once(builder, ir.ArrayType(_INT, _LENGTH + 2 * ranges))
+        return builder.ptrtoint(place, _INT)
+
+    return generated(write, result=types.int64)
+
+
+@njit(forceinline=True)
+def forget(ahead):
+    """No ranges."""
+    words(ahead, _LENGTH)[_AT.left] = 0
+
+
+@njit(forceinline=True)
+def ask_rows(ahead, head, m, itemsize, first, count):
+    """One more range: `count` rows from `first` on of the matrix whose Rows stands in head from m on.
+
+    Rows far from one another are not asked for.
+    """
+    line = head[m + _ROWS.line]
+    if count > 0 and line <= 2 * head[m + _ROWS.columns]:
+        left = words(ahead, _LENGTH)[_AT.left]
+        ranges = words(ahead, _LENGTH + 2 * left + 2)
+        ranges[_LENGTH + 2 * left] = head[m + _ROWS.address] + itemsize * line * first
+        ranges[_LENGTH + 2 * left + 1] = itemsize * line * count
+        ranges[_AT.left] = left + 1
+
+
+@njit(forceinline=True)
+def begin(ahead, passes):
+    """Begin with the first range; the pace is that of so many passes for all, at most a line each."""
+    left, total = words(ahead, _LENGTH)[_AT.left], 0
+    ranges = words(ahead, _LENGTH + 2 * left)
+    for k in range(left):
+        total += ranges[_LENGTH + 2 * k + 1]
+    ranges[_AT.step] = min(LINE, (total + passes - 1) // max(passes, 1))
+    ranges[_AT.next] = ahead + 8 * _LENGTH
+    _next_range(ranges)
+
+
+@njit(forceinline=True)
+def _next_range(at):
+    if at[_AT.left]:
+        one = words(at[_AT.next], 2)
+        at[_AT.place], at[_AT.end] = one[0], one[0] + one[1]
+        at[_AT.next] += 16
+        at[_AT.left] -= 1
+    else:
+        at[_AT.step] = 0
+
+
+@njit(forceinline=True)
+def advance(ahead, passes):
+    """After a tile of so many passes."""
+    if ahead:
+        at = words(ahead, _LENGTH)
+        at[_AT.place] += passes * at[_AT.step]
+        if at[_AT.place] >= at[_AT.end]:
+            _next_range(at)
+
+
+@njit(forceinline=True)
+def asked(ahead, near):
+    """What the next tile asks for: a byte, and how far the next one is; a near one where ahead is 0."""
+    at = words(ahead, _LENGTH)
+    return (at[_AT.place], at[_AT.step]) if ahead else (near, 0)

@@ -1,0 +1,91 @@
+"""Rows that a time loop asks for ahead: which ones, and that each of their lines is asked for."""
+
+import numpy as np
+import pytest
+
+from xpgrad import lstm, vjp
+from xpgrad.engine.compiled.products import choice as product_choice
+
+pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+
+from xpgrad.engine.compiled import native_ahead, time_loops
+from xpgrad.engine.compiled.records import Ahead, length, positions
+
+LINE = 64
+
+
+def asked_for(ranges, passes, tile):
+    """The lines of memory that tiles of so many passes ask for, one tile after the other."""
+    at, size = positions(Ahead), length(Ahead)
+    numbers = np.zeros(size + 2 * len(ranges), np.int64)
+    numbers[at.left] = len(ranges)
+    numbers[size:] = np.ravel(ranges)
+    address = numbers.ctypes.data
+    native_ahead.begin(address, passes)
+    lines = []
+    for _ in range(0, passes, tile):
+        place, step = native_ahead.asked(address, 0)
+        lines += [(place + k * step) // LINE for k in range(tile)]
+        native_ahead.advance(address, tile)
+    return lines
+
+
+@pytest.mark.parametrize("tile", [16, 64, 250])
+def test_all_lines_are_asked_for(tile):
+    ranges = [(1 << 20, 40 * LINE), (2 << 20, 600 * LINE), (3 << 20, 3 * LINE)]
+    lines = asked_for(ranges, 8000, tile)
+    for begin, size in ranges:
+        assert set(range(begin // LINE, (begin + size) // LINE)) <= set(lines)
+    assert len(set(lines)) < 643 + 3 * tile  # and few others
+
+
+def test_each_pass_asks_for_one_line_of_more_than_there_is_time_for():
+    lines = asked_for([(1 << 20, 600 * LINE)], 100, 50)
+    assert lines == [*range((1 << 20) // LINE, (1 << 20) // LINE + 100)]
+
+
+def test_no_product_asks_for_nothing():
+    near = 12345
+    assert native_ahead.asked(0, near) == (near, 0)
+    native_ahead.advance(0, 100)
+
+
+def test_rows_far_apart_are_not_asked_for():
+    at, size = positions(Ahead), length(Ahead)
+    numbers = np.zeros(size + 4, np.int64)
+    head = np.asarray([1000, 9, 5, 5, 2000, 9, 5, 500])  # two matrices
+    address = numbers.ctypes.data
+    for m in (0, 4):
+        native_ahead.ask_rows(address, head, m, 4, 2, 3)
+    native_ahead.ask_rows(address, head, 0, 4, 2, 0)  # no rows
+    assert numbers[at.left] == 1
+    assert [*numbers[size : size + 2]] == [1000 + 2 * 5 * 4, 3 * 5 * 4]
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """The rows that loops ask for, loop by loop: which, and whether they are the next step's."""
+    chosen = product_choice.Choice("own", "a test says so")
+    monkeypatch.setattr(product_choice, "choice", lambda *_: chosen)
+    seen = []
+
+    def noting(texts, matrices):
+        asked = find(texts, matrices)
+        seen.append([(one.at, one.coming) for one in asked])
+        return asked
+
+    find = time_loops._asked
+    monkeypatch.setattr(time_loops, "_asked", noting)
+    return seen
+
+
+def test_an_lstm_asks_for_what_is_far(loops):
+    rng = np.random.default_rng(0)
+    X, W, R = (rng.normal(size=shape) for shape in [(5, 4, 7), (1, 24, 7), (1, 24, 6)])
+    outputs, pullback = vjp(lstm, X, W, R)
+    forward = loops[-1]
+    pullback(outputs[0])
+    # behind the product gates, cell state and state; before it the cotangent of the output, gates, the cell
+    # state of the step before, the cotangents to write
+    assert forward == [("now", False)] * 3
+    assert sorted(loops[-2]) == [("before", True), ("local", True), ("now", True), ("now", True)]
