@@ -118,13 +118,13 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 
 @functools.cache
 def matrix_tile(
-    dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: bool
+    dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: int
 ) -> Any:
     """A tile of a matrix product, C = A B or C += A B.
 
-    Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, place, step)``: addresses of
+    Returns ``tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, *asked)``: addresses of
     elements, distances in elements, how many elements a sum has, how many columns the tile has (all of its
-    vectors' but some of the last one's), and whether to add to C; for the last two see below. B has `panels`
+    vectors' but some of the last one's), and whether to add to C; for the others see below. B has `panels`
     panels of ``width = vectors * lanes`` columns each. For m below `rows` and t below `columns` it sets, or
     adds to,
 
@@ -133,11 +133,12 @@ def matrix_tile(
     with ``A[m, k] = a[m * a_line + k]`` by rows, else ``a[k * a_line + m]``. A whole vector is read of b
     where the last one has fewer columns. Each sum is a chain of fused multiply-adds from zero on.
 
-    One that `asks` prefetches the byte at ``place + k * step`` for each k: what is needed after the product.
+    It prefetches what is needed after it: for each k and each of `asks` pairs (place, step), which are the
+    last arguments, the byte at ``place + k * step``.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
-        a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, place, step = arguments
+        a, a_line, b, b_line, b_panel, count, c, c_line, columns, add, *asked = arguments
         a, b, c = code.reals(a), code.reals(b), code.reals(c)
         lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
@@ -148,14 +149,14 @@ def matrix_tile(
             row = code.builder.mul(k, b_line)
             places = [code.at(code.at(start, row), v * lanes) for start in starts for v in range(vectors)]
             code.prefetch([code.at(one, code.times(b_line, _AHEAD)) for one in places], write=False)
-            if asks:
+            for place, step in zip(asked[::2], asked[1::2], strict=True):
                 code.prefetch_byte(code.builder.add(place, code.builder.mul(k, step)))
             loaded = [code.load(one) for one in places]
             code.multiply_add(sums, lines, k if by_rows else code.builder.mul(k, a_line), loaded)
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)
 
-    return vector_function(dtype, lanes, generate, 12)
+    return vector_function(dtype, lanes, generate, 10 + 2 * asks)
 
 
 @functools.cache

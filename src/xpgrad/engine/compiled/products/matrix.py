@@ -290,7 +290,10 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     }
     shapes = {by: [(h, v, 1) for v in (vectors, 1) for h in heights[by]] for by in heights}
     several = [(1, vectors, 4), (2, vectors, 2)]
-    asking = "rows", height, vectors
+    # The tallest tiles also ask for what comes after them: lines of the panel's next block, all of them in the
+    # passes of all tiles, and those of `ahead`.
+    asking, line = ("rows", height, vectors), size * lanes * vectors
+    also = ", coming + m * count * pace, pace, place, step"
     lines = [
         f"# tiles of matrix products in {dtype}; generated, {versions()}",
         "from numba import cfunc\n",
@@ -299,7 +302,8 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     ]
     for by, chosen in (("rows", shapes["rows"] + several), ("columns", shapes["columns"])):
         for h, v, p in chosen:
-            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, {(by, h, v) == asking}"
+            asks = 2 if (by, h, v) == asking else 0
+            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, {asks}"
             lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments})")
     lines += [
         "\n",
@@ -309,12 +313,12 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
         f"    whole = rows // {height}",
         f"    last, end = a + {size} * whole * a_tile, c + {size * height} * whole * c_line",
     ]
-    rest = "a_line, b, b_line, b_panel, count, {}, c_line, columns, add, {})"
+    rest = "a_line, b, b_line, b_panel, count, {}, c_line, columns, add{})"
     word = "if"
     for h, v, p in several:
         lines += [
             f"    {word} columns > {v * lanes * p // 2}:",
-            f"        rows_{h}_{v}_{p}(a, {rest.format('c', 'a, 0')}",
+            f"        rows_{h}_{v}_{p}(a, {rest.format('c', '')}",
         ]
         word = "elif"
     for by in heights:
@@ -323,23 +327,24 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
             asks = (by, height, v) == asking
             lines += [
                 f"    elif {' and '.join(tests)}:" if tests else "    else:",
+                *[f"        coming, pace = b + {INNER * line}, {line} // max(whole, 1)"] * asks,
                 "        for m in range(whole):",
                 f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line",
                 *["            place, step = asked(ahead, a)"] * asks,
-                f"            {by}_{height}_{v}_1(at, {rest.format('to', 'place, step' if asks else 'a, 0')}",
+                f"            {by}_{height}_{v}_1(at, {rest.format('to', also if asks else '')}",
                 *["            advance(ahead, count)"] * asks,
             ]
             if by == "rows":
                 for h in heights[by][1:]:
                     lines += [
                         f"        if rows - whole * {height} == {h}:",
-                        f"            rows_{h}_{v}_1(last, {rest.format('end', 'a, 0')}",
+                        f"            rows_{h}_{v}_1(last, {rest.format('end', '')}",
                     ]
                 continue
             for h in heights[by][1:]:
                 lines += [
                     f"        if rows & {h}:",
-                    f"            columns_{h}_{v}_1(last, {rest.format('end', 'a, 0')}",
+                    f"            columns_{h}_{v}_1(last, {rest.format('end', '')}",
                     f"            last, end = last + {size * h}, end + {size * h} * c_line",
                 ]
     return "\n".join(lines) + "\n"
