@@ -8,6 +8,7 @@ loop needs one. The rate of both is a share of the best product's, as `python -m
 """
 
 import argparse
+import ctypes
 import time
 from functools import partial
 from statistics import median
@@ -21,7 +22,20 @@ from xpgrad._activation_formulas import ONNX_ACTIVATIONS
 from xpgrad.cli.benches.implementations.pytorch import product_rate
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine import Elementwise, Formula, Operand, Product, Span
+from xpgrad.engine.compiled.records import (
+    InstructionHead,
+    Kind,
+    ProgramHead,
+    SharedWork,
+    Work,
+    flat,
+    length,
+    positions,
+)
 from xpgrad.engine.numpy_engine import loop_integers
+from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.team import compiled_share
+from xpgrad.engine.programs.entry_points import compiled_executor
 from xpgrad.lstm import _lstm_step, _lstm_step_pullback, _PullbackOperands, _StepOperands
 
 MARK = "loops"
@@ -83,6 +97,24 @@ def seconds(ways, rounds=15):
     return [median(times) for times in taken]
 
 
+def runner(engine, loop):
+    """Runs a loop; one whose threads share columns as a program would."""
+    integers = loop_integers(loop)
+    if not loop.head.stages:
+        return partial(engine.run_loop, loop, integers)
+    begin, kind = length(ProgramHead), positions(Kind).steps
+    start, number, first = engine.team.addresses
+    shared = SharedWork(loop.function, address_of(integers), loop.parts, number, first)
+    record = flat(Work(0, shared))
+    code = np.asarray([*ProgramHead(0, start, compiled_share()), length(InstructionHead) + len(record), kind,
+                       *record])  # fmt: skip
+    place = begin + length(InstructionHead) + positions(Work).shared.function
+    code[begin + length(InstructionHead)] = address_of(code) + 8 * place
+    execute = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor("float32"))
+    kept = integers, loop, code
+    return lambda: execute(address_of(kept[-1]), begin, len(code))
+
+
 def line(engine, best, size, make):
     """One row of the table."""
     T, N, H = size
@@ -90,8 +122,8 @@ def line(engine, best, size, make):
     product, formula = make(engine, T, T * N, N, H)
     target = Operand(product.target, product.target.shape[1] // H, "first", (0,))
     copy = Elementwise(Formula(copied), [target], [Operand(numbers(N, H), 1, "first")])
-    loops = [engine.time_loop(s, steps) for s in ([product, copy], [formula], [product, formula])]
-    ways = [partial(engine.run_loop, loop, loop_integers(loop)) for loop in loops]
+    stages = ([product, copy], [formula], [product, formula])
+    ways = [runner(engine, engine.time_loop(some, steps, by_stages=True)) for some in stages]
     found = [taken / len(steps) for taken in seconds(ways)]
     share = 2 * N * H * 4 * H / found[-1] / best
     cells = " | ".join(f"{1e6 * taken:.1f}" for taken in found)

@@ -24,7 +24,7 @@ def asked_for(ranges, passes, tile):
     native_ahead.begin(address, passes)
     lines = []
     for _ in range(0, passes, tile):
-        place, step = native_ahead.asked(address, 0)
+        place, step = native_ahead.asked(address)
         lines += [(place + k * step) // LINE for k in range(tile)]
         native_ahead.advance(address, tile)
     return lines
@@ -44,10 +44,18 @@ def test_each_pass_asks_for_one_line_of_more_than_there_is_time_for():
     assert lines == [*range((1 << 20) // LINE, (1 << 20) // LINE + 100)]
 
 
-def test_no_product_asks_for_nothing():
-    near = 12345
-    assert native_ahead.asked(0, near) == (near, 0)
-    native_ahead.advance(0, 100)
+def test_without_ranges_nothing_else_is_asked_for():
+    at, size = positions(Ahead), length(Ahead)
+    numbers = np.full(size, 99)
+    address = numbers.ctypes.data
+    native_ahead.forget(address)
+    native_ahead.begin(address, 1000)
+    for _ in range(3):
+        place, step = native_ahead.asked(address)
+        assert (place - address) // LINE == 0
+        assert step == 0
+        native_ahead.advance(address, 100)
+    assert numbers[at.left] == 0
 
 
 def test_rows_far_apart_are_not_asked_for():

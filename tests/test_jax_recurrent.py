@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import jax_references
 import xpgrad
 import xpgrad_jax
+from xpgrad.engine.compiled import machine
+from xpgrad.engine.programs.foreign import HostTeam
 
 T, N, I, H = 5, 4, 3, 2
 LENGTHS = [5, 3, 0, 1]
@@ -395,6 +397,32 @@ def test_empty_and_smallest_sizes(sizes: tuple[int, int], rng: np.random.Generat
     X, W, R = (jnp.asarray(rng.normal(size=s)) for s in [(steps, batch, I), (1, 4 * H, I), (1, 4 * H, H)])
     arrays = {"X": X, "W": W, "R": R}
     assert_close(jax.value_and_grad(pair("lstm")[0])(arrays), by_the_core("lstm", arrays))
+
+
+@pytest.mark.skipif(not NATIVE, reason="numba not installed: no program runs in the host's threads")
+@pytest.mark.parametrize("lengths", [None, [6, 3, 0, 1, 6, 2, 5]])
+@pytest.mark.parametrize("operator", GATES)
+def test_the_hosts_threads_share_columns(
+    operator: str, lengths: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = 70
+    shapes = [(6, 7, 4), (1, GATES[operator] * hidden, 4), (1, GATES[operator] * hidden, hidden)]
+    arrays = {name: rng.normal(size=shape) / 4 for name, shape in zip("XWR", shapes, strict=True)}
+    expected = by_the_core(operator, arrays, lengths)
+    shared = []
+    decide = machine._share_columns
+
+    def noting(*asked: Any) -> bool:
+        shared.append(decide(*asked))
+        return shared[-1]
+
+    monkeypatch.setattr(machine, "_SAVED", -(1 << 60))
+    monkeypatch.setattr(machine, "_share_columns", noting)
+    monkeypatch.setattr(HostTeam, "size", lambda team: 3)
+    given = {name: jnp.asarray(x) for name, x in arrays.items()}
+    for _ in range(3):
+        assert_close(jax.jit(jax.value_and_grad(pair(operator, lengths)[0]))(given), expected)
+    assert any(shared)
 
 
 def test_ten_threads_at_once_in_turns_with_numpy_and_torch(rng: np.random.Generator) -> None:

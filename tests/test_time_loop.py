@@ -13,8 +13,9 @@ import pytest
 
 import xpgrad
 from xpgrad import engine
-from xpgrad.engine.compiled import machine
+from xpgrad.engine.compiled import machine, time_loops
 from xpgrad.engine.compiled.products import choice as product_choice
+from xpgrad.engine.formulas import formula
 from xpgrad.engine.process import blas, sharing, team
 
 numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
@@ -40,7 +41,9 @@ def run_in(monkeypatch):
     """Make every engine run its time loops in the given way."""
 
     def set_way(way):
-        if "parts" in way:
+        if "columns" in way:
+            monkeypatch.setattr(machine, "_SAVED", -(1 << 60))
+        if "parts" in way or "columns" in way:
             monkeypatch.setattr(machine, "_PRODUCT_ROWS", 2)
             monkeypatch.setattr(machine, "_TILE_ROWS", 2)
             monkeypatch.setattr(sharing, "TIME_LOOP", 0)
@@ -62,7 +65,7 @@ def run_in(monkeypatch):
     return set_way
 
 
-def problem(operator, lengths, dtype, direction="forward"):
+def problem(operator, lengths, dtype, direction="forward", H=H):
     D, G = (2 if direction == "bidirectional" else 1), GATES[operator]
     rng = np.random.default_rng(4)
     shapes = [(T, N, I), (D, G * H, I), (D, G * H, H), (D, 2 * G * H)]
@@ -78,9 +81,25 @@ def results(operator, arrays, cotangents, options):
     return [np.asarray(a) for a in (*outputs, *pullback(*cotangents)) if a is not None]
 
 
+UNEVEN = [6, 1, 0, 3, 6, 2, 2, 5, 4, 1, 6]
+
+
+def check_way(way, operator, options, arrays, cotangents, asarray, run_in):
+    """Results in this way are the standard engine's."""
+    with xpgrad.use_engine("standard"):
+        expected = results(operator, arrays, cotangents, options)
+    run_in(way)
+    tolerance = 2e-5 if arrays[0].dtype == np.float32 else 1e-12
+    arrays = [None if a is None else asarray(a) for a in arrays]
+    got = results(operator, arrays, [asarray(c) for c in cotangents], options)
+    for want, value in zip(expected, got, strict=True):
+        scale = np.max(np.abs(want), initial=1)
+        np.testing.assert_allclose(value, want, rtol=tolerance, atol=tolerance * scale)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("namespace", ["numpy", "torch"])
-@pytest.mark.parametrize("lengths", [None, [6, 1, 0, 3, 6, 2, 2, 5, 4, 1, 6]])
+@pytest.mark.parametrize("lengths", [None, UNEVEN])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("operator", "options"), CASES)
 def test_every_way_is_the_standard_one(operator, options, way, lengths, namespace, dtype, run_in):
@@ -89,17 +108,64 @@ def test_every_way_is_the_standard_one(operator, options, way, lengths, namespac
     else:
         asarray = np.asarray
     arrays, cotangents = problem(operator, lengths, dtype)
-    with xpgrad.use_engine("standard"):
-        expected = results(operator, arrays, cotangents, options)
-    run_in(way)
-    arrays = [None if a is None else asarray(a) for a in arrays]
-    tolerance = 2e-5 if dtype == "float32" else 1e-12
-    for want, got in zip(
-        expected, results(operator, arrays, [asarray(c) for c in cotangents], options), strict=True
-    ):
-        np.testing.assert_allclose(
-            got, want, rtol=tolerance, atol=tolerance * np.max(np.abs(want), initial=1)
-        )
+    check_way(way, operator, options, arrays, cotangents, asarray, run_in)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", [None, UNEVEN])
+@pytest.mark.parametrize("hidden", [40, 100])
+@pytest.mark.parametrize(("operator", "options"), CASES)
+def test_threads_share_columns(operator, options, hidden, lengths, direction, dtype, run_in, monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed: no team that compiled code starts")
+    if hosts()[0].team.addresses is None:
+        pytest.skip("no OpenMP team: only compiled code that starts the threads divides columns")
+    shared = []
+    loop = time_loops.compiled_loop
+
+    def noting(stages, dtype, by_stages=False):
+        shared.append(by_stages)
+        return loop(stages, dtype, by_stages)
+
+    monkeypatch.setattr(time_loops, "compiled_loop", noting)
+    arrays, cotangents = problem(operator, lengths, dtype, direction, hidden)
+    options = {**options, "direction": direction}
+    check_way("own columns", operator, options, arrays, cotangents, torch.from_numpy, run_in)
+    assert any(shared)
+
+
+@pytest.mark.parametrize(
+    ("rows", "hidden", "threads", "expected"),
+    [
+        (1, 512, 2, True),  # one row is no work for two threads
+        (1, 64, 2, False),  # too little to wait for one another
+        (16, 1024, 2, False),  # a tall tile for each
+        (20, 650, 2, True),  # ten rows take as long as twelve
+        (32, 512, 16, True),
+        (32, 512, 1, False),
+    ],
+)
+def test_when_threads_share_columns(rows, hidden, threads, expected):
+    class Threads(team.OpenMPTeam):
+        """Some, of which nobody asks for work."""
+
+        def __init__(self):
+            self.addresses = (1, 1, 1)
+
+        def size(self):
+            return threads
+
+    class Functions:
+        height, width = 8, 48
+
+    weight = blas.PackedWeight(np.empty((hidden, 4 * hidden)), None, "panels")
+    product = formula.Product(formula.Operand(None), weight, None)
+    steps = np.asarray([[rows, 0, 0, 0]])
+    parts = max(1, min(threads, rows // 8))
+    assert machine._share_columns([product], steps, Threads(), parts, Functions) is expected
+    mean = formula.Elementwise(None, (), (formula.Operand(None, of_row=True),))
+    assert not machine._share_columns([product, mean], steps, Threads(), parts, Functions)
+    assert not machine._share_columns([product], steps, team.PoolTeam(), parts, Functions)
 
 
 def test_a_weight_is_packed_for_a_blas_that_can(run_in):

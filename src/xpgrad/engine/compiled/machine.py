@@ -7,6 +7,7 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ _PACKED_TIMES = 12
 # this height.
 _PRODUCT_ROWS = 16
 _TILE_ROWS = 8
+# Threads that share columns begin and wait in each stage of a step: it must save so many multiply-adds.
+_SAVED = 1 << 20
 _SPAN = positions(Span)
 
 
@@ -149,8 +152,14 @@ class Machine:
         """As many rows as stay in the second-level cache between the loop and the products after it."""
         return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
 
-    def time_loop(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> TimeLoop:
-        """The compiled loop and its arguments."""
+    def time_loop(
+        self, stages: Sequence[Elementwise | Product], steps: np.ndarray, by_stages: bool = False
+    ) -> TimeLoop:
+        """The compiled loop and its arguments.
+
+        With `by_stages` what runs it may start the threads anew for each stage of each step, where these are
+        to share columns instead of rows.
+        """
         from xpgrad.engine.compiled.time_loops import compiled_loop
 
         dtype = loop_dtype(stages)
@@ -160,9 +169,13 @@ class Machine:
         steps = np.ascontiguousarray(steps, dtype=np.int64)
         least = _TILE_ROWS if own else _PRODUCT_ROWS if forms else 0
         bounds = _bounds(steps, _width(stages), self.team.free(), least)
+        parts = len(bounds) - 1
         packed = blas.packed.get(dtype) if blas else None
         functions = products.compiled_products(dtype) if own else None
-        function, matrices = compiled_loop(stages, dtype)
+        by_stages = by_stages and own and _share_columns(stages, steps, self.team, parts, functions)
+        if by_stages:
+            parts = self.team.free()
+        function, matrices = compiled_loop(stages, dtype, by_stages)
         return TimeLoop(
             function,
             LoopHead(
@@ -174,9 +187,14 @@ class Machine:
                 tiles=functions.tiles if functions else 0,
                 by_panels=functions.by_panels if functions else 0,
                 height=functions.height if functions else 0,
+                width=functions.width if functions else 0,
+                parts=parts if by_stages else 0,
+                stages=len(stages) if by_stages else 0,
+                step=0,
+                stage=0,
             ),
             [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in matrices],
-            len(bounds) - 1,
+            parts,
             blas,
             (steps, bounds),
         )
@@ -227,3 +245,31 @@ def _bounds(steps: np.ndarray, width: int, threads: int, least: int) -> np.ndarr
     work = np.cumsum(len(counts) - np.searchsorted(np.sort(counts), np.arange(most), side="right"))
     cuts = np.searchsorted(work, work[-1] * np.arange(1, parts) // parts) + 1
     return np.concatenate([[0], cuts, [most]]).astype(np.int64)
+
+
+def _share_columns(
+    stages: Sequence[Elementwise | Product], steps: np.ndarray, team: Team, parts: int, functions: Any
+) -> bool:
+    """Whether threads are to share the columns of each stage, not the rows of all steps in so many parts.
+
+    They do where few rows leave threads without any, or with low tiles, which take as long as taller ones.
+    """
+    if team.addresses is None or any(output.of_row for stage in stages for output in _outputs(stage)):
+        return False
+    rows, threads = int(steps[:, _SPAN.rows].max()), team.free()
+    weights = [stage.weight.array.shape for stage in stages if isinstance(stage, Product)]
+    panels = min(columns for _, columns in weights) // functions.width
+    by_rows = _tiles_time(-(-rows // parts), functions.height)
+    by_columns = _tiles_time(rows, functions.height) / max(1, min(threads, panels))
+    return (by_rows - by_columns) * sum(map(prod, weights)) >= _SAVED
+
+
+def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:
+    """What a formula writes."""
+    return stage.outputs if isinstance(stage, Elementwise) else ()
+
+
+def _tiles_time(rows: int, height: int) -> int:
+    """How long a product takes, in rows of the tallest tiles: a low one as long as one of half its height."""
+    whole, rest = divmod(rows, height)
+    return whole * height + (max(rest, height // 2) if rest else 0)

@@ -28,6 +28,7 @@ __all__ = [
     "numbers",
     "pack_weight",
     "pointer",
+    "share",
     "share_parts",
     "variant",
     "words",
@@ -184,18 +185,28 @@ multiply_rows_packed = _rows_multiplier(_gemm_packed, ord("P"))
 
 
 @njit(forceinline=True)
-def multiply_rows_by_panels(tiles, by_panels, height, ahead, itemsize, count, first, start, head, m):
-    """The same by our own product, its weight in panels; for the first three see `products.Functions`.
+def share(columns, unit, part, parts):
+    """The columns of a part, from the first to behind the last one: in units, none of which is divided."""
+    units = (columns + unit - 1) // unit
+    return units * part // parts * unit, min(columns, units * (part + 1) // parts * unit)
 
-    `ahead` is the address of an Ahead, or 0.
+
+@njit(forceinline=True)
+def multiply_rows_by_panels(
+    tiles, by_panels, height, width, part, parts, ahead, itemsize, count, first, start, head, m
+):
+    """The same by our own product, its weight in panels; for the first four see `products.Functions`.
+
+    Of the columns, those of one of so many parts. `ahead` is the address of an Ahead, or 0.
     """
     source, weight, target = _ROWS_PRODUCT
+    low, high = share(head[m + weight.columns], width, part, parts)
     line, to_line = head[m + source.line], head[m + target.line]
     begin, to = head[m + source.address] + first * line * itemsize, head[m + target.address]
     call_with_numbers(
         by_panels,
-        (tiles, 1, begin, line, height * line, count, head[m + weight.address], 0, head[m + weight.rows], 0,
-         head[m + weight.columns], to + start * to_line * itemsize, to_line, 0, ahead),
+        (tiles, 1, begin, line, height * line, count, head[m + weight.address], 0, head[m + weight.rows], low,
+         high, to + start * to_line * itemsize, to_line, 0, ahead),
     )  # fmt: skip
 
 

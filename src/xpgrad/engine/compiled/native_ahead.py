@@ -56,6 +56,7 @@ def begin(ahead, passes):
     ranges = words(ahead, _LENGTH + 2 * left)
     for k in range(left):
         total += ranges[_LENGTH + 2 * k + 1]
+    ranges[_AT.place] = ahead
     ranges[_AT.step] = min(LINE, (total + passes - 1) // max(passes, 1))
     ranges[_AT.next] = ahead + 8 * _LENGTH
     _next_range(ranges)
@@ -75,15 +76,14 @@ def _next_range(at):
 @njit(forceinline=True)
 def advance(ahead, passes):
     """After a tile of so many passes."""
-    if ahead:
-        at = words(ahead, _LENGTH)
-        at[_AT.place] += passes * at[_AT.step]
-        if at[_AT.place] >= at[_AT.end]:
-            _next_range(at)
+    at = words(ahead, _LENGTH)
+    at[_AT.place] += passes * at[_AT.step]
+    if at[_AT.place] >= at[_AT.end]:
+        _next_range(at)
 
 
 @njit(forceinline=True)
-def asked(ahead, near):
-    """What the next tile asks for: a byte, and how far the next one is; a near one where ahead is 0."""
+def asked(ahead):
+    """What the next tile asks for: a byte, and how far the next one is."""
     at = words(ahead, _LENGTH)
-    return (at[_AT.place], at[_AT.step]) if ahead else (near, 0)
+    return at[_AT.place], at[_AT.step]

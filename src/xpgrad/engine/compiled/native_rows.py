@@ -28,11 +28,12 @@ def rows_loop(
     outputs: Sequence[Vector | None],
     real: type[np.floating],
 ) -> Any:
-    """The function ``(data, count, first, now, before, local)``: a formula on `count` rows.
+    """The function ``(data, count, first, now, before, local, left, right)``: a formula on `count` rows.
 
     The formula works on traced numbers, with None in place of absent ones; `inputs` says for each operand
     where its blocks are, and `outputs` where all results go. `data` points to the loop's numbers, the others
-    are the step's. `real` is the type of the matrices' elements.
+    are the step's, and the columns of a block from `left` up to `right`. `real` is the type of the matrices'
+    elements.
     """
 
     def of_blocks(*blocks: Any) -> Iterator[Any]:
@@ -41,17 +42,18 @@ def rows_loop(
         return evaluate(function, [[*islice(numbers, len(operand))] for operand in inputs])
 
     def write(context: Any, builder: Any, arguments: Any) -> None:
-        data, count, *starts = arguments
+        data, count, *starts, left, right = arguments
         rows = _Rows(
             Emitter(context, builder, real),
             builder.bitcast(data, _INT.as_pointer()),
             dict(zip(("first", "now", "before", "local"), starts, strict=True)),
             [*chain.from_iterable(inputs)],
             outputs,
+            left,
         )
-        rows.loop(of_blocks, count)
+        rows.loop(of_blocks, count, builder.sub(right, left))
 
-    return generated(write, types.voidptr, *[types.int64] * 5)
+    return generated(write, types.voidptr, *[types.int64] * 7)
 
 
 class _Rows:
@@ -64,9 +66,10 @@ class _Rows:
         starts: dict[str, ir.Value],
         inputs: Sequence[Vector | None],
         outputs: Sequence[Vector | None],
+        left: ir.Value,
     ) -> None:
         self._emitter, self._builder, self._data, self._starts = emitter, emitter.builder, data, starts
-        self._inputs, self._outputs = inputs, outputs
+        self._inputs, self._outputs, self._left = inputs, outputs, left
         self._used = list(dict.fromkeys(place for place in (*inputs, *outputs) if place))
         vectors = [place for place in self._used if not place.of_row]
         self._vectors = Vectors(emitter, vectors)
@@ -84,8 +87,8 @@ class _Rows:
         pointer = self._builder.inttoptr(address, self._emitter.type.as_pointer())
         return pointer, self._number(place + _ROWS.line)
 
-    def loop(self, function: Callable[..., Iterable[Any]], count: ir.Value) -> None:
-        """One row after the other."""
+    def loop(self, function: Callable[..., Iterable[Any]], count: ir.Value, width: ir.Value) -> None:
+        """One row after the other, of each so many columns."""
         builder, emitter = self._builder, self._emitter
         with numba_private.for_range(builder, count) as rows:
             begins = {place: self._begin(place, rows.index) for place in self._used}
@@ -96,18 +99,18 @@ class _Rows:
             for total in self._sums.values():
                 total.begin()
             results = [self._sums.get(place, place) if place else None for place in self._outputs]
-            with numba_private.for_range(builder, self._width) as columns:
+            with numba_private.for_range(builder, width) as columns:
                 self._vectors.element(function, operands, results, begins, columns.index)
-            width = Number(emitter, builder.sitofp(self._width, emitter.type))
+            number = Number(emitter, builder.sitofp(width, emitter.type))
             for place, total in self._sums.items():
-                builder.store((total.result() / width).value, begins[place])
+                builder.store((total.result() / number).value, begins[place])
 
     def _begin(self, place: Vector, row: ir.Value) -> ir.Value:
-        """A pointer to the first element of the block in a row."""
+        """A pointer to the first of the block's columns in a row."""
         builder, (pointer, length) = self._builder, self._matrices[place.matrix]
-        begin = _INT(0)
+        begin = _INT(0) if place.of_row else self._left
         if place.at != "every":
-            begin = builder.mul(builder.add(self._starts[place.at], row), length)
+            begin = builder.add(begin, builder.mul(builder.add(self._starts[place.at], row), length))
         if place.block:
             begin = builder.add(begin, builder.mul(_INT(place.block), self._width))
         return builder.gep(pointer, [begin])

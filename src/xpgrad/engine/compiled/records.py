@@ -111,8 +111,11 @@ class LoopHead(NamedTuple):
     """A time loop: its steps, the bounds of its parts, and what its products need.
 
     `spans` is the address of four integers for each step (`formulas.formula.Span`), `bounds` that of the
-    first rows of the parts. `gemm` is BLAS's, `gemm_packed` the one with a packed weight; for the others see
-    `products.matrix.Functions`.
+    first rows of the parts. `gemm` is BLAS's, `gemm_packed` the one with a packed weight; for `tiles` to
+    `width` see `products.matrix.Functions`.
+
+    Where the parts have columns instead of rows, `parts` is how many they are, and a call of the loop does
+    one of the `stages` of one step: `stage` of `step`.
     """
 
     steps: Any
@@ -123,6 +126,11 @@ class LoopHead(NamedTuple):
     tiles: Any
     by_panels: Any
     height: Any
+    width: Any
+    parts: Any
+    stages: Any
+    step: Any
+    stage: Any
 
 
 class ArraysHead(NamedTuple):
@@ -157,6 +165,7 @@ class Kind(NamedTuple):
     blas_product: Any
     blas_packing: Any
     packing: Any
+    steps: Any
 
 
 class ArithmeticKind(NamedTuple):

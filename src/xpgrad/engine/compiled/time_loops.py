@@ -15,7 +15,7 @@ from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 
 _HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matrices, and of each
-_AT, _SPAN = positions(LoopHead), positions(Span)
+_AT, _SPAN, _MATRIX_AT = positions(LoopHead), positions(Span), positions(Rows)
 
 
 class Vector(NamedTuple):
@@ -75,7 +75,9 @@ class Asked(NamedTuple):
     coming: bool  # the next step's
 
 
-def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> tuple[int, list[Any]]:
+def compiled_loop(
+    stages: Sequence[Elementwise | Product], dtype: str, by_stages: bool = False
+) -> tuple[int, list[Any]]:
     """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; its matrices.
 
     Parameters
@@ -84,6 +86,8 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> tuple[
         What a step does.
     dtype : str
         ``"float32"`` or ``"float64"``.
+    by_stages : bool
+        Whether each call does one stage of one step, on one part of the columns; all weights are in panels.
 
     Returns
     -------
@@ -94,7 +98,8 @@ def compiled_loop(stages: Sequence[Elementwise | Product], dtype: str) -> tuple[
     """
     matrices: list[Any] = []
     texts = tuple(_text_of(stage, matrices) for stage in stages)
-    return _compiled_loop(texts, _asked(texts, matrices), _HEAD + _MATRIX * len(matrices), dtype), matrices
+    asked = () if by_stages else _asked(texts, matrices)
+    return _compiled_loop(texts, asked, _HEAD + _MATRIX * len(matrices), dtype, by_stages), matrices
 
 
 def _asked(texts: Sequence[FormulaText | ProductText], matrices: Sequence[Any]) -> tuple[Asked, ...]:
@@ -161,30 +166,42 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText |
 
 @functools.cache
 def _compiled_loop(
-    stages: tuple[FormulaText | ProductText, ...], asked: tuple[Asked, ...], integers: int, dtype: str
+    stages: tuple[FormulaText | ProductText, ...],
+    asked: tuple[Asked, ...],
+    integers: int,
+    dtype: str,
+    by_stages: bool,
 ) -> int:
     name = next(stage.function.__name__ for stage in stages if isinstance(stage, FormulaText))
-    return load(f"{name.strip('_')}_{dtype}", _source(stages, asked, integers, dtype)).loop.address
+    text = _source(stages, asked, integers, dtype, by_stages)
+    return load(f"{name.strip('_')}_{dtype}", text).loop.address
 
 
 def _source(
-    stages: tuple[FormulaText | ProductText, ...], asked: tuple[Asked, ...], integers: int, dtype: str
+    stages: tuple[FormulaText | ProductText, ...],
+    asked: tuple[Asked, ...],
+    integers: int,
+    dtype: str,
+    by_stages: bool,
 ) -> str:
     formulas = [stage for stage in stages if isinstance(stage, FormulaText)]
     constants: dict[str, Any] = {}
     for name, value in (item for stage in formulas for item in stage.constants):
         if constants.setdefault(name, value) != value:
             raise ValueError(f"two formulas of one loop have a constant {name}")
+    bodies = _bodies(stages, asked, dtype)
+    loop = _stage_loop(bodies, integers) if by_stages else _loop(bodies, len(asked), integers)
     parts = [
         preamble([stage.function for stage in formulas], constants, dtype),
         "import numpy as np\nfrom numba import carray, cfunc\n",
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
-        "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers",
+        "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers, share",
         "from xpgrad.engine.compiled.native_ahead import ask_rows, forget, memory",
         "from xpgrad.engine.compiled.native_rows import Vector, rows_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
         "real = xp.real",
-        _loop(stages, asked, integers, dtype),
+        *_formulas(formulas),
+        loop,
     ]
     return "\n".join(parts) + "\n"
 
@@ -193,40 +210,61 @@ def _source(
 _PRODUCTS = {
     "rows": f"multiply_rows(head[{_AT.gemm}], real(1), ",
     "blas": f"multiply_rows_packed(head[{_AT.gemm_packed}], real(1), ",
-    "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], {{}}, ",
+    "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], "
+    f"head[{_AT.width}], portion, portions, ahead, ",
 }
+_UNIT = 16
+"""Columns of a formula that are not divided: at least one vector."""
 
 
-def _loop(
-    stages: tuple[FormulaText | ProductText, ...], asked: tuple[Asked, ...], integers: int, dtype: str
-) -> str:
-    """A loop over steps; a step is one stage after the other, on the rows low .. high that are the part's."""
-    formulas: list[str] = []
-    body: list[str] = []
-    ahead = [f"ahead_of_loop = memory({len(asked)})", "    ahead = ahead_of_loop()"] if asked else []
+def _formulas(formulas: Sequence[FormulaText]) -> list[str]:
+    """The lines that define ``formula_0`` and so on."""
+    return [
+        f"formula_{number} = rows_loop({one.function.__name__}, {[*one.inputs]}, {[*one.outputs]}, real)"
+        for number, one in enumerate(formulas)
+    ]
+
+
+def _bodies(
+    stages: Sequence[FormulaText | ProductText], asked: Sequence[Asked], dtype: str
+) -> list[list[str]]:
+    """The lines of each stage, on portion number `portion` of the columns, of `portions`."""
+    bodies, formulas, itemsize = [], 0, np.dtype(dtype).itemsize
     for stage in stages:
         if isinstance(stage, ProductText):
-            if stage.form == "panels":
-                body += _asking(asked, np.dtype(dtype).itemsize)
-            call = f"{np.dtype(dtype).itemsize}, count, {stage.at}, first, head, {stage.matrices})"
-            body.append(_PRODUCTS[stage.form].format("ahead" if asked else 0) + call)
+            lines = _asking(asked, itemsize) if stage.form == "panels" else []
+            call = f"{itemsize}, count, {stage.at}, first, head, {stage.matrices})"
+            bodies.append([*lines, _PRODUCTS[stage.form] + call])
             asked = ()
-        else:
-            name = f"formula_{len(formulas)}"
-            vectors = f"{[*stage.inputs]}, {[*stage.outputs]}"
-            formulas.append(f"{name} = rows_loop({stage.function.__name__}, {vectors}, real)")
-            body.append(f"{name}(data, count, first, now, before, local)")
-    lines = [
-        *formulas,
-        *ahead[:1],
-        "",
-        "",
+            continue
+        wide = next(v for v in (*chain(*stage.inputs), *stage.outputs) if v and not v.of_row)
+        columns = f"head[{wide.matrix + _MATRIX_AT.columns}] // {wide.blocks}"
+        bodies.append([
+            f"left, right = share({columns}, {_UNIT}, portion, portions)",
+            f"formula_{formulas}(data, count, first, now, before, local, left, right)",
+        ])  # fmt: skip
+        formulas += 1
+    return bodies
+
+
+def _begun(integers: int, asked: int) -> list[str]:
+    """The first lines of a loop, with memory for so many rows that a product asks for."""
+    return [
+        f"ahead_of_loop = memory({asked})\n\n",
         "@cfunc('void(voidptr, int64)', cache=True, error_model='numpy', fastmath={'contract'})",
         "def loop(data, part):",
         "    wide_vectors()",
-        *ahead[1:],
         f"    head = carray(data, ({integers},), np.int64)",
         f"    steps = numbers(head[{_AT.spans}], head[{_AT.steps}], {length(Span)})",
+        "    ahead = ahead_of_loop()",
+    ]
+
+
+def _loop(bodies: Sequence[Sequence[str]], asked: int, integers: int) -> str:
+    """A loop over steps; a step is one stage after the other, on the rows low .. high that are the part's."""
+    lines = [
+        *_begun(integers, asked),
+        "    portion, portions = 0, 1",
         f"    bounds = numbers(head[{_AT.bounds}], 1, part + 2)[0]",
         "    low, high = bounds[part], bounds[part + 1]",
         f"    for step in range(head[{_AT.steps}]):",
@@ -235,14 +273,30 @@ def _loop(
         "            continue",
         f"        first, now = low, low + steps[step, {_SPAN.now}]",
         f"        before, local = low + steps[step, {_SPAN.before}], low + steps[step, {_SPAN.local}]",
-        *(f"        {line}" for line in body),
+        *(f"        {line}" for body in bodies for line in body),
     ]
+    return "\n".join(lines)
+
+
+def _stage_loop(bodies: Sequence[Sequence[str]], integers: int) -> str:
+    """One stage of one step, on all rows and on the columns that are the part's."""
+    lines = [
+        *_begun(integers, 0),
+        f"    portion, portions = part, head[{_AT.parts}]",
+        f"    step, stage = head[{_AT.step}], head[{_AT.stage}]",
+        f"    first, count, now = 0, steps[step, {_SPAN.rows}], steps[step, {_SPAN.now}]",
+        f"    before, local = steps[step, {_SPAN.before}], steps[step, {_SPAN.local}]",
+        "    if count <= 0:",
+        "        return",
+    ]
+    for number, body in enumerate(bodies):
+        lines += [f"    if stage == {number}:", *(f"        {line}" for line in body)]
     return "\n".join(lines)
 
 
 def _asking(asked: Sequence[Asked], itemsize: int) -> list[str]:
     """The lines that put rows into `ahead`."""
-    lines = ["forget(ahead)"] if asked else []
+    lines = ["forget(ahead)"]
     if any(one.coming for one in asked):
         lines.append("coming, later = step, 0")
         lines.append(f"if step + 1 < head[{_AT.steps}]:")

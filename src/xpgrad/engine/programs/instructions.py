@@ -319,9 +319,11 @@ class ArrayLoop(Work):
 
 
 class Loop(Work):
-    """A compiled time loop."""
+    """A compiled time loop; where its parts have columns, all of them do a stage together."""
 
     def __init__(self, loop: TimeLoop, machine: Machine) -> None:
+        if loop.head.stages:
+            self.kind = _KIND.steps
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
         places = [*tables, *(memory.place for memory, _ in loop.matrices)]
         super().__init__(loop.function, loop.parts, machine.team, places)

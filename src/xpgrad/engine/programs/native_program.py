@@ -20,6 +20,7 @@ from xpgrad.engine.compiled.records import (
     BlasProduct,
     InstructionHead,
     Kind,
+    LoopHead,
     Packing,
     ProgramHead,
     Work,
@@ -32,6 +33,7 @@ _ARITHMETIC, _WORK = positions(Arithmetic), positions(Work)
 _BLAS_PRODUCT, _BLAS_PACKING, _PACKING = positions(BlasProduct), positions(BlasPacking), positions(Packing)
 _PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
 _KIND, _ARITHMETIC_KIND = positions(Kind), positions(ArithmeticKind)
+_LOOP, _LOOP_LENGTH = positions(LoopHead), length(LoopHead)
 
 
 # --- arithmetic
@@ -162,6 +164,16 @@ def _work(code, i):
 
 
 @njit(forceinline=True)
+def _steps(code, i):
+    """A time loop whose parts have columns: they wait for one another after each stage of each step."""
+    loop = words(code[i + _WORK.shared.data], _LOOP_LENGTH)
+    for step in range(loop[_LOOP.steps]):
+        for stage in range(loop[_LOOP.stages]):
+            loop[_LOOP.step], loop[_LOOP.stage] = step, stage
+            _work(code, i)
+
+
+@njit(forceinline=True)
 def execute(address, begin, end, one):
     """Run the instructions that stand from `begin` to `end` in the program's array at the address.
 
@@ -177,6 +189,8 @@ def execute(address, begin, end, one):
             _pack_by_blas(code, record, one)
         elif kind == _KIND.packing:
             _pack(code, record)
+        elif kind == _KIND.steps:
+            _steps(code, record)
         else:
             _work(code, record)
         i += code[i + _HEAD.length]

@@ -325,13 +325,13 @@ class Recorder(RecordedImages):
         if not len(steps):
             return
         if isinstance(steps, Steps):
-            loop = self._machine.time_loop(stages, steps.spans())
-            loop = loop._replace(head=steps.put_into(loop.head, loop.parts))
+            loop = self._machine.time_loop(stages, steps.spans(), by_stages=True)
+            loop = loop._replace(head=steps.put_into(loop.head, 1 if loop.head.stages else loop.parts))
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
             self._scan_one_step(stages, steps)
             return
         else:
-            loop = self._machine.time_loop(stages, steps)
+            loop = self._machine.time_loop(stages, steps, by_stages=True)
         self._draft.add(Loop(loop, self._machine))
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:

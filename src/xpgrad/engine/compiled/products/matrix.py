@@ -290,10 +290,10 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     }
     shapes = {by: [(h, v, 1) for v in (vectors, 1) for h in heights[by]] for by in heights}
     several = [(1, vectors, 4), (2, vectors, 2)]
-    # The tallest tiles also ask for what comes after them: lines of the panel's next block, all of them in the
-    # passes of all tiles, and those of `ahead`.
-    asking, line = ("rows", height, vectors), size * lanes * vectors
-    also = ", coming + m * count * pace, pace, place, step"
+    # With `ahead`, the tallest tiles also ask for what comes after them: lines of the panel's next block, all
+    # of them in the passes of all tiles, and those of `ahead`.
+    asking, line = ("rows", vectors), size * lanes * vectors
+    asked = ", coming + m * count * pace, pace, place, step"
     lines = [
         f"# tiles of matrix products in {dtype}; generated, {versions()}",
         "from numba import cfunc\n",
@@ -302,10 +302,10 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     ]
     for by, chosen in (("rows", shapes["rows"] + several), ("columns", shapes["columns"])):
         for h, v, p in chosen:
-            asks = 2 if (by, h, v) == asking else 0
-            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, {asks}"
-            lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments})")
+            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}"
+            lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments}, 0)")
     lines += [
+        f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
         "\n",
         f'@cfunc("void({", ".join(["int64"] * 14)})", cache=True, error_model="numpy")',
         "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add,",
@@ -324,15 +324,22 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     for by in heights:
         for v in (vectors, 1):
             tests = ["by_rows"] * (by == "rows") + [f"columns > {lanes}"] * (v > 1)
-            asks = (by, height, v) == asking
+            lines.append(f"    elif {' and '.join(tests)}:" if tests else "    else:")
+            place = f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line"
+            if (by, v) == asking:
+                lines += [
+                    f"        coming, pace = b + {INNER * line}, {line} // max(whole, 1)",
+                    "        for m in range(whole if ahead else 0):",
+                    place,
+                    "            place, step = asked(ahead)",
+                    f"            asking(at, {rest.format('to', asked)}",
+                    "            advance(ahead, count)",
+                ]
+            begin = "whole if ahead else 0, " * ((by, v) == asking)
             lines += [
-                f"    elif {' and '.join(tests)}:" if tests else "    else:",
-                *[f"        coming, pace = b + {INNER * line}, {line} // max(whole, 1)"] * asks,
-                "        for m in range(whole):",
-                f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line",
-                *["            place, step = asked(ahead, a)"] * asks,
-                f"            {by}_{height}_{v}_1(at, {rest.format('to', also if asks else '')}",
-                *["            advance(ahead, count)"] * asks,
+                f"        for m in range({begin}whole):",
+                place,
+                f"            {by}_{height}_{v}_1(at, {rest.format('to', '')}",
             ]
             if by == "rows":
                 for h in heights[by][1:]:
