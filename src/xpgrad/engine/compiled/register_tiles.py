@@ -7,7 +7,6 @@ instructions, as many sums at a time as there are registers for. Addresses come 
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -143,9 +142,13 @@ def matrix_tile(
         lines = [code.at(a, code.times(a_line, m) if by_rows else m) for m in range(rows)]
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
         sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
-        # what is written comes while the sums are made
-        code.prefetch(itertools.chain(*code.places(c, c_line, rows, panels * vectors)), write=True)
-        with code.loop(count) as k:
+
+        def ask_row(m: Any) -> None:
+            start = code.at(c, code.builder.mul(m, c_line))
+            code.prefetch([code.at(start, v * lanes) for v in range(panels * vectors)], write=True)
+
+        # what is written comes while the sums are made; all of it at once would keep the factors waiting
+        with code.loop_in_parts(count, rows, ask_row) as k:
             row = code.builder.mul(k, b_line)
             places = [code.at(code.at(start, row), v * lanes) for start in starts for v in range(vectors)]
             code.prefetch([code.at(one, code.times(b_line, _AHEAD)) for one in places], write=False)
@@ -157,6 +160,28 @@ def matrix_tile(
         code.store_or_add(sums, c, c_line, mask, add)
 
     return vector_function(dtype, lanes, generate, 10 + 2 * asks)
+
+
+@functools.cache
+def strip_tile(dtype: str, rows: int, strips: int) -> Any:
+    """Strips of a matrix, each of `rows` elements of every line, which are packed line by line.
+
+    Returns ``tile(source, line, count, target)``, with addresses, and distances in elements. For m below
+    `rows`, n below `strips` and k below `count` it sets
+
+        target[(n * count + k) * rows + m] = source[k * line + n * rows + m]
+    """
+
+    def generate(code: VectorCode, arguments: list[Any]) -> None:
+        source, line, count, target = arguments
+        source, target = code.reals(source), code.reals(target)
+        with code.loop(count) as k:
+            start, to = code.at(source, code.builder.mul(k, line)), code.at(target, code.times(k, rows))
+            loaded = [code.load(code.at(start, rows * n)) for n in range(strips)]
+            for n, strip in enumerate(loaded):
+                code.store_first(strip, code.at(to, code.times(count, rows * n)), None)
+
+    return vector_function(dtype, rows, generate, 4)
 
 
 @functools.cache

@@ -23,8 +23,11 @@ from xpgrad.engine.process.team import Team, integers
 
 INNER = 256
 """Elements of a block of a sum: a panel of B and the rows of A that meet it stay in near caches meanwhile."""
-ROWS = 32
-"""Rows of an A by columns that are packed at a time."""
+ROWS, PACKED_ROWS = 32, 64
+"""Rows of A that meet one panel of B after the other: of an A by rows, and of one by columns, to be packed.
+
+For each summed element these come from another page of memory: so several lines at a time.
+"""
 
 # Rows of each thread from which on a product is divided by rows, though each thread then packs all of B.
 _MANY_ROWS = 64
@@ -130,7 +133,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     # of B as much as leaves a second-level cache room for A: it is read again for each part of B
     fitting = 3 * settings.second_level_cache() // 8 // (INNER * itemsize)
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
-    size = itemsize * min(INNER, max(k, 1)) * (columns + ROWS)
+    size = itemsize * min(INNER, max(k, 1)) * (columns + PACKED_ROWS)
     return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
 
 

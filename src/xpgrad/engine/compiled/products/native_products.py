@@ -12,9 +12,9 @@ from numba import carray, njit
 
 from xpgrad.engine.compiled.native import call_with_numbers, pointer, variant
 from xpgrad.engine.compiled.native_ahead import begin
-from xpgrad.engine.compiled.products.matrix import INNER, ROWS
+from xpgrad.engine.compiled.products.matrix import INNER, PACKED_ROWS, ROWS
 from xpgrad.engine.compiled.records import Product, Products, length, positions
-from xpgrad.engine.compiled.register_tiles import turn_tile
+from xpgrad.engine.compiled.register_tiles import strip_tile, turn_tile
 
 __all__ = ["functions"]
 
@@ -43,6 +43,7 @@ def functions(dtype, lanes, height, vectors):
     """
     real, size, width = np.dtype(dtype).type(0), np.dtype(dtype).itemsize, lanes * vectors
     turn = turn_tile(dtype, lanes)
+    strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
 
     compiled = variant(f"products_{dtype}_{lanes}_{height}_{vectors}", fastmath=False, error_model="python")
 
@@ -82,17 +83,19 @@ def functions(dtype, lanes, height, vectors):
     @compiled
     def pack_rows(source, line, inner, rows, target):
         """Pack rows of a column-major A, in groups as tall as a tile."""
+        if rows == PACKED_ROWS:
+            strips(source, line, inner, target)
+            return
         for first in range(0, rows, height):
             count = min(height, rows - first)
+            begin, to = source + size * first, target + size * first * inner
+            if count == height:
+                strip(begin, line, inner, to)
+                continue
             for k in range(inner):
-                one = vector(source + size * (line * k + first))
-                other = vector(target + size * (first * inner + height * k))
-                if count == height:
-                    for m in range(height):
-                        other[m] = one[m]
-                else:
-                    for m in range(count):
-                        other[m] = one[m]
+                one, other = vector(begin + size * line * k), vector(to + size * height * k)
+                for m in range(count):
+                    other[m] = one[m]
 
     @compiled
     def by_panels(
@@ -152,7 +155,7 @@ def functions(dtype, lanes, height, vectors):
                 by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, 0, whole, c, c_line, add, 0)
             )
             b, c, n = b + size * whole, c + size * whole, n - whole
-        packed_a = work + size * min(INNER, k) * most
+        packed_a, some = work + size * min(INNER, k) * most, ROWS if by_rows else PACKED_ROWS
         for j in range(0, n, most):
             columns = min(most, n - j)
             for first in range(0, max(k, 1), INNER):
@@ -160,8 +163,8 @@ def functions(dtype, lanes, height, vectors):
                 source = b + size * (b_row * first + b_column * j)
                 call_with_numbers(pack, (source, b_row, b_column, inner, columns, work))
                 more = 1 if first > 0 else add
-                for i in range(0, m, ROWS):
-                    rows = min(ROWS, m - i)
+                for i in range(0, m, some):
+                    rows = min(some, m - i)
                     at, to = a + size * (a_row * i + a_column * first), c + size * (c_line * i + j)
                     line, tile = a_line, height * a_line
                     if not by_rows:
