@@ -243,7 +243,8 @@ from xpgrad.engine.compiled.products import matrix as products
 for dtype in sys.argv[1:]:
     b = np.arange(1.0, 4097).reshape(64, 64).astype(dtype) / 4096
     c = np.empty((32, 64), dtype)
-    products.multiply_packed(np.eye(32, 64, dtype=dtype), products.packed(b), c)
+    a, panels = np.eye(32, 64, dtype=dtype), products.packed(b)
+    products.packed_product(a, panels, c)()
     assert np.array_equal(c, b[:32]), dtype
 """
 

@@ -240,8 +240,9 @@ def _in_team(engine: Machine, blas: Blas, parts: list[tuple], way: Callable[[tup
 
 
 def _by_panels(panels: np.ndarray, times: int, part: tuple) -> None:
+    product = products.packed_product(part[0], panels, part[1])
     for _ in range(times):
-        products.multiply_packed(part[0], panels, part[1])
+        product()
 
 
 def _packed_by_blas(engine: Machine, b: np.ndarray) -> np.ndarray | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -218,12 +218,23 @@ def packed(b: np.ndarray) -> np.ndarray:
     return result
 
 
-def multiply_packed(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> None:
-    """C = A B in this thread, for a packed B; A and C by rows, and A not empty along its rows."""
+def packed_product(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> Callable[[], None]:
+    """A function that computes C = A B in its caller's thread, for a packed B.
+
+    A and C are by rows, and A is not empty along its rows.
+    """
     functions, line = compiled_products(c.dtype.name), a.strides[0] // a.itemsize
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 15)(functions.by_panels)
-    call(functions.tiles, 1, address_of(a), line, functions.height * line, len(a), address_of(panels), 0,
-         a.shape[1], 0, c.shape[1], address_of(c), c.strides[0] // c.itemsize, 0, 0)  # fmt: skip
+    numbers = (
+        functions.tiles, 1, address_of(a), line, functions.height * line, len(a), address_of(panels), 0,
+        a.shape[1], 0, c.shape[1], address_of(c), c.strides[0] // c.itemsize, 0, 0,
+    )  # fmt: skip
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(numbers))(functions.by_panels)
+    arguments, kept = [*map(ctypes.c_int64, numbers)], (a, panels, c)
+
+    def product(memory: tuple = kept) -> None:
+        call(*arguments)
+
+    return product
 
 
 def _is_lined_up(x: np.ndarray) -> bool:
@@ -266,10 +277,7 @@ def compiled_products(dtype: str) -> Functions:
     return Functions(
         tiles=run_tiles.address,
         pack=compiled("pack", "source, row, column, inner, columns, target"),
-        by_panels=compiled(
-            "by_panels",
-            "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add, ahead",
-        ),
+        by_panels=compiled("by_panels", _BY_PANELS_TAKES),
         multiply=compiled("multiply", "data, part", f"words(data, {length(Product)}), part"),
         multiply_each=compiled("multiply_each", "data, part", f"words(data, {length(Products)}), part"),
         height=height,
