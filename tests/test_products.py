@@ -17,9 +17,10 @@ pytest.importorskip("numba", reason="numba is not installed: there are no compil
 
 from xpgrad.engine.compiled import register_tiles, source
 from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.compiled.records import Factor, Packing, flat
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.team import PoolTeam
+from xpgrad.engine.process.team import PoolTeam, integers
 
 # Sizes at which tiles, panels, vectors and blocks of a sum end, and their neighbours.
 SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 64, 95, 97, 193, 255, 256, 257, 300, 520]
@@ -254,3 +255,22 @@ def test_dtypes_that_two_processes_compiled_stay_apart_in_a_third(tmp_path):
     environment = {**os.environ, "XPGRAD_CACHE_DIR": str(tmp_path)}
     for dtypes in (["float32"], ["float64"], ["float64", "float32"]):
         subprocess.run([sys.executable, "-c", _FROM_CACHE, *dtypes], env=environment, check=True)
+
+
+@pytest.mark.parametrize("order", ["rows", "columns"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("inner", "columns"), [(33, 1), (5, 47), (64, 48), (7, 200), (31, 333)])
+def test_panels_are_packed_in_parts(inner, columns, dtype, order):
+    b = matrix(np.random.default_rng(inner), inner, columns, dtype, order)
+    functions, expected = products.compiled_products(dtype), products.packed(b)
+    found = np.full_like(expected, np.nan)
+    factor = Factor(address_of(b), *(stride // b.itemsize for stride in b.strides))
+    for parts in (1, 2, 3, 16):
+        record = Packing(functions.pack, functions.width, parts, inner, columns, factor, address_of(found))
+        data = integers(flat(record))
+        for part in range(parts):
+            ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(functions.pack_part)(
+                ctypes.addressof(data), part
+            )
+        np.testing.assert_array_equal(found, expected)
+        found[:] = np.nan

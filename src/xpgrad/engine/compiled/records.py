@@ -164,7 +164,6 @@ class Kind(NamedTuple):
     work: Any
     blas_product: Any
     blas_packing: Any
-    packing: Any
     steps: Any
 
 
@@ -243,14 +242,17 @@ class BlasPacking(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """A weight (k, n) packed into panels."""
+    """A matrix (k, n) packed into panels, some of them in each part.
 
-    function: Any
-    source: Any
-    row: Any
-    column: Any
+    For the first two see `products.matrix.Functions`.
+    """
+
+    pack: Any
+    width: Any
+    parts: Any
     k: Any
     n: Any
+    source: Factor
     target: Any
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import Machine, TimeLoop
-from xpgrad.engine.compiled.products.matrix import plan
+from xpgrad.engine.compiled.products.matrix import Functions, plan
 from xpgrad.engine.compiled.records import Factor, Strided
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.blas import PackedGemm
@@ -174,22 +174,6 @@ class BlasPack(Instruction):
         return [self.kind, *records.BlasPacking(self._function, form, n, k, source, length, target)]
 
 
-class Pack(Instruction):
-    """A weight (k, n) into panels, for products of our own; its source and its target."""
-
-    kind = _KIND.packing
-
-    def __init__(self, function: int, shape: tuple[int, ...], places: Sequence[Location]) -> None:
-        super().__init__(places)
-        self._function, self._shape = function, shape
-
-    def code(self, start: int, itemsize: int) -> list[Any]:
-        """See Instruction."""
-        (row, column), (k, n) = self.places[0].strides, self._shape
-        source, target = (place.address(itemsize) for place in self.places)
-        return [self.kind, *records.Packing(self._function, source, row, column, k, n, target)]
-
-
 class Work(Instruction):
     """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
 
@@ -223,6 +207,25 @@ class Work(Instruction):
     def run(self, data: np.ndarray) -> None:
         """Run it with Python's help, on the integers that its function takes."""
         self._team.run(self._function, data.ctypes.data, self._parts)
+
+
+class Pack(Work):
+    """A weight (k, n) into panels, for products of our own; its source and its target."""
+
+    def __init__(
+        self, functions: Functions, shape: tuple[int, ...], places: Sequence[Location], team: Team
+    ) -> None:
+        super().__init__(functions.pack_part, parts_for(prod(shape), team), team, places)
+        self._functions, self._shape = functions, shape
+
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """See Work."""
+        source, target = (place.address(itemsize) for place in self.places)
+        factor, (k, n) = Factor(source, *self.places[0].strides), self._shape
+        record = records.Packing(
+            self._functions.pack, self._functions.width, self._parts, k, n, factor, target
+        )
+        return records.flat(record)
 
 
 class Multiply(Work):

@@ -5,7 +5,6 @@ from numba import njit
 
 from xpgrad.engine.compiled.native import (
     call_in_team,
-    call_with_numbers,
     call_with_part,
     elements,
     gemm,
@@ -21,7 +20,6 @@ from xpgrad.engine.compiled.records import (
     InstructionHead,
     Kind,
     LoopHead,
-    Packing,
     ProgramHead,
     Work,
     length,
@@ -30,7 +28,7 @@ from xpgrad.engine.compiled.records import (
 
 _FAR = 1 << 60
 _ARITHMETIC, _WORK = positions(Arithmetic), positions(Work)
-_BLAS_PRODUCT, _BLAS_PACKING, _PACKING = positions(BlasProduct), positions(BlasPacking), positions(Packing)
+_BLAS_PRODUCT, _BLAS_PACKING = positions(BlasProduct), positions(BlasPacking)
 _PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
 _KIND, _ARITHMETIC_KIND = positions(Kind), positions(ArithmeticKind)
 _LOOP, _LOOP_LENGTH = positions(LoopHead), length(LoopHead)
@@ -143,16 +141,6 @@ def _pack_by_blas(code, i, one):
 
 
 @njit(forceinline=True)
-def _pack(code, i):
-    at = _PACKING
-    call_with_numbers(
-        code[i + at.function],
-        (code[i + at.source], code[i + at.row], code[i + at.column], code[i + at.k], code[i + at.n],
-         code[i + at.target]),
-    )  # fmt: skip
-
-
-@njit(forceinline=True)
 def _work(code, i):
     """In one part it runs here, in more in the team's threads."""
     at = _WORK.shared
@@ -187,8 +175,6 @@ def execute(address, begin, end, one):
             _multiply(code[_PROGRAM.gemm], code, record, one)
         elif kind == _KIND.blas_packing:
             _pack_by_blas(code, record, one)
-        elif kind == _KIND.packing:
-            _pack(code, record)
         elif kind == _KIND.steps:
             _steps(code, record)
         else:

@@ -317,7 +317,7 @@ class Recorder(RecordedImages):
         source = weight if 1 in _real_strides(weight) else self.contiguous(weight)
         buffer = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
         place = source.place._replace(strides=_real_strides(source))
-        self._draft.add(Pack(functions.pack, weight.shape, [place, buffer.place]))
+        self._draft.add(Pack(functions, weight.shape, [place, buffer.place], self._machine.team))
         return PackedWeight(source, buffer, "panels")  # type: ignore[arg-type]
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:

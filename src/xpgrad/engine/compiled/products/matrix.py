@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.records import Factor, Product, Products, flat, length
+from xpgrad.engine.compiled.records import Factor, Packing, Product, Products, flat, length
 from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, integers
@@ -46,6 +46,8 @@ class Functions(NamedTuple):
     pack : int
         ``(source, row, column, inner, columns, target)``: a matrix (inner, columns), with the distances of
         its rows and of its columns, into panels.
+    pack_part : int
+        ``(data, part)``: some of the panels; see `records.Packing`.
     by_panels : int
         Multiplies with panels; see `native_products`.
     multiply : int
@@ -58,6 +60,7 @@ class Functions(NamedTuple):
 
     tiles: int
     pack: int
+    pack_part: int
     by_panels: int
     multiply: int
     multiply_each: int
@@ -276,7 +279,8 @@ def compiled_products(dtype: str) -> Functions:
 
     return Functions(
         tiles=run_tiles.address,
-        pack=compiled("pack", "source, row, column, inner, columns, target"),
+        pack=compiled("pack", _PACK_TAKES),
+        pack_part=compiled("pack_part", "data, part", f"words(data, {length(Packing)}), part"),
         by_panels=compiled("by_panels", _BY_PANELS_TAKES),
         multiply=compiled("multiply", "data, part", f"words(data, {length(Product)}), part"),
         multiply_each=compiled("multiply_each", "data, part", f"words(data, {length(Products)}), part"),

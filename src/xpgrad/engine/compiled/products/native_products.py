@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import carray, njit
 
-from xpgrad.engine.compiled.native import call_with_numbers, pointer, variant
+from xpgrad.engine.compiled.native import call_with_numbers, pointer, share, variant
 from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import INNER, PACKED_ROWS, ROWS
-from xpgrad.engine.compiled.records import Product, Products, length, positions
+from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
 from xpgrad.engine.compiled.register_tiles import strip_tile, turn_tile
 
 __all__ = ["functions"]
@@ -21,13 +21,14 @@ __all__ = ["functions"]
 _FEW = 4  # rows, for which a B by rows is read where it is: packing would take as long as the product
 _FAR = 1 << 60
 _PRODUCT, _LENGTH = positions(Product), length(Product)
-_PRODUCTS = positions(Products)
+_PRODUCTS, _PACKING = positions(Products), positions(Packing)
 
 
 class Compiled(NamedTuple):
     """The compiled functions of `products.Functions`."""
 
     pack: object
+    pack_part: object
     by_panels: object
     multiply: object
     multiply_each: object
@@ -79,6 +80,16 @@ def functions(dtype, lanes, height, vectors):
                     for j in range(line):
                         other[line * k + j] = one[column * j + row * k]
             first += line
+
+    @compiled
+    def pack_part(data, part):
+        """Some panels of a matrix. For the integers see `records.Packing`."""
+        at, inner = _PACKING, data[_PACKING.k]
+        low, high = share(data[at.n], data[at.width], part, data[at.parts])
+        row, column = data[at.source.row], data[at.source.column]
+        source, target = data[at.source.address] + size * column * low, data[at.target] + size * inner * low
+        if high > low:
+            call_with_numbers(data[at.pack], (source, row, column, inner, high - low, target))
 
     @compiled
     def pack_rows(source, line, inner, rows, target):
@@ -191,4 +202,4 @@ def functions(dtype, lanes, height, vectors):
             call_with_numbers(data[at.multiply], (one.ctypes.data, 0))
         return one[:1]  # which keeps them until here
 
-    return Compiled(pack, by_panels, multiply, multiply_each)
+    return Compiled(pack, pack_part, by_panels, multiply, multiply_each)
