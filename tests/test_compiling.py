@@ -11,6 +11,8 @@ import pytest
 
 from xpgrad import __main__ as command_line
 from xpgrad.cli import warm
+from xpgrad.cli.benches.recurrent import OPERATORS
+from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import notice
 
 
@@ -134,6 +136,16 @@ def test_what_is_not_installed(monkeypatch, capsys):
     monkeypatch.delenv("XPGRAD_NOTICE", raising=False)
     assert command_line.main(["warm", "lstm", "--arrays", "torch"]) == 1
     assert "torch is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("operator", [name for name in warm.WORKS if name in OPERATORS])
+def test_threads_share_columns_in_one_work(operator):
+    """These loops are code of their own; see `machine._share_columns`."""
+    gates = OPERATORS[operator].gates
+    shapes = [work.shape for work in warm.WORKS[operator]("float32")]
+    height, threads = 4, 2  # of the lowest tall tile
+    saved = [(height // 2) * (1 - 1 / threads) * gates * H * H for _, N, _, H in shapes if N == 1]
+    assert max(saved) >= machine._SAVED
 
 
 @pytest.mark.parametrize("operator", warm.WORKS)

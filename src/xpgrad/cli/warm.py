@@ -29,6 +29,7 @@ from .console import message, progress, table
 __all__ = ["add_arguments", "run"]
 
 _ROWS = (1, 32)  # a batch in one thread, with products of one row; and one that is split into parts
+_SHARED = (3, 1, 32, 1024)  # one row and a large weight, whose columns threads share
 _LARGE = (512, 1024)  # enough elements for threads, which have their own loops
 _TIMES = 3  # the first call records the program; later calls take shorter paths to it
 
@@ -37,6 +38,7 @@ def _recurrent(operator: str, dtype: str) -> Iterator[Any]:
     for rows in _ROWS:
         yield Recurrent(operator, (8, rows, 32, 32), None, dtype)
     yield Recurrent(operator, (8, _ROWS[-1], 32, 32), (2, 8), dtype)
+    yield Recurrent(operator, _SHARED, None, dtype)
 
 
 def _convolutions(dtype: str) -> Iterator[Any]:

@@ -44,11 +44,16 @@ def _packed(operator: str, shortest: int, longest: int, *sizes: tuple[int, int, 
 _BATCHES = [shape[1:] for shape in SHAPES.values() if shape[1] > 1]
 _NARROW = [(32, 16, 16), (128, 16, 16)]
 _STEPS = [(8, 1, 64, 64), (8, 32, 256, 256)]
+_FEW = [(35, 1, 512, 512), (35, 8, 512, 512), (35, 1, 1024, 1024), (35, 8, 1024, 1024)]
 
 GROUPS = (
     Group("lstm", "LSTM, torch.nn.LSTM", "torch", _recurrent("lstm"), aim=1.0, least=0.95),
     Group("gru", "GRU, torch.nn.GRU", "torch", _recurrent("gru"), aim=2.5),
     Group("rnn", "RNN, torch.nn.RNN", "torch", _recurrent("rnn"), aim=1.0),
+    Group(
+        "few", "LSTM and GRU, few sequences and large weights, torch.nn", "torch",
+        tuple(Recurrent(operator, shape) for operator in ("lstm", "gru") for shape in _FEW), aim=1.5,
+    ),
     Group(
         "packed", "LSTM and GRU, lengths 10 to 50, torch.nn on packed sequences", "torch",
         _packed("lstm", 10, 50, *_BATCHES) + _packed("gru", 10, 50, *_BATCHES), aim=2.5,
