@@ -43,6 +43,8 @@ def run_in(monkeypatch):
     def set_way(way):
         if "columns" in way:
             monkeypatch.setattr(machine, "_SAVED", -(1 << 60))
+            for one in engines():  # whatever threads other tests have started
+                monkeypatch.setattr(one.team, "is_quick", lambda: True)
         if "parts" in way or "columns" in way:
             monkeypatch.setattr(machine, "_PRODUCT_ROWS", 2)
             monkeypatch.setattr(machine, "_TILE_ROWS", 2)
@@ -150,10 +152,7 @@ def test_when_threads_share_columns(rows, hidden, threads, expected):
         """Some, of which nobody asks for work."""
 
         def __init__(self):
-            self.addresses = (1, 1, 1)
-
-        def size(self):
-            return threads
+            super().__init__(1, 1, 1, lambda: threads)
 
     class Functions:
         height, width = 8, 48
@@ -245,6 +244,20 @@ def test_team(kind, monkeypatch):
         one.map(lambda item: 1 / item, [1, 0, 2])
     assert one.map(lambda item: -item, range(7)) == [0, -1, -2, -3, -4, -5, -6]
     assert one.map(lambda item: item, []) == []
+
+
+def test_a_team_that_two_threads_call_is_not_quick():
+    """Their teams together have more threads than there are cores, and an OpenMP runtime lets them sleep."""
+    one = team.OpenMPTeam(1, 1, 1, lambda: 2)
+    assert one.is_quick()
+    assert one.is_quick()
+    told = []
+    other = threading.Thread(target=lambda: told.append(one.is_quick()))
+    other.start()
+    other.join()
+    assert told == [False]
+    assert not one.is_quick()
+    assert not team.PoolTeam().is_quick()
 
 
 def test_a_forked_child_has_no_team():

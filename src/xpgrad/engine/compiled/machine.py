@@ -76,12 +76,12 @@ class Machine:
         host = self._find_host()
         return self._own_team if host is None else host.team
 
-    def program_threads(self) -> tuple[Team, int] | None:
-        """What would run a program now, and in how many threads; None without numba."""
+    def program_threads(self) -> tuple[Team, int, bool] | None:
+        """What would run a program now, in how many threads, whether these are quick; None without numba."""
         if not jit_enabled():
             return None
         team = self.team
-        return team, team.size()
+        return team, team.size(), team.is_quick()
 
     @property
     def blas(self) -> Blas | None:
@@ -254,7 +254,7 @@ def _share_columns(
 
     They do where few rows leave threads without any, or with low tiles, which take as long as taller ones.
     """
-    if team.addresses is None or any(output.of_row for stage in stages for output in _outputs(stage)):
+    if not team.is_quick() or any(output.of_row for stage in stages for output in _outputs(stage)):
         return False
     rows, threads = int(steps[:, _SPAN.rows].max()), team.free()
     weights = [stage.weight.array.shape for stage in stages if isinstance(stage, Product)]

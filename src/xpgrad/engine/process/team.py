@@ -77,6 +77,10 @@ class Team(ABC):
     def size(self) -> int:
         """The number of threads."""
 
+    def is_quick(self) -> bool:
+        """Whether compiled code can start them time and again, as for each stage of a time loop."""
+        return self.addresses is not None
+
     def free(self) -> int:
         """The number of threads for work that begins here: within `map` the others are busy."""
         return 1 if _busy.mapping else self.size()
@@ -204,10 +208,17 @@ class OpenMPTeam(Team):
         )(parallel)
         self.addresses = parallel, thread_number, team_size
         self._threads = threads
+        self._caller, self._has_callers = 0, False
 
     def size(self) -> int:
         """The number of threads."""
         return 1 if _forked else self._threads()
+
+    def is_quick(self) -> bool:
+        """See Team: while one thread calls. Each has a team of its own, and too many have to sleep."""
+        if not self._has_callers and self._caller != threading.get_ident():
+            self._has_callers, self._caller = self._caller != 0, threading.get_ident()
+        return not self._has_callers
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
         callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())

@@ -38,13 +38,13 @@ Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
 class Form(NamedTuple):
     """What a program depends on, of a call's arrays and of the machine.
 
-    `layouts` holds each array's shape and strides, in elements; `threads` what runs it and in how many.
+    `layouts` holds each array's shape and strides, in elements; for `threads` see `Machine.program_threads`.
     """
 
     dtype: np.dtype
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     machine: Machine
-    threads: tuple[Team, int]
+    threads: tuple[Team, int, bool]
 
 
 class Look(NamedTuple):
