@@ -103,16 +103,19 @@ def runner(engine, loop):
     if not loop.head.stages:
         return partial(engine.run_loop, loop, integers)
     begin, kind = length(ProgramHead), positions(Kind).steps
+    record_at = begin + length(InstructionHead)
     start, number, first = engine.team.addresses
     shared = SharedWork(loop.function, address_of(integers), loop.parts, number, first)
     record = flat(Work(0, shared))
     code = np.asarray([*ProgramHead(0, start, compiled_share()), length(InstructionHead) + len(record), kind,
                        *record])  # fmt: skip
-    place = begin + length(InstructionHead) + positions(Work).shared.function
-    code[begin + length(InstructionHead)] = address_of(code) + 8 * place
+    code[record_at] = address_of(code) + 8 * (record_at + positions(Work).shared.function)
     execute = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor("float32"))
-    kept = integers, loop, code
-    return lambda: execute(address_of(kept[-1]), begin, len(code))
+
+    def run(kept=(integers, loop)):
+        execute(address_of(code), begin, len(code))
+
+    return run
 
 
 def line(engine, best, size, make):

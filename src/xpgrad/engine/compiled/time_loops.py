@@ -75,6 +75,16 @@ class Asked(NamedTuple):
     coming: bool  # the next step's
 
 
+class LoopText(NamedTuple):
+    """What the generated text of a loop depends on; `integers` is how many stand behind its `data`."""
+
+    stages: tuple[FormulaText | ProductText, ...]
+    asked: tuple[Asked, ...]
+    integers: int
+    dtype: str
+    by_stages: bool
+
+
 def compiled_loop(
     stages: Sequence[Elementwise | Product], dtype: str, by_stages: bool = False
 ) -> tuple[int, list[Any]]:
@@ -99,7 +109,8 @@ def compiled_loop(
     matrices: list[Any] = []
     texts = tuple(_text_of(stage, matrices) for stage in stages)
     asked = () if by_stages else _asked(texts, matrices)
-    return _compiled_loop(texts, asked, _HEAD + _MATRIX * len(matrices), dtype, by_stages), matrices
+    loop = LoopText(texts, asked, _HEAD + _MATRIX * len(matrices), dtype, by_stages)
+    return _compiled_loop(loop), matrices
 
 
 def _asked(texts: Sequence[FormulaText | ProductText], matrices: Sequence[Any]) -> tuple[Asked, ...]:
@@ -165,34 +176,24 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText |
 
 
 @functools.cache
-def _compiled_loop(
-    stages: tuple[FormulaText | ProductText, ...],
-    asked: tuple[Asked, ...],
-    integers: int,
-    dtype: str,
-    by_stages: bool,
-) -> int:
-    name = next(stage.function.__name__ for stage in stages if isinstance(stage, FormulaText))
-    text = _source(stages, asked, integers, dtype, by_stages)
-    return load(f"{name.strip('_')}_{dtype}", text).loop.address
+def _compiled_loop(loop: LoopText) -> int:
+    name = next(stage.function.__name__ for stage in loop.stages if isinstance(stage, FormulaText))
+    return load(f"{name.strip('_')}_{loop.dtype}", _source(loop)).loop.address
 
 
-def _source(
-    stages: tuple[FormulaText | ProductText, ...],
-    asked: tuple[Asked, ...],
-    integers: int,
-    dtype: str,
-    by_stages: bool,
-) -> str:
-    formulas = [stage for stage in stages if isinstance(stage, FormulaText)]
+def _source(loop: LoopText) -> str:
+    formulas = [stage for stage in loop.stages if isinstance(stage, FormulaText)]
     constants: dict[str, Any] = {}
     for name, value in (item for stage in formulas for item in stage.constants):
         if constants.setdefault(name, value) != value:
             raise ValueError(f"two formulas of one loop have a constant {name}")
-    bodies = _bodies(stages, asked, dtype)
-    loop = _stage_loop(bodies, integers) if by_stages else _loop(bodies, len(asked), integers)
+    bodies = _bodies(loop.stages, loop.asked, loop.dtype)
+    if loop.by_stages:
+        text = _stage_loop(bodies, loop.integers)
+    else:
+        text = _loop(bodies, len(loop.asked), loop.integers)
     parts = [
-        preamble([stage.function for stage in formulas], constants, dtype),
+        preamble([stage.function for stage in formulas], constants, loop.dtype),
         "import numpy as np\nfrom numba import carray, cfunc\n",
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers, share",
@@ -201,7 +202,7 @@ def _source(
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
         "real = xp.real",
         *_formulas(formulas),
-        loop,
+        text,
     ]
     return "\n".join(parts) + "\n"
 
