@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -246,17 +247,33 @@ def test_team(kind, monkeypatch):
     assert one.map(lambda item: item, []) == []
 
 
-def test_a_team_that_two_threads_call_is_not_quick():
-    """Their teams together have more threads than there are cores, and an OpenMP runtime lets them sleep."""
+def test_a_team_that_two_living_threads_call_is_not_quick():
+    """Their teams together have more threads than there are cores, and an OpenMP runtime lets them sleep.
+
+    A thread's team ends with it.
+    """
     one = team.OpenMPTeam(1, 1, 1, lambda: 2)
-    assert one.is_quick()
-    assert one.is_quick()
-    told = []
-    other = threading.Thread(target=lambda: told.append(one.is_quick()))
-    other.start()
-    other.join()
-    assert told == [False]
+    told, end = [], threading.Event()
+
+    def call():
+        told.extend([one.is_quick(), one.is_quick()])
+        end.wait()
+
+    first, second = (threading.Thread(target=call) for _ in range(2))
+    first.start()
+    end.set()
+    first.join()
+    assert told == [True, True]
+    end.clear()
+    second.start()
+    while len(told) < 4:
+        time.sleep(0.001)
+    assert told[2:] == [True, True]
     assert not one.is_quick()
+    assert not one.is_quick()
+    end.set()
+    second.join()
+    assert one.is_quick()
     assert not team.PoolTeam().is_quick()
 
 

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from xpgrad.engine.process.blas import Blas, symbol
 from xpgrad.engine.process.settings import thread_count
@@ -189,6 +190,10 @@ class PoolTeam(Team):
             self.map(lambda part: call(data, part), range(parts))
 
 
+class _Caller:
+    """What a thread has that called a team: it goes when the thread ends."""
+
+
 class OpenMPTeam(Team):
     """The team of an OpenMP runtime in this process, through GCC's entry point.
 
@@ -208,17 +213,19 @@ class OpenMPTeam(Team):
         )(parallel)
         self.addresses = parallel, thread_number, team_size
         self._threads = threads
-        self._caller, self._has_callers = 0, False
+        self._thread = threading.local()
+        self._callers: WeakSet[_Caller] = WeakSet()
 
     def size(self) -> int:
         """The number of threads."""
         return 1 if _forked else self._threads()
 
     def is_quick(self) -> bool:
-        """See Team: while one thread calls. Each has a team of its own, and too many have to sleep."""
-        if not self._has_callers and self._caller != threading.get_ident():
-            self._has_callers, self._caller = self._caller != 0, threading.get_ident()
-        return not self._has_callers
+        """See Team: while one living thread calls. Each has a team of its own, and too many have to sleep."""
+        if not hasattr(self._thread, "caller"):
+            self._thread.caller = _Caller()
+            self._callers.add(self._thread.caller)
+        return len(self._callers) == 1
 
     def _together(self, work: Callable[[], None], threads: int) -> None:
         callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: work())
