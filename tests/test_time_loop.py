@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -253,26 +253,14 @@ def test_a_team_that_two_living_threads_call_is_not_quick():
     A thread's team ends with it.
     """
     one = team.OpenMPTeam(1, 1, 1, lambda: 2)
-    told, end = [], threading.Event()
-
-    def call():
-        told.extend([one.is_quick(), one.is_quick()])
-        end.wait()
-
-    first, second = (threading.Thread(target=call) for _ in range(2))
-    first.start()
-    end.set()
-    first.join()
-    assert told == [True, True]
-    end.clear()
-    second.start()
-    while len(told) < 4:
-        time.sleep(0.001)
-    assert told[2:] == [True, True]
-    assert not one.is_quick()
-    assert not one.is_quick()
-    end.set()
-    second.join()
+    with ThreadPoolExecutor(1) as first:
+        assert first.submit(one.is_quick).result()
+        assert first.submit(one.is_quick).result()
+    with ThreadPoolExecutor(1) as second:
+        assert second.submit(one.is_quick).result()
+        assert not one.is_quick()
+        assert not one.is_quick()
+        assert not second.submit(one.is_quick).result()
     assert one.is_quick()
     assert not team.PoolTeam().is_quick()
 
