@@ -128,15 +128,15 @@ def test_more_columns_than_are_packed_at_a_time(dtype, monkeypatch):
 def test_packed_before_it_has_the_same_bits(order, dtype):
     rng = np.random.default_rng(3)
     functions = products.compiled_products(dtype)
-    for m, n, k in [(1, 500, 300), (2, 200, 31), (13, 49, 600), (32, 48, 16), (3, 5, 1)]:
+    for m, n, k in [(1, 500, 300), (2, 200, 31), (13, 49, 600), (32, 48, 16), (3, 5, 1), (9, 112, 20)]:
         a, b, whole = problem(rng, m, n, k, dtype, ("rows", order))
         packed = products.packed(b)
         result = np.array(whole)
-        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 15)(functions.by_panels)
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 16)(functions.by_panels)
         row = a.strides[0] // a.itemsize
-        for low, high in [(0, min(n, functions.width)), (min(n, functions.width), n)]:
+        for part in range(3):
             call(functions.tiles, 1, address_of(a), row, functions.height * row, m, address_of(packed), 0, k,
-                 low, high, address_of(result), n + 3, 0, 0)  # fmt: skip
+                 n, part, 3, address_of(result), n + 3, 0, 0)  # fmt: skip
         np.testing.assert_array_equal(result[:, :n], computed(a, b, whole, n, False, 1))
         np.testing.assert_array_equal(result[:, n:], whole[:, n:])
 
@@ -259,14 +259,16 @@ def test_dtypes_that_two_processes_compiled_stay_apart_in_a_third(tmp_path):
 
 @pytest.mark.parametrize("order", ["rows", "columns"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("inner", "columns"), [(33, 1), (5, 47), (64, 48), (7, 200), (31, 333)])
+@pytest.mark.parametrize(
+    ("inner", "columns"), [(33, 1), (5, 47), (64, 48), (18, 60), (20, 65), (9, 112), (7, 200), (31, 333)]
+)
 def test_panels_are_packed_in_parts(inner, columns, dtype, order):
     b = matrix(np.random.default_rng(inner), inner, columns, dtype, order)
     functions, expected = products.compiled_products(dtype), products.packed(b)
     found = np.full_like(expected, np.nan)
     factor = Factor(address_of(b), *(stride // b.itemsize for stride in b.strides))
     for parts in (1, 2, 3, 16):
-        record = Packing(functions.pack, functions.width, parts, inner, columns, factor, address_of(found))
+        record = Packing(functions.pack, parts, inner, columns, factor, address_of(found))
         data = integers(flat(record))
         for part in range(parts):
             ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(functions.pack_part)(

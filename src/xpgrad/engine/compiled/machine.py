@@ -187,7 +187,6 @@ class Machine:
                 tiles=functions.tiles if functions else 0,
                 by_panels=functions.by_panels if functions else 0,
                 height=functions.height if functions else 0,
-                width=functions.width if functions else 0,
                 parts=parts if by_stages else 0,
                 stages=len(stages) if by_stages else 0,
                 step=0,

@@ -193,20 +193,19 @@ def share(columns, unit, part, parts):
 
 @njit(forceinline=True)
 def multiply_rows_by_panels(
-    tiles, by_panels, height, width, part, parts, ahead, itemsize, count, first, start, head, m
+    tiles, by_panels, height, part, parts, ahead, itemsize, count, first, start, head, m
 ):
-    """The same by our own product, its weight in panels; for the first four see `products.Functions`.
+    """The same by our own product, its weight in panels; for the first three see `products.Functions`.
 
     Of the columns, those of one of so many parts. `ahead` is the address of an Ahead, or 0.
     """
     source, weight, target = _ROWS_PRODUCT
-    low, high = share(head[m + weight.columns], width, part, parts)
     line, to_line = head[m + source.line], head[m + target.line]
     begin, to = head[m + source.address] + first * line * itemsize, head[m + target.address]
     call_with_numbers(
         by_panels,
-        (tiles, 1, begin, line, height * line, count, head[m + weight.address], 0, head[m + weight.rows], low,
-         high, to + start * to_line * itemsize, to_line, 0, ahead),
+        (tiles, 1, begin, line, height * line, count, head[m + weight.address], 0, head[m + weight.rows],
+         head[m + weight.columns], part, parts, to + start * to_line * itemsize, to_line, 0, ahead),
     )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ class LoopHead(NamedTuple):
 
     `spans` is the address of four integers for each step (`formulas.formula.Span`), `bounds` that of the
     first rows of the parts. `gemm` is BLAS's, `gemm_packed` the one with a packed weight; for `tiles` to
-    `width` see `products.matrix.Functions`.
+    `height` see `products.matrix.Functions`.
 
     Where the parts have columns instead of rows, `parts` is how many they are, and a call of the loop does
     one of the `stages` of one step: `stage` of `step`.
@@ -126,7 +126,6 @@ class LoopHead(NamedTuple):
     tiles: Any
     by_panels: Any
     height: Any
-    width: Any
     parts: Any
     stages: Any
     step: Any
@@ -244,11 +243,10 @@ class BlasPacking(NamedTuple):
 class Packing(NamedTuple):
     """A matrix (k, n) packed into panels, some of them in each part.
 
-    For the first two see `products.matrix.Functions`.
+    For the first one see `products.matrix.Functions`.
     """
 
     pack: Any
-    width: Any
     parts: Any
     k: Any
     n: Any

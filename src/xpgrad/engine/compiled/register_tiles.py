@@ -166,22 +166,22 @@ def matrix_tile(
 def strip_tile(dtype: str, rows: int, strips: int) -> Any:
     """Strips of a matrix, each of `rows` elements of every line, which are packed line by line.
 
-    Returns ``tile(source, line, count, target)``, with addresses, and distances in elements. For m below
-    `rows`, n below `strips` and k below `count` it sets
+    Returns ``tile(source, line, count, target, apart)``, with addresses, and distances in elements. For m
+    below `rows`, n below `strips` and k below `count` it sets
 
-        target[(n * count + k) * rows + m] = source[k * line + n * rows + m]
+        target[n * apart + k * rows + m] = source[k * line + n * rows + m]
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
-        source, line, count, target = arguments
+        source, line, count, target, apart = arguments
         source, target = code.reals(source), code.reals(target)
         with code.loop(count) as k:
             start, to = code.at(source, code.builder.mul(k, line)), code.at(target, code.times(k, rows))
             loaded = [code.load(code.at(start, rows * n)) for n in range(strips)]
             for n, strip in enumerate(loaded):
-                code.store_first(strip, code.at(to, code.times(count, rows * n)), None)
+                code.store_first(strip, code.at(to, code.times(apart, n)), None)
 
-    return vector_function(dtype, rows, generate, 4)
+    return vector_function(dtype, rows, generate, 5)
 
 
 @functools.cache

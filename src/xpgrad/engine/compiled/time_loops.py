@@ -212,7 +212,7 @@ _PRODUCTS = {
     "rows": f"multiply_rows(head[{_AT.gemm}], real(1), ",
     "blas": f"multiply_rows_packed(head[{_AT.gemm_packed}], real(1), ",
     "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], "
-    f"head[{_AT.width}], portion, portions, ahead, ",
+    "portion, portions, ahead, ",
 }
 _UNIT = 16
 """Columns of a formula that are not divided: at least one vector."""

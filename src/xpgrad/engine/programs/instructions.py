@@ -222,10 +222,7 @@ class Pack(Work):
         """See Work."""
         source, target = (place.address(itemsize) for place in self.places)
         factor, (k, n) = Factor(source, *self.places[0].strides), self._shape
-        record = records.Packing(
-            self._functions.pack, self._functions.width, self._parts, k, n, factor, target
-        )
-        return records.flat(record)
+        return records.flat(records.Packing(self._functions.pack, self._parts, k, n, factor, target))
 
 
 class Multiply(Work):

@@ -55,7 +55,7 @@ class Functions(NamedTuple):
     multiply_each : int
         ``(data, part)``: some of the products of a stack; see `records.Products`.
     height, width, lanes : int
-        Rows of the tallest tile; columns of a panel, and of the last panels.
+        Rows of the tallest tile; columns of the widest panel, and of a vector.
     """
 
     tiles: int
@@ -136,7 +136,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     # of B as much as leaves a second-level cache room for A: it is read again for each part of B
     fitting = 3 * settings.second_level_cache() // 8 // (INNER * itemsize)
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
-    size = itemsize * min(INNER, max(k, 1)) * (columns + PACKED_ROWS)
+    size = itemsize * min(INNER, max(k, 1)) * (columns + PACKED_ROWS) + PACKED_ROWS // functions.height * LINE
     return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
 
 
@@ -229,7 +229,7 @@ def packed_product(a: np.ndarray, panels: np.ndarray, c: np.ndarray) -> Callable
     functions, line = compiled_products(c.dtype.name), a.strides[0] // a.itemsize
     numbers = (
         functions.tiles, 1, address_of(a), line, functions.height * line, len(a), address_of(panels), 0,
-        a.shape[1], 0, c.shape[1], address_of(c), c.strides[0] // c.itemsize, 0, 0,
+        a.shape[1], c.shape[1], 0, 1, address_of(c), c.strides[0] // c.itemsize, 0, 0,
     )  # fmt: skip
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(numbers))(functions.by_panels)
     arguments, kept = [*map(ctypes.c_int64, numbers)], (a, panels, c)
@@ -256,7 +256,7 @@ def _matrix(x: np.ndarray) -> Factor:
 
 _PACK_TAKES = "source, row, column, inner, columns, target"
 _BY_PANELS_TAKES = (
-    "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add, ahead"
+    "tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, columns, part, parts, c, c_line, add, ahead"
 )
 
 
@@ -303,7 +303,8 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
         "rows": list(range(height, 0, -1)),
         "columns": [height >> shift for shift in range(height.bit_length())],
     }
-    shapes = {by: [(h, v, 1) for v in (vectors, 1) for h in heights[by]] for by in heights}
+    widths = range(vectors, 0, -1)
+    shapes = {by: [(h, v, 1) for v in widths for h in heights[by]] for by in heights}
     several = [(1, vectors, 4), (2, vectors, 2)]
     # With `ahead`, the tallest tiles also ask for what comes after them: lines of the panel's next block, all
     # of them in the passes of all tiles, and those of `ahead`.
@@ -337,8 +338,8 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
         ]
         word = "elif"
     for by in heights:
-        for v in (vectors, 1):
-            tests = ["by_rows"] * (by == "rows") + [f"columns > {lanes}"] * (v > 1)
+        for v in widths:
+            tests = ["by_rows"] * (by == "rows") + [f"columns > {lanes * (v - 1)}"] * (v > 1)
             lines.append(f"    elif {' and '.join(tests)}:" if tests else "    else:")
             place = f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line"
             if (by, v) == asking:

@@ -15,6 +15,7 @@ from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import INNER, PACKED_ROWS, ROWS
 from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
 from xpgrad.engine.compiled.register_tiles import strip_tile, turn_tile
+from xpgrad.engine.process.memory import LINE
 
 __all__ = ["functions"]
 
@@ -40,9 +41,12 @@ def functions(dtype, lanes, height, vectors):
 
     They call one another by the addresses in `products.Functions`, each of which is compiled once. A packed
     matrix consists of panels: of ``width = vectors * lanes`` columns while enough columns are left, then of
-    one vector each, the last one padded with zeros. A panel is stored row by row.
+    fewer vectors, the last one padded with zeros. A panel is stored row by row.
     """
     real, size, width = np.dtype(dtype).type(0), np.dtype(dtype).itemsize, lanes * vectors
+    # Between groups of packed rows: at a power of two, as many bytes as a tile has, they would push one
+    # another out of a near cache.
+    gap = LINE // size
     turn = turn_tile(dtype, lanes)
     strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
 
@@ -52,56 +56,82 @@ def functions(dtype, lanes, height, vectors):
     def vector(address):
         return carray(pointer(address), (_FAR,), type(real))
 
+    @njit(forceinline=True)
+    def panel(left):
+        """How many columns the next panel has, of so many that are left.
+
+        Never one vector alone unless that is all: its tiles have so few sums that these wait for one another.
+        """
+        if left > width + lanes:
+            return width
+        if left > width:
+            return (vectors + 1) // 2 * lanes
+        return (left + lanes - 1) // lanes * lanes
+
+    @njit(forceinline=True)
+    def whole_panels(columns):
+        """How many of the panels are of the full width."""
+        count, rest = columns // width, columns % width
+        return count - 1 if 0 < rest <= lanes and count else count + (rest > width - lanes)
+
+    @njit(forceinline=True)
+    def share_panels(columns, part, parts):
+        """The columns of a part, from the first to behind the last one: each as `panel` divides all."""
+        units = max(1, (columns + width - lanes - 1) // width)
+        high = columns if part + 1 == parts else width * (units * (part + 1) // parts)
+        return width * (units * part // parts), high
+
     @compiled
     def pack(source, row, column, inner, columns, target):
         """A matrix (inner, columns) in panels."""
         first = 0
-        whole_k = inner // lanes * lanes if row == 1 else 0
         while first < columns:
-            line = width if columns - first >= width else lanes
+            line = panel(columns - first)
             count = min(line, columns - first)
+            whole, done = count // lanes * lanes, 0  # columns in whole vectors; how many of their rows
             start, to = source + size * column * first, target + size * first * inner
-            one, other = vector(start), vector(to)
-            if count < line:
-                for k in range(inner):
-                    for j in range(line):
-                        other[line * k + j] = one[column * j + row * k] if j < count else real
-            elif column == 1:
+            if column == 1:
                 for k in range(inner):
                     one, other = vector(start + size * row * k), vector(to + size * line * k)
-                    for v in range(0, line, lanes):
+                    for v in range(0, whole, lanes):
                         for j in range(lanes):
                             other[v + j] = one[v + j]
-            else:
-                for k in range(0, whole_k, lanes):
-                    for j in range(0, line, lanes):
+                done = inner
+            elif row == 1:
+                done = inner // lanes * lanes
+                for k in range(0, done, lanes):
+                    for j in range(0, whole, lanes):
                         turn(start + size * (column * j + k), column, to + size * (line * k + j), line)
-                for k in range(whole_k, inner):
-                    for j in range(line):
-                        other[line * k + j] = one[column * j + row * k]
+            one, other = vector(start), vector(to)
+            for k in range(done, inner):
+                for j in range(whole):
+                    other[line * k + j] = one[column * j + row * k]
+            for k in range(inner):
+                for j in range(whole, line):
+                    other[line * k + j] = one[column * j + row * k] if j < count else real
             first += line
 
     @compiled
     def pack_part(data, part):
         """Some panels of a matrix. For the integers see `records.Packing`."""
         at, inner = _PACKING, data[_PACKING.k]
-        low, high = share(data[at.n], data[at.width], part, data[at.parts])
+        low, high = share_panels(data[at.n], part, data[at.parts])
         row, column = data[at.source.row], data[at.source.column]
         source, target = data[at.source.address] + size * column * low, data[at.target] + size * inner * low
         if high > low:
             call_with_numbers(data[at.pack], (source, row, column, inner, high - low, target))
 
     @compiled
-    def pack_rows(source, line, inner, rows, target):
-        """Pack rows of a column-major A, in groups as tall as a tile."""
+    def pack_rows(source, line, inner, rows, target, apart):
+        """Pack rows of a column-major A, in groups as tall as a tile and so far apart."""
         if rows == PACKED_ROWS:
-            strips(source, line, inner, target)
+            strips(source, line, inner, target, apart)
             return
         for first in range(0, rows, height):
             count = min(height, rows - first)
-            begin, to = source + size * first, target + size * first * inner
+            begin, to = source + size * first, target + size * (first // height) * apart
             if count == height:
-                strip(begin, line, inner, to)
+                strip(begin, line, inner, to, apart)
                 continue
             for k in range(inner):
                 one, other = vector(begin + size * line * k), vector(to + size * height * k)
@@ -110,22 +140,23 @@ def functions(dtype, lanes, height, vectors):
 
     @compiled
     def by_panels(
-        tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, low, high, c, c_line, add, ahead
+        tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, columns, part, parts, c, c_line, add, ahead
     ):
-        """C[:, low:high] = A B or += A B; `c` is where its row 0 and column 0 are, `ahead` an Ahead or 0.
+        """C = A B or += A B, a part of its columns; `ahead` is an Ahead or 0.
 
         B is packed where `b_line` is 0, else it stands row by row. Few rows meet several panels at once.
         """
-        several = 4 // rows if by_rows and rows <= 2 else 1
+        low, high = share_panels(columns, part, parts)
+        several = (4 // rows if by_rows and rows <= 2 else 1) * width
         if ahead:
-            begin(ahead, rows // height * ((high - low) // width) * inner)
+            begin(ahead, rows // height * whole_panels(high - low) * inner)
         a_step = size if by_rows else size * a_line
         j = low
         while j < high:
-            line = width if high - j >= width else lanes
-            step = min(line, high - j)
-            if high - j >= several * width:
-                step = several * width
+            line = panel(high - j)
+            step, rest = min(line, high - j), high - j - several
+            if rest == 0 or rest > lanes:  # all of them as wide as this one
+                step = several
             for k in range(0, max(inner, 1), INNER):
                 if b_line:
                     at, b_next, b_panel = b + size * (k * b_line + j), b_line, width
@@ -146,16 +177,13 @@ def functions(dtype, lanes, height, vectors):
         c, c_line = data[at.c], data[at.c_line]
         a, a_row, a_column = data[at.a.address], data[at.a.row], data[at.a.column]
         b, b_row, b_column = data[at.b.address], data[at.b.row], data[at.b.column]
-        unit = height if by_height else width
-        units = ((m if by_height else n) + unit - 1) // unit
-        low, high = unit * (units * part // parts), unit * (units * (part + 1) // parts)
         by_rows = 1 if a_column == 1 else 0
         a_line = a_row if by_rows else a_column
         if by_height:
-            high = min(high, m)
+            low, high = share(m, height, part, parts)
             a, c, m = a + size * a_row * low, c + size * c_line * low, high - low
         else:
-            high = min(high, n)
+            low, high = share_panels(n, part, parts)
             b, c, n = b + size * b_column * low, c + size * low, high - low
         work += data[at.bytes] * part
         if m <= 0 or n <= 0:
@@ -163,7 +191,7 @@ def functions(dtype, lanes, height, vectors):
         if m <= _FEW and b_column == 1:
             whole = n // lanes * lanes
             call_with_numbers(
-                by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, 0, whole, c, c_line, add, 0)
+                by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, whole, 0, 1, c, c_line, add, 0)
             )
             b, c, n = b + size * whole, c + size * whole, n - whole
         packed_a, some = work + size * min(INNER, k) * most, ROWS if by_rows else PACKED_ROWS
@@ -179,12 +207,13 @@ def functions(dtype, lanes, height, vectors):
                     at, to = a + size * (a_row * i + a_column * first), c + size * (c_line * i + j)
                     line, tile = a_line, height * a_line
                     if not by_rows:
-                        pack_rows(at, a_line, inner, rows, packed_a)
-                        at, line, tile = packed_a, height, height * inner
+                        line, tile = height, height * inner + gap
+                        pack_rows(at, a_line, inner, rows, packed_a, tile)
+                        at = packed_a
                     call_with_numbers(
                         by_panels,
-                        (tiles, by_rows, at, line, tile, rows, work, 0, inner, 0, columns, to, c_line, more,
-                         0),
+                        (tiles, by_rows, at, line, tile, rows, work, 0, inner, columns, 0, 1, to, c_line,
+                         more, 0),
                     )  # fmt: skip
 
     @compiled
