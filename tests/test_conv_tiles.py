@@ -191,15 +191,15 @@ def test_items_in_threads(name: str, threads: int, monkeypatch: pytest.MonkeyPat
         "one image": Case((1, 9, 40, 40), (12, 9, 3, 3), {"pads": 1}),
     }
     parts = []
-    run = compiled_shifts._Plan.run
+    run = compiled_shifts.Plan.run
 
-    def counted(plan: compiled_shifts._Plan, *args: object) -> None:
+    def counted(plan: compiled_shifts.Plan, *args: object) -> None:
         parts.append(plan.parts)
         run(plan, *args)
 
     setting = compiled_shifts._Setting(threads, 0, compiled_shifts.tiles())
     monkeypatch.setattr(compiled_shifts._Setting, "of", lambda machine: setting)
-    monkeypatch.setattr(compiled_shifts._Plan, "run", counted)
+    monkeypatch.setattr(compiled_shifts.Plan, "run", counted)
     check(cases[name], "float64")
     assert max(parts) > 1
 

@@ -39,16 +39,17 @@ def run(write: Any, *given: np.ndarray) -> np.ndarray:
     return program.run(look.addresses, look.fresh)[0]
 
 
+@pytest.mark.parametrize("name", ["auto", "patches", "taps"])
 @pytest.mark.parametrize("case", CASES)
-def test_convolutions(case: str, rng: np.random.Generator) -> None:
+def test_convolutions(case: str, name: str, rng: np.random.Generator) -> None:
     x_shape, w_shape, options = CASES[case]
     geometry = conv_geometry("conv", x_shape, w_shape, **PLAIN | options)
     X, W, B, dY = (rng.normal(size=s) for s in (x_shape, w_shape, w_shape[0], geometry.output_shape))
 
-    def sums(name: str) -> Any:
+    def sums(of: str) -> Any:
         def write(recorder: Any, *arrays: Any) -> Any:
-            method = choose("conv", "auto", recorder, geometry)
-            return getattr(method, name)(recorder, geometry, *arrays)
+            method = choose("conv", name, recorder, geometry)
+            return getattr(method, of)(recorder, geometry, *arrays)
 
         return write
 

@@ -77,11 +77,9 @@ def _preferred(compiled: bool, writes_down: bool, transforms: bool, geometry: Co
         return "pointwise"
     if possible("fft") and _fourier_cost(g) < cost:
         return "fft"
-    if writes_down:
-        return "patches"
     if few:
         return "taps"
-    if possible("winograd") and _winograd_cost(g) < cost:
+    if not writes_down and possible("winograd") and _winograd_cost(g) < cost:
         return "winograd"
     if compiled:
         return "taps"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,9 +57,9 @@ class PackedTaps(NamedTuple):
     For tiles they are in panels (J * taps, rows of a tile) of I, the last one padded with zeros.
     """
 
-    memory: np.ndarray
+    memory: Any
     starts: tuple[int, ...]
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
 
 
 def _many_channels(sums: int, images: int) -> bool:
@@ -67,29 +67,50 @@ def _many_channels(sums: int, images: int) -> bool:
     return sums >= _SUMS and sums * images >= _PAIRS
 
 
-def pack_taps(machine: Machine, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> PackedTaps:
-    """See `Images.pack_taps`."""
-    group, sums, seen, _ = weights.shape
+def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[bool, tuple[int, ...], int]:
+    """Whether weights of a shape are for tiles, where those of each part begin when packed, and how many."""
+    group, sums, seen, _ = shape
     kinds, many = tiles(), _many_channels(sums, seen)
     tall, low = kinds.tall[0], kinds.flat[0]
     step = 1 if not many else low if 0 < sums % tall <= low else tall
     padded = -(-sums // step) * step
     *starts, size = itertools.accumulate((group * padded * seen * len(part) for part in taps), initial=0)
+    return many, tuple(starts), size
+
+
+def tap_packing(
+    dtype: np.dtype, weights: Any, shape: Sequence[int], by: Sequence[int], part: Sequence[int], target: Any
+) -> tuple[int, TapPacking, Any]:
+    """The compiled function that packs a part's weights for tiles, what it reads, and what that points into.
+
+    The weights, at this address, have these distances in memory.
+    """
+    numbers = integers(part)
+    by_group, by_sum, by_seen, by_tap = by
+    group, sums, seen, _ = shape
+    record = TapPacking(
+        weights=weights, by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap, groups=group,
+        sums=sums, seen=seen, taps=ctypes.addressof(numbers), count=len(part), target=target,
+    )  # fmt: skip
+    return _loop("pack", dtype, tiles()), record, numbers
+
+
+def pack_taps(machine: Machine, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> PackedTaps:
+    """See `Images.pack_taps`."""
+    many, starts, size = packed_starts(weights.shape, taps)
     memory, weights = np.empty(size, dtype=weights.dtype), forwards(weights)
-    by_group, by_sum, by_seen, by_tap = distances(weights)
+    by = distances(weights)
     for part, start in zip(taps, starts, strict=True):
         if many:
-            numbers = integers(part)
-            record = TapPacking(
-                weights=address_of(weights), by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap,
-                groups=group, sums=sums, seen=seen, taps=ctypes.addressof(numbers), count=len(part),
-                target=address_of(memory) + start * memory.itemsize,
-            )  # fmt: skip
+            target = address_of(memory) + start * memory.itemsize
+            function, record, _kept = tap_packing(
+                memory.dtype, address_of(weights), weights.shape, by, part, target
+            )
             data = integers(record)
-            machine.team.run(_loop("pack", memory.dtype, kinds), ctypes.addressof(data), 1)
+            machine.team.run(function, ctypes.addressof(data), 1)
         else:
             memory[start : start + weights[..., 0].size * len(part)] = weights[..., list(part)].ravel()
-    return PackedTaps(memory, tuple(starts), (group, sums, seen))
+    return PackedTaps(memory, starts, weights.shape[:3])
 
 
 def sum_of_shifts(
@@ -97,20 +118,13 @@ def sum_of_shifts(
 ) -> np.ndarray:
     """See `Images.sum_of_shifts`."""
     images, dtype = np.ascontiguousarray(images), images.dtype
-    plan = _plan_of_sums(dtype, images.shape, weights.shape, weights.starts, shifts, _Setting.of(machine))
+    plan = plan_of_sums(machine, dtype, images.shape, weights, shifts)
     made = weights.shape[0] * weights.shape[1]
     Y = result_array((len(images), made, *shifts.size), dtype)
     bias = np.zeros(made, dtype) if B is None else np.ascontiguousarray(B)
     if not plan.complete:
         Y[...] = bias.reshape(-1, *[1] * len(shifts.size))
-    at = _AT_SUMS
-    addresses = {
-        at.images.address: address_of(images),
-        at.weights: address_of(weights.memory),
-        at.bias: address_of(bias),
-        at.results.address: address_of(Y),
-    }
-    plan.run(machine, addresses)
+    plan.run(machine, [address_of(array) for array in (images, weights.memory, bias, Y)])
     return Y
 
 
@@ -124,15 +138,10 @@ def products_of_shifts(
 ) -> np.ndarray:
     """See `Images.products_of_shifts`."""
     a, images, dtype = np.ascontiguousarray(a), np.ascontiguousarray(images), images.dtype
-    plan = _plan_of_products(dtype, a.shape, images.shape, places, taps, group, _Setting.of(machine))
+    plan = plan_of_products(machine, dtype, a.shape, images.shape, places, taps, group)
     sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
-    products, at = np.empty((plan.parts, *sizes), dtype=dtype), _AT_PRODUCTS
-    addresses = {
-        at.a.address: address_of(a),
-        at.images.address: address_of(images),
-        at.results: address_of(products),
-    }
-    plan.run(machine, addresses)
+    products = np.empty((plan.parts, *sizes), dtype=dtype)
+    plan.run(machine, [address_of(array) for array in (a, images, products)])
     return products[0] if plan.parts == 1 else np.sum(products, axis=0)
 
 
@@ -154,34 +163,40 @@ def _row_loop(dtype: np.dtype) -> int:
 # --- plans
 
 
-class _Plan:
+class Plan:
     """A compiled function, by its address, and all that it reads but the addresses of a call's arrays.
 
     The record that it reads begins with a Shared. There are at most `threads` parts of the items, and each
-    has memory for so many elements of the dtype. `kept` is what addresses in the record point into;
-    `complete` says whether the function sets the whole result.
+    has memory for so many elements of the dtype. `arrays` tells where in the record those addresses stand,
+    `kept` is what others point into; `complete` says whether the function sets the whole result.
     """
 
     def __init__(
         self, function: int, record: tuple, dtype: np.dtype, items: int, threads: int, elements: int,
-        kept: tuple = (), complete: bool = True,
+        arrays: Sequence[int], kept: tuple = (), complete: bool = True,
     ) -> None:  # fmt: skip
         self.parts, self.complete = max(1, min(threads, items)), complete
         bounds = integers(sharing.cuts(items, self.parts))
-        self._function, self._kept = function, (kept, bounds)
-        self._bytes = -(-elements * dtype.itemsize // LINE) * LINE
+        self.function, self._arrays, self._kept = function, arrays, (kept, bounds)
+        size = -(-elements * dtype.itemsize // LINE) * LINE
+        self.bytes = self.parts * size
         self._numbers = flat(record)
         self._numbers[_AT_SHARED.bounds] = ctypes.addressof(bounds)
-        self._numbers[_AT_SHARED.bytes] = self._bytes
+        self._numbers[_AT_SHARED.bytes] = size
 
-    def run(self, machine: Machine, addresses: Mapping[int, int]) -> None:
-        """Call the function for each part, with these addresses at these places of the record."""
-        numbers, arena = self._numbers.copy(), take_arena(self.parts * self._bytes)
-        for place, address in addresses.items():
+    def numbers(self, arrays: Sequence[Any], memory: Any) -> list[Any]:
+        """What the function reads, with the addresses of the arrays, and of memory of `bytes`."""
+        numbers = self._numbers.copy()
+        for place, address in zip(self._arrays, arrays, strict=True):
             numbers[place] = address
-        numbers[_AT_SHARED.memory] = arena[1]
-        data = integers(numbers)
-        machine.team.run(self._function, ctypes.addressof(data), self.parts)
+        numbers[_AT_SHARED.memory] = memory
+        return numbers
+
+    def run(self, machine: Machine, arrays: Sequence[int]) -> None:
+        """Call the function for each part, with the arrays at these addresses."""
+        arena = take_arena(self.bytes)
+        data = integers(self.numbers(arrays, arena[1]))
+        machine.team.run(self.function, ctypes.addressof(data), self.parts)
         keep_arena(arena)
 
 
@@ -206,11 +221,18 @@ class _Setting(NamedTuple):
         return sharing.product_threads(multiplications, self.threads, self.grain)
 
 
+def plan_of_sums(
+    machine: Machine, dtype: np.dtype, images: tuple[int, ...], weights: PackedTaps, shifts: Shifts
+) -> Plan:
+    """For `sum_of_shifts` of images of this shape; it takes images, weights, bias and results."""
+    return _plan_of_sums(dtype, images, weights.shape, weights.starts, shifts, _Setting.of(machine))
+
+
 @functools.lru_cache(maxsize=_PLANS)
 def _plan_of_sums(
-    dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, int, int], starts: tuple[int, ...],
+    dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, ...], starts: tuple[int, ...],
     shifts: Shifts, setting: _Setting,
-) -> _Plan:  # fmt: skip
+) -> Plan:  # fmt: skip
     (group, sums, seen), tables, places = weights, sum_tables(shifts, images[2:], starts), shifts.places
     many, taken = _many_channels(sums, seen), tables.end - tables.begin
     threads = setting.threads_for(images[0] * group * sums * seen * len(tables.taps) * taken)
@@ -228,18 +250,27 @@ def _plan_of_sums(
         end=tables.end, stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements,
         line=line,
     )  # fmt: skip
-    return _Plan(
+    at = _AT_SUMS
+    return Plan(
         _loop("sum_of_shifts", dtype, setting.tiles, int(many)), record, dtype,
         images[0] * group * grid.stretches if taken else 0, threads, grid.elements + rows * line,
-        (tables,), tables.complete,
+        (at.images.address, at.weights, at.bias, at.results.address), (tables,), tables.complete,
     )  # fmt: skip
+
+
+def plan_of_products(
+    machine: Machine, dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...],
+    places: tuple[Embedding, ...], taps: tuple[tuple[int, int], ...], group: int,
+) -> Plan:  # fmt: skip
+    """For `products_of_shifts` of arrays of these shapes; it takes both, and results for each part."""
+    return _plan_of_products(dtype, a, images, places, taps, group, _Setting.of(machine))
 
 
 @functools.lru_cache(maxsize=_PLANS)
 def _plan_of_products(
     dtype: np.dtype, a: tuple[int, ...], images: tuple[int, ...], places: tuple[Embedding, ...],
     taps: tuple[tuple[int, int], ...], group: int, setting: _Setting,
-) -> _Plan:  # fmt: skip
+) -> Plan:  # fmt: skip
     size = (a[2], *places[0].grid[1:])
     taken, reach = prod(size), max(shift for _, shift in taps)
     a_rows = rows_in_grid((Embedding.of_all(size, (0,) * len(size)),), a[2:])
@@ -261,9 +292,11 @@ def _plan_of_products(
         count=images[0], groups=group, seen=seen, sums=sums, taps=_table(numbers), length=taken,
         stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, results=0,
     )  # fmt: skip
-    return _Plan(
+    at = _AT_PRODUCTS
+    return Plan(
         _loop("products_of_shifts", dtype, kinds, vectors), record, dtype,
-        images[0] * group * grid.stretches, threads, grid.elements + more, (rows, a_rows, numbers),
+        images[0] * group * grid.stretches, threads, grid.elements + more,
+        (at.a.address, at.images.address, at.results), (rows, a_rows, numbers),
     )  # fmt: skip
 
 

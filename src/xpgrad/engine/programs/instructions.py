@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from math import prod
 from typing import Any, NamedTuple
@@ -115,10 +115,12 @@ def three_strided(places: Sequence[Location], itemsize: int) -> list[Strided]:
 class Instruction(ABC):
     """One of a program's instructions.
 
-    Its `kind` is one of `records.Kind`; `places` is what it reads or writes.
+    Its `kind` is one of `records.Kind`; `places` is what it reads or writes, and a program needs what it has
+    in `kept`.
     """
 
     kind: int
+    kept: Any = None
 
     def __init__(self, places: Sequence[Location]) -> None:
         self.places = places
@@ -318,6 +320,29 @@ class ArrayLoop(Work):
         return [*records.ArraysHead(cuts, numbers), *taken, *self._cuts, *self._numbers]
 
 
+class Planned(Work):
+    """A compiled function for which all is found but where its arrays are.
+
+    ``numbers(addresses)`` are the integers that it takes, `kept` is what they point into.
+    """
+
+    def __init__(
+        self,
+        function: int,
+        parts: int,
+        numbers: Callable[[list[Address]], Sequence[Any]],
+        places: Sequence[Location],
+        kept: Any,
+        team: Team,
+    ) -> None:
+        super().__init__(function, parts, team, places)
+        self._numbers, self.kept = numbers, kept
+
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """See Work."""
+        return [*self._numbers([place.address(itemsize) for place in self.places])]
+
+
 class Loop(Work):
     """A compiled time loop; where its parts have columns, all of them do a stage together."""
 
@@ -327,7 +352,8 @@ class Loop(Work):
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
         places = [*tables, *(memory.place for memory, _ in loop.matrices)]
         super().__init__(loop.function, loop.parts, machine.team, places)
-        self.loop, self._machine = loop, machine
+        self.loop = self.kept = loop
+        self._machine = machine
 
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""

@@ -26,7 +26,6 @@ from xpgrad.engine.programs.instructions import (
     Address,
     Block,
     Instruction,
-    Loop,
     Quantity,
     Work,
 )
@@ -145,7 +144,7 @@ class Program:
         self._spare = list[tuple[np.ndarray, int]]()
         self._links = np.stack([self.where, self.memory, self.code[self.where]])
         self._linking = address_of(self._links), len(self.where)
-        self._loops = [i.loop for i in draft.instructions if isinstance(i, Loop)]  # whose arrays are needed
+        self._kept = [one.kept for one in draft.instructions if one.kept is not None]
         self._link = _linker(self.name)
 
     def _written(self, draft: Draft, machine: Machine) -> list[Any]:

@@ -1,17 +1,22 @@
-"""What convolutions ask of an engine, written down: patches are copied, and products multiply them.
+"""What convolutions ask of an engine, written down: the compiled loops over images, and products.
 
-The compiled loops over shifted images and windows, and Fourier transforms, have no instruction.
+Fourier transforms have no instruction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.padding import Index
+from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes
+
+if TYPE_CHECKING:
+    from xpgrad.engine.images.compiled_shifts import Plan
 
 _MOST = 4096  # instructions for the products of a stack
 
@@ -31,16 +36,104 @@ class RecordedImages(InPlaceImages):
     broadcast: Callable[[Recorded, tuple[int, ...]], Recorded]
     emit_arithmetic: Callable[[str, Recorded, Sequence[Recorded]], None]
     multiply: Callable[..., None]
+    contiguous: Callable[[Recorded], Recorded]
+    column_sums: Callable[[Recorded], Recorded]
+    run_planned: Callable[..., None]
+    dtype: Any
+    _machine: Machine
 
     writes_down = True
+
+    def compiles(self) -> bool:
+        """True: programs are compiled."""
+        return True
 
     def can_transform(self) -> bool:
         """True, so that a convolution for which a Fourier transform is fastest is not recorded."""
         return True
 
     rfft = irfft = fft = ifft = _unwritable("Fourier transforms")
-    sum_of_shifts = products_of_shifts = pack_taps = _unwritable("loops over shifted images")
     from_windows = to_windows = _unwritable("loops over windows")
+
+    def pack_taps(self, weights: Recorded, taps: Sequence[Sequence[int]]) -> Any:
+        """See `compiled_shifts`."""
+        from xpgrad.engine.images.compiled_shifts import PackedTaps, packed_starts
+
+        if min(weights.strides) < 0:
+            weights = self.contiguous(weights)
+        many, starts, size = packed_starts(weights.shape, taps)
+        memory = self.fresh((size,))
+        for part, start in zip(taps, starts, strict=True):
+            if many:
+                self._pack_part(memory[start:], weights, part)
+            else:
+                self._write_part(memory, start, weights, part)
+        return PackedTaps(memory, starts, weights.shape[:3])
+
+    def _pack_part(self, target: Recorded, weights: Recorded, part: Sequence[int]) -> None:
+        """A part's weights for tiles."""
+        from xpgrad.engine.images.compiled_shifts import tap_packing
+
+        function, record, kept = tap_packing(self.dtype, 0, weights.shape, weights.strides, part, 0)
+
+        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
+            return record._replace(weights=addresses[0], target=addresses[1])
+
+        self.run_planned(function, 1, numbers, [weights, target], kept)
+
+    def _write_part(self, memory: Recorded, start: int, weights: Recorded, part: Sequence[int]) -> None:
+        """A part's weights one behind the other."""
+        count = prod(weights.shape[:3])
+        target = self.xp.reshape(memory[start : start + count * len(part)], (*weights.shape[:3], len(part)))
+        if [*part] == [*range(weights.shape[3])]:
+            self.copy(target, weights)
+            return
+        for number, tap in enumerate(part):
+            self.copy(target[..., number], weights[..., tap])
+
+    def sum_of_shifts(
+        self, images: Recorded, weights: Any, shifts: Shifts, B: Recorded | None = None
+    ) -> Recorded:
+        """See `compiled_shifts`."""
+        from xpgrad.engine.images.compiled_shifts import plan_of_sums
+
+        images, made = self.contiguous(images), weights.shape[0] * weights.shape[1]
+        plan = plan_of_sums(self._machine, self.dtype, images.shape, weights, shifts)
+        Y = self.fresh((images.shape[0], made, *shifts.size))
+        bias = self._zeros((made,), like=images) if B is None else self.contiguous(B)
+        if not plan.complete:
+            each = self.xp.reshape(bias, (1, made, *[1] * len(shifts.size)))
+            self.copy(Y, self.broadcast(each, Y.shape))
+        self._run_plan(plan, [images, weights.memory, bias, Y])
+        return Y
+
+    def products_of_shifts(
+        self,
+        a: Recorded,
+        images: Recorded,
+        places: Sequence[Embedding],
+        taps: Sequence[tuple[int, int]],
+        group: int,
+    ) -> Recorded:
+        """See `compiled_shifts`."""
+        from xpgrad.engine.images.compiled_shifts import plan_of_products
+
+        a, images, machine = self.contiguous(a), self.contiguous(images), self._machine
+        plan = plan_of_products(machine, self.dtype, a.shape, images.shape, tuple(places), tuple(taps), group)
+        sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
+        products = self.fresh((plan.parts, prod(sizes)))
+        self._run_plan(plan, [a, images, products])
+        whole = products if plan.parts == 1 else self.column_sums(products)
+        return self.xp.reshape(whole, sizes)
+
+    def _run_plan(self, plan: Plan, arrays: Sequence[Recorded]) -> None:
+        """A plan's function on arrays, with memory."""
+        memory = self.fresh((-(-plan.bytes // self.dtype.itemsize),))
+
+        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
+            return plan.numbers(addresses[:-1], addresses[-1])
+
+        self.run_planned(plan.function, plan.parts, numbers, [*arrays, memory], plan)
 
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images as stay in a cache."""

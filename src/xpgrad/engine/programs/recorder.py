@@ -31,6 +31,7 @@ from xpgrad.engine.programs.instructions import (
     Loop,
     Multiply,
     Pack,
+    Planned,
     Quantity,
     most,
 )
@@ -378,6 +379,13 @@ class Recorder(RecordedImages):
         arrays = [*(x for x in operands if x is not None), *(results[name] for name in ordered)]
         self._add_array_loop(code, A, A * n, (n,), arrays, numbers)
         return tuple(results[name] for name in formula.outputs)
+
+    def run_planned(
+        self, function: int, parts: int, numbers: Any, arrays: Sequence[Recorded], kept: Any = None
+    ) -> None:
+        """A compiled function on arrays; see `Planned`."""
+        places = [array.place for array in arrays]
+        self._draft.add(Planned(function, parts, numbers, places, kept, self._machine.team))
 
     def _add_array_loop(
         self, code: Any, count: int, elements: int, sizes: Sequence[int], arrays: Sequence[Recorded],
