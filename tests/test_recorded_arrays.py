@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import xpgrad
-from xpgrad._conv.choice import choose
+from xpgrad._conv.choice import METHODS, choose
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import Recorder, of_type
+from xpgrad.engine.process import sharing
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs.recorded import CannotRecordError
 from xpgrad.engine.programs.recorder import row_major
@@ -22,6 +23,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "strides": ((2, 2, 5, 4), (2, 2, 3, 3), {"pads": 1, "strides": 2}),
     "uneven": ((3, 4, 7, 6), (8, 4, 3, 2), {"dilations": (1, 2), "pads": (1, 0, 2, 1), "strides": (2, 1)}),
     "groups": ((3, 4, 7, 6), (8, 2, 3, 2), {"group": 2, "pads": 1}),
+    "plain": ((3, 4, 9, 14), (6, 4, 3, 3), {"pads": 1}),
     "depthwise": ((3, 4, 7, 6), (4, 1, 3, 3), {"group": 4, "strides": (1, 2)}),
     "pointwise": ((3, 4, 7, 6), (8, 2, 1, 1), {"group": 2}),
     "one dimension": ((3, 4, 7), (8, 4, 3), {"auto_pad": "SAME_UPPER", "strides": 2}),
@@ -29,21 +31,23 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def run(write: Any, *given: np.ndarray) -> np.ndarray:
+def run(write: Any, *given: Any) -> np.ndarray:
     """The result of what `write` asks a recorder for."""
     engine = of_type(given[0])
-    layouts = {str(k): (x.shape, row_major(x.shape)) for k, x in enumerate(given)}
-    recorder = Recorder(engine, layouts, given[0].dtype)
+    arrays = [np.asarray(x) for x in given]
+    layouts = {str(k): (x.shape, row_major(x.shape)) for k, x in enumerate(arrays)}
+    recorder = Recorder(engine, layouts, arrays[0].dtype)
     program = recorder.program([write(recorder, *(recorder.input(name) for name in layouts))])
     look = engine.look(given)
-    return program.run(look.addresses, look.fresh)[0]
+    return np.asarray(program.run(look.addresses, look.fresh)[0])
 
 
-@pytest.mark.parametrize("name", ["auto", "patches", "taps"])
-@pytest.mark.parametrize("case", CASES)
-def test_convolutions(case: str, name: str, rng: np.random.Generator) -> None:
+def check_convolution(case: str, name: str, rng: np.random.Generator, kind: Any = np.asarray) -> None:
+    """Forward and both gradients by the method of that name, or by the usual one where it is no choice."""
     x_shape, w_shape, options = CASES[case]
     geometry = conv_geometry("conv", x_shape, w_shape, **PLAIN | options)
+    if name != "auto" and METHODS[name].why_not(geometry, True) is not None:
+        name = "auto"
     X, W, B, dY = (rng.normal(size=s) for s in (x_shape, w_shape, w_shape[0], geometry.output_shape))
 
     def sums(of: str) -> Any:
@@ -55,9 +59,81 @@ def test_convolutions(case: str, name: str, rng: np.random.Generator) -> None:
 
     with xpgrad.use_engine("standard"):
         Y, grads = xpgrad.conv(X, W, B, **options), xpgrad.conv_grad(dY, X, W, **options)
-    np.testing.assert_allclose(run(sums("forward"), X, W, B), Y, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(run(sums("input_gradient"), dY, W), grads.dX, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(run(sums("weight_gradient"), dY, X), grads.dW, rtol=1e-12, atol=1e-12)
+    X, W, B, dY = map(kind, (X, W, B, dY))
+    np.testing.assert_allclose(run(sums("forward"), X, W, B), Y, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(run(sums("input_gradient"), dY, W), grads.dX, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(run(sums("weight_gradient"), dY, X), grads.dW, rtol=1e-11, atol=1e-11)
+
+
+METHOD_NAMES = ["auto", "patches", "taps", "winograd"]
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions(case: str, name: str, rng: np.random.Generator) -> None:
+    check_convolution(case, name, rng)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions_in_threads(
+    case: str, name: str, kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small they are, started by Python or by compiled code."""
+    monkeypatch.setattr(sharing, "PRODUCT", 0)
+    monkeypatch.setattr(sharing, "COPY", 0)
+    if kind == "numpy":
+        monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+        check_convolution(case, name, rng)
+        return
+    torch = pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        check_convolution(case, name, rng, torch.from_numpy)
+    finally:
+        torch.set_num_threads(threads)
+
+
+# Shapes of both factors of a stack; a key that makes the first one's distances unequal or backwards.
+STACKS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any]] = {
+    "each with its own": ((5, 3, 4), (5, 4, 6), ...),
+    "one factor for all": ((3, 4), (5, 4, 6), ...),
+    "two axes": ((2, 4, 3, 4), (2, 4, 4, 6), ...),
+    "unequal distances": ((2, 4, 3, 4), (2, 3, 4, 6), (slice(None), slice(0, 3))),
+    "every other one": ((8, 3, 4), (4, 4, 6), slice(None, None, 2)),
+    "fewer than threads": ((2, 3, 4), (2, 4, 6), ...),
+    "neither by rows nor by columns": ((4, 3, 8), (4, 4, 6), (..., slice(None, None, 2))),
+}
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_of_matrices(
+    name: str, turned: bool, add: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "PRODUCT", 0)
+    monkeypatch.setenv("XPGRAD_NUM_THREADS", "3")
+    shape, other, key = STACKS[name]
+    a, b = rng.normal(size=shape), rng.normal(size=other)
+    if turned:
+        b = np.ascontiguousarray(b.swapaxes(-1, -2))
+
+    def write(recorder: Any, a: Any, b: Any) -> Any:
+        factors = a[key], recorder.xp.matrix_transpose(b) if turned else b
+        total = recorder.product(*factors) if add else None
+        return recorder.product(*factors, total, add=add)
+
+    expected = a[key] @ (b.swapaxes(-1, -2) if turned else b)
+    np.testing.assert_allclose(run(write, a, b), (1 + add) * expected, rtol=1e-12, atol=1e-13)
+
+
+def test_an_array_backwards_is_copied(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(3, 4, 5))
+    backwards = run(lambda recorder, x: recorder.contiguous(recorder.xp.flip(x, axis=(0, 2))), x)
+    np.testing.assert_array_equal(backwards, x[::-1, :, ::-1])
 
 
 def test_what_has_no_instruction_is_refused(rng: np.random.Generator) -> None:

@@ -60,11 +60,11 @@ def preferred(engine: Engine, geometry: ConvGeometry) -> str:
     """The name of the method that the cost rule prefers."""
     if not geometry.static:
         return "shifted"  # a compiler traces shapes alone, with symbols that have no cost
-    return _preferred(engine.compiles(), engine.writes_down, engine.can_transform(), geometry)
+    return _preferred(engine.compiles(), engine.can_transform(), geometry)
 
 
 @functools.lru_cache(maxsize=512)
-def _preferred(compiled: bool, writes_down: bool, transforms: bool, geometry: ConvGeometry) -> str:
+def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
     g = geometry
     seen, made = g.channels // g.group, g.outputs // g.group
     few = seen * made <= (_FEW_COMPILED if compiled else _FEW)
@@ -79,7 +79,7 @@ def _preferred(compiled: bool, writes_down: bool, transforms: bool, geometry: Co
         return "fft"
     if few:
         return "taps"
-    if not writes_down and possible("winograd") and _winograd_cost(g) < cost:
+    if possible("winograd") and _winograd_cost(g) < cost:
         return "winograd"
     if compiled:
         return "taps"

@@ -395,6 +395,48 @@ class TapPacking(NamedTuple):
     target: Any
 
 
+class WindowImages(NamedTuple):
+    """Images whose rows' elements follow one another: their address, sizes, and distances in elements."""
+
+    address: Any
+    count: Any
+    channels: Any
+    height: Any
+    width: Any
+    by_image: Any
+    by_channel: Any
+    by_row: Any
+
+
+class WindowPoints(NamedTuple):
+    """Transformed windows, contiguous along the last axis: address, distances, rows and columns of them."""
+
+    address: Any
+    by_point: Any
+    by_line: Any
+    rows: Any
+    columns: Any
+
+
+class FromWindows(NamedTuple):
+    """Windows of images, the first one so far above and left of them; each part has some of the channels."""
+
+    parts: Any
+    images: WindowImages
+    top: Any
+    left: Any
+    points: WindowPoints
+
+
+class ToWindows(NamedTuple):
+    """Images of windows, with a bias for each channel; each part has some of the channels."""
+
+    parts: Any
+    points: WindowPoints
+    bias: Any
+    images: WindowImages
+
+
 class RowSums(NamedTuple):
     """The sums of the rows of a matrix (count, width)."""
 

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.records import FromWindows, ToWindows, WindowImages, WindowPoints, flat, length
 from xpgrad.engine.compiled.register_tiles import tiles
 from xpgrad.engine.compiled.source import c_function, preamble
 from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.memory import address_of
+from xpgrad.engine.process.team import integers
 
-# what the loops take: addresses, sizes, and distances in elements
-_IMAGES = "images, channels, height, width, by_image, by_channel, by_row"
-_FROM = f"x, {_IMAGES}, top, left, rows, columns, m, by_point, by_line"
-_TO = f"m, by_point, by_line, rows, columns, bias, y, {_IMAGES}"
+# A function's address, and what it reads.
+_Work = tuple[int, FromWindows | ToWindows]
 
 
 def from_windows(X: np.ndarray, windows: Windows, transform: Transform, M: np.ndarray) -> None:
     """The transformed windows of X (n, C, height, width) into M (m * m, C, n * rows * columns)."""
     X = forwards(X) if X.strides[3] == X.itemsize else np.ascontiguousarray(X)
-    step, begin, rows, columns = windows
-    loop = _loop("from_windows", transform, step, X.dtype)
-    images = address_of(X), *X.shape, *distances(X)[:3]
-    loop(*images, *begin, rows, columns, address_of(M), *distances(M)[:2])
+    x, m = Layout(address_of(X), X.shape, distances(X)), Layout(address_of(M), M.shape, distances(M))
+    _run(work_from_windows(x, windows, transform, m, X.dtype))
 
 
 def to_windows(
@@ -34,12 +33,55 @@ def to_windows(
 ) -> None:
     """The results of windows M (m * m, O, n * rows * columns), plus B, into Y (n, O, height, width)."""
     B = np.zeros(Y.shape[1], dtype=Y.dtype) if B is None else np.ascontiguousarray(B)
-    loop = _loop("to_windows", transform, transform.made, M.dtype)
-    made = address_of(Y), *Y.shape, *distances(Y)[:3]
-    loop(address_of(M), *distances(M)[:2], windows.rows, windows.columns, address_of(B), *made)
+    m, y = Layout(address_of(M), M.shape, distances(M)), Layout(address_of(Y), Y.shape, distances(Y))
+    _run(work_to_windows(m, windows, transform, address_of(B), y, M.dtype))
 
 
-def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Callable[..., None]:
+def _run(work: _Work) -> None:
+    """In this thread."""
+    function, record = work
+    data = integers(flat(record))
+    _PART(function)(ctypes.addressof(data), 0)
+
+
+_PART = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+
+
+class Layout(NamedTuple):
+    """An array: its address, its shape, and its strides in elements."""
+
+    address: Any
+    shape: Sequence[int]
+    strides: Sequence[int]
+
+
+def work_from_windows(
+    X: Layout, windows: Windows, transform: Transform, M: Layout, dtype: np.dtype, parts: int = 1
+) -> _Work:
+    """The compiled ``(data, part)`` for `from_windows`, and what it reads; rows of X are contiguous."""
+    step, (top, left), *_ = windows
+    images, points = _images(X), _points(M, windows)
+    return _loop("from_windows", transform, step, dtype), FromWindows(parts, images, top, left, points)
+
+
+def work_to_windows(
+    M: Layout, windows: Windows, transform: Transform, bias: Any, Y: Layout, dtype: np.dtype, parts: int = 1
+) -> _Work:
+    """The same for `to_windows`."""
+    function = _loop("to_windows", transform, transform.made, dtype)
+    return function, ToWindows(parts, _points(M, windows), bias, _images(Y))
+
+
+def _images(x: Layout) -> WindowImages:
+    return WindowImages(x.address, *x.shape, *x.strides[:3])
+
+
+def _points(m: Layout, windows: Windows) -> WindowPoints:
+    by_point, by_line, _ = m.strides
+    return WindowPoints(m.address, by_point, by_line, windows.rows, windows.columns)
+
+
+def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> int:
     formula, taken, made = transform
     return _compiled(
         kind, formula.function, formula.key[1], taken, made, step, dtype.name, tiles().bytes // dtype.itemsize
@@ -49,14 +91,14 @@ def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> Callab
 @functools.cache
 def _compiled(
     kind: str, function: Callable, constants: tuple, taken: int, made: int, step: int, dtype: str, lanes: int
-) -> Callable[..., None]:
-    name, takes = function.__name__, _FROM if kind == "from_windows" else _TO
-    address = c_function(
+) -> int:
+    name = function.__name__
+    size = length(FromWindows if kind == "from_windows" else ToWindows)
+    return c_function(
         f"{kind}_{name.strip('_')}_{dtype}",
         "images.native_windows",
-        ", ".join(f"int64 {argument}" for argument in takes.split(", ")),
-        f"made({takes})",
+        "int64 data, int64 part",
+        f"made(words(data, {size}), part)",
         f"{kind}({name}, {taken}, {made}, {step}, {dtype!r}, {lanes}, __name__)",
         preamble([function], dict(constants), dtype),
     )
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(takes.split(", ")))(address)

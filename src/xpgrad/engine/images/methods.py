@@ -20,8 +20,6 @@ class Images(Protocol):
     """An engine's part for batches of images; the methods here are those of the standard engine."""
 
     xp: Any
-    writes_down: bool = False
-    """Whether work is written down to be done later."""
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
         """The function of each item, in threads if the engine has some; the items are independent."""

@@ -7,15 +7,32 @@ room for one, and what stands there is a number, but not used.
 """
 
 import numpy as np
-from numba import carray, types
+from numba import carray, njit, types
 
 from xpgrad.engine.compiled.native import generated, pointer, variant
 from xpgrad.engine.compiled.native_loops import Vectors
+from xpgrad.engine.compiled.records import FromWindows, ToWindows, positions
 from xpgrad.engine.compiled.tracing import Emitter
 from xpgrad.engine.images.row_tiles import row_tile, split_tile, weave_tile
 from xpgrad.engine.process import numba_private
 
+_FROM, _TO = positions(FromWindows), positions(ToWindows)
 _WINDOWS = 64  # of a set; two arrays of 36 such lines of float32 are 18 KB
+
+
+@njit(forceinline=True)
+def _images(data, at):
+    """The numbers of a WindowImages."""
+    return (
+        data[at.address], data[at.count], data[at.channels], data[at.height], data[at.width],
+        data[at.by_image], data[at.by_channel], data[at.by_row],
+    )  # fmt: skip
+
+
+@njit(forceinline=True)
+def _points(data, at):
+    """The numbers of a WindowPoints."""
+    return data[at.address], data[at.by_point], data[at.by_line], data[at.rows], data[at.columns]
 
 
 def _transform(function, taken, made, real, lanes):
@@ -43,10 +60,11 @@ def _transform(function, taken, made, real, lanes):
 
 
 def from_windows(function, taken, made, step, dtype, lanes, label):
-    """The function that transforms the windows of images by a formula on traced numbers.
+    """The function ``(data, part)`` that transforms the windows of images by a formula on traced numbers.
 
-    A window's side has `taken` elements before and `made` after, and `step` is the distance from one window
-    to the next. `lanes` are the elements of a vector, `label` this variant's: see `native.variant`.
+    For its integers see `records.FromWindows`. A window's side has `taken` elements before and `made` after,
+    and `step` is the distance from one window to the next. `lanes` are the elements of a vector, `label` this
+    variant's: see `native.variant`.
     """
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
     line = _WINDOWS + lanes
@@ -56,14 +74,14 @@ def from_windows(function, taken, made, step, dtype, lanes, label):
     reach = -(-(step * (lanes - 1) + taken) // lanes) * lanes
 
     @variant(label)
-    def loop(
-        x, images, channels, height, width, by_image, by_channel, by_row, top, left, rows, columns,
-        m, by_point, by_line,
-    ):  # fmt: skip
+    def loop(data, part):
+        x, images, channels, height, width, by_image, by_channel, by_row = _images(data, _FROM.images)
+        m, by_point, by_line, rows, columns = _points(data, _FROM.points)
+        top, left, parts = data[_FROM.top], data[_FROM.left], data[_FROM.parts]
         cells = np.zeros(side * side * line, real)
         cells_at = cells.ctypes.data
         group = max(1, _WINDOWS // columns)
-        for c in range(channels):
+        for c in range(channels * part // parts, channels * (part + 1) // parts):
             for first_row in range(0, images * rows, group):
                 for first in range(0, columns, _WINDOWS):
                     across, begin, count = min(_WINDOWS, columns - first), first * step - left, 0
@@ -98,7 +116,7 @@ def from_windows(function, taken, made, step, dtype, lanes, label):
 
 
 def to_windows(function, taken, made, step, dtype, lanes, label):
-    """The function that makes images of transformed windows; for the parameters see `from_windows`."""
+    """The function that makes images of transformed windows, see `records.ToWindows` and `from_windows`."""
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
     line = _WINDOWS + lanes
     transform = _transform(function, taken, made, real, lanes)
@@ -106,14 +124,14 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
     move, nothing = row_tile(dtype, lanes, 1, 1), real(-0.0)
 
     @variant(label)
-    def loop(
-        m, by_point, by_line, rows, columns, bias,
-        y, images, channels, height, width, by_image, by_channel, by_row,
-    ):  # fmt: skip
+    def loop(data, part):
+        y, images, channels, height, width, by_image, by_channel, by_row = _images(data, _TO.images)
+        m, by_point, by_line, rows, columns = _points(data, _TO.points)
+        parts = data[_TO.parts]
         cells = np.zeros(side * side * line, real)
-        cells_at, added = cells.ctypes.data, carray(pointer(bias), (channels,), real)
+        cells_at, added = cells.ctypes.data, carray(pointer(data[_TO.bias]), (channels,), real)
         group = max(1, _WINDOWS // columns)
-        for c in range(channels):
+        for c in range(channels * part // parts, channels * (part + 1) // parts):
             for first_row in range(0, images * rows, group):
                 for first in range(0, columns, _WINDOWS):
                     across, last_row = min(_WINDOWS, columns - first), min(images * rows, first_row + group)

@@ -255,6 +255,39 @@ class Multiply(Work):
         return records.flat(self._plan.record(self.sizes, c, a, b, self._add, memory.address(itemsize)))
 
 
+class MultiplyEach(Work):
+    """Products of a stack of `count` matrices, each as a whole in one thread; for the rest see Multiply.
+
+    `steps` are the distances from one matrix to the next, of C, A and B.
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        count: int,
+        steps: Sequence[int],
+        places: Sequence[Location],
+        add: bool,
+        team: Team,
+        dtype: np.dtype,
+    ) -> None:
+        self._plan = plan(name_of(dtype), sizes, 1)
+        parts = min(count, sharing.product_threads(prod(sizes) * count, team.size(), team.grain))
+        memory = Location(Block(-(-parts * self._plan.bytes // dtype.itemsize)))
+        super().__init__(self._plan.functions.multiply_each, parts, team, [*places, memory])
+        self._sizes, self._count, self._steps, self._add = sizes, count, steps, add
+
+    def data(self, start: int, itemsize: int) -> list[Any]:
+        """See Work."""
+        *matrices, memory = self.places
+        c, a, b = (Factor(place.address(itemsize), *place.strides) for place in matrices)
+        first = self._plan.record(self._sizes, c, a, b, self._add, memory.address(itemsize))
+        multiply, (c_step, a_step, b_step) = self._plan.functions.multiply, self._steps
+        return records.flat(
+            records.Products(multiply, self._count, self._parts, c_step, a_step, b_step, first)
+        )
+
+
 class Arithmetic(Work):
     """Zero, a copy, sum, product, root, or sums over rows: of arrays of one shape, in parts of columns.
 

@@ -10,9 +10,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.compiled.machine import Machine
+from xpgrad.engine.compiled.records import flat
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
+from xpgrad.engine.images.windows import Transform, Windows
+from xpgrad.engine.programs.instructions import parts_for
 from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes
 
 if TYPE_CHECKING:
@@ -36,13 +39,12 @@ class RecordedImages(InPlaceImages):
     broadcast: Callable[[Recorded, tuple[int, ...]], Recorded]
     emit_arithmetic: Callable[[str, Recorded, Sequence[Recorded]], None]
     multiply: Callable[..., None]
+    multiply_stack: Callable[..., bool]
     contiguous: Callable[[Recorded], Recorded]
     column_sums: Callable[[Recorded], Recorded]
     run_planned: Callable[..., None]
     dtype: Any
     _machine: Machine
-
-    writes_down = True
 
     def compiles(self) -> bool:
         """True: programs are compiled."""
@@ -53,7 +55,6 @@ class RecordedImages(InPlaceImages):
         return True
 
     rfft = irfft = fft = ifft = _unwritable("Fourier transforms")
-    from_windows = to_windows = _unwritable("loops over windows")
 
     def pack_taps(self, weights: Recorded, taps: Sequence[Sequence[int]]) -> Any:
         """See `compiled_shifts`."""
@@ -135,6 +136,58 @@ class RecordedImages(InPlaceImages):
 
         self.run_planned(plan.function, plan.parts, numbers, [*arrays, memory], plan)
 
+    def from_windows(
+        self, X: Recorded, windows: Windows, transform: Transform, target: Recorded | None = None
+    ) -> Recorded:
+        """See `compiled_windows`."""
+        from xpgrad.engine.images.compiled_windows import Layout, work_from_windows
+
+        if X.strides[3] != 1 or min(X.strides) < 0:
+            X = self.contiguous(X)
+        columns = X.shape[0] * windows.rows * windows.columns
+        M = self.fresh((transform.made**2, X.shape[1], columns)) if target is None else target
+        parts = self._parts_of_channels(X.shape[1], M)
+
+        def work(x: Any, m: Any) -> Any:
+            places = Layout(x, X.shape, X.strides), windows, transform, Layout(m, M.shape, M.strides)
+            return work_from_windows(*places, self.dtype, parts)
+
+        self._run_work(parts, work, [X, M])
+        return M
+
+    def to_windows(
+        self,
+        M: Recorded,
+        windows: Windows,
+        transform: Transform,
+        B: Recorded | None,
+        shape: Sequence[int],
+        target: Recorded | None = None,
+    ) -> Recorded:
+        """See `compiled_windows`."""
+        from xpgrad.engine.images.compiled_windows import Layout, work_to_windows
+
+        Y = self.fresh(tuple(shape)) if target is None else target
+        bias = self._zeros((Y.shape[1],), like=Y) if B is None else self.contiguous(B)
+        parts = self._parts_of_channels(Y.shape[1], M)
+
+        def work(m: Any, b: Any, y: Any) -> Any:
+            places = Layout(m, M.shape, M.strides), windows, transform, b, Layout(y, Y.shape, Y.strides)
+            return work_to_windows(*places, self.dtype, parts)
+
+        self._run_work(parts, work, [M, bias, Y])
+        return Y
+
+    def _parts_of_channels(self, channels: int, points: Recorded) -> int:
+        return max(1, min(channels, parts_for(points.size, self._machine.team)))
+
+    def _run_work(
+        self, parts: int, work: Callable[..., tuple[int, tuple]], arrays: Sequence[Recorded]
+    ) -> None:
+        """A compiled function, found with its record for the addresses of the arrays."""
+        function, _ = work(*[0] * len(arrays))
+        self.run_planned(function, parts, lambda addresses: flat(work(*addresses)[1]), arrays)
+
     def blocks(self, count: int, size: int) -> list[slice]:
         """As many images as stay in a cache."""
         return slices(count, max(1, BLOCK_ELEMENTS // max(1, size)))
@@ -148,9 +201,11 @@ class RecordedImages(InPlaceImages):
     ) -> Recorded:
         """Each matrix of the stacks with its own, those of the smaller stack again and again."""
         lead = max(a.shape[:-2], b.shape[:-2], key=len)
+        result = self.fresh((*lead, a.shape[-2], b.shape[-1])) if target is None else target
+        if not result.size or (prod(lead) > 1 and self.multiply_stack(result, a, b, add)):
+            return result
         if prod(lead) > _MOST:
             raise CannotRecordError("products of many matrices")
-        result = self.fresh((*lead, a.shape[-2], b.shape[-1])) if target is None else target
         for number in range(prod(lead)):
             index: list[int] = []
             for size in reversed(lead):

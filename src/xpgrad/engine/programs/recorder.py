@@ -30,6 +30,7 @@ from xpgrad.engine.programs.instructions import (
     Location,
     Loop,
     Multiply,
+    MultiplyEach,
     Pack,
     Planned,
     Quantity,
@@ -295,6 +296,27 @@ class Recorder(RecordedImages):
             self._draft.add(Multiply(sizes, places, add, self._machine.team, self.dtype))
         else:
             self._draft.add(BlasMultiply(sizes, places, add))
+
+    def multiply_stack(self, target: Recorded, a: Recorded, b: Recorded, add: bool) -> bool:
+        """The same for stacks of matrices, in one instruction; False where it does not fit them.
+
+        Their distances must be equal, and each thread needs a matrix. A stack of factors may have fewer axes
+        than the target's.
+        """
+        lead, team = target.shape[:-2], self._machine.team
+        if prod(lead) < team.size():
+            return False
+        steps = [(*[0] * (target.ndim - x.ndim), *x.strides[:-2]) for x in (target, a, b)]
+        sizes, merged = _merged(lead, steps)
+        matrices = [x[(*[0] * (x.ndim - 2), ...)] for x in (target, a, b)]
+        strides = [_real_strides(x) for x in matrices]
+        if len(sizes) != 1 or any(1 not in own for own in strides) or strides[0][1] != 1:
+            return False
+        places = [x.place._replace(strides=own) for x, own in zip(matrices, strides, strict=True)]
+        m, k, n = *matrices[1].shape, matrices[2].shape[1]
+        apart = [own[0] for own in merged]
+        self._draft.add(MultiplyEach((m, n, k), prod(lead), apart, places, add, team, self.dtype))
+        return True
 
     def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
