@@ -23,6 +23,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "strides": ((2, 2, 5, 4), (2, 2, 3, 3), {"pads": 1, "strides": 2}),
     "uneven": ((3, 4, 7, 6), (8, 4, 3, 2), {"dilations": (1, 2), "pads": (1, 0, 2, 1), "strides": (2, 1)}),
     "groups": ((3, 4, 7, 6), (8, 2, 3, 2), {"group": 2, "pads": 1}),
+    "phases that nothing meets": ((2, 3, 9, 8), (9, 3, 2, 1), {"strides": 3}),
     "plain": ((3, 4, 9, 14), (6, 4, 3, 3), {"pads": 1}),
     "depthwise": ((3, 4, 7, 6), (4, 1, 3, 3), {"group": 4, "strides": (1, 2)}),
     "pointwise": ((3, 4, 7, 6), (8, 2, 1, 1), {"group": 2}),
@@ -39,7 +40,13 @@ def run(write: Any, *given: Any) -> np.ndarray:
     recorder = Recorder(engine, layouts, arrays[0].dtype)
     program = recorder.program([write(recorder, *(recorder.input(name) for name in layouts))])
     look = engine.look(given)
-    return np.asarray(program.run(look.addresses, look.fresh)[0])
+
+    def fresh(shape: tuple[int, ...], dtype: Any) -> Any:
+        result, address = look.fresh(shape, dtype)
+        result[...] = np.nan  # what is not written is seen
+        return result, address
+
+    return np.asarray(program.run(look.addresses, fresh)[0])
 
 
 def check_convolution(case: str, name: str, rng: np.random.Generator, kind: Any = np.asarray) -> None:
@@ -62,6 +69,10 @@ def check_convolution(case: str, name: str, rng: np.random.Generator, kind: Any 
     X, W, B, dY = map(kind, (X, W, B, dY))
     np.testing.assert_allclose(run(sums("forward"), X, W, B), Y, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(run(sums("input_gradient"), dY, W), grads.dX, rtol=1e-11, atol=1e-11)
+    added = rng.normal(size=x_shape[1])
+    expected = grads.dX + added.reshape(-1, *[1] * geometry.rank)
+    found = run(sums("input_gradient"), dY, W, kind(added))
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(run(sums("weight_gradient"), dY, X), grads.dW, rtol=1e-11, atol=1e-11)
 
 

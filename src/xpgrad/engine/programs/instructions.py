@@ -272,7 +272,7 @@ class MultiplyEach(Work):
         dtype: np.dtype,
     ) -> None:
         self._plan = plan(name_of(dtype), sizes, 1)
-        parts = min(count, sharing.product_threads(prod(sizes) * count, team.size(), team.grain))
+        parts = sharing.product_threads(prod(sizes) * count, team.size(), team.grain)
         memory = Location(Block(-(-parts * self._plan.bytes // dtype.itemsize)))
         super().__init__(self._plan.functions.multiply_each, parts, team, [*places, memory])
         self._sizes, self._count, self._steps, self._add = sizes, count, steps, add
