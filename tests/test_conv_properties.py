@@ -16,6 +16,8 @@ import xpgrad
 from backends import Backend
 from conv_cases import CASES
 from xpgrad._conv import choice
+from xpgrad.engine import NumpyEngine
+from xpgrad.engine.images.methods import Images
 from xpgrad.testing import assert_close, to_numpy
 
 SOME = ["pointwise-strides", "3x3", "strides", "1d", "depthwise-multiplier", "few-channels", "large-groups"]
@@ -63,6 +65,7 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
         return choice.choose(operator, name, engine, geometry)
 
     monkeypatch.setattr(module, "choose", choose)
+    monkeypatch.setattr(NumpyEngine, "whole", Images.whole)  # without recorders
     X, W = np.ones((2, 3, 6, 6)), np.ones((4, 3, 3, 3))
     dY = xpgrad.conv(X, W)
     assert len(chosen) == 1
@@ -77,6 +80,20 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
     count = len(chosen)
     sums._method(other, chosen[0][1])
     assert (len(chosen), chosen[-1][0]) == (count + 1, other)
+
+
+@pytest.mark.parametrize("method", ["auto", "taps", "winograd", "patches", "shifted", "fft"])
+def test_arrays_that_run_backwards(method: str, rng: np.random.Generator) -> None:
+    """No program takes them."""
+    X, W, dY = (rng.normal(size=s) for s in ((2, 9, 10, 9), (12, 9, 3, 3), (2, 12, 10, 9)))
+    turned = X[::-1], W[:, ::-1], dY[..., ::-1]
+
+    def sums(x: Any, w: Any, d: Any) -> list[Any]:
+        Y = xpgrad.conv(x, w, pads=1, method=method)
+        return [Y, *xpgrad.conv_grad(d, x, w, pads=1, method=method)]
+
+    for actual, expected in zip(sums(*turned), sums(*map(np.ascontiguousarray, turned)), strict=True):
+        assert_close(actual, expected, rtol=1e-11)
 
 
 # --- only what is asked for

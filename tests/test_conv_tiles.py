@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,9 +14,11 @@ from numba import njit
 import xpgrad
 from conv_cases import Case
 from xpgrad._conv import winograd
-from xpgrad.engine import NumpyEngine
+from xpgrad.engine import NumpyEngine, numpy_engine
 from xpgrad.engine.compiled import register_tiles
 from xpgrad.engine.images import compiled_shifts, compiled_windows, row_tiles, windows
+from xpgrad.engine.images.methods import Images
+from xpgrad.engine.process.remembered import Remembered
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
@@ -45,6 +49,14 @@ def check(case: Case, dtype: str) -> None:
         assert_close(actual, expected[name], like=X, rtol=RTOL[dtype], label=name)
     each = xpgrad.conv_grad(dY, X, W, method="taps", per_sample=True, wrt="W", **case.attributes).dW
     assert_close(each.sum(axis=0), expected["dW"], like=X, rtol=RTOL[dtype], label="the samples' dW")
+
+
+@pytest.fixture(autouse=True, params=["in a program", "in the engine"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loops run as a program's instructions, and called one by one."""
+    monkeypatch.setattr(numpy_engine, "_programs", Remembered())
+    if request.param == "in the engine":
+        monkeypatch.setattr(numpy_engine.NumpyEngine, "whole", Images.whole)
 
 
 @pytest.mark.parametrize("dtype", RTOL)
@@ -191,15 +203,15 @@ def test_items_in_threads(name: str, threads: int, monkeypatch: pytest.MonkeyPat
         "one image": Case((1, 9, 40, 40), (12, 9, 3, 3), {"pads": 1}),
     }
     parts = []
-    run = compiled_shifts.Plan.run
+    numbers = compiled_shifts.Plan.numbers
 
-    def counted(plan: compiled_shifts.Plan, *args: object) -> None:
+    def counted(plan: compiled_shifts.Plan, *args: Any) -> list[Any]:
         parts.append(plan.parts)
-        run(plan, *args)
+        return numbers(plan, *args)
 
     setting = compiled_shifts._Setting(threads, 0, compiled_shifts.tiles())
     monkeypatch.setattr(compiled_shifts._Setting, "of", lambda machine: setting)
-    monkeypatch.setattr(compiled_shifts.Plan, "run", counted)
+    monkeypatch.setattr(compiled_shifts.Plan, "numbers", counted)
     check(cases[name], "float64")
     assert max(parts) > 1
 

@@ -257,7 +257,7 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
             compare(step(kind, arrays, rng), expected, 1e-4)
         (first, *_) = (value[0] for value in _plans._known.values() if isinstance(value, tuple))
         loops = [loop for *_, loop in first._rest if loop is not None]
-        assert max(loop.parts for loop in first._loops) == 2
+        assert max(loop.parts for loop in first._kept) == 2
         assert bool(loops) == (team == "pool")
     finally:
         if team == "torch":

@@ -76,7 +76,7 @@ def check_convolution(case: str, name: str, rng: np.random.Generator, kind: Any 
     np.testing.assert_allclose(run(sums("weight_gradient"), dY, X), grads.dW, rtol=1e-11, atol=1e-11)
 
 
-METHOD_NAMES = ["auto", "patches", "taps", "winograd"]
+METHOD_NAMES = ["auto", "patches", "taps", "shifted", "winograd"]
 
 
 @pytest.mark.parametrize("name", METHOD_NAMES)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import xpgrad
-from xpgrad._plans import Remembered
+from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._kernel import Kernel

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 import xpgrad
 from xpgrad._kernel_description import MASKS
-from xpgrad._plans import Remembered
+from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, is_followed

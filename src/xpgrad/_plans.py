@@ -8,35 +8,19 @@ do: the same call gives the same bits every time.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad import engine as engines
 from xpgrad.engine import Adapter
+from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
 from xpgrad.engine.programs.program import Form, Program, address_of
 from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
-
-_Value = TypeVar("_Value")
-
-
-class Remembered(dict[Any, _Value]):
-    """A dict of at most 512 entries: a new one takes the place of the oldest."""
-
-    MOST = 512
-    _writing = threading.RLock()  # a signal handler may call a kernel
-
-    def __setitem__(self, key: Any, value: _Value) -> None:
-        with self._writing:
-            if len(self) >= self.MOST and key not in self:
-                self.pop(next(iter(self)), None)
-            super().__setitem__(key, value)
-
 
 # By form the program, and what makes the call's result of the program's; None for a form without a program.
 _known: Remembered[Any] = Remembered()

@@ -168,7 +168,7 @@ class RecordedNamespace:
 
     def expand_dims(self, x: Recorded, *, axis: int) -> Recorded:
         """With one more axis of size 1."""
-        sizes, strides = list(x.sizes), list(x.strides)
+        sizes, strides, axis = list(x.sizes), list(x.strides), axis % (x.ndim + 1)
         sizes.insert(axis, 1)
         strides.insert(axis, 0)
         return x.view(x.offset, tuple(sizes), tuple(strides))

@@ -318,6 +318,10 @@ class Recorder(RecordedImages):
         self._draft.add(MultiplyEach((m, n, k), prod(lead), apart, places, add, team, self.dtype))
         return True
 
+    def pack(self, weight: Recorded) -> Recorded:
+        """As NumpyEngine.pack."""
+        return self.contiguous(weight)
+
     def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
         if times == 1 and self._schedule is None:  # products of a single step need no loop

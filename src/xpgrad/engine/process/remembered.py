@@ -1,0 +1,21 @@
+"""What was found before, by what it was found for."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeVar
+
+_Value = TypeVar("_Value")
+
+
+class Remembered(dict[Any, _Value]):
+    """A dict of at most 512 entries: a new one takes the place of the oldest."""
+
+    MOST = 512
+    _writing = threading.RLock()  # a signal handler may call a kernel
+
+    def __setitem__(self, key: Any, value: _Value) -> None:
+        with self._writing:
+            if len(self) >= self.MOST and key not in self:
+                self.pop(next(iter(self)), None)
+            super().__setitem__(key, value)
