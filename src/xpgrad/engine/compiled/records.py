@@ -380,7 +380,12 @@ class ShiftedProducts(NamedTuple):
 
 
 class TapPacking(NamedTuple):
-    """Weights with these distances in memory, of `count` taps, into panels; see `compiled_shifts`."""
+    """Weights with these distances in memory, of `count` taps, into panels, some of them in each part.
+
+    A panel has the weights of some of a group's sums; see `compiled_shifts`.
+    """
+
+    parts: Any
 
     weights: Any
     by_group: Any

@@ -79,18 +79,19 @@ def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[
 
 
 def tap_packing(
-    dtype: np.dtype, weights: Any, shape: Sequence[int], by: Sequence[int], part: Sequence[int], target: Any
-) -> tuple[int, TapPacking, Any]:
+    dtype: np.dtype, weights: Any, shape: Sequence[int], by: Sequence[int], part: Sequence[int], target: Any,
+    parts: int,
+) -> tuple[int, TapPacking, Any]:  # fmt: skip
     """The compiled function that packs a part's weights for tiles, what it reads, and what that points into.
 
-    The weights, at this address, have these distances in memory.
+    The weights, at this address, have these distances in memory. `parts` is how many threads share the work.
     """
     numbers = integers(part)
     by_group, by_sum, by_seen, by_tap = by
     group, sums, seen, _ = shape
     record = TapPacking(
-        weights=weights, by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap, groups=group,
-        sums=sums, seen=seen, taps=ctypes.addressof(numbers), count=len(part), target=target,
+        parts=parts, weights=weights, by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap,
+        groups=group, sums=sums, seen=seen, taps=ctypes.addressof(numbers), count=len(part), target=target,
     )  # fmt: skip
     return _loop("pack", dtype, tiles()), record, numbers
 
@@ -103,11 +104,12 @@ def pack_taps(machine: Machine, weights: np.ndarray, taps: Sequence[Sequence[int
     for part, start in zip(taps, starts, strict=True):
         if many:
             target = address_of(memory) + start * memory.itemsize
+            parts = machine.parts(weights.size)
             function, record, _kept = tap_packing(
-                memory.dtype, address_of(weights), weights.shape, by, part, target
+                memory.dtype, address_of(weights), weights.shape, by, part, target, parts
             )
             data = integers(record)
-            machine.team.run(function, ctypes.addressof(data), 1)
+            machine.team.run(function, ctypes.addressof(data), parts)
         else:
             memory[start : start + weights[..., 0].size * len(part)] = weights[..., list(part)].ravel()
     return PackedTaps(memory, starts, weights.shape[:3])

@@ -474,19 +474,21 @@ def tap_packing(dtype, kinds, label):
     def pack(data, part):
         at, taps = _PACKING, words(data[_PACKING.taps], data[_PACKING.count])
         w = carray(pointer(data[at.weights]), (_FAR,), real)
-        panels, to = carray(pointer(data[at.target]), (_FAR,), real), 0
-        for g in range(data[at.groups]):
-            first = 0
-            while first < data[at.sums]:
-                left = data[at.sums] - first
-                rows = tall_rows if left > flat_rows else flat_rows
-                for j in range(data[at.seen]):
-                    for k in range(len(taps)):
-                        source = g * data[at.by_group] + first * data[at.by_sum]
-                        source += j * data[at.by_seen] + taps[k] * data[at.by_tap]
-                        for m in range(rows):
-                            panels[_U(to + m)] = w[_U(source + m * data[at.by_sum])] if m < left else 0
-                        to += rows
-                first += rows
+        panels, seen, sums = carray(pointer(data[at.target]), (_FAR,), real), data[at.seen], data[at.sums]
+        each = (sums + tall_rows - 1) // tall_rows  # panels of a group, of which the last may be a flat one
+        left = sums - (each - 1) * tall_rows
+        padded = (each - 1) * tall_rows + (tall_rows if left > flat_rows else flat_rows)
+        count, parts = data[at.groups] * each, data[at.parts]
+        for panel in range(count * part // parts, count * (part + 1) // parts):
+            g, first = panel // each, panel % each * tall_rows
+            to, left = (g * padded + first) * seen * len(taps), sums - first
+            rows = tall_rows if left > flat_rows else flat_rows
+            for j in range(seen):
+                for k in range(len(taps)):
+                    source = g * data[at.by_group] + first * data[at.by_sum]
+                    source += j * data[at.by_seen] + taps[k] * data[at.by_tap]
+                    for m in range(rows):
+                        panels[_U(to + m)] = w[_U(source + m * data[at.by_sum])] if m < left else 0
+                    to += rows
 
     return pack

@@ -75,12 +75,13 @@ class RecordedImages(InPlaceImages):
         """A part's weights for tiles."""
         from xpgrad.engine.images.compiled_shifts import tap_packing
 
-        function, record, kept = tap_packing(self.dtype, 0, weights.shape, weights.strides, part, 0)
+        parts = parts_for(weights.size, self._machine.team)
+        function, record, kept = tap_packing(self.dtype, 0, weights.shape, weights.strides, part, 0, parts)
 
         def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
             return record._replace(weights=addresses[0], target=addresses[1])
 
-        self.run_planned(function, 1, numbers, [weights, target], kept)
+        self.run_planned(function, parts, numbers, [weights, target], kept)
 
     def _write_part(self, memory: Recorded, start: int, weights: Recorded, part: Sequence[int]) -> None:
         """A part's weights one behind the other."""
