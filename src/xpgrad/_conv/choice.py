@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 from math import log2, prod
+from typing import NamedTuple
 
 from xpgrad._arguments import check_choice
 from xpgrad._conv.fourier import Fourier, spectrum_shape
@@ -35,11 +36,24 @@ METHODS: dict[str, Method] = {
     method.name: method for method in (Pointwise(), Winograd(), Patches(), Shifted(), Taps(), Fourier())
 }
 
-# The cost of an operation of a Fourier transform, of a complex multiplication of spectra, of an element of a
-# transformed window and of a transformed kernel, and of Winograd's passes altogether.
-_TRANSFORM, _SPECTRAL, _WINDOW, _KERNEL, _PASSES = 18.0, 26.0, 25.0, 5.0, 12e6
+# The cost of an operation of a Fourier transform, and of a complex multiplication of spectra.
+_TRANSFORM, _SPECTRAL = 18.0, 26.0
+
+
+class _Costs(NamedTuple):
+    """Of Winograd's method: a multiplication, elements of a window's and a kernel's transform, all passes."""
+
+    product: float
+    window: float
+    kernel: float
+    passes: float
+
+
+_COMPILED_WINOGRAD, _WINOGRAD = _Costs(0.58, 25.0, 70.0, 5e6), _Costs(1.0, 25.0, 5.0, 12e6)
 # That of a multiplication of a sum over taps: of few channels, and compiled of more.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
+# That of packing a weight for tiles, and of its place in a sum of gradients.
+_WEIGHT_IN_TILES = 136.0
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
@@ -79,18 +93,21 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
         return "fft"
     if few:
         return "taps"
-    if possible("winograd") and _winograd_cost(g) < cost:
+    if compiled:
+        cost += _WEIGHT_IN_TILES * seen * g.outputs * prod(g.kernel)
+    if possible("winograd") and _winograd_cost(g, compiled) < cost:
         return "winograd"
     if compiled:
         return "taps"
     return "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
 
 
-def _winograd_cost(g: ConvGeometry) -> float:
+def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
     """Of the transforms of windows and kernels, and of the products at each of their elements."""
+    costs = _COMPILED_WINOGRAD if compiled else _WINOGRAD
     elements, kernels = g.batch * points_of_windows(g), g.channels * g.outputs
-    windows = g.channels + g.outputs
-    return elements * (kernels + _WINDOW * windows) + _KERNEL * POINTS * kernels + _PASSES
+    each = costs.product * kernels + costs.window * (g.channels + g.outputs)
+    return elements * each + costs.kernel * POINTS * kernels + costs.passes
 
 
 def _fourier_cost(g: ConvGeometry) -> float:
