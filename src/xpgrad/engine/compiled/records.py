@@ -386,7 +386,6 @@ class TapPacking(NamedTuple):
     """
 
     parts: Any
-
     weights: Any
     by_group: Any
     by_sum: Any

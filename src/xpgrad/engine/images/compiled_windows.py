@@ -15,7 +15,7 @@ from xpgrad.engine.compiled.source import c_function, preamble
 from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process.memory import address_of
-from xpgrad.engine.process.team import integers
+from xpgrad.engine.process.team import compiled_function, integers
 
 # A function's address, and what it reads.
 _Work = tuple[int, FromWindows | ToWindows]
@@ -41,10 +41,7 @@ def _run(work: _Work) -> None:
     """In this thread."""
     function, record = work
     data = integers(flat(record))
-    _PART(function)(ctypes.addressof(data), 0)
-
-
-_PART = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+    compiled_function(function)(ctypes.addressof(data), 0)
 
 
 class Layout(NamedTuple):

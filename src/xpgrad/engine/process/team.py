@@ -183,7 +183,7 @@ class PoolTeam(Team):
 
     def run(self, function: int, data: int, parts: int) -> None:
         """See Team."""
-        call = _compiled_function(function)
+        call = compiled_function(function)
         if parts == 1:
             call(data, 0)
         else:
@@ -235,7 +235,7 @@ class OpenMPTeam(Team):
         """See Team."""
         if parts == 1 or self.size() < 2:
             for part in range(parts):
-                _compiled_function(function)(data, part)
+                compiled_function(function)(data, part)
             return
         from xpgrad.engine.compiled.records import SharedWork
 
@@ -278,5 +278,6 @@ def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None
 
 
 @functools.cache
-def _compiled_function(address: int) -> Callable[[int, int], None]:
+def compiled_function(address: int) -> Callable[[int, int], None]:
+    """The compiled ``(data, part)`` at an address, found once."""
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
