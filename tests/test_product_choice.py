@@ -17,6 +17,8 @@ pytest.importorskip("numba", reason="numba is not installed: there are no produc
 from xpgrad import engine
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled.products import choice as product_choice
+from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.programs.recorder import Recorder
 
 
 @pytest.fixture
@@ -48,19 +50,19 @@ def measured(monkeypatch):
     return calls
 
 
-def choose(one, dtype="float32", kind="few"):
+def choose(one, dtype="float32", kind="few rows"):
     return product_choice.choice(one, dtype, kind).way
 
 
 def test_measured_once_and_remembered(numpy_engine, measured, monkeypatch):
     assert choose(numpy_engine) == choose(numpy_engine) == "blas"
-    assert measured == [("float32", "few")] * 2  # it has to win twice
+    assert measured == [("float32", "few rows")] * 2  # it has to win twice
     monkeypatch.setattr(product_choice, "_chosen", {})  # another process
     assert choose(numpy_engine) == "blas"
     assert len(measured) == 2
     measured.ratio = 1.01
-    assert choose(numpy_engine, kind="many") == "own"
-    assert measured[2:] == [("float32", "many")]
+    assert choose(numpy_engine, kind="many rows") == "own"
+    assert measured[2:] == [("float32", "many rows")]
     monkeypatch.setattr(product_choice, "_name", lambda *_: "another machine")
     monkeypatch.setattr(product_choice, "_chosen", {})
     assert choose(numpy_engine) == "own"
@@ -102,7 +104,7 @@ def test_a_weight_is_packed_as_in_a_time_loop():
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"NAME": "fast"}', '{"NAME": -1.0}', '{"NAME": NaN}'])
 def test_a_file_that_says_nothing(text, numpy_engine, measured):
-    name = product_choice._name(numpy_engine.blas, numpy_engine.team.size(), "float32", "few")
+    name = product_choice._name(numpy_engine.blas, numpy_engine.team.size(), "float32", "few rows")
     product_choice._path().write_text(text.replace("NAME", name))
     assert choose(numpy_engine) == "blas"
     assert len(measured) == 2
@@ -119,7 +121,7 @@ def test_forced(numpy_engine, measured, monkeypatch):
     assert choose(numpy_engine) == "own"
     monkeypatch.setenv("XPGRAD_PRODUCTS", "blas")
     assert choose(numpy_engine) == "own"  # for as long as the process lives
-    assert choose(numpy_engine, kind="many") == "blas"
+    assert choose(numpy_engine, kind="many rows") == "blas"
     monkeypatch.setenv("XPGRAD_PRODUCTS", "mine")
     with pytest.raises(ValueError, match="XPGRAD_PRODUCTS is 'mine', expected 'own' or 'blas'"):
         choose(numpy_engine, "float64")
@@ -156,6 +158,38 @@ def test_what_is_measured_is_one_product(kind, dtype, numpy_engine, monkeypatch)
         c.fill(np.nan)
         theirs()
         np.testing.assert_allclose(found, c, rtol=0, atol=1e-3 if dtype == "float32" else 1e-11)
+
+
+def test_classes():
+    """Narrow: a first factor by rows, with a short sum or few columns, but not so few that all is packing."""
+    shapes = [(64, 512), (512, 64), (128, 512), (129, 512), (31, 512), (512, 16)]
+    expected = ["narrow"] * 3 + ["many rows"] * 3
+    assert [product_choice.kind_of(*shape, by_rows=True) for shape in shapes] == expected
+    assert product_choice.kind_of(64, 512, by_rows=False) == "many rows"
+
+
+@pytest.mark.parametrize(("kind", "mine"), [("narrow", 1), ("many rows", 2)])
+def test_products_go_by_their_class(kind, mine, monkeypatch):
+    """Of an input's product, and of a weight's gradient and one more product of a program."""
+    one = NumpyEngine()
+    if one.blas is None:
+        pytest.skip("NumPy's BLAS exports no gemm under a known name")
+    monkeypatch.setattr(NumpyEngine, "multiplies", lambda self, dtype, asked: asked == kind)
+    layouts = {"x": ((300, 64), (64, 1)), "w": ((200, 64), (64, 1)), "v": ((200, 200), (200, 1))}
+    recorder = Recorder(one, layouts, np.dtype("float32"))
+    x, w, v = (recorder.input(name) for name in layouts)
+    y = recorder.product(x, w.T)
+    recorder.program([recorder.product(y.T, x), recorder.product(y, v)])
+    kinds = [type(made).__name__ for made in recorder._draft.instructions]
+    assert kinds.count("Multiply") == mine
+    assert kinds.count("BlasMultiply") == 3 - mine
+    own = []
+    monkeypatch.setattr(products, "multiply", lambda team, a, b, c, add=False: own.append(a.shape))
+    x, w, v = (np.ones(layout[0], np.float32) for layout in layouts.values())
+    y = np.ones((300, 200), np.float32)
+    for a, b in ((x, w.T), (y.T, x), (y, v)):
+        one.product(a, b)
+    assert len(own) == mine
 
 
 def test_info_tells_it(numpy_engine, measured, monkeypatch):

@@ -69,10 +69,25 @@ class TestSingle:
         expected = np.exp(x.astype(np.float64))
         assert np.max(np.abs(evaluate(_exp, x) / expected - 1)) < 1e-7
 
+    def test_exp_ends(self):
+        """Numbers up to the largest one, then inf; 0 in place of the smallest ones."""
+        top = np.log(np.finfo(np.float32).max.astype(np.float64))
+        x = np.linspace(top - 1e-3, top + 1, 10_001).astype(np.float32)
+        large = x.astype(np.float64)
+        np.testing.assert_array_equal(np.isinf(evaluate(_exp, x)), large > top)
+        np.testing.assert_array_equal(np.isinf(evaluate(_expm1, x)), large > top)
+        low = evaluate(_exp, np.linspace(-200, -86, 100_001, dtype=np.float32))
+        assert np.all(np.diff(low) >= 0)
+        assert np.all((low == 0) | (low > 2.0**-126))
+
     def test_logistic(self):
-        x = np.linspace(-86.6, 100, 300_001, dtype=np.float32)
+        x = np.linspace(-87.3, 100, 300_001, dtype=np.float32)
         expected = 1 / (1 + np.exp(-x.astype(np.float64)))
         assert np.max(np.abs(evaluate(_logistic, x) / expected - 1)) < 2e-7
+        low = np.linspace(-110, -86, 100_001, dtype=np.float32)
+        subnormal = np.exp(low.astype(np.float64))
+        subnormal[subnormal < 1 / np.finfo(np.float32).max] = 0
+        np.testing.assert_allclose(evaluate(_logistic, low), subnormal, rtol=2e-7, atol=2e-45)
 
     def test_tanh(self):
         x = np.concatenate([np.linspace(-12, 12, 300_001), np.logspace(-30, 0, 10_001)]).astype(np.float32)

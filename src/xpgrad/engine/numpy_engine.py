@@ -12,6 +12,7 @@ import numpy as np
 from xpgrad.engine.arrays import array_loops, traced_formula
 from xpgrad.engine.compiled.machine import Machine, TimeLoop, loop_dtype
 from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.compiled.products.choice import kind_of
 from xpgrad.engine.compiled.records import Rows
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span, evaluate
 from xpgrad.engine.formulas.row_formula import RowFormula
@@ -75,7 +76,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
     def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
         """In the fastest form for products: panels; for a BLAS row-major, or its own packed form."""
-        if self.multiplies(weight.dtype, few=True):
+        if self.multiplies(weight.dtype, "few rows"):
             return PackedWeight(weight, products.packed(weight), "panels")
         by_columns = weight.T.flags.c_contiguous
         functions = self.packing(weight.dtype, weight.size, by_columns, times)
@@ -98,7 +99,8 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             self._write_library_product(a, b, target)
 
     def _takes_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> bool:
-        return products.can_multiply(a, b, target) and self.multiplies(a.dtype, few=False)
+        kind = kind_of(a.shape[-1], b.shape[-1], a.strides[-1] == a.itemsize)
+        return products.can_multiply(a, b, target) and self.multiplies(a.dtype, kind)
 
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product."""

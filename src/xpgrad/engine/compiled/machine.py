@@ -134,10 +134,10 @@ class Machine:
 
     # --- products
 
-    def multiplies(self, dtype: Any, few: bool) -> bool:
-        """Whether our own products are used, for few rows and an often used weight, or for many rows."""
+    def multiplies(self, dtype: Any, kind: str) -> bool:
+        """Whether our own products are used for one of `choice.CLASSES`."""
         name = COMPUTED.get(dtype, "")
-        return bool(name) and jit_enabled() and product_choice.is_own(self, name, few)
+        return bool(name) and jit_enabled() and product_choice.is_own(self, name, kind)
 
     def packing(self, dtype: Any, size: int, by_columns: bool, times: int) -> PackedGemm | None:
         """The packing for a weight of `size` elements in `times` products; None if it does not pay."""

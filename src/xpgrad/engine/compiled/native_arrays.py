@@ -27,7 +27,17 @@ _INT = ir.IntType(64)
 # Bytes of each vector in a block, and how far ahead of it memory is fetched.
 _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
+_TOGETHER_BYTES = 128  # two of the longest vectors there are
 _REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": Sum, "max": Greatest}
+
+
+def _interleave(branch: Any, count: int) -> None:
+    """Have LLVM work on so many vectors together in the loop that the branch goes back to."""
+    module = branch.function.module
+    option = module.add_metadata(["llvm.loop.interleave.count", ir.IntType(32)(count)])
+    options = module.add_metadata([module.get_unique_name("loop"), option])
+    options.operands = (options, option)  # a loop's list of options begins with itself
+    branch.set_metadata("llvm.loop", options)
 
 
 class Pass(NamedTuple):
@@ -165,12 +175,29 @@ class _Rows:
         with self._blocks(ahead, begins[target] if target else None) as (low, high):
             for _, part in both:
                 part.begin()
-            with numba_private.for_range(self._builder, high, start=low) as columns:
-                self._vectors.element(one.function, operands, results, begins, columns.index)
+            for column in self._columns(low, high):
+                self._vectors.element(one.function, operands, results, begins, column)
             for total, part in both:
                 total.merge(part)
         near |= read
         return [self._loop.target if total is None else total.result() for total in totals]
+
+    def _columns(self, low: ir.Value, high: ir.Value) -> Iterator[ir.Value]:
+        """The loops over a block's columns; a formula's instructions are to be written into each.
+
+        The first one is over whole vectors, as LLVM can tell: it writes no loop for elements that are left.
+        Two of them are worked on together, instruction by instruction. A formula is a long chain of
+        instructions, each of which waits for the one before, and a CPU does not look far enough ahead to
+        begin the next vector.
+        """
+        builder, count = self._builder, self._builder.sub(high, low)
+        whole = builder.and_(count, _INT(-_TOGETHER_BYTES // self._itemsize))
+        with numba_private.for_range(builder, whole) as columns:
+            yield builder.add(low, columns.index)
+            last = builder.block
+        _interleave(last.terminator, 2)
+        with numba_private.for_range(builder, high, start=builder.add(low, whole)) as columns:
+            yield columns.index
 
     def _reduction(self, use: str) -> Reduction | None:
         return _REDUCTIONS[use](self._emitter) if use in _REDUCTIONS else None

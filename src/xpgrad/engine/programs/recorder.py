@@ -16,6 +16,7 @@ import numpy as np
 
 from xpgrad.engine.arrays import array_loops
 from xpgrad.engine.compiled.machine import Machine
+from xpgrad.engine.compiled.products.choice import kind_of
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
@@ -292,7 +293,8 @@ class Recorder(RecordedImages):
         factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
         sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
         places = [x.place._replace(strides=_real_strides(x)) for x in (target, *factors)]
-        if self._machine.multiplies(self.dtype, few=False):
+        kind = kind_of(a.shape[1], b.shape[1], by_rows=places[1].strides[1] == 1)
+        if self._machine.multiplies(self.dtype, kind):
             self._draft.add(Multiply(sizes, places, add, self._machine.team, self.dtype))
         else:
             self._draft.add(BlasMultiply(sizes, places, add))
@@ -327,7 +329,7 @@ class Recorder(RecordedImages):
         if times == 1 and self._schedule is None:  # products of a single step need no loop
             self._has_one_step = True
             return PackedWeight(weight)  # type: ignore[arg-type]
-        if self._machine.multiplies(self.dtype, few=True):
+        if self._machine.multiplies(self.dtype, "few rows"):
             return self._in_panels(weight)
         by_columns = weight.T.contiguous
         functions = self._machine.packing(self.dtype, weight.size, by_columns, times)

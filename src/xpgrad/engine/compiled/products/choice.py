@@ -1,7 +1,8 @@
 """Whose matrix products are faster on this machine, ours or a BLAS's: measured once, and remembered.
 
-Two classes of sizes in each dtype: *few* rows and a weight that serves at every step of a time loop, a thread
-each, and *many* rows in all threads. The answer depends on the processor, the BLAS and the versions; it is
+Three classes of sizes in each dtype: *few rows* and a weight that serves at every step of a time loop, a
+thread each; and in all threads *narrow* products, with short sums or few columns, and *many rows*, which are
+all others, weight gradients among them. The answer depends on the processor, the BLAS and the versions; it is
 kept in the cache folder, and stays what it is while a process lives. ``XPGRAD_PRODUCTS`` set to ``own`` or
 ``blas`` decides instead.
 """
@@ -15,7 +16,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +29,8 @@ from xpgrad.engine.process.blas import Blas, multiply, pack
 if TYPE_CHECKING:
     from xpgrad.engine.compiled.machine import Machine
 
-CLASSES = ("few", "many")
+CLASSES = ("few rows", "narrow", "many rows")
+_NARROW = range(32, 129)  # elements of a sum, or columns
 _WAYS = ("own", "blas")
 _FILE = "products.json"
 # A BLAS has to be so much faster: the same code then runs everywhere but where that costs something. It is
@@ -38,8 +40,11 @@ _ROUNDS = 8
 # Rows of a thread, elements of a sum, columns: of a time loop's products.
 _FEW_SIZES = ((16, 64, 256), (16, 256, 1024), (10, 650, 2600))
 # Rows, elements of a sum, columns, and whether the first factor is by columns: inputs times a weight, a
-# weight's gradient.
-_MANY_SIZES = ((768, 256, 512, False), (512, 768, 256, True))
+# weight's gradient. Narrow products make or read rows that are in no near cache.
+_OTHER_SIZES = {
+    "narrow": ((8192, 64, 512, False), (4096, 512, 64, False)),
+    "many rows": ((768, 256, 512, False), (512, 768, 256, True)),
+}
 
 
 class Choice(NamedTuple):
@@ -49,9 +54,14 @@ class Choice(NamedTuple):
     why: str
 
 
-def is_own(engine: Machine, dtype: str, few: bool) -> bool:
+def is_own(engine: Machine, dtype: str, kind: str) -> bool:
     """Whether a class of the engine's products is our own."""
-    return choice(engine, dtype, CLASSES[not few]).way == "own"
+    return choice(engine, dtype, kind).way == "own"
+
+
+def kind_of(inner: int, columns: int, by_rows: bool) -> str:
+    """The class of a product in all threads; `by_rows` tells how its first factor is stored."""
+    return "narrow" if by_rows and min(inner, columns) in _NARROW else "many rows"
 
 
 def choice(engine: Machine, dtype: str, kind: str) -> Choice:
@@ -110,7 +120,7 @@ def describe(engine: Machine) -> dict[str, str]:
         for kind in CLASSES:
             known = _known(engine, blas, dtype, kind)
             line = "measured when they are first asked for" if known is None else ": ".join(known)
-            lines[f"{engine.name}, {kind} rows, {dtype}"] = line
+            lines[f"{engine.name}, {kind}, {dtype}"] = line
     return lines
 
 
@@ -194,7 +204,8 @@ Pair = tuple[Way, Way]
 
 def _measure(engine: Machine, blas: Blas, dtype: str, kind: str) -> float:
     """How many times as fast as ours the BLAS is, the geometric mean over the sizes of a class."""
-    pairs = _few_rows(engine, blas, dtype) if kind == "few" else _many_rows(engine, blas, dtype)
+    sizes = _OTHER_SIZES.get(kind)
+    pairs = _few_rows(engine, blas, dtype) if sizes is None else _in_all_threads(engine, blas, dtype, sizes)
     ratios = [_ratio(*pair) for pair in pairs]
     return float(prod(ratios) ** (1 / len(ratios)))
 
@@ -258,10 +269,10 @@ def _by_blas(blas: Blas, b: np.ndarray, packed: np.ndarray | None, times: int, p
         multiply(function, part[0], b, part[1], packed)
 
 
-def _many_rows(engine: Machine, blas: Blas, dtype: str) -> list[Pair]:
-    """Products behind a time loop, ours in the team's threads and the BLAS's in its own."""
+def _in_all_threads(engine: Machine, blas: Blas, dtype: str, sizes: Iterable[tuple]) -> list[Pair]:
+    """Products beside a time loop, ours in the team's threads and the BLAS's in its own."""
     pairs: list[Pair] = []
-    for rows, inner, columns, turned in _MANY_SIZES:
+    for rows, inner, columns, turned in sizes:
         a, b, c = _matrices(dtype, rows, inner, columns)
         if turned:
             a = np.asfortranarray(a)
