@@ -18,6 +18,7 @@ from xpgrad import engine
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.programs.recorded import row_major
 from xpgrad.engine.programs.recorder import Recorder
 
 
@@ -175,9 +176,9 @@ def test_products_go_by_their_class(kind, mine, monkeypatch):
     if one.blas is None:
         pytest.skip("NumPy's BLAS exports no gemm under a known name")
     monkeypatch.setattr(NumpyEngine, "multiplies", lambda self, dtype, asked: asked == kind)
-    layouts = {"x": ((300, 64), (64, 1)), "w": ((200, 64), (64, 1)), "v": ((200, 200), (200, 1))}
-    recorder = Recorder(one, layouts, np.dtype("float32"))
-    x, w, v = (recorder.input(name) for name in layouts)
+    shapes = [(300, 64), (200, 64), (200, 200)]
+    layouts = [(shape, row_major(shape)) for shape in shapes]
+    recorder, (x, w, v) = Recorder.of_unnamed(one, layouts, np.dtype("float32"))
     y = recorder.product(x, w.T)
     recorder.program([recorder.product(y.T, x), recorder.product(y, v)])
     kinds = [type(made).__name__ for made in recorder._draft.instructions]
@@ -185,7 +186,7 @@ def test_products_go_by_their_class(kind, mine, monkeypatch):
     assert kinds.count("BlasMultiply") == 3 - mine
     own = []
     monkeypatch.setattr(products, "multiply", lambda team, a, b, c, add=False: own.append(a.shape))
-    x, w, v = (np.ones(layout[0], np.float32) for layout in layouts.values())
+    x, w, v = (np.ones(shape, np.float32) for shape in shapes)
     y = np.ones((300, 200), np.float32)
     for a, b in ((x, w.T), (y.T, x), (y, v)):
         one.product(a, b)

@@ -36,9 +36,9 @@ def run(write: Any, *given: Any) -> np.ndarray:
     """The result of what `write` asks a recorder for."""
     engine = of_type(given[0])
     arrays = [np.asarray(x) for x in given]
-    layouts = {str(k): (x.shape, row_major(x.shape)) for k, x in enumerate(arrays)}
-    recorder = Recorder(engine, layouts, arrays[0].dtype)
-    program = recorder.program([write(recorder, *(recorder.input(name) for name in layouts))])
+    layouts = [(x.shape, row_major(x.shape)) for x in arrays]
+    recorder, inputs = Recorder.of_unnamed(engine, layouts, arrays[0].dtype)
+    program = recorder.program([write(recorder, *inputs)])
     look = engine.look(given)
 
     def fresh(shape: tuple[int, ...], dtype: Any) -> Any:

@@ -281,9 +281,8 @@ def write_parts(
     CannotRecordError
         If it needs something that has no instruction.
     """
-    layouts = {str(number): (shape, row_major(shape)) for number, (shape, _) in enumerate(forms)}
-    recorder = Recorder(machine, layouts, forms[0][1])
-    arrays = [recorder.input(name) for name in layouts]
+    layouts = [(shape, row_major(shape)) for shape, _ in forms]
+    recorder, arrays = Recorder.of_unnamed(machine, layouts, forms[0][1])
     for array, (_, dtype) in zip(arrays, forms, strict=True):
         array.is_integer = np.dtype(dtype).kind == "i"
     results = write(recorder, *arrays)

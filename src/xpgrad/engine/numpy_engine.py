@@ -276,10 +276,10 @@ _NEW = object()
 
 def _recorded(compute: Callable[..., Any], arrays: Sequence[Any], form: Form) -> Program | None:
     """The program of ``compute(engine, *arrays)``."""
-    recorder = Recorder(form.machine, {str(k): layout for k, layout in enumerate(form.layouts)}, form.dtype)
-    inputs = iter([recorder.input(str(k)) for k in range(len(form.layouts))])
+    recorder, inputs = Recorder.of_unnamed(form.machine, form.layouts, form.dtype)
+    each = iter(inputs)
     try:
-        result = compute(recorder, *(None if x is None else next(inputs) for x in arrays))
+        result = compute(recorder, *(None if x is None else next(each) for x in arrays))
         return recorder.program([result])
     except CannotRecordError:
         return None

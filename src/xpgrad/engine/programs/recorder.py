@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -96,6 +96,15 @@ class Recorder(RecordedImages):
             for name, place in arrays.items()
         }
         self._inputs = {name: pieces[0] for name, pieces in self._pieces.items() if name not in self._joined}
+
+    @classmethod
+    def of_unnamed(
+        cls, machine: Machine, layouts: Iterable[tuple[tuple[int, ...], Strides]], dtype: Any
+    ) -> tuple[Recorder, list[Recorded]]:
+        """A recorder of arrays without names, and these."""
+        named = {str(number): layout for number, layout in enumerate(layouts)}
+        recorder = cls(machine, named, dtype)
+        return recorder, [recorder.input(name) for name in named]
 
     def input(self, name: str) -> Recorded:
         """One of the call's arrays, or several that are joined when the first one asks for them."""
