@@ -69,6 +69,12 @@ SWEEPS = (
         {s: ((8, 64, s, s), (64, 64, 3, 3), 1) for s in (3, 4, 5, 6, 7, 10, 14, 28)},
     ),
     Sweep(
+        "3 x 3: size, C = O: 7, 256",
+        "images",
+        ("winograd", "taps", "shifted", "patches"),
+        {n: ((n, 256, 7, 7), (256, 256, 3, 3), 1) for n in (1, 2, 4, 8, 16, 32)},
+    ),
+    Sweep(
         "groups of 3 x 3: N, size = 8, 28, 64 channels",
         "channels in a group",
         ("taps", "shifted", "patches"),

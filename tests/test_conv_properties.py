@@ -16,6 +16,7 @@ import xpgrad
 from backends import Backend
 from conv_cases import CASES
 from xpgrad._conv import choice
+from xpgrad._conv.geometry import conv_geometry
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.images.methods import Images
 from xpgrad.testing import assert_close, to_numpy
@@ -80,6 +81,20 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
     count = len(chosen)
     sums._method(other, chosen[0][1])
     assert (len(chosen), chosen[-1][0]) == (count + 1, other)
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "size", "expected"),
+    [(1, 512, 7, "patches"), (1, 128, 14, "patches"), (2, 128, 14, "taps"), (8, 512, 7, "taps"),
+     (32, 512, 7, "winograd"), (1, 8, 4, "taps")],
+)  # fmt: skip
+def test_the_rule_counts_the_packing_of_weights(images: int, channels: int, size: int, expected: str) -> None:
+    """Of 3 x 3 kernels with compiled loops: it costs most where images are few and small."""
+    W = (channels, channels, 3, 3)
+    geometry = conv_geometry(
+        "conv", (images, channels, size, size), W, strides=1, pads=1, dilations=1, group=1, auto_pad="NOTSET"
+    )
+    assert choice._preferred(True, True, geometry) == expected
 
 
 @pytest.mark.parametrize("method", ["auto", "taps", "winograd", "patches", "shifted", "fft"])

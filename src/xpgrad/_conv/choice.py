@@ -4,12 +4,12 @@ The rule asks in this order, for each of the three sums of a call; C and O are c
 
 1. a kernel of one element, at stride 1 and without padding: ``pointwise``;
 2. ``fft``, where it is possible and its operations cost less than the direct sum;
-3. where work is written down: ``patches``, which are copies and products;
-4. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
-5. ``winograd``, where it is possible and costs less than the direct sum;
-6. where loops are compiled: ``taps``;
-7. at least 8 input channels, enough for a product at each tap: ``shifted``;
-8. else ``patches``.
+3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
+4. ``winograd``, where it is possible and costs less than the direct sum;
+5. where loops are compiled: ``taps``, or ``patches`` if it costs less. That is where images are few and small
+   and channels many: ``taps`` then spends its time packing weights;
+6. at least 8 input channels, enough for a product at each tap: ``shifted``;
+7. else ``patches``.
 
 Costs are counted in multiplications of the products behind ``shifted``, with weights that were measured.
 ``asv_bench/conv_sweep.py`` measures the methods on both sides of every switch.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 from math import log2, prod
+from operator import itemgetter
 from typing import NamedTuple
 
 from xpgrad._arguments import check_choice
@@ -40,6 +41,14 @@ METHODS: dict[str, Method] = {
 _TRANSFORM, _SPECTRAL = 18.0, 26.0
 
 
+class _PatchCosts(NamedTuple):
+    """Of patches: a multiplication, a weight for each image, all passes."""
+
+    product: float
+    weight: float
+    passes: float
+
+
 class _Costs(NamedTuple):
     """Of Winograd's method: a multiplication, elements of a window's and a kernel's transform, all passes."""
 
@@ -54,6 +63,7 @@ _COMPILED_WINOGRAD, _WINOGRAD = _Costs(0.58, 25.0, 70.0, 5e6), _Costs(1.0, 25.0,
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 # That of packing a weight for tiles, and of its place in a sum of gradients.
 _WEIGHT_IN_TILES = 136.0
+_COMPILED_PATCHES = _PatchCosts(1.0, 10.0, 1e6)
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
@@ -94,12 +104,20 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
     if few:
         return "taps"
     if compiled:
-        cost += _WEIGHT_IN_TILES * seen * g.outputs * prod(g.kernel)
-    if possible("winograd") and _winograd_cost(g, compiled) < cost:
-        return "winograd"
-    if compiled:
-        return "taps"
-    return "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
+        direct, cost = min(_compiled_costs(g).items(), key=itemgetter(1))
+    else:
+        direct = "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
+    return "winograd" if possible("winograd") and _winograd_cost(g, compiled) < cost else direct
+
+
+def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
+    """Of the compiled methods that compute the direct sum."""
+    weights = g.channels // g.group * g.outputs * prod(g.kernel)
+    patches = _COMPILED_PATCHES
+    return {
+        "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights,
+        "patches": patches.product * g.multiplications + patches.weight * g.batch * weights + patches.passes,
+    }
 
 
 def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
