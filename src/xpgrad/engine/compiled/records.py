@@ -382,7 +382,7 @@ class ShiftedProducts(NamedTuple):
 class TapPacking(NamedTuple):
     """Weights with these distances in memory, of `count` taps, into panels, some of them in each part.
 
-    A panel has the weights of some of a group's sums; see `compiled_shifts`.
+    A panel has the weights of some of a group's sums; a group's panels have `rows`. See `compiled_shifts`.
     """
 
     parts: Any
@@ -393,6 +393,7 @@ class TapPacking(NamedTuple):
     by_tap: Any
     groups: Any
     sums: Any
+    rows: Any
     seen: Any
     taps: Any
     count: Any

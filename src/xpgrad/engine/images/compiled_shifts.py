@@ -70,12 +70,18 @@ def _many_channels(sums: int, images: int) -> bool:
 def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[bool, tuple[int, ...], int]:
     """Whether weights of a shape are for tiles, where those of each part begin when packed, and how many."""
     group, sums, seen, _ = shape
-    kinds, many = tiles(), _many_channels(sums, seen)
-    tall, low = kinds.tall[0], kinds.flat[0]
-    step = 1 if not many else low if 0 < sums % tall <= low else tall
-    padded = -(-sums // step) * step
-    *starts, size = itertools.accumulate((group * padded * seen * len(part) for part in taps), initial=0)
+    many = _many_channels(sums, seen)
+    each = group * (_panel_rows(sums) if many else sums) * seen
+    *starts, size = itertools.accumulate((each * len(part) for part in taps), initial=0)
     return many, tuple(starts), size
+
+
+def _panel_rows(sums: int) -> int:
+    """The rows of a group's panels: tall ones, of which the last is low if that holds what is left."""
+    kinds = tiles()
+    tall, low = kinds.tall[0], kinds.flat[0]
+    step = low if 0 < sums % tall <= low else tall
+    return -(-sums // step) * step
 
 
 def tap_packing(
@@ -91,7 +97,8 @@ def tap_packing(
     group, sums, seen, _ = shape
     record = TapPacking(
         parts=parts, weights=weights, by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap,
-        groups=group, sums=sums, seen=seen, taps=ctypes.addressof(numbers), count=len(part), target=target,
+        groups=group, sums=sums, rows=_panel_rows(sums), seen=seen, taps=ctypes.addressof(numbers),
+        count=len(part), target=target,
     )  # fmt: skip
     return _loop("pack", dtype, tiles()), record, numbers
 

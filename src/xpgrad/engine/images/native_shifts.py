@@ -468,21 +468,19 @@ def tile_loops(dtype, tiles, vectors, several, label):
 
 def tap_packing(dtype, kinds, label):
     """The compiled ``pack(data, part)`` of the integers of a TapPacking, for tiles of these kinds."""
-    real, (_, (tall_rows, _), (flat_rows, _), _) = np.dtype(dtype).type, kinds
+    real, (_, (tall_rows, _), _, _) = np.dtype(dtype).type, kinds
 
     @variant(label)
     def pack(data, part):
         at, taps = _PACKING, words(data[_PACKING.taps], data[_PACKING.count])
         w = carray(pointer(data[at.weights]), (_FAR,), real)
         panels, seen, sums = carray(pointer(data[at.target]), (_FAR,), real), data[at.seen], data[at.sums]
-        each = (sums + tall_rows - 1) // tall_rows  # panels of a group, of which the last may be a flat one
-        left = sums - (each - 1) * tall_rows
-        padded = (each - 1) * tall_rows + (tall_rows if left > flat_rows else flat_rows)
+        each = (data[at.rows] + tall_rows - 1) // tall_rows  # panels of a group
         count, parts = data[at.groups] * each, data[at.parts]
         for panel in range(count * part // parts, count * (part + 1) // parts):
             g, first = panel // each, panel % each * tall_rows
-            to, left = (g * padded + first) * seen * len(taps), sums - first
-            rows = tall_rows if left > flat_rows else flat_rows
+            to, left = (g * data[at.rows] + first) * seen * len(taps), sums - first
+            rows = min(tall_rows, data[at.rows] - first)
             for j in range(seen):
                 for k in range(len(taps)):
                     source = g * data[at.by_group] + first * data[at.by_sum]
