@@ -49,7 +49,7 @@ class _PatchCosts(NamedTuple):
     passes: float
 
 
-class _Costs(NamedTuple):
+class _WinogradCosts(NamedTuple):
     """Of Winograd's method: a multiplication, elements of a window's and a kernel's transform, all passes."""
 
     product: float
@@ -58,7 +58,8 @@ class _Costs(NamedTuple):
     passes: float
 
 
-_COMPILED_WINOGRAD, _WINOGRAD = _Costs(0.58, 25.0, 70.0, 5e6), _Costs(1.0, 25.0, 5.0, 12e6)
+_COMPILED_WINOGRAD = _WinogradCosts(0.58, 25.0, 70.0, 5e6)
+_WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
 # That of a multiplication of a sum over taps: of few channels, and compiled of more.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 # That of packing a weight for tiles, and of its place in a sum of gradients.

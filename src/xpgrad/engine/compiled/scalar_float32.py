@@ -132,7 +132,7 @@ def log1p(x):
 
 @inline
 def tanh(x):
-    """Hyperbolic tangent. A way by exp has no more instructions, but each waits for the one before."""
+    """Hyperbolic tangent. By exp it is slower: as many instructions, each of which waits for the last one."""
     v = _TANH_MAX if x > _TANH_MAX else x
     v = -_TANH_MAX if v < -_TANH_MAX else v
     s = v * v
