@@ -90,11 +90,25 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
 )  # fmt: skip
 def test_the_rule_counts_the_packing_of_weights(images: int, channels: int, size: int, expected: str) -> None:
     """Of 3 x 3 kernels with compiled loops: it costs most where images are few and small."""
-    W = (channels, channels, 3, 3)
-    geometry = conv_geometry(
-        "conv", (images, channels, size, size), W, strides=1, pads=1, dilations=1, group=1, auto_pad="NOTSET"
-    )
-    assert choice._preferred(True, True, geometry) == expected
+    assert preferred((images, channels, size, size), (channels, channels, 3, 3), 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("X", "kernel", "group", "expected"),
+    [((4, 16, 4096), 129, 1, "taps"), ((4, 16, 4096), 257, 1, "fft"), ((8, 32, 64, 64), 21, 32, "taps"),
+     ((8, 32, 64, 64), 31, 32, "fft"), ((8, 64, 28, 28), 15, 1, "fft")],
+)  # fmt: skip
+def test_the_rule_takes_transforms_for_large_kernels(
+    X: tuple[int, ...], kernel: int, group: int, expected: str
+) -> None:
+    assert preferred(X, (X[1], X[1] // group, *[kernel] * (len(X) - 2)), group) == expected
+
+
+def preferred(X: tuple[int, ...], W: tuple[int, ...], group: int) -> str:
+    """The rule's choice with compiled loops; the output is as large as the input."""
+    pads = (W[2] - 1) // 2
+    geometry = conv_geometry("conv", X, W, strides=1, pads=pads, dilations=1, group=group, auto_pad="NOTSET")
+    return choice._preferred(True, True, geometry)
 
 
 @pytest.mark.parametrize("method", ["auto", "taps", "winograd", "patches", "shifted", "fft"])

@@ -37,8 +37,12 @@ METHODS: dict[str, Method] = {
     method.name: method for method in (Pointwise(), Winograd(), Patches(), Shifted(), Taps(), Fourier())
 }
 
-# The cost of an operation of a Fourier transform, and of a complex multiplication of spectra.
-_TRANSFORM, _SPECTRAL = 18.0, 26.0
+
+class _FourierCosts(NamedTuple):
+    """Of an operation of a Fourier transform, and of a complex multiplication of spectra."""
+
+    transform: float
+    product: float
 
 
 class _PatchCosts(NamedTuple):
@@ -58,6 +62,8 @@ class _WinogradCosts(NamedTuple):
     passes: float
 
 
+# Where loops are compiled the methods beside Fourier's are faster.
+_COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
 _COMPILED_WINOGRAD = _WinogradCosts(0.58, 25.0, 70.0, 5e6)
 _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
 # That of a multiplication of a sum over taps: of few channels, and compiled of more.
@@ -100,7 +106,7 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
 
     if possible("pointwise"):
         return "pointwise"
-    if possible("fft") and _fourier_cost(g) < cost:
+    if possible("fft") and _fourier_cost(g, compiled) < cost:
         return "fft"
     if few:
         return "taps"
@@ -129,10 +135,12 @@ def _winograd_cost(g: ConvGeometry, compiled: bool) -> float:
     return elements * each + costs.kernel * POINTS * kernels + costs.passes
 
 
-def _fourier_cost(g: ConvGeometry) -> float:
+def _fourier_cost(g: ConvGeometry, compiled: bool) -> float:
     """Of the transforms of all three arrays, and of the products of their spectra."""
+    costs = _COMPILED_FOURIER if compiled else _FOURIER
     elements = prod(spectrum_shape(g))
     seen = g.channels // g.group
     transforms = g.batch * (g.channels + g.outputs) + g.outputs * seen
     transform = elements * log2(2 * elements)
-    return _TRANSFORM * transforms * transform + _SPECTRAL * g.batch * g.outputs * seen * elements
+    products = g.batch * g.outputs * seen * elements
+    return costs.transform * transforms * transform + costs.product * products
