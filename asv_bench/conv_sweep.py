@@ -45,7 +45,7 @@ SWEEPS = (
         {k: ((8, 64, 28, 28), (64, 64, k, k), 1) for k in (5, 7, 9, 11, 15)},
     ),
     Sweep(
-        "one dimension: N, C, size, O = 4, 16, 4096, 16",
+        "1-D: N, C, size, O = 4, 16, 4096, 16",
         "kernel",
         ("fft", "taps", "shifted", "patches"),
         {k: ((4, 16, 4096), (16, 16, k), 1) for k in (17, 33, 65, 129, 257, 1025)},
@@ -57,7 +57,7 @@ SWEEPS = (
         {k: ((8, 32, 64, 64), (32, 1, k, k), 32) for k in (3, 7, 11, 15, 21, 31)},
     ),
     Sweep(
-        "3 x 3: N, size = 8, 28, C = O",
+        "3 x 3: N, size = 8, 28; C = O",
         "channels",
         ("winograd", "taps", "shifted", "patches"),
         {c: ((8, c, 28, 28), (c, c, 3, 3), 1) for c in (4, 8, 12, 16, 24, 32, 64, 128)},
@@ -69,13 +69,13 @@ SWEEPS = (
         {s: ((8, 64, s, s), (64, 64, 3, 3), 1) for s in (3, 4, 5, 6, 7, 10, 14, 28)},
     ),
     Sweep(
-        "3 x 3: size, C = O: 7, 256",
+        "3 x 3: C, size, O = 256, 7, 256",
         "images",
         ("winograd", "taps", "shifted", "patches"),
         {n: ((n, 256, 7, 7), (256, 256, 3, 3), 1) for n in (1, 2, 4, 8, 16, 32)},
     ),
     Sweep(
-        "groups of 3 x 3: N, size = 8, 28, 64 channels",
+        "groups of 3 x 3: N, C, size = 8, 64, 28",
         "channels in a group",
         ("taps", "shifted", "patches"),
         {c: ((8, 64, 28, 28), (64, c, 3, 3), 64 // c) for c in (1, 2, 4, 8, 16, 32)},
