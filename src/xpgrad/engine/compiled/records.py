@@ -331,7 +331,7 @@ class ShiftedSums(NamedTuple):
 
     An item is a stretch of a group of an image; where loops are over positions, a stretch is a whole image.
     A part's memory begins with the grid, each channel `room` elements long; behind it are the sums, in rows
-    of `line`.
+    of `line`. The packed weights of a group have `panel_rows` rows.
     """
 
     shared: Shared
@@ -340,6 +340,7 @@ class ShiftedSums(NamedTuple):
     groups: Any
     seen: Any
     sums: Any
+    panel_rows: Any
     parts: Table
     taps: Any
     wanted: Any
@@ -382,7 +383,7 @@ class ShiftedProducts(NamedTuple):
 class TapPacking(NamedTuple):
     """Weights with these distances in memory, of `count` taps, into panels, some of them in each part.
 
-    A panel has the weights of some of a group's sums; a group's panels have `rows`. See `compiled_shifts`.
+    A panel has the weights of some of a group's sums; a group's panels have `panel_rows`. See `compiled_shifts`.
     """
 
     parts: Any
@@ -393,7 +394,7 @@ class TapPacking(NamedTuple):
     by_tap: Any
     groups: Any
     sums: Any
-    rows: Any
+    panel_rows: Any
     seen: Any
     taps: Any
     count: Any

@@ -365,8 +365,6 @@ def tile_loops(dtype, tiles, vectors, several, label):
         grid, line, total_at = vector(grid_at, data[at.grid]), data[at.line], grid_at + size * data[at.grid]
         placed, kept = np.empty_like(rows), np.empty_like(wanted)
         offsets = _offsets_of_parts(parts, taps, seen, room)
-        padded = sums // tall_rows * tall_rows
-        padded += 0 if sums == padded else flat_rows if sums - padded <= flat_rows else tall_rows
         for item in range(bounds[part], bounds[part + 1]):
             n, g = item // data[at.stretches] // groups, item // data[at.stretches] % groups
             low = data[at.begin] + item % data[at.stretches] * data[at.stretch]
@@ -379,7 +377,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
             offsets_at, first_row = offsets.ctypes.data, 0
             for p in range(len(parts)):
                 count = seen * parts[p, 1]
-                panel = data[at.weights] + (parts[p, 0] + g * padded * count) * size
+                panel = data[at.weights] + (parts[p, 0] + g * data[at.panel_rows] * count) * size
                 last_row = first_row + parts[p, 2]
                 rows_here = stretch_of(wanted[first_row:last_row], low, here, kept)
                 first = 0
@@ -475,12 +473,12 @@ def tap_packing(dtype, kinds, label):
         at, taps = _PACKING, words(data[_PACKING.taps], data[_PACKING.count])
         w = carray(pointer(data[at.weights]), (_FAR,), real)
         panels, seen, sums = carray(pointer(data[at.target]), (_FAR,), real), data[at.seen], data[at.sums]
-        each = (data[at.rows] + tall_rows - 1) // tall_rows  # panels of a group
+        each = (data[at.panel_rows] + tall_rows - 1) // tall_rows  # panels of a group
         count, parts = data[at.groups] * each, data[at.parts]
         for panel in range(count * part // parts, count * (part + 1) // parts):
             g, first = panel // each, panel % each * tall_rows
-            to, left = (g * data[at.rows] + first) * seen * len(taps), sums - first
-            rows = min(tall_rows, data[at.rows] - first)
+            to, left = (g * data[at.panel_rows] + first) * seen * len(taps), sums - first
+            rows = min(tall_rows, data[at.panel_rows] - first)
             for j in range(seen):
                 for k in range(len(taps)):
                     source = g * data[at.by_group] + first * data[at.by_sum]
