@@ -383,7 +383,8 @@ class ShiftedProducts(NamedTuple):
 class TapPacking(NamedTuple):
     """Weights with these distances in memory, of `count` taps, into panels, some of them in each part.
 
-    A panel has the weights of some of a group's sums; a group's panels have `panel_rows`. See `compiled_shifts`.
+    A panel has the weights of some of a group's sums; a group's panels have `panel_rows` rows. See
+    `compiled_shifts`.
     """
 
     parts: Any

@@ -96,8 +96,8 @@ def tap_packing(
     group, sums, seen, _ = shape
     record = TapPacking(
         parts=parts, weights=weights, by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap,
-        groups=group, sums=sums, panel_rows=_panel_rows(sums, tiles()), seen=seen, taps=ctypes.addressof(numbers),
-        count=len(part), target=target,
+        groups=group, sums=sums, panel_rows=_panel_rows(sums, tiles()), seen=seen,
+        taps=ctypes.addressof(numbers), count=len(part), target=target,
     )  # fmt: skip
     return _loop("pack", dtype, tiles()), record, numbers
 
@@ -253,10 +253,10 @@ def _plan_of_sums(
         begin, line, rows = 0, int(tables.parts[:, 4].max()), 1
     record = ShiftedSums(
         shared=_LATER, images=_batch(images), rows=_table(tables.rows), groups=group, seen=seen, sums=sums,
-        panel_rows=_panel_rows(sums, setting.tiles) if many else sums, parts=_table(tables.parts), taps=address_of(tables.taps), wanted=address_of(tables.wanted),
-        weights=0, bias=0, results=_batch((images[0], group * sums, *shifts.size)), begin=begin,
-        end=tables.end, stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements,
-        line=line,
+        panel_rows=_panel_rows(sums, setting.tiles) if many else sums, parts=_table(tables.parts),
+        taps=address_of(tables.taps), wanted=address_of(tables.wanted), weights=0, bias=0,
+        results=_batch((images[0], group * sums, *shifts.size)), begin=begin, end=tables.end,
+        stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, line=line,
     )  # fmt: skip
     at = _AT_SUMS
     return Plan(
