@@ -70,14 +70,18 @@ def _many_channels(sums: int, images: int) -> bool:
 def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[bool, tuple[int, ...], int]:
     """Whether weights of a shape are for tiles, where those of each part begin when packed, and how many."""
     group, sums, seen, _ = shape
-    many = _many_channels(sums, seen)
-    each = group * (_panel_rows(sums, tiles()) if many else sums) * seen
+    each = group * _panel_rows(sums, seen, tiles()) * seen
     *starts, size = itertools.accumulate((each * len(part) for part in taps), initial=0)
-    return many, tuple(starts), size
+    return _many_channels(sums, seen), tuple(starts), size
 
 
-def _panel_rows(sums: int, kinds: Tiles) -> int:
-    """The rows of a group's panels: tall ones, of which the last is low if that holds what is left."""
+def _panel_rows(sums: int, seen: int, kinds: Tiles) -> int:
+    """The rows of a group's packed weights.
+
+    For tiles they fill tall panels, of which the last is low if that holds what is left.
+    """
+    if not _many_channels(sums, seen):
+        return sums
     tall, low = kinds.tall[0], kinds.flat[0]
     step = low if 0 < sums % tall <= low else tall
     return -(-sums // step) * step
@@ -96,7 +100,7 @@ def tap_packing(
     group, sums, seen, _ = shape
     record = TapPacking(
         parts=parts, weights=weights, by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap,
-        groups=group, sums=sums, panel_rows=_panel_rows(sums, tiles()), seen=seen,
+        groups=group, sums=sums, panel_rows=_panel_rows(sums, seen, tiles()), seen=seen,
         taps=ctypes.addressof(numbers), count=len(part), target=target,
     )  # fmt: skip
     return _loop("pack", dtype, tiles()), record, numbers
@@ -253,7 +257,7 @@ def _plan_of_sums(
         begin, line, rows = 0, int(tables.parts[:, 4].max()), 1
     record = ShiftedSums(
         shared=_LATER, images=_batch(images), rows=_table(tables.rows), groups=group, seen=seen, sums=sums,
-        panel_rows=_panel_rows(sums, setting.tiles) if many else sums, parts=_table(tables.parts),
+        panel_rows=_panel_rows(sums, seen, setting.tiles), parts=_table(tables.parts),
         taps=address_of(tables.taps), wanted=address_of(tables.wanted), weights=0, bias=0,
         results=_batch((images[0], group * sums, *shifts.size)), begin=begin, end=tables.end,
         stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, line=line,
