@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import xpgrad
-from backends import Backend
+from backends import Backend, without_programs
 from conv_cases import CASES
 from xpgrad._conv import choice
 from xpgrad._conv.geometry import conv_geometry
-from xpgrad.engine import NumpyEngine
-from xpgrad.engine.images.methods import Images
+from xpgrad._plans import Asked
 from xpgrad.testing import assert_close, to_numpy
 
 SOME = ["pointwise-strides", "3x3", "strides", "1d", "depthwise-multiplier", "few-channels", "large-groups"]
@@ -66,16 +65,16 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
         return choice.choose(operator, name, engine, geometry)
 
     monkeypatch.setattr(module, "choose", choose)
-    monkeypatch.setattr(NumpyEngine, "whole", Images.whole)  # without recorders
-    X, W = np.ones((2, 3, 6, 6)), np.ones((4, 3, 3, 3))
-    dY = xpgrad.conv(X, W)
-    assert len(chosen) == 1
-    xpgrad.conv_grad(dY, X, W)
-    assert len(chosen) == 2
-    xpgrad.conv_grad(dY, X, W, wrt="W", per_sample=True)
+    arrays = {"X": np.ones((2, 3, 6, 6)), "W": np.ones((4, 3, 3, 3))}
+    with without_programs():
+        dY = xpgrad.conv(**arrays)
+        assert len(chosen) == 1
+        xpgrad.conv_grad(dY, **arrays)
+        assert len(chosen) == 2
+        xpgrad.conv_grad(dY, **arrays, wrt="W", per_sample=True)
     assert chosen[-1][1].group == 2  # each sample is a group
     assert chosen[-1][1] is not chosen[1][1]
-    sums = module._Sums("conv", np, [X, W], chosen[0][1], "auto")
+    sums = module._Sums(Asked("conv", arrays), ("X", "W"), lambda *_, **__: chosen[0][1], {}, "auto")
     other = xpgrad.engine.StandardEngine(np)
     sums._method(chosen[0][0], chosen[0][1])
     count = len(chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ pytest.importorskip("numba", reason="numba is not installed: there are no tiles"
 from numba import njit
 
 import xpgrad
+from backends import without_programs
 from conv_cases import Case
+from xpgrad import _plans
 from xpgrad._conv import winograd
-from xpgrad.engine import NumpyEngine, numpy_engine
+from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles
 from xpgrad.engine.images import compiled_shifts, compiled_windows, row_tiles, windows
-from xpgrad.engine.images.methods import Images
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.testing import assert_close
 
@@ -52,13 +54,15 @@ def check(case: Case, dtype: str) -> None:
 
 
 @pytest.fixture(autouse=True, params=["in a program", "in the engine"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The loops run as a program's instructions, and called one by one."""
-    monkeypatch.setattr(numpy_engine, "_programs", Remembered())
-    if request.param == "in a program":
-        pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
-    else:
-        monkeypatch.setattr(numpy_engine.NumpyEngine, "whole", Images.whole)
+    if request.param == "in the engine":
+        with without_programs():
+            yield
+        return
+    pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
+    monkeypatch.setattr(_plans, "_known", Remembered())
+    yield
 
 
 @pytest.mark.parametrize("dtype", RTOL)

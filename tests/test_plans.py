@@ -11,7 +11,7 @@ import pytest
 import xpgrad
 from backends import without_programs
 from xpgrad import _plans
-from xpgrad._recurrent import run_foreign
+from xpgrad._operation import run_foreign
 from xpgrad.engine import numpy_engine
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.team import PoolTeam

@@ -9,7 +9,7 @@ import pytest
 
 import xpgrad
 from xpgrad import _plans
-from xpgrad._recurrent import run_foreign
+from xpgrad._operation import run_foreign
 from xpgrad.engine.compiled import machine, records
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import sharing

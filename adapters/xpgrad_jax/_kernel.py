@@ -12,7 +12,7 @@ import numpy as np
 
 import xpgrad
 from xpgrad._kernel_description import KernelDescription
-from xpgrad._recurrent import run_foreign
+from xpgrad._operation import run_foreign
 
 
 class Attributes(dict[str, Any]):

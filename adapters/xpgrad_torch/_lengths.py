@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from xpgrad._arguments import check_integers
-from xpgrad._recurrent import lengths_of
+from xpgrad._operation import lengths_of
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
 from xpgrad_torch._private import version_of

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from xpgrad import engine as engines
+from xpgrad._operation import run_foreign
 from xpgrad._plans import Plan
-from xpgrad._recurrent import run_foreign
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad_torch._autocast import without_autocast

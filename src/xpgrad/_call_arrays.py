@@ -1,4 +1,4 @@
-"""What a recurrent call works on: the caller's arrays, or a recorder's stand-ins for them.
+"""What a call works on: the caller's arrays, or a recorder's stand-ins for them.
 
 A call that is computed has values; in one that is recorded, values and lengths are those of later calls.
 Only `call_arrays` asks which of the two a call is.
@@ -7,6 +7,7 @@ Only `call_arrays` asks which of the two a call is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from xpgrad._computation import Computation
@@ -15,6 +16,7 @@ from xpgrad._timeline import MaskedTimeline, RecordedTimeline, Timeline
 from xpgrad.engine import Recorder, TimeLoops
 from xpgrad.engine.programs.recorder import CannotRecordError
 
+_SAME: Mapping[str, str] = MappingProxyType({})
 _MOST_SAMPLES = 1024  # whose norms a program computes: it has products for each
 
 
@@ -43,7 +45,7 @@ class CallArrays(Protocol):
         """Raise CannotRecordError if the batch cannot be taken in parts."""
 
 
-def call_arrays(asked: Asked, xp: Any, floats: Sequence[Any], names: Mapping[str, str]) -> CallArrays:
+def call_arrays(asked: Asked, xp: Any, floats: Sequence[Any], names: Mapping[str, str] = _SAME) -> CallArrays:
     """The arrays of a checked call.
 
     Parameters

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xpgrad._arguments import check_arrays, check_given, check_rank, check_shape
+from xpgrad._operation import Operation
 from xpgrad._plans import Asked
-from xpgrad._recurrent import PARAMETERS, Operation, units
+from xpgrad._recurrent import PARAMETERS, units
 
 
 class OneStep(NamedTuple):

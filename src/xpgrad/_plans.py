@@ -68,6 +68,7 @@ def planned(
     lengths_of: Callable[[Adapter, Mapping[str, Any], Mapping[str, Any]], Lengths],
     seen: list[Plan] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
+    needs_team: bool = False,
 ) -> Any:
     """Return what ``compute(asked, **options)`` returns, by a program if there is one.
 
@@ -89,6 +90,8 @@ def planned(
     joined : mapping of str to sequence of array, optional
         The parts of each array that was joined along the first axis. A program takes the parts, and returns
         their gradients (the field d + name) as tuples of arrays of the parts' shapes.
+    needs_team : bool
+        Whether only threads that compiled code can start may run a program.
     """
     if (writing := _writing_for.get()) is not None:
         return writing.record(compute, operator, arrays, options)
@@ -105,7 +108,7 @@ def planned(
                 return outputs
         return compute(Asked(operator, arrays), **options)
     lengths = lengths_of(engine, arrays, options)
-    if not lengths.usable:
+    if not lengths.usable or (needs_team and look.form.threads[0].addresses is None):
         return compute(Asked(operator, arrays), **options)
     numbers = lengths.numbers
     if numbers is None:

@@ -32,8 +32,8 @@ from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
 from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
+from xpgrad._operation import PLAIN, Operation, planned_call
 from xpgrad._plans import Asked
-from xpgrad._recurrent import PLAIN, Operation, planned_call
 
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
 

@@ -27,15 +27,15 @@ Which pairs meet stands in one `ConvGeometry`; how the sums are computed, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from array_api_compat import device
 
-from xpgrad._arguments import check_arrays, check_choice, check_given, check_shape, check_wrt
-from xpgrad._computation import Computation
+from xpgrad._arguments import check_arrays, check_given, check_shape
+from xpgrad._call_arrays import call_arrays
 from xpgrad._conv.choice import choose
 from xpgrad._conv.geometry import (
     ConvGeometry,
@@ -45,10 +45,14 @@ from xpgrad._conv.geometry import (
 )
 from xpgrad._conv.method import Method, with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
-from xpgrad._per_sample import PER_SAMPLE, samples_at_a_time, square_norms
+from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
+from xpgrad._per_sample import samples_at_a_time, square_norms
+from xpgrad._plans import Asked
 from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")
+_GIVEN = ("dY", "X", "W", "sample_weight")
+_OF_IMAGES: dict[str, Any] = {"page": "convolution", "needs_team": True}
 
 
 class ConvGrads(NamedTuple):
@@ -90,6 +94,7 @@ class ConvTransposeGrads(NamedTuple):
 # --- convolution -----------------------------------------------------------------------------------------
 
 
+@public
 def conv(
     X: Any,
     W: Any,
@@ -101,6 +106,7 @@ def conv(
     group: int = 1,
     auto_pad: str = "NOTSET",
     method: str = "auto",
+    _foreign: Foreign = PLAIN,
 ) -> Any:
     r"""Convolution over any number of spatial dimensions, ONNX's Conv.
 
@@ -156,14 +162,10 @@ def conv(
     >>> conv(X, np.asarray([[[1.0, 0.0, -1.0]]]), pads=1)
     array([[[-1., -2., -2., -2., -2.,  4.]]])
     """
-    call = _Call(
-        "conv", {"X": X, "W": W}, {"B": B}, conv_geometry,
-        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
-    )  # fmt: skip
-    check_shape("conv", "B", B, "O,", (call.geometry.outputs,))
-    return call.sums(method).forward(X, W, B)
+    return planned_call(_CONV, locals()).Y
 
 
+@public
 def conv_grad(
     dY: Any,
     X: Any,
@@ -178,6 +180,7 @@ def conv_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> ConvGrads:
     r"""Gradient of `conv`.
 
@@ -231,22 +234,31 @@ def conv_grad(
     >>> grads.dX.shape, grads.dW.shape, grads.dB.shape
     ((2, 4, 9, 8), (6, 2, 3, 3), (6,))
     """
-    call = _Call(
-        "conv_grad", {"dY": dY, "X": X, "W": W}, {"sample_weight": sample_weight}, conv_geometry,
-        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
-    )  # fmt: skip
-    wanted = call.check_gradient(call.geometry.output_shape, per_sample, wrt)
-    here = call.sums(method)
+    return planned_call(_CONV_GRAD, locals())
+
+
+def _compute_conv(asked: Asked, *, method: str, **attributes: Any) -> _Result:
+    sums = _Sums(asked, ("X", "W"), conv_geometry, attributes, method)
+    check_shape(asked.operator, "B", asked.arrays["B"], "O,", (sums.geometry.outputs,))
+    return _Result(sums.forward("X", "W", "B"))
+
+
+def _compute_conv_grad(
+    asked: Asked, *, method: str, per_sample: bool | str, wanted: Collection[str], **attributes: Any
+) -> ConvGrads:
+    sums = _Sums(asked, ("dY", "X", "W"), conv_geometry, attributes, method, per_sample)
+    sums.check_cotangent(sums.geometry.output_shape)
     return ConvGrads(
-        here.input_gradient(dY, W) if "X" in wanted else None,
-        here.weight_gradient(dY, X, per_sample, sample_weight) if "W" in wanted else None,
-        here.bias_gradient(dY, per_sample, sample_weight) if "B" in wanted else None,
+        sums.input_gradient("dY", "W") if "X" in wanted else None,
+        sums.weight_gradient("dY", "X") if "W" in wanted else None,
+        sums.bias_gradient("dY") if "B" in wanted else None,
     )
 
 
 # --- transposed convolution ------------------------------------------------------------------------------
 
 
+@public
 def conv_transpose(
     X: Any,
     W: Any,
@@ -260,6 +272,7 @@ def conv_transpose(
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
+    _foreign: Foreign = PLAIN,
 ) -> Any:
     r"""Transposed convolution over any number of spatial dimensions, ONNX's ConvTranspose.
 
@@ -320,15 +333,10 @@ def conv_transpose(
     >>> conv_transpose(X, np.asarray([[[1.0, 10.0]]]), strides=2)
     array([[[ 1., 10.,  2., 20.,  3., 30.]]])
     """
-    call = _Call(
-        "conv_transpose", {"X": X, "W": W}, {"B": B}, conv_transpose_geometry,
-        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
-        output_padding=output_padding, output_shape=output_shape,
-    )  # fmt: skip
-    check_shape("conv_transpose", "B", B, "O,", (call.geometry.channels,))
-    return call.sums(method).input_gradient(X, W, B)
+    return planned_call(_CONV_TRANSPOSE, locals()).Y
 
 
+@public
 def conv_transpose_grad(
     dY: Any,
     X: Any,
@@ -345,6 +353,7 @@ def conv_transpose_grad(
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
+    _foreign: Foreign = PLAIN,
 ) -> ConvTransposeGrads:
     r"""Gradient of `conv_transpose`.
 
@@ -398,104 +407,114 @@ def conv_transpose_grad(
     >>> Y.shape, grads.dX.shape, grads.dW.shape, grads.dB.shape
     ((2, 2, 12, 10), (2, 6, 5, 4), (6, 2, 3, 3), (2,))
     """
-    call = _Call(
-        "conv_transpose_grad", {"dY": dY, "X": X, "W": W}, {"sample_weight": sample_weight},
-        conv_transpose_geometry,
-        strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
-        output_padding=output_padding, output_shape=output_shape,
-    )  # fmt: skip
-    wanted = call.check_gradient(call.geometry.input_shape, per_sample, wrt)
-    here = call.sums(method)
+    return planned_call(_CONV_TRANSPOSE_GRAD, locals())
+
+
+def _compute_conv_transpose(asked: Asked, *, method: str, **attributes: Any) -> _Result:
+    sums = _Sums(asked, ("X", "W"), conv_transpose_geometry, attributes, method)
+    check_shape(asked.operator, "B", asked.arrays["B"], "O,", (sums.geometry.channels,))
+    return _Result(sums.input_gradient("X", "W", "B"))
+
+
+def _compute_conv_transpose_grad(
+    asked: Asked, *, method: str, per_sample: bool | str, wanted: Collection[str], **attributes: Any
+) -> ConvTransposeGrads:
+    sums = _Sums(asked, ("dY", "X", "W"), conv_transpose_geometry, attributes, method, per_sample)
+    sums.check_cotangent(sums.geometry.input_shape)
     return ConvTransposeGrads(
-        here.forward(dY, W) if "X" in wanted else None,
-        here.weight_gradient(X, dY, per_sample, sample_weight) if "W" in wanted else None,
-        here.bias_gradient(dY, per_sample, sample_weight) if "B" in wanted else None,
+        sums.forward("dY", "W") if "X" in wanted else None,
+        sums.weight_gradient("X", "dY") if "W" in wanted else None,
+        sums.bias_gradient("dY") if "B" in wanted else None,
     )
 
 
 # --- the sums of one call --------------------------------------------------------------------------------
 
 
-class _Call:
-    """A call whose arrays are checked, and its geometry.
+class _Result(NamedTuple):
+    """What is computed for a forward."""
+
+    Y: Any
+
+
+class _Sums:
+    """The sums of one call, each by the method of its choice; they take the names of the call's arrays.
+
+    The names of the sums are a convolution's.
 
     Parameters
     ----------
-    operator : str
-        For messages.
-    needed, others : mapping of str to array
-        The arrays that must be given, X and W among them, and those that may be None.
+    asked : Asked
+        The operator and its arrays.
+    needed : sequence of str
+        Those that must be given, X and W among them.
     geometry_of : callable
         Checks shapes and attributes, and returns the geometry.
-    **attributes
+    attributes : mapping
         The operator's.
+    method : str
+        The method's name.
+    per_sample : bool or str
+        Whether what samples add up to is kept apart for each, or measured.
     """
 
     def __init__(
         self,
-        operator: str,
-        needed: Mapping[str, Any],
-        others: Mapping[str, Any],
+        asked: Asked,
+        needed: Sequence[str],
         geometry_of: Callable[..., ConvGeometry],
-        **attributes: Any,
+        attributes: Mapping[str, Any],
+        method: str,
+        per_sample: bool | str = False,
     ) -> None:
-        check_given(operator, needed)
-        self._operator, self._arrays = operator, {**needed, **others}
-        self._xp = check_arrays(operator, self._arrays)
+        operator, arrays = asked.operator, asked.arrays
+        check_given(operator, {name: arrays[name] for name in needed})
+        xp = check_arrays(operator, dict(arrays))
+        self._operator, self._arrays, self._name, self._per_sample = operator, arrays, method, per_sample
         self.geometry = known_geometry(
-            geometry_of, operator, needed["X"].shape, needed["W"].shape, attributes
+            geometry_of, operator, arrays["X"].shape, arrays["W"].shape, dict(attributes)
         )
-
-    def check_gradient(self, shape: Sequence[int], per_sample: Any, wrt: Iterable[str] | None) -> Any:
-        """Check what only a gradient takes, dY of that shape; return the names of what is wanted."""
-        operator, given = self._operator, self._arrays
-        check_shape(operator, "dY", given["dY"], "N, O, *output_size", shape)
-        check_shape(operator, "sample_weight", given["sample_weight"], "N,", (given["X"].shape[0],))
-        wanted = check_wrt(operator, wrt, _NAMES)
-        check_choice(operator, "per_sample", per_sample, PER_SAMPLE)
-        return wanted
-
-    def sums(self, method: str) -> _Sums:
-        """The sums of this geometry, by the method of that name."""
-        arrays = [array for name, array in self._arrays.items() if name != "sample_weight"]
-        return _Sums(self._operator, self._xp, arrays, self.geometry, method)
-
-
-class _Sums:
-    """The sums of one call, on its engine, each by the method of its choice; names are a convolution's."""
-
-    def __init__(
-        self, operator: str, xp: Any, arrays: Sequence[Any], geometry: ConvGeometry, method: str
-    ) -> None:
-        self._here = Computation(operator, xp, arrays)
-        self._operator, self._geometry, self._name = operator, geometry, method
+        self._given = call_arrays(asked, xp, [arrays[name] for name in needed])
+        self._engine = cast(Engine, self._given.engine)  # a recorder has what it takes of one
         self._chosen: Method | None = None
         if method != "auto":  # one that can't compute this is an error even where nothing is wanted
-            self._method(self._here.engine, geometry)
+            self._method(self._engine, self.geometry)
+
+    def check_cotangent(self, shape: Sequence[int]) -> None:
+        """Check what only a gradient takes, dY of that shape."""
+        operator, arrays = self._operator, self._arrays
+        check_shape(operator, "dY", arrays["dY"], "N, O, *output_size", shape)
+        check_shape(operator, "sample_weight", arrays["sample_weight"], "N,", (arrays["X"].shape[0],))
 
     def _method(self, engine: Engine, geometry: ConvGeometry) -> Method:
         """The method, chosen once; and again for a part of the geometry or an engine in this one's place."""
-        if engine is not self._here.engine or geometry is not self._geometry:
+        if engine is not self._engine or geometry is not self.geometry:
             return choose(self._operator, self._name, engine, geometry)
         if self._chosen is None:
             self._chosen = choose(self._operator, self._name, engine, geometry)
         return self._chosen
 
-    def forward(self, X: Any, W: Any, B: Any = None) -> Any:
+    def _lift(self, name: str | None) -> Any:
+        """The engine's array of that name; None where it was left out."""
+        if name is None or self._arrays[name] is None:
+            return None
+        return self._given.lift(name, self._arrays[name])
+
+    def forward(self, X: str, W: str, B: str | None = None) -> Any:
         """Y, (N, O, *output_size)."""
-        return self._with_bias("forward", self._geometry.output_shape, X, W, B)
+        return self._with_bias("forward", self.geometry.output_shape, X, W, B)
 
-    def input_gradient(self, dY: Any, W: Any, B: Any = None) -> Any:
+    def input_gradient(self, dY: str, W: str, B: str | None = None) -> Any:
         """dX, (N, C, *size), plus B (C,)."""
-        return self._with_bias("input_gradient", self._geometry.input_shape, dY, W, B)
+        return self._with_bias("input_gradient", self.geometry.input_shape, dY, W, B)
 
-    def _with_bias(self, sums: str, shape: Sequence[int], a: Any, W: Any, B: Any) -> Any:
-        here, geometry = self._here, self._geometry
-        with here.engine.quiet():
-            a, W, B = here.lift(a), here.lift(W), None if B is None else here.lift(B)
+    def _with_bias(self, sums: str, shape: Sequence[int], *names: str | None) -> Any:
+        engine, geometry = self._engine, self.geometry
+        with engine.quiet():
+            a, W, B = map(self._lift, names)
             if geometry.empty:
-                return here.lower(with_bias(here.engine, _zeros(here.xp, shape, a), B))
-            return here.lower(self._sum(sums, geometry, shape, a, W, B))
+                return self._given.lower(with_bias(engine, _zeros(engine.xp, shape, a), B))
+            return self._given.lower(self._sum(sums, geometry, shape, a, W, B))
 
     def _sum(self, sums: str, geometry: ConvGeometry, shape: Sequence[int], *arrays: Any) -> Any:
         """One of the three sums, of this shape, by the method of the engine's choice."""
@@ -503,34 +522,33 @@ class _Sums:
         def compute(engine: Engine, *arrays: Any) -> Any:
             return getattr(self._method(engine, geometry), sums)(engine, geometry, *arrays)
 
-        return self._here.engine.whole(compute, arrays, shape, (sums, self._name, geometry))
+        return self._engine.whole(compute, arrays, shape, (sums, self._name, geometry))
 
-    def weight_gradient(self, dY: Any, X: Any, per_sample: bool | str, sample_weight: Any) -> Any:
+    def weight_gradient(self, dY: str, X: str) -> Any:
         """dW, (O, C / group, *kernel); each sample's own, or the norms of these."""
-        here, geometry = self._here, self._geometry
-        with here.engine.quiet():
-            dY, X = here.lift(dY), here.lift(X)
-            if sample_weight is not None:
-                dY, X = _weighted(here.xp, dY, X, here.lift(sample_weight))
+        engine, geometry, per_sample = self._engine, self.geometry, self._per_sample
+        with engine.quiet():
+            factors, weight = (self._lift(dY), self._lift(X)), self._lift("sample_weight")
+            if weight is not None:
+                factors = _weighted(engine.xp, *factors, weight)
             if per_sample == "norm":
-                return here.lower(self._weight_norms(dY, X))
+                return self._given.lower(self._weight_norms(*factors))
             shape = (geometry.batch, *geometry.weight_shape) if per_sample else geometry.weight_shape
             if geometry.empty or 0 in shape:
-                return here.lower(_zeros(here.xp, shape, X))
+                return self._given.lower(_zeros(engine.xp, shape, factors[0]))
             if per_sample:
-                return here.lower(here.xp.reshape(self._own_weight_gradients(dY, X), shape))
-            return here.lower(self._sum("weight_gradient", geometry, shape, dY, X))
+                return self._given.lower(engine.xp.reshape(self._own_weight_gradients(*factors), shape))
+            return self._given.lower(self._sum("weight_gradient", geometry, shape, *factors))
 
     def _own_weight_gradients(self, dY: Any, X: Any) -> Any:
         """Each sample's dW, (n * O, C / group, *kernel): the gradient of groups that hold one sample each."""
-        geometry = replace(self._geometry, batch=X.shape[0]).per_sample()
-        dY = self._here.xp.reshape(dY, geometry.output_shape)
-        X = self._here.xp.reshape(X, geometry.input_shape)
+        geometry, xp = replace(self.geometry, batch=X.shape[0]).per_sample(), self._engine.xp
+        dY, X = xp.reshape(dY, geometry.output_shape), xp.reshape(X, geometry.input_shape)
         return self._sum("weight_gradient", geometry, geometry.weight_shape, dY, X)
 
     def _weight_norms(self, dY: Any, X: Any) -> Any:
         """The norms of each sample's dW, (N,), for as many samples at a time as a cache holds."""
-        engine, geometry = self._here.engine, self._geometry
+        engine, geometry = self._engine, self.geometry
         size = prod(geometry.weight_shape)
         if geometry.empty or not size:
             return _zeros(engine.xp, (geometry.batch,), X)
@@ -547,18 +565,18 @@ class _Sums:
         parts = [squares(samples) for samples in samples_at_a_time(geometry.batch, size)]
         return engine.roots(engine.xp.concat(parts, axis=0))
 
-    def bias_gradient(self, dY: Any, per_sample: bool | str, sample_weight: Any) -> Any:
+    def bias_gradient(self, dY: str) -> Any:
         """dB, the sum of dY over positions, and over samples; or each sample's, or the norms of these."""
-        here = self._here
-        with here.engine.quiet():
-            rows = here.lift(dY)
-            rows = here.xp.reshape(rows, (*dY.shape[:2], prod(dY.shape[2:])))
-            sums = here.engine.last_axis_sums(rows)
-            if sample_weight is not None:
-                sums = sums * here.xp.reshape(here.lift(sample_weight), (dY.shape[0], 1))
-            if per_sample == "norm":
-                return here.lower(here.engine.roots(square_norms(here.engine, sums)))
-            return here.lower(sums if per_sample else here.xp.sum(sums, axis=0))
+        engine, xp = self._engine, self._engine.xp
+        with engine.quiet():
+            rows, weight = self._lift(dY), self._lift("sample_weight")
+            batch, channels, *size = rows.shape
+            sums = engine.last_axis_sums(xp.reshape(rows, (batch, channels, prod(size))))
+            if weight is not None:
+                sums = sums * xp.reshape(weight, (batch, 1))
+            if self._per_sample == "norm":
+                return self._given.lower(engine.roots(square_norms(engine, sums)))
+            return self._given.lower(sums if self._per_sample else xp.sum(sums, axis=0))
 
 
 def _weighted(xp: Any, dY: Any, X: Any, weight: Any) -> tuple[Any, Any]:
@@ -574,3 +592,11 @@ def _weighted(xp: Any, dY: Any, X: Any, weight: Any) -> tuple[Any, Any]:
 
 def _zeros(xp: Any, shape: Sequence[int], like: Any) -> Any:
     return xp.zeros(tuple(shape), dtype=like.dtype, device=device(like))
+
+
+_CONV = Operation("conv", _compute_conv, ("X", "W", "B"), **_OF_IMAGES)
+_CONV_TRANSPOSE = Operation("conv_transpose", _compute_conv_transpose, ("X", "W", "B"), **_OF_IMAGES)
+_CONV_GRAD = Operation("conv_grad", _compute_conv_grad, _GIVEN, _NAMES, **_OF_IMAGES)
+_CONV_TRANSPOSE_GRAD = Operation(
+    "conv_transpose_grad", _compute_conv_transpose_grad, _GIVEN, _NAMES, **_OF_IMAGES
+)

@@ -38,16 +38,9 @@ from xpgrad._arguments import check_choice
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._hidden_state import StateForward, state_backward
 from xpgrad._one_step import OneStep
+from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
-from xpgrad._recurrent import (
-    PLAIN,
-    Direction,
-    Foreign,
-    Operation,
-    RecurrentCall,
-    planned_call,
-    public,
-)
+from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 

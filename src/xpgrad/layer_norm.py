@@ -32,8 +32,9 @@ from typing import Any, NamedTuple
 from xpgrad._activation_formulas import BoundActivation
 from xpgrad._arguments import check_number, check_shape
 from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
+from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
-from xpgrad._recurrent import PLAIN, Direction, Foreign, Operation, planned_call, public
+from xpgrad._recurrent import Direction
 from xpgrad.cells import Cell, activation_step, layer_norm
 
 

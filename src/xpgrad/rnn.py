@@ -25,16 +25,9 @@ from typing import Any, NamedTuple
 from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._one_step import OneStep
+from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
-from xpgrad._recurrent import (
-    PLAIN,
-    Direction,
-    Foreign,
-    Operation,
-    RecurrentCall,
-    planned_call,
-    public,
-)
+from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Tanh",)

@@ -19,12 +19,9 @@ from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
 from xpgrad.engine.process.blas import PackedWeight, pack
 from xpgrad.engine.process.memory import COMPUTED, address_of, result_array
-from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host
-from xpgrad.engine.programs.program import Form, Fresh, Look, Program
-from xpgrad.engine.programs.recorded import CannotRecordError
-from xpgrad.engine.programs.recorder import Recorder
+from xpgrad.engine.programs.program import Form, Fresh, Look
 from xpgrad.engine.standard import AdapterEngine, first_row
 
 
@@ -204,23 +201,6 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         threads = self.program_threads()
         return None if threads is None else Look(Form(dtype, tuple(layouts), self, threads), addresses, fresh)
 
-    def whole(
-        self, compute: Callable[..., Any], arrays: Sequence[Any], shape: Sequence[int], key: tuple[Any, ...]
-    ) -> Any:
-        """See `Images`: by a program, if it can be recorded and compiled code can start its threads.
-
-        Threads that Python starts for each instruction come too late; they share the images instead.
-        """
-        quick = self.team.addresses is not None
-        look = NumpyEngine.look(self, [x for x in arrays if x is not None]) if quick else None
-        if look is None:
-            return compute(self, *arrays)
-        form = key, look.form, tuple([x is None for x in arrays])
-        program = _programs.get(form, _NEW)
-        if program is _NEW:
-            program = _programs[form] = _recorded(compute, arrays, look.form)
-        return compute(self, *arrays) if program is None else program.run(look.addresses, look.fresh)[0]
-
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`."""
         if type(array) is not np.ndarray or array.dtype.kind not in "iu" or array.ndim != 1:
@@ -267,22 +247,6 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     ) -> tuple:
         """See StandardEngine.over_rows; a block of rows at a time."""
         return array_loops.over_rows(self, formula, operands, numbers, out, jit_enabled())
-
-
-# By form those of `whole`; None where it cannot be recorded.
-_programs: Remembered[Any] = Remembered()
-_NEW = object()
-
-
-def _recorded(compute: Callable[..., Any], arrays: Sequence[Any], form: Form) -> Program | None:
-    """The program of ``compute(engine, *arrays)``."""
-    recorder, inputs = Recorder.of_unnamed(form.machine, form.layouts, form.dtype)
-    each = iter(inputs)
-    try:
-        result = compute(recorder, *(None if x is None else next(each) for x in arrays))
-        return recorder.program([result])
-    except CannotRecordError:
-        return None
 
 
 def _fresh(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, int]:

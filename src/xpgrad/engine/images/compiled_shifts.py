@@ -162,12 +162,13 @@ def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
     rows, parts = np.ascontiguousarray(rows), machine.parts(rows.size)
     sums = np.empty(len(rows), dtype=rows.dtype)
     data = integers(RowSums(address_of(rows), len(rows), rows.shape[1], address_of(sums), parts))
-    machine.team.run(_row_loop(rows.dtype), ctypes.addressof(data), parts)
+    machine.team.run(row_sums_loop(rows.dtype), ctypes.addressof(data), parts)
     return sums
 
 
 @functools.cache
-def _row_loop(dtype: np.dtype) -> int:
+def row_sums_loop(dtype: np.dtype) -> int:
+    """The compiled function for a RowSums."""
     call = f"row_sums(words(data, {length(RowSums)}), part, np.{dtype}(0))"
     return c_function(f"row_sums_{dtype}", "images.native_shifts", _PART, call)
 

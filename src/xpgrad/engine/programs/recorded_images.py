@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from xpgrad.engine.compiled.machine import Machine
-from xpgrad.engine.compiled.records import flat
+from xpgrad.engine.compiled.records import RowSums, flat
 from xpgrad.engine.images.in_place import BLOCK_ELEMENTS, InPlaceImages, slices
 from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
@@ -55,6 +55,20 @@ class RecordedImages(InPlaceImages):
         return True
 
     rfft = irfft = fft = ifft = _unwritable("Fourier transforms")
+
+    def last_axis_sums(self, array: Recorded) -> Recorded:
+        """Compiled."""
+        from xpgrad.engine.images.compiled_shifts import row_sums_loop
+
+        rows, sums = self.contiguous(array), self.fresh(array.shape[:-1])
+        parts = min(parts_for(rows.size, self._machine.team), max(1, sums.size))
+        record = RowSums(0, sums.size, rows.shape[-1], 0, parts)
+
+        def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
+            return record._replace(rows=addresses[0], sums=addresses[1])
+
+        self.run_planned(row_sums_loop(self.dtype), parts, numbers, [rows, sums])
+        return sums
 
     def pack_taps(self, weights: Recorded, taps: Sequence[Sequence[int]]) -> Any:
         """See `compiled_shifts`."""

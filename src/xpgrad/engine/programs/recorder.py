@@ -179,12 +179,19 @@ class Recorder(RecordedImages):
         self.emit_arithmetic("copy", target, [x])
 
     def arithmetic(self, kind: str, *operands: Recorded, shape: tuple[int, ...] | None = None) -> Recorded:
-        """A new array, element by element from arrays of one shape."""
+        """A new array, element by element from arrays of one shape, or whose shapes broadcast to one."""
         if len({x.sizes for x in operands}) > 1:
-            raise CannotRecordError("broadcasting")
+            operands = self._broadcast(operands)
         result = self.fresh(operands[0].sizes if shape is None else tuple(shape))
         self.emit_arithmetic(kind, result, operands)
         return result
+
+    def _broadcast(self, arrays: Sequence[Recorded]) -> tuple[Recorded, ...]:
+        """Views of one shape."""
+        if len({x.ndim for x in arrays}) > 1 or not all(x.is_fixed for x in arrays):
+            raise CannotRecordError("broadcasting")
+        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        return tuple(self.broadcast(x, shape) for x in arrays)
 
     def emit_arithmetic(self, kind: str, target: Recorded, operands: Sequence[Recorded]) -> None:
         """Arithmetic on arrays of the target's shape: along more axes than an instruction has, in several."""

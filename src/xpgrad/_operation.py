@@ -1,0 +1,184 @@
+"""How a planned operator is called: what a public function does with its arguments, and what adapters add.
+
+The public function of such an operator passes all that it was given to `planned_call`, which looks for the
+program of the call. Adapters call it by `run_foreign`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from xpgrad._arguments import check_choice, check_number, check_wrt, explain
+from xpgrad._per_sample import PER_SAMPLE
+from xpgrad._plans import Lengths, Plan, planned
+from xpgrad.engine import Adapter
+
+
+class Foreign(NamedTuple):
+    """What a framework's adapter adds to a call: more options and arrays, and see `run_foreign`."""
+
+    options: Mapping[str, Any] = {}
+    arrays: Mapping[str, Any] = {}
+    seen: list[Plan] | None = None
+    joined: Mapping[str, Sequence[Any]] = {}
+
+
+PLAIN = Foreign()
+
+
+class Operation(NamedTuple):
+    """An operator, or its gradient, as `planned_call` runs it.
+
+    Parameters
+    ----------
+    operator : str
+        Its name, for messages too.
+    compute : callable
+        ``compute(asked, **options)`` checks and computes, or records.
+    arrays : tuple of str
+        The names of its arrays.
+    graded : tuple of str
+        Of a gradient: the arguments that have one, in the order of the results.
+    optional : tuple of str
+        Those of them that have one only where they are given.
+    page : str
+        The page of the documentation that says what is expected.
+    needs_team : bool
+        Whether a program is of use only where compiled code can start its threads: those that Python starts
+        for each instruction come too late for large ones.
+    """
+
+    operator: str
+    compute: Callable[..., Any]
+    arrays: tuple[str, ...]
+    graded: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    page: str = "recurrent"
+    needs_team: bool = False
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def public(kernel: Function) -> Function:
+    """Hide the argument `_foreign` of a kernel, which only `run_foreign` passes, from its signature."""
+    signature = inspect.signature(kernel)
+    shown = [p for p in signature.parameters.values() if p.name != "_foreign"]
+    kernel.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    kernel.takes_foreign = True  # type: ignore[attr-defined]
+    return kernel
+
+
+def run_foreign(
+    kernel: Callable[..., Any],
+    *arrays: Any,
+    gate_order: Sequence[int] | None = None,
+    products: Any = None,
+    keep_products: bool = False,
+    rows_of: Sequence[str] = (),
+    packed: bool = False,
+    seen: list[Plan] | None = None,
+    joined: Mapping[str, Sequence[Any]] | None = None,
+    **keywords: Any,
+) -> Any:
+    """What the kernel returns for a framework's own layout of weights, and with more kept for the gradient.
+
+    Parameters
+    ----------
+    kernel, *arrays, **keywords
+        A planned kernel or gradient, and what it takes.
+    gate_order : sequence of int, optional
+        Which block of rows each of ONNX's gates is, in weights, their gradients and the saved gates: they
+        need no copies then. The GRU's candidate is always the last.
+    keep_products : bool
+        Let `gru` return one more output, the candidate's recurrent products (T, D, N, H).
+    products : array, optional
+        These, for `gru_grad`, which else makes them anew.
+    rows_of : sequence of str, optional
+        Names of saved arrays that go from a forward to its gradient and nowhere else, where both are told
+        the same. They hold the rows of the time loop, one behind the other, in the shape (D, T * N, width):
+        with lengths nothing is unpacked, cleared and packed again.
+    packed : bool, optional
+        In layout 0: the sequences are in order from long to short, and X, H_all, its cotangent and dX hold
+        the rows of a packed sequence, step by step and one behind the other, in arrays of the shape (T, N,
+        width). Of two directions each row of H_all has both states. Nobody reads or writes what is behind
+        the last row: there need be no memory.
+    seen : list, optional
+        Takes the program from which the call ran.
+    joined : mapping of str to sequence of array, optional
+        Of arguments that were joined from several arrays along the first axis: these. A program then takes
+        them instead, and its results for them, tuples, have their shapes.
+    """
+    options: dict[str, Any] = {} if gate_order is None else {"gate_order": tuple(gate_order)}
+    if keep_products:
+        options["keep_products"] = True
+    if rows_of:
+        options["rows_of"] = tuple(rows_of)
+    if packed:
+        options["packed"] = True
+    foreign = Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
+    # A function in a kernel's place can do without the program, but must not ignore the rest.
+    if foreign.options or foreign.arrays or getattr(kernel, "takes_foreign", False):
+        keywords["_foreign"] = foreign
+    return kernel(*arrays, **keywords)
+
+
+def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
+    """Return the operation's result, from a program where there is one.
+
+    Parameters
+    ----------
+    operation : Operation
+        What to run.
+    arguments : dict of str to object
+        Everything that the public function was called with, and `_foreign`. It is taken apart.
+    """
+    foreign = arguments.pop("_foreign")
+    operator = operation.operator
+    arrays = {name: arguments.pop(name) for name in operation.arrays}
+    if operation.graded:
+        check_choice(operator, "per_sample", arguments["per_sample"], PER_SAMPLE)
+        given = {name: arrays[name] for name in operation.optional}
+        arguments["wanted"] = check_wrt(operator, arguments.pop("wrt"), operation.graded, given)
+    if foreign is not PLAIN:
+        arguments |= foreign.options
+        arrays |= foreign.arrays
+    try:
+        options = _as_numbers(operator, arguments)
+        return planned(
+            operation.compute, operator, arrays, options, lengths_of, foreign.seen, foreign.joined,
+            operation.needs_team,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        explain(error, operation.page)
+        raise
+
+
+def _as_numbers(operator: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with those that are numbers as floats: a tensor that has changed is another form."""
+    clip = options.get("clip")
+    if clip is not None:
+        options["clip"] = check_number(operator, "clip", clip)
+    for name in ("activation_alpha", "activation_beta"):
+        if isinstance(options.get(name), list | tuple):
+            options[name] = [check_number(operator, name, value) for value in options[name]]
+    return options
+
+
+def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Lengths:
+    """The lengths of a call as its program takes them, if they are right; without them, where all are T."""
+    lengths, X = arrays.get("sequence_lens"), arrays["X"]
+    if lengths is None:
+        return Lengths(True, None)
+    numbers = engine.integers(lengths)
+    if numbers is None or X is None or X.ndim != 3 or type(options["layout"]) is not int:
+        return Lengths(False, None)
+    T, N = (X.shape[1], X.shape[0]) if options["layout"] else X.shape[:2]
+    if numbers.shape != (N,) or not N:
+        return Lengths(False, None)
+    least, most = int(numbers.min()), int(numbers.max())
+    if least < 0 or most > T:
+        return Lengths(False, None)
+    return Lengths(True, None if least == T else numbers)
