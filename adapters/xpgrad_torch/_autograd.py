@@ -122,7 +122,7 @@ class _EagerKernel(_XpgradKernel):
 
 @dataclass(eq=False)
 class Call:
-    """The data that calls of a recurrent kernel share if they differ in their tensors alone.
+    """The data that calls of a planned kernel share if they differ in their tensors alone.
 
     Parameters
     ----------
@@ -148,6 +148,9 @@ class Call:
         self.saved = [] if self.again else [kernel.outputs.index(name) for name in kernel.saved]
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
         self.taken = [k for name in kernel.taken for k in spans[name]]
+        whole = {spans[name][0] for name, size in zip(kernel.operands, layout, strict=True) if size == PLAIN}
+        # a bias that was only added may be written to before the backward
+        self.unread = [] if self.again else sorted(whole.difference(self.taken))
         sizes = dict(zip(kernel.operands, layout, strict=True))
         given = len(kernel.gradient_arrays) - len(kernel.taken)
         self._gradient_layout = (*(sizes[name] for name in kernel.taken), *[PLAIN] * given)
@@ -232,7 +235,7 @@ def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
     return not any(c is not None and is_of_older_vmap(c) for c in cotangents)
 
 
-class _RecurrentKernel(torch.autograd.Function):
+class _PlannedKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
     Its arguments are a `Call`, its program if that is known, and the operands. An operand of several
@@ -243,7 +246,10 @@ class _RecurrentKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, ready: Ready | None, *flat: Tensor | None) -> Any:
         outputs, kernel = call.forward(flat) if ready is None else ready.run(), call.kernel
-        ctx.save_for_backward(*flat, *[outputs[k] for k in call.saved])
+        kept = list(flat)
+        for k in call.unread:
+            kept[k] = None
+        ctx.save_for_backward(*kept, *[outputs[k] for k in call.saved])
         ctx.set_materialize_grads(False)
         ctx.call, ctx.samples = call, None
         if collecting.get() is not None:
@@ -283,8 +289,8 @@ class _RecurrentKernel(torch.autograd.Function):
         return None, None, *flat
 
 
-_apply_recurrent = applied_alone(_RecurrentKernel)
-_apply_unwatched = applied_unwatched(_RecurrentKernel)
+_apply_planned = applied_alone(_PlannedKernel)
+_apply_unwatched = applied_unwatched(_PlannedKernel)
 
 
 def _samples_of(kernel: Kernel, operands: Mapping[str, Any]) -> KernelSamples | None:
@@ -395,11 +401,11 @@ def apply(
     if has_expanded(operands):
         return _run_expanded(kernel, operands, attributes, again, asked)[:seen]
     try:
-        if kernel.programs and not followed:
+        if not followed and kernel.has_programs(operands):
             layout, flat = flattened(operands)
             rows = () if again or collecting.get() is not None else kernel.rows_of(operands, seen)
             own = {**attributes, "rows_of": rows} if rows else attributes
-            outputs = _apply_recurrent(call_of(kernel, layout, own, asked, again), None, *flat)
+            outputs = _apply_planned(call_of(kernel, layout, own, asked, again), None, *flat)
         elif is_recorded():
             outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
         elif is_forward_mode():

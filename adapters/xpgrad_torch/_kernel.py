@@ -110,11 +110,16 @@ class Kernel(KernelDescription):
 
     def forward(self, *operands: Any, **attributes: Any) -> tuple[Tensor, ...]:
         """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
-        if self.programs:
+        if self.has_programs(operands):
             options = self.forward_options(attributes)
             return tuple(self.programs[0].run(operands, None, options, self.programs[0].known(options)))
         with without_autocast(operands[0]):
             return self._run_forward(operands, attributes)
+
+    def has_programs(self, arrays: Sequence[Any]) -> bool:
+        """Tell whether calls on such arrays run from programs, whose results are contiguous."""
+        X, W = arrays[:2]
+        return bool(self.programs) and not (self._images and (is_channels_last(X) or is_channels_last(W)))
 
     def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the kernel takes beside operands, for these attributes."""
@@ -163,14 +168,14 @@ class Kernel(KernelDescription):
         grads: dict[str, Tensor] = {}
         if own:
             options = self.gradient_options(own, attributes, per_sample)
-            if self.programs:
-                results: Any = self.programs[1].run(arrays, None, options, self.programs[1].known(options))
+            if self.has_programs(arrays):
+                programs = self.programs[1]
+                grads |= self.by_operand(programs.run(arrays, None, options, programs.known(options)))
             else:
                 named = dict(zip(self.arguments, arrays, strict=True))
-                results = self.function(1)(**named, **options)
-            grads |= self.by_operand(results)
-            if self._images and not per_sample and self._has_channels_last(named):
-                grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
+                grads |= self.by_operand(self.function(1)(**named, **options))
+                if not per_sample and self._has_channels_last(named):
+                    grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
         if len(own) < len(wrt):
             grads |= self._composed_gradient(arrays, [name for name in wrt if name not in own], attributes)
         return tuple(grads[name] for name in wrt)

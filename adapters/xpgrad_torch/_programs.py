@@ -144,7 +144,7 @@ def are_fixed(values: Iterable[Any]) -> bool:
 
 
 class Programs:
-    """Runs a recurrent kernel or its gradient, again from the program of a call that looked the same.
+    """Runs a planned kernel or its gradient, again from the program of a call that looked the same.
 
     Checks, names and the kernel's own way to its program are left out then, which take longer than a step.
 
@@ -282,8 +282,9 @@ class Programs:
         order = [place for name in plan.names for place in places[name]]
         return None if order == list(range(count)) else order
 
-    def _flat(self, results: Sequence[Any], operands: Sequence[Any]) -> Iterator[Tensor | None]:
-        """Yield the results, gradients of what was joined in pieces."""
+    def _flat(self, results: Any, operands: Sequence[Any]) -> Iterator[Tensor | None]:
+        """Yield the results, gradients of what was joined in pieces; a tensor alone is the only one."""
+        results = results if isinstance(results, tuple) else (results,)
         for number, result in zip(self._gradients, results, strict=True):
             operand = None if number is None else operands[number]
             if type(operand) is not Stacked:

@@ -34,8 +34,8 @@ __all__ = [
 
 Sizes = int | Sequence[int]
 
-_CONV = registered(Kernel("conv", images=True))
-_CONV_TRANSPOSE = registered(Kernel("conv_transpose", images=True))
+_CONV = registered(Kernel("conv", planned=True, images=True))
+_CONV_TRANSPOSE = registered(Kernel("conv_transpose", planned=True, images=True))
 _ATTRIBUTES = {"stride": "strides", "padding": "pads", "dilation": "dilations"}  # ONNX's names
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
@@ -83,6 +83,8 @@ def _sizes(name: str, argument: str, value: Any) -> Any:
     if isinstance(value, bytes | bytearray | str):
         raise TypeError(f"{name}: {argument} is {value!r}, expected whole numbers")
     one = value[0] if isinstance(value, Sequence) and len(value) == 1 else value
+    if isinstance(one, list):
+        return tuple(one)  # a known call's attributes do not change
     return operator.index(one) if isinstance(one, int) and torch.compiler.is_compiling() else one
 
 
