@@ -118,8 +118,9 @@ class Kernel(KernelDescription):
 
     def has_programs(self, arrays: Sequence[Any]) -> bool:
         """Tell whether calls on such arrays run from programs, whose results are contiguous."""
-        X, W = arrays[:2]
-        return bool(self.programs) and not (self._images and (is_channels_last(X) or is_channels_last(W)))
+        if self._images and any(map(is_channels_last, arrays[:2])):  # X and W
+            return False
+        return bool(self.programs)
 
     def forward_options(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the kernel takes beside operands, for these attributes."""

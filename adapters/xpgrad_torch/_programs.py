@@ -84,7 +84,7 @@ class Known:
 
     def __init__(self) -> None:
         self._plans: Remembered[tuple[Plan, Order]] = Remembered()
-        self._alike: list[_Alike] = []
+        self._alike: Remembered[list[_Alike]] = Remembered()  # by the shape of the first array
 
     def get(self, key: tuple) -> tuple[Plan, Order] | None:
         """Return the plan and the order of its arrays."""
@@ -96,8 +96,11 @@ class Known:
 
     def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths = FULL) -> Ready | None:
         """Return the program of a call that is like an earlier one; its lengths are not among its arrays."""
-        engine = engines.of_type(arrays[0])
-        for one in self._alike:
+        first = arrays[0]
+        engine = engines.of_type(first)
+        if engine is None or first is None or first.is_nested:  # a nested tensor has no shape
+            return None
+        for one in self._alike.get(first.shape, ()):
             machine, threads = one.form.machine, one.form.threads
             ready = one.ready(arrays, lengths) if machine is engine else None
             if ready is not None and machine.program_threads() == threads:
@@ -113,8 +116,10 @@ class Known:
         order: Order,
         has_lengths: bool,
     ) -> None:
-        """Remember a call; only the first few, because one after the other is compared."""
-        if len(self._alike) == _MOST_ALIKE:
+        """Remember a call; of one shape only the first few, because one after the other is compared."""
+        shape = None if arrays[0] is None else arrays[0].shape
+        alike = self._alike.get(shape, [])
+        if len(alike) == _MOST_ALIKE:
             return
         given = [k for k, x in enumerate(arrays) if x is not None]
         first = given if order is None else [given[k] for k in order]
@@ -124,7 +129,8 @@ class Known:
         tensors = picked(arrays)
         matches = matcher_of(tensors)
         if matches is not None and matches(*tensors):  # it knows no call with one tensor in two places
-            self._alike.append(_Alike(picked, absent, matches, has_lengths, form, fresh, program))
+            one = _Alike(picked, absent, matches, has_lengths, form, fresh, program)
+            self._alike[shape] = [*alike, one]
 
 
 _FIXED = {type(None), bool, int, float, str}

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch._autograd import Call, Kernel, apply, call_of, is_followed
 from xpgrad_torch._docs import described_as
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
 from xpgrad_torch._private import ConvNd, ConvTransposeNd, output_padding_of, padding_ends
+from xpgrad_torch._programs import are_fixed
+from xpgrad_torch._stacked import flattened
 
 __all__ = [
     "Conv1d",
@@ -37,6 +40,7 @@ Sizes = int | Sequence[int]
 _CONV = registered(Kernel("conv", planned=True, images=True))
 _CONV_TRANSPOSE = registered(Kernel("conv_transpose", planned=True, images=True))
 _ATTRIBUTES = {"stride": "strides", "padding": "pads", "dilation": "dilations"}  # ONNX's names
+_known_calls: Remembered[Call] = Remembered()
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 
@@ -51,13 +55,38 @@ def _convolve(
 
     `sizes` are the arguments that have a number for each dimension. The name ends with the number of these.
     """
+    form = None if is_followed() else _form(name, (*sizes.values(), groups, method))
+    known = _known_calls.get(form)
+    outputs = None if known is None else known.repeated(operands)
+    if outputs is not None:
+        return outputs[0]
+    kernel.check(operands)
+    attributes = _attributes(name, kernel, sizes, groups, method)
+    if form is not None and known is None:
+        _known_calls[form] = call_of(kernel, flattened(operands)[0], attributes, {}, again=False)
+    return _checked(name, kernel, operands, attributes)
+
+
+def _form(name: str, values: tuple[Any, ...]) -> tuple | None:
+    """Return all that a call depends on beside its tensors; None where that may change unnoticed."""
+    return (name, values, tuple(map(type, values))) if are_fixed(values) else None
+
+
+def _attributes(
+    name: str, kernel: Kernel, sizes: Mapping[str, Any], groups: int, method: str
+) -> dict[str, Any]:
+    """Return the kernel's attributes for PyTorch's arguments."""
     attributes: dict[str, Any] = {"group": groups, "method": method}
     for argument, value in sizes.items():
         if argument == "padding" and isinstance(value, str) and kernel is _CONV:
             attributes["auto_pad"] = _auto_pad(name, value, sizes["stride"])
         else:
             attributes[_ATTRIBUTES.get(argument, argument)] = _sizes(name, argument, value)
-    kernel.check(operands)
+    return attributes
+
+
+def _checked(name: str, kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
+    """Run a kernel on operands that may not fit."""
     X, dimensions = operands[0], int(name[-2])
     check_dense(name, "input", X)
     if X.dim() not in (dimensions + 1, dimensions + 2):
