@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402
-from xpgrad_torch import _private, _programs, functional  # noqa: E402
+from xpgrad_torch import _private, _programs, convolution, functional  # noqa: E402
 
 CELLS = ("LSTMCell", "GRUCell", "RNNCell")
 N, SIZE = 3, 4
@@ -24,11 +24,12 @@ assert_close = torch.testing.assert_close
 
 @pytest.fixture(autouse=True)
 def nothing_came_before(monkeypatch):
-    for kernel in functional._RECURRENT.values():
+    for kernel in (*functional._RECURRENT.values(), convolution._CONV, convolution._CONV_TRANSPOSE):
         for programs in kernel.programs:
             monkeypatch.setattr(programs, "_known", {})
     monkeypatch.setattr(xpgrad_torch._autograd, "_calls", {})
     monkeypatch.setattr(xpgrad_torch._recurrent, "_known_steps", {})
+    monkeypatch.setattr(convolution, "_known_calls", {})
 
 
 @pytest.fixture
@@ -419,3 +420,130 @@ def test_of_one_shape_only_the_first_kinds_of_calls_are_compared(repeats):
     (alike,) = known._alike.values()
     assert len(alike) == most
     assert repeats == {"ready": most, "looks": 36 - most}
+
+
+# --- convolutions
+
+MODULES = {
+    "Conv1d": ((6, 4, 3), (2, 6, 9)),
+    "Conv2d": ((6, 4, (3, 2)), (2, 6, 7, 8)),
+    "Conv3d": ((4, 4, 2), (2, 4, 3, 4, 5)),
+    "ConvTranspose1d": ((6, 4, 3), (2, 6, 9)),
+    "ConvTranspose2d": ((6, 4, (3, 2)), (2, 6, 7, 8)),
+    "ConvTranspose3d": ((4, 4, 2), (2, 4, 3, 4, 5)),
+}
+OPTIONS = [{}, {"stride": 2, "padding": 1, "groups": 2}, {"dilation": 2, "bias": False}]
+
+
+def convolutions(kind, **options):
+    """Ours and PyTorch's with the same weights, of which ours has made the same step three times."""
+    sizes, shape = MODULES[kind]
+    ours, theirs = (getattr(lib, kind)(*sizes, **options) for lib in (xpgrad_torch, torch.nn))
+    ours.load_state_dict(theirs.state_dict())
+    for _ in range(3):
+        y = ours(torch.randn(shape, requires_grad=True))
+        y.backward(torch.randn_like(y))
+    ours.zero_grad()
+    return ours, theirs, shape
+
+
+def assert_same_step(ours, theirs, x, **tolerances):
+    """Forward and backward, with a random cotangent; x and the modules' parameters get gradients."""
+    found = []
+    cotangent = torch.randn_like(theirs(x))
+    for module in (ours, theirs):
+        module.zero_grad()
+        own = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        y = module(own)
+        y.backward(cotangent)
+        found.append([y.detach(), own.grad, *(p.grad for p in module.parameters())])
+    for a, b in zip(*found, strict=True):
+        assert a.stride() == b.stride()
+        assert_close(a, b, **tolerances)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("kind", MODULES)
+def test_convolutions_are_repeated_and_right(repeats, kind, options):
+    ours, theirs, shape = convolutions(kind, **options)
+    repeats.update(ready=0, looks=0)
+    for _ in range(3):
+        assert_same_step(ours, theirs, torch.randn(shape))
+    assert repeats == {"ready": 6, "looks": 0}
+    with torch.no_grad():
+        x = torch.randn(shape)
+        assert not ours(x).requires_grad
+        assert_close(ours(x), theirs(x))
+
+
+def test_convolutions_of_other_tensors_are_looked_at():
+    ours, theirs, shape = convolutions("Conv2d", padding=1)
+    x = torch.randn(shape)
+    for other in (
+        x.to(memory_format=torch.channels_last), x[:1], x[..., :-1], x[:1].expand(shape),
+        torch.randn(*shape[:2], shape[3], shape[2]).mT, torch._neg_view(x), x[0], x,
+    ):  # fmt: skip
+        assert_same_step(ours, theirs, other)
+    ours.weight.requires_grad_(False)
+    ours.zero_grad()
+    ours(x).sum().backward()
+    assert ours.weight.grad is None
+    assert ours.bias.grad is not None
+    ours.weight.requires_grad_()
+    with torch.autocast("cpu"):
+        assert ours(x).dtype == torch.bfloat16
+    assert ours(x).dtype == torch.float32
+    assert_same_step(ours.double(), theirs.double(), x.double())
+    assert_close(torch.func.vmap(ours)(x.double()[None])[0], theirs(x.double()))
+
+
+def test_a_module_gets_other_attributes():
+    ours, theirs, shape = convolutions("Conv2d", padding=1)
+    x = torch.randn(shape)
+    for change in ({"stride": (2, 1)}, {"padding": (0, 2)}, {"padding": "valid"}, {"dilation": [2, 2]}):
+        for module in (ours, theirs):
+            for name, value in change.items():
+                setattr(module, name, value)
+        assert_same_step(ours, theirs, x)
+        assert_same_step(ours, theirs, x)
+
+
+def test_numbers_of_another_kind_are_no_known_call():
+    x, weight = torch.randn(2, 3, 7, 7), torch.randn(4, 3, 2, 2)
+    for _ in range(3):
+        functional.conv2d(x, weight, stride=(1, 1))
+    with pytest.raises(TypeError, match="strides"):
+        functional.conv2d(x, weight, stride=(1.0, 1))
+    with pytest.raises(TypeError, match="strides"):
+        functional.conv2d(x, weight, stride=1.0)
+    strides = [1, 1]
+    for size in (6, 3):
+        assert functional.conv2d(x, weight, stride=strides).shape[2:] == (size, size)
+        strides[:] = [2, 2]
+    with pytest.raises(ValueError, match="B has shape"):
+        functional.conv2d(x, weight, torch.ones(5))
+    with pytest.raises(TypeError, match="conv: W"):
+        functional.conv2d(x, weight.numpy())
+
+
+def test_a_bias_may_change_before_the_backward():
+    ours, theirs, shape = convolutions("Conv2d")
+    x = torch.randn(shape)
+    results = [module(x) for module in (ours, theirs)]
+    for module, y in zip((ours, theirs), results, strict=True):
+        with torch.no_grad():
+            module.bias.zero_()
+        y.sum().backward()
+    assert_close(ours.bias.grad, theirs.bias.grad)
+    y = ours(x)
+    with torch.no_grad():
+        ours.weight.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_function_in_the_place_of_a_convolution_is_called(monkeypatch):
+    ours, _, shape = convolutions("Conv2d")
+    monkeypatch.setattr(xpgrad, "conv", lambda X, W, B, **_: torch.full((1,), 7.0))
+    for _ in range(2):
+        assert ours(torch.randn(shape)).item() == 7
