@@ -512,6 +512,7 @@ def test_numbers_of_another_kind_are_no_known_call():
     x, weight = torch.randn(2, 3, 7, 7), torch.randn(4, 3, 2, 2)
     for _ in range(3):
         functional.conv2d(x, weight, stride=(1, 1))
+        functional.conv2d(x, weight, stride=1)
     with pytest.raises(TypeError, match="strides"):
         functional.conv2d(x, weight, stride=(1.0, 1))
     with pytest.raises(TypeError, match="strides"):
