@@ -67,6 +67,14 @@ CONVOLUTIONS = {
     "8x128x56, 128 of 3, stride 2": Convolution(8, 128, (56, 56), 128, 3, 2, 1),
     "8x96x28, depthwise 3": Convolution(8, 96, (28, 28), 96, 3, 1, 1, 96),
 }
+SMALL = {
+    "1x16x8, 16 of 1": Convolution(1, 16, (8, 8), 16, 1),
+    "1x3x28, 8 of 3": Convolution(1, 3, (28, 28), 8, 3, 1, 1),
+    "4x8x50, 16 of 3": Convolution(4, 8, (50,), 16, 3, 1, 1),
+    "4x8x14, 16 of 3": Convolution(4, 8, (14, 14), 16, 3, 1, 1),
+    "8x1x28, 8 of 5": Convolution(8, 1, (28, 28), 8, 5, 1, 2),
+    "16x16x12, 32 of 3": Convolution(16, 16, (12, 12), 32, 3, 1, 1),
+}
 LARGE_KERNELS = {
     "4x16x64, 16 of 31": Convolution(4, 16, (64, 64), 16, 31, 1, 15),
     "4x16x8192, 16 of 1025": Convolution(4, 16, (8192,), 16, 1025, 1, 512),

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from .convolutions import CONVOLUTIONS, LARGE_KERNELS
+from .convolutions import CONVOLUTIONS, LARGE_KERNELS, SMALL
 from .elementwise import ALONG_AXIS, POINTWISE, Elementwise
 from .recurrent import SHAPES, Recurrent
 
@@ -75,6 +75,7 @@ GROUPS = (
         ours=("xpgrad-torch",), aim=1.0, least=0.9,
     ),
     Group("conv", "Convolutions, torch.nn.functional", "torch", (*CONVOLUTIONS.values(),), aim=0.8),
+    Group("conv", "Small convolutions, torch.nn.functional", "torch", (*SMALL.values(),), aim=1.0),
     Group(
         "conv", "Convolutions, large kernels, torch.nn.functional", "torch", (*LARGE_KERNELS.values(),),
         aim=3.0,
