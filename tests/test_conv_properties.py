@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -14,8 +15,9 @@ import pytest
 
 import xpgrad
 from backends import Backend, without_programs
-from conv_cases import CASES
-from xpgrad._conv import choice
+from conv_cases import CASES, Case
+from xpgrad import _plans
+from xpgrad._conv import choice, patches
 from xpgrad._conv.geometry import conv_geometry
 from xpgrad._plans import Asked
 from xpgrad.testing import assert_close, to_numpy
@@ -84,8 +86,9 @@ def test_the_method_is_chosen_once_for_each_engine_and_geometry(monkeypatch) -> 
 
 @pytest.mark.parametrize(
     ("images", "channels", "size", "expected"),
-    [(1, 512, 7, "patches"), (1, 128, 14, "patches"), (2, 128, 14, "taps"), (8, 512, 7, "taps"),
-     (32, 512, 7, "winograd"), (200, 64, 1, "taps"), (1, 8, 4, "taps")],
+    [(1, 512, 7, "patches"), (1, 128, 14, "patches"), (2, 128, 14, "taps"), (8, 512, 7, "patches"),
+     (16, 256, 4, "patches"), (8, 64, 7, "taps"), (32, 512, 7, "winograd"), (200, 64, 1, "taps"),
+     (1, 8, 4, "taps")],
 )  # fmt: skip
 def test_the_rule_counts_the_packing_of_weights(images: int, channels: int, size: int, expected: str) -> None:
     """Of 3 x 3 kernels with compiled loops: it costs most where images are few and small."""
@@ -283,6 +286,8 @@ def test_bands_of_one_image(method: str, monkeypatch: pytest.MonkeyPatch, rng: n
     dY = rng.standard_normal((2, 4, 21, 17))
     whole = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 1)
+    monkeypatch.setattr(patches, "_COLUMNS", 1)
+    monkeypatch.setattr(_plans, "_known", {})
     for jit in ("1", "0"):
         monkeypatch.setenv("XPGRAD_JIT", jit)
         apart = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
@@ -320,3 +325,28 @@ def test_results_stay_when_other_calls_follow(method: str, rng: np.random.Genera
         xpgrad.conv_grad(other, X + 1, W - 1, pads=1, method=method)
     for result, kept in zip((r for r in results if r is not None), before, strict=True):
         np.testing.assert_array_equal(result, kept)
+
+
+@pytest.mark.parametrize("programs", [True, False])
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((21, 4, 7, 5), (6, 2, 3, 3), {"pads": [1, 0, 2, 1], "group": 2}),
+        Case((70, 3, 9), (5, 3, 3), {"strides": 2, "pads": 1, "dilations": 2}),
+        Case((19, 6, 5, 6), (6, 1, 2, 2), {"group": 6, "strides": [2, 1]}),
+    ],
+)
+def test_patches_of_several_images_at_a_time(
+    case: Case, programs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last product has fewer images than the others."""
+    monkeypatch.setattr(patches, "_COLUMNS", 200)
+    monkeypatch.setattr(_plans, "_known", {})
+    arrays = case.arrays()
+    expected = case.expected(arrays)
+    X, W, B, dY = (arrays[name] for name in ("X", "W", "B", "dY"))
+    with nullcontext() if programs else without_programs():
+        found = xpgrad.conv_grad(dY, X, W, method="patches", **case.attributes)._asdict()
+        found["Y"] = xpgrad.conv(X, W, B, method="patches", **case.attributes)
+    for name, actual in found.items():
+        assert_close(actual, expected[name], rtol=1e-12, label=name)

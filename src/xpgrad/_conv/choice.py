@@ -46,10 +46,11 @@ class _FourierCosts(NamedTuple):
 
 
 class _PatchCosts(NamedTuple):
-    """Of patches: a multiplication, a weight for each image, all passes."""
+    """Of patches: a multiplication, a weight, an element of the patches, all passes."""
 
     product: float
     weight: float
+    element: float
     passes: float
 
 
@@ -70,7 +71,7 @@ _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 # That of packing a weight for tiles, and of its place in a sum of gradients.
 _WEIGHT_IN_TILES = 136.0
-_COMPILED_PATCHES = _PatchCosts(1.0, 10.0, 1e6)
+_COMPILED_PATCHES = _PatchCosts(0.6, 20.0, 30.0, 3e6)
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
@@ -120,10 +121,11 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
 def _compiled_costs(g: ConvGeometry) -> dict[str, float]:
     """Of the compiled methods that compute the direct sum."""
     weights = g.channels // g.group * g.outputs * prod(g.kernel)
-    patches = _COMPILED_PATCHES
+    costs, elements = _COMPILED_PATCHES, g.multiplications // (g.outputs // g.group)
+    passes = costs.weight * weights + costs.element * elements + costs.passes
     return {
         "taps": _TAP_IN_TILES * g.multiplications + _WEIGHT_IN_TILES * weights,
-        "patches": patches.product * g.multiplications + patches.weight * g.batch * weights + patches.passes,
+        "patches": costs.product * g.multiplications + passes,
     }
 
 

@@ -18,6 +18,8 @@ from xpgrad._conv.method import Method, columns_of_images, image_size, with_bias
 from xpgrad._conv.shifted import Grid, grid_of
 from xpgrad.engine.protocol import Engine
 
+_COLUMNS = 512  # of a product that is worth reading all weights
+
 
 class Patches(Method):
     """One product for each band of outputs, with a copy of its patches."""
@@ -31,17 +33,20 @@ class Patches(Method):
 
         def block(images: slice, target: Any) -> Any:
             phases = grid.split(engine, X[images, ...])
+            n, length = phases[0].shape[0], grid.output_length
 
             def band(columns: slice, target: Any) -> Any:
                 return engine.product(weights, _patches(engine, g, grid, phases, columns), target)
 
-            n = phases[0].shape[0]
-            shape = (n, g.group, g.outputs // g.group, grid.output_length)
-            bands = _bands(engine, g, n, grid.output_length)
-            Y = engine.assemble(band, bands, axis=3, target=engine.room(shape, X))
-            return with_bias(engine, grid.gather(xp, Y), B, target)
+            bands = _bands(engine, g, n, length)
+            if len(bands) == 1:
+                Y = band(bands[0], None)
+            else:  # of one image
+                place = engine.room((g.group, g.outputs // g.group, length), X)
+                Y = engine.assemble(band, bands, axis=2, target=place)
+            return with_bias(engine, grid.gather(xp, _by_image(xp, Y, n)), B, target)
 
-        return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.output_shape, like=X)
+        return engine.assemble(block, _blocks(engine, g, grid), shape=g.output_shape, like=X)
 
     def input_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, W: Any, B: Any = None) -> Any:
         """See `Method`."""
@@ -56,16 +61,15 @@ class Patches(Method):
                 for _ in grid.phases
             ]
             for columns in _bands(engine, g, n, grid.output_length):
-                parts = engine.product(weights, cotangents[..., columns])
-                parts = xp.reshape(parts, (n, g.group, g.channels // g.group, len(g.taps), -1))
+                parts = engine.product(weights, columns_of_images(xp, cotangents[..., columns]))
+                shape = (g.group, g.channels // g.group, len(g.taps), n, columns.stop - columns.start)
+                parts = xp.permute_dims(xp.reshape(parts, shape), (2, 3, 0, 1, 4))
                 for tap, (phase, shift) in enumerate(grid.taps):
-                    totals[phase] = engine.add_shifted(
-                        totals[phase], parts[:, :, :, tap, :], shift + columns.start
-                    )
+                    totals[phase] = engine.add_shifted(totals[phase], parts[tap, ...], shift + columns.start)
             phases = [total[..., : grid.length] for total in totals]
             return with_bias(engine, grid.join(engine, phases, target), B, target)
 
-        return engine.assemble(block, engine.blocks(g.batch, image_size(g)), shape=g.input_shape, like=dY)
+        return engine.assemble(block, _blocks(engine, g, grid), shape=g.input_shape, like=dY)
 
     def weight_gradient(self, engine: Engine, geometry: ConvGeometry, dY: Any, X: Any) -> Any:
         """See `Method`."""
@@ -75,13 +79,13 @@ class Patches(Method):
             phases = grid.split(engine, X[images, ...])
             cotangents = grid.spread_rows(engine, dY[images, ...])
             for columns in _bands(engine, g, phases[0].shape[0], grid.output_length):
-                patches = columns_of_images(xp, _patches(engine, g, grid, phases, columns))
+                patches = _patches(engine, g, grid, phases, columns)
                 rows = columns_of_images(xp, cotangents[..., columns])
                 (total,) = totals or (None,)
                 totals = [engine.add_product(total, rows, xp.matrix_transpose(patches))]
             return totals or []
 
-        (dW,) = engine.accumulate(block, engine.blocks(g.batch, image_size(g)))
+        (dW,) = engine.accumulate(block, _blocks(engine, g, grid))
         return xp.reshape(dW, g.weight_shape)
 
 
@@ -91,12 +95,27 @@ def _matrices(engine: Engine, g: ConvGeometry, W: Any) -> Any:
 
 
 def _patches(engine: Engine, g: ConvGeometry, grid: Grid, phases: list[Any], columns: slice) -> Any:
-    """The patches of a band of columns, (n, group, C / group * taps, columns)."""
+    """The patches of a band of columns, (group, C / group * taps, n * columns)."""
+    xp = engine.xp
     views = [phases[phase][..., shift + columns.start : shift + columns.stop] for phase, shift in grid.taps]
-    stacked = engine.xp.stack(views, axis=3)
-    n, width = stacked.shape[0], columns.stop - columns.start
-    return engine.xp.reshape(stacked, (n, g.group, g.channels // g.group * len(g.taps), width))
+    stacked = xp.stack([xp.permute_dims(view, (1, 2, 0, 3)) for view in views], axis=2)
+    n, width = stacked.shape[3:]
+    return xp.reshape(stacked, (g.group, g.channels // g.group * len(g.taps), n * width))
+
+
+def _by_image(xp: Any, Y: Any, n: int) -> Any:
+    """The inverse of `columns_of_images`."""
+    group, rows, columns = Y.shape
+    return xp.permute_dims(xp.reshape(Y, (group, rows, n, columns // n)), (2, 0, 1, 3))
+
+
+def _blocks(engine: Engine, g: ConvGeometry, grid: Grid) -> list[slice]:
+    """As few images as make products of many columns."""
+    return engine.blocks(g.batch, image_size(g), most=-(-_COLUMNS // grid.output_length))
 
 
 def _bands(engine: Engine, g: ConvGeometry, images: int, length: int) -> list[slice]:
-    return engine.bands(length, images * g.channels * prod(g.kernel))
+    """Bands of columns that fit a cache, of a single image: several are small."""
+    if images > 1:
+        return [slice(0, length)]
+    return engine.bands(length, g.channels * prod(g.kernel))

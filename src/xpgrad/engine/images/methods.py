@@ -49,8 +49,11 @@ class Images(Protocol):
 
     # --- which part of the work at a time
 
-    def blocks(self, count: int, size: int) -> list[slice]:
-        """The images of a batch, in blocks that are computed together; an image has `size` elements."""
+    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
+        """The images of a batch, in blocks that are computed together; an image has `size` elements.
+
+        An engine that takes some at a time takes `most` at most.
+        """
         return [slice(0, count)]
 
     def bands(self, count: int, size: int, multiple: int = 1) -> list[slice]:

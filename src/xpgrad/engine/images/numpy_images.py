@@ -30,10 +30,10 @@ class NumpyImages(Machine, InPlaceImages):
         """With numba; the loops only get float32 or float64."""
         return jit_enabled()
 
-    def blocks(self, count: int, size: int) -> list[slice]:
+    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
         """Blocks of as many images as fit the cache, and enough blocks to keep all threads busy."""
         threads = max(1, min(self.team.size(), count * size // sharing.IMAGES))
-        at_once = max(1, BLOCK_ELEMENTS // max(1, size))
+        at_once = min(max(1, BLOCK_ELEMENTS // max(1, size)), most or count)
         rounds = -(-count // (threads * at_once))
         return slices(count, -(-count // max(1, threads * rounds)))
 

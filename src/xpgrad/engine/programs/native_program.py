@@ -30,6 +30,7 @@ _FAR = 1 << 60
 _ARITHMETIC, _WORK = positions(Arithmetic), positions(Work)
 _BLAS_PRODUCT, _BLAS_PACKING = positions(BlasProduct), positions(BlasPacking)
 _PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
+_LINES = 4  # for each part, at least, where parts have rows
 _KIND, _ARITHMETIC_KIND = positions(Kind), positions(ArithmeticKind)
 _LOOP, _LOOP_LENGTH = positions(LoopHead), length(LoopHead)
 
@@ -94,27 +95,40 @@ def _begin(data, at, plane, row, column, one):
 
 @njit
 def arithmetic(data, part, one):
-    """One part of an Arithmetic, some of its columns."""
+    """One part of an Arithmetic: some of its rows, or of its columns where rows are few or summed up."""
     at = _ARITHMETIC
     kind, parts, columns = data[at.kind], data[at.parts], data[at.columns]
-    low = columns * part // parts
-    count = columns * (part + 1) // parts - low
-    products = kind == _ARITHMETIC_KIND.column_sums_of_products
-    if products or kind == _ARITHMETIC_KIND.column_sums:
-        _column_sums(data, low, count, products, one)
-        return
+    sums, products = kind == _ARITHMETIC_KIND.column_sums, kind == _ARITHMETIC_KIND.column_sums_of_products
+    rows, lines = data[at.rows], data[at.planes] * data[at.rows]
+    by_rows = lines >= _LINES * parts and not (sums or products)
+    whole = lines if by_rows else columns
+    low, high = whole * part // parts, whole * (part + 1) // parts
+    if sums or products:
+        _column_sums(data, low, high - low, products, one)
+    elif not by_rows:
+        _rows(data, kind, 0, 0, lines, low, high - low, one)
+    elif low < high:
+        _rows(data, kind, low // rows, low % rows, high - low, 0, columns, one)
+
+
+@njit(forceinline=True)
+def _rows(data, kind, plane, row, lines, low, count, one):
+    """So many rows, from one of a plane on, of which `count` columns from `low` on."""
+    at = _ARITHMETIC
     y, x, z = data[at.target.column], data[at.first.column], data[at.second.column]
-    for plane in range(data[at.planes]):
-        for row in range(data[at.rows]):
-            target = _begin(data, at.target, plane, row, low, one)
-            first = _begin(data, at.first, plane, row, low, one)
-            second = _begin(data, at.second, plane, row, low, one)
-            if y == 1 and x == 1 and z == 1:  # known to be, it takes vector instructions
-                _row(kind, target, first, second, 1, 1, 1, count)
-            elif y == 1 and x == 1 and z == 0:
-                _row(kind, target, first, second, 1, 1, 0, count)
-            else:
-                _row(kind, target, first, second, y, x, z, count)
+    for _ in range(lines):
+        target = _begin(data, at.target, plane, row, low, one)
+        first = _begin(data, at.first, plane, row, low, one)
+        second = _begin(data, at.second, plane, row, low, one)
+        if y == 1 and x == 1 and z == 1:  # known to be, it takes vector instructions
+            _row(kind, target, first, second, 1, 1, 1, count)
+        elif y == 1 and x == 1 and z == 0:
+            _row(kind, target, first, second, 1, 1, 0, count)
+        else:
+            _row(kind, target, first, second, y, x, z, count)
+        row += 1
+        if row == data[at.rows]:
+            plane, row = plane + 1, 0
 
 
 # --- the walk

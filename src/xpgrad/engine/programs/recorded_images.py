@@ -203,9 +203,9 @@ class RecordedImages(InPlaceImages):
         function, _ = work(*[0] * len(arrays))
         self.run_planned(function, parts, lambda addresses: flat(work(*addresses)[1]), arrays)
 
-    def blocks(self, count: int, size: int) -> list[slice]:
+    def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:
         """As many images as stay in a cache."""
-        return slices(count, max(1, BLOCK_ELEMENTS // max(1, size)))
+        return slices(count, min(max(1, BLOCK_ELEMENTS // max(1, size)), most or count))
 
     def room(self, shape: Sequence[int], like: Any) -> Recorded:
         """New memory."""
