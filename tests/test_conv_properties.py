@@ -340,6 +340,7 @@ def test_patches_of_several_images_at_a_time(
     case: Case, programs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last product has fewer images than the others."""
+    monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 64)
     monkeypatch.setattr(patches, "_COLUMNS", 200)
     monkeypatch.setattr(_plans, "_known", {})
     arrays = case.arrays()
