@@ -3,7 +3,8 @@
 The matrix has a row for every channel and tap and a column for every output. So a band of outputs is one
 product with the inner size C/G times the number of taps, which is fast even with few channels. A row is a
 shifted flat view of a phase (see `shifted`), so it is a plain copy of memory. A band is short enough that the
-matrix stays in the cache.
+matrix stays in the cache. Small images stand side by side in one matrix, because every product reads all
+weights.
 """
 
 from __future__ import annotations
