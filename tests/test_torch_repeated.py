@@ -527,6 +527,16 @@ def test_numbers_of_another_kind_are_no_known_call():
         functional.conv2d(x, weight.numpy())
 
 
+def test_an_input_of_other_dimensions_is_no_known_call():
+    x, weight = torch.randn(2, 3, 7, 7), torch.randn(4, 3, 2, 2)
+    for _ in range(3):
+        functional.conv2d(x, weight)
+        functional.conv1d(x[..., 0], weight[..., 0])
+    with pytest.raises(ValueError, match="conv1d: input has 4 dimensions"):
+        functional.conv1d(x, weight)
+    assert functional.conv1d(x[0, ..., 0], weight[..., 0]).shape == (4, 6)
+
+
 def test_a_bias_may_change_before_the_backward():
     ours, theirs, shape = convolutions("Conv2d")
     x = torch.randn(shape)
