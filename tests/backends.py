@@ -21,7 +21,7 @@ FULL = ("float64", "float32")
 
 @contextmanager
 def without_programs() -> Iterator[None]:
-    """Every call of a recurrent kernel asks its engine, as one does that no program can be written for."""
+    """Every call asks its engine, as one does that no program can be written for."""
     with mock.patch.object(_plans, "_plan", return_value=None), mock.patch.object(_plans, "_known", {}):
         yield
 
