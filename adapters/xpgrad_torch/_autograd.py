@@ -26,7 +26,7 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._programs import Known, Ready, are_fixed
+from xpgrad_torch._programs import Known, Ready, key_of
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
 __all__ = ["Call", "Kernel", "apply", "are_unseen", "call_of", "check_call", "is_followed", "map_older_batch"]
@@ -218,10 +218,10 @@ def call_of(
     kernel: Kernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
 ) -> Call:
     """Return the data of such calls."""
-    values = *attributes.values(), *asked.values()
-    if not are_fixed(values):
+    fixed = key_of((*attributes.values(), *asked.values()))
+    if fixed is None:
         return Call(kernel, layout, attributes, asked, again)
-    key = kernel, layout, again, tuple(attributes), tuple(asked), values, tuple(map(type, values))
+    key = kernel, layout, again, tuple(attributes), tuple(asked), fixed
     call = _calls.get(key)
     if call is None:
         call = _calls[key] = Call(kernel, layout, attributes, asked, again)

@@ -149,6 +149,11 @@ def are_fixed(values: Iterable[Any]) -> bool:
     return True
 
 
+def key_of(values: tuple[Any, ...]) -> tuple | None:
+    """Return options as a key, with their types: 1, 1.0 and True are equal. None where they may change."""
+    return (values, tuple(map(type, values))) if are_fixed(values) else None
+
+
 class Programs:
     """Runs a planned kernel or its gradient, again from the program of a call that looked the same.
 
@@ -174,10 +179,10 @@ class Programs:
 
     def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> Known | None:
         """Return the programs of calls with these options and layout; None if the options may change."""
-        values = tuple(options.values())
-        if not are_fixed(values):
+        fixed = key_of(tuple(options.values()))
+        if fixed is None:
             return None
-        key = layout, tuple(options), values, tuple(map(type, values))
+        key = layout, tuple(options), fixed
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = Known()

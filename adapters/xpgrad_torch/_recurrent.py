@@ -23,7 +23,7 @@ from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._packed import are_rows_taken
 from xpgrad_torch._packing import Packing
 from xpgrad_torch._private import parameter_of, parameters_in
-from xpgrad_torch._programs import are_fixed
+from xpgrad_torch._programs import key_of
 from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
 
 States = tuple[Tensor, ...]
@@ -472,11 +472,10 @@ class Cell(Recurrent, nn.RNNCellBase):
     def _form(self) -> tuple | None:
         """Return all that a step depends on beside its tensors; None where that may change unnoticed."""
         attributes = {**self._attributes(), **self._gradient_attributes()}
-        values = tuple(attributes.values())
-        if not are_fixed(values):
+        fixed = key_of(tuple(attributes.values()))
+        if fixed is None:
             return None
-        operands = tuple(self._operand_parts())
-        return type(self), self.input_size, self.hidden_size, operands, values, tuple(map(type, values))
+        return type(self), self.input_size, self.hidden_size, tuple(self._operand_parts()), fixed
 
     def _remember(self, operands: Mapping[str, Any]) -> None:
         """Let later steps of this form be repeated."""

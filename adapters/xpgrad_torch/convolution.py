@@ -17,7 +17,7 @@ from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
 from xpgrad_torch._private import ConvNd, ConvTransposeNd, output_padding_of, padding_ends
-from xpgrad_torch._programs import are_fixed
+from xpgrad_torch._programs import key_of
 from xpgrad_torch._stacked import flattened
 
 __all__ = [
@@ -56,7 +56,7 @@ def _convolve(
     `sizes` are the arguments that have a number for each dimension. The name ends with the number of these.
     """
     kernel.check(operands)
-    form = None if is_followed() else _form(name, (*sizes.values(), groups, method))
+    form = None if is_followed() else key_of((name, *sizes.values(), groups, method))
     known = _known_calls.get(form)
     # calls of all numbers of dimensions share what is known of their attributes
     if known is not None and operands[0].dim() == int(name[-2]) + 2:
@@ -67,11 +67,6 @@ def _convolve(
     if form is not None and known is None:
         _known_calls[form] = call_of(kernel, flattened(operands)[0], attributes, {}, again=False)
     return _checked(name, kernel, operands, attributes)
-
-
-def _form(name: str, values: tuple[Any, ...]) -> tuple | None:
-    """Return all that a call depends on beside its tensors; None where that may change unnoticed."""
-    return (name, values, tuple(map(type, values))) if are_fixed(values) else None
 
 
 def _attributes(
