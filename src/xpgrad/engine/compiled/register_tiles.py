@@ -38,6 +38,8 @@ class Tiles(NamedTuple):
 # A tile of a matrix product asks for B so many rows ahead: a weight too large for near caches comes from the
 # last level, whose answer takes as long as these rows.
 _AHEAD = 24
+# And for a row of C in so many of its first passes.
+_PACE = 4
 
 # A tile's sums, the vectors that it loads and one of equal elements fill 32 registers, or 16.
 _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
@@ -143,23 +145,51 @@ def matrix_tile(
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
         sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
 
-        def ask_row(m: Any) -> None:
-            start = code.at(c, code.builder.mul(m, c_line))
-            code.prefetch([code.at(start, v * lanes) for v in range(panels * vectors)], write=True)
+        builder, asking = code.builder, code.at_most(count, _PACE * rows)
 
-        # what is written comes while the sums are made; all of it at once would keep the factors waiting
-        with code.loop_in_parts(count, rows, ask_row) as k:
-            row = code.builder.mul(k, b_line)
+        def multiply(k: Any) -> None:
+            row = builder.mul(k, b_line)
             places = [code.at(code.at(start, row), v * lanes) for start in starts for v in range(vectors)]
             code.prefetch([code.at(one, code.times(b_line, _AHEAD)) for one in places], write=False)
             for place, step in zip(asked[::2], asked[1::2], strict=True):
-                code.prefetch_byte(code.builder.add(place, code.builder.mul(k, step)))
+                code.prefetch_byte(builder.add(place, builder.mul(k, step)))
             loaded = [code.load(one) for one in places]
-            code.multiply_add(sums, lines, k if by_rows else code.builder.mul(k, a_line), loaded)
+            code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
+
+        # What is written comes while the sums are made: all of it at once would keep the factors waiting. Two
+        # loops, not a loop around short ones, which takes 3 % longer for sums of 256 elements.
+        with code.loop(asking) as k:
+            start = code.at(c, builder.mul(builder.sdiv(k, INT64(_PACE)), c_line))
+            code.prefetch([code.at(start, v * lanes) for v in range(panels * vectors)], write=True)
+            multiply(k)
+        with code.loop(builder.sub(count, asking)) as k:
+            multiply(builder.add(asking, k))
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)
 
     return vector_function(dtype, lanes, generate, 10 + 2 * asks)
+
+
+@functools.cache
+def copy_tile(dtype: str, lanes: int, vectors: int) -> Any:
+    """Rows of some vectors, copied.
+
+    Returns ``tile(source, row, count, target, line)``, with addresses, and distances in elements. For k below
+    `count` and t below ``vectors * lanes`` it sets
+
+        target[k * line + t] = source[k * row + t]
+    """
+
+    def generate(code: VectorCode, arguments: list[Any]) -> None:
+        source, row, count, target, line = arguments
+        source, target = code.reals(source), code.reals(target)
+        with code.loop(count) as k:
+            start, to = code.at(source, code.builder.mul(k, row)), code.at(target, code.builder.mul(k, line))
+            loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
+            for v, vector in enumerate(loaded):
+                code.store_first(vector, code.at(to, v * lanes), None)
+
+    return vector_function(dtype, lanes, generate, 5)
 
 
 @functools.cache

@@ -73,16 +73,9 @@ class VectorCode:
         with numba_private.for_range(self.builder, count, intp=INT64) as loop:
             yield loop.index
 
-    @contextlib.contextmanager
-    def loop_in_parts(self, count: Any, parts: int, before: Callable[[Any], None]) -> Iterator[Any]:
-        """A loop over the numbers below `count`, with ``before(part)`` in front of each of equal parts."""
-        builder, last = self.builder, INT64(parts)
-        with self.loop(last) as part:
-            before(part)
-            low = builder.sdiv(builder.mul(count, part), last)
-            high = builder.sdiv(builder.mul(count, builder.add(part, INT64(1))), last)
-            with self.loop(builder.sub(high, low)) as number:
-                yield builder.add(low, number)
+    def at_most(self, number: Any, limit: int) -> Any:
+        """The number, or the limit where it is larger."""
+        return self.builder.select(self.builder.icmp_signed("<", number, INT64(limit)), number, INT64(limit))
 
     def load(self, place: Any) -> Any:
         """A vector, from wherever it begins."""

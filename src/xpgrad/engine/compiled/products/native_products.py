@@ -14,7 +14,7 @@ from xpgrad.engine.compiled.native import call_with_numbers, pointer, share, var
 from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import INNER, PACKED_ROWS, ROWS
 from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
-from xpgrad.engine.compiled.register_tiles import strip_tile, turn_tile
+from xpgrad.engine.compiled.register_tiles import copy_tile, strip_tile, turn_tile
 from xpgrad.engine.process.memory import LINE
 
 __all__ = ["functions"]
@@ -48,6 +48,7 @@ def functions(dtype, lanes, height, vectors):
     # another out of a near cache.
     gap = LINE // size
     turn = turn_tile(dtype, lanes)
+    copy, copy_panel = copy_tile(dtype, lanes, 1), copy_tile(dtype, lanes, vectors)
     strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
 
     compiled = variant(f"products_{dtype}_{lanes}_{height}_{vectors}", fastmath=False, error_model="python")
@@ -91,11 +92,11 @@ def functions(dtype, lanes, height, vectors):
             whole, done = count // lanes * lanes, 0  # columns in whole vectors; how many of their rows
             start, to = source + size * column * first, target + size * first * inner
             if column == 1:
-                for k in range(inner):
-                    one, other = vector(start + size * row * k), vector(to + size * line * k)
-                    for v in range(0, whole, lanes):
-                        for j in range(lanes):
-                            other[v + j] = one[v + j]
+                if whole == width:
+                    copy_panel(start, row, inner, to, line)
+                else:
+                    for j in range(0, whole, lanes):
+                        copy(start + size * j, row, inner, to + size * j, line)
                 done = inner
             elif row == 1:
                 done = inner // lanes * lanes
