@@ -23,7 +23,35 @@ from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import PoolTeam, integers
 
 # Sizes at which tiles, panels, vectors and blocks of a sum end, and their neighbours.
-SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 64, 95, 97, 193, 255, 256, 257, 300, 520]
+SIZES = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    33,
+    47,
+    48,
+    49,
+    64,
+    95,
+    97,
+    193,
+    255,
+    256,
+    320,
+    321,
+    520,
+    600,
+]
 DTYPES = ["float32", "float64"]
 ORDERS = list(itertools.product(["rows", "columns"], repeat=2))
 SHAPES = {
@@ -81,6 +109,7 @@ def check(rng, m, n, k, dtype, orders, add, monkeypatch):
     for threads, many in [(2, 1), (3, 1 << 20)]:  # by rows, by columns
         monkeypatch.setattr(sharing, "PRODUCT", 0)
         monkeypatch.setattr(products, "_MANY_ROWS", many)
+        monkeypatch.setattr(products, "_WIDE", 1 << 20)
         np.testing.assert_array_equal(computed(a, b, whole, n, add, threads), found)
     monkeypatch.undo()
 
@@ -276,3 +305,20 @@ def test_panels_are_packed_in_parts(inner, columns, dtype, order):
             )
         np.testing.assert_array_equal(found, expected)
         found[:] = np.nan
+
+
+def test_blocks_of_a_sum_are_about_equal():
+    for inner in [*range(1, 1000), 25600]:
+        block = products.block_of(inner)
+        count, last = divmod(inner - 1, block)
+        assert block % 16 == 0
+        assert 160 < block <= 320 or not count
+        assert last >= block // 4 or count not in (1, 2, 3)
+
+
+def test_a_product_is_divided_where_less_is_packed():
+    """By rows each thread packs B, by columns each reads all of A."""
+    by_rows = {
+        shape: products.plan("float32", shape, 2).by_rows for shape in [(700, 2600, 650), (1600, 1024, 256)]
+    }
+    assert by_rows == {(700, 2600, 650): False, (1600, 1024, 256): True}

@@ -21,19 +21,30 @@ from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, integers
 
-INNER = 256
-"""Elements of a block of a sum: a panel of B and the rows of A that meet it stay in near caches meanwhile."""
+_INNER, _MORE = 256, 64
 ROWS, PACKED_ROWS = 32, 64
 """Rows of A that meet one panel of B after the other: of an A by rows, and of one by columns, to be packed.
 
 For each summed element these come from another page of memory: so several lines at a time.
 """
 
-# Rows of each thread from which on a product is divided by rows, though each thread then packs all of B.
-_MANY_ROWS = 64
+# Rows of each thread from which on a product is divided by rows, though each thread then packs all of B; if B
+# has so many times as many columns, that takes longer than to read all of A.
+_MANY_ROWS, _WIDE = 64, 3
 
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def block_of(inner: int) -> int:
+    """Elements of a block of a sum, of which the last one may have fewer.
+
+    A panel of B and the rows of A that meet it stay in near caches meanwhile. Blocks are about equal: each
+    one reads and writes C, which a short one would not be worth.
+    """
+    count = max(1, (inner - _MORE + _INNER - 1) // _INNER)
+    even = (max(inner, 1) + count - 1) // count
+    return (even + 15) // 16 * 16  # in whole vectors, as a factor is turned
 
 
 class Functions(NamedTuple):
@@ -130,13 +141,13 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     m, n, k = sizes
     parts, by_rows = 1, True
     if (threads := sharing.product_threads(m * n * k, threads, grain)) > 1:
-        by_rows = m >= _MANY_ROWS * threads or m >= n
+        by_rows = m >= n or (m >= _MANY_ROWS * threads and m * _WIDE >= n)
         parts = max(1, min(threads, m // functions.height if by_rows else n // functions.width))
     itemsize = np.dtype(dtype).itemsize
     # of B as much as leaves a second-level cache room for A: it is read again for each part of B
-    fitting = 3 * settings.second_level_cache() // 8 // (INNER * itemsize)
+    fitting = 3 * settings.second_level_cache() // 8 // (_INNER * itemsize)
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
-    size = itemsize * min(INNER, max(k, 1)) * (columns + PACKED_ROWS) + PACKED_ROWS // functions.height * LINE
+    size = itemsize * block_of(k) * (columns + PACKED_ROWS) + PACKED_ROWS // functions.height * LINE
     return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
 
 
@@ -344,7 +355,7 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
             place = f"            at, to = a + {size} * m * a_tile, c + {size * height} * m * c_line"
             if (by, v) == asking:
                 lines += [
-                    f"        coming, pace = b + {INNER * line}, {line} // max(whole, 1)",
+                    f"        coming, pace = b + {line} * count, {line} // max(whole, 1)",
                     "        for m in range(whole if ahead else 0):",
                     place,
                     "            place, step = asked(ahead)",

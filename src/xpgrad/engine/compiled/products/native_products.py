@@ -12,7 +12,7 @@ from numba import carray, njit
 
 from xpgrad.engine.compiled.native import call_with_numbers, pointer, share, variant
 from xpgrad.engine.compiled.native_ahead import begin
-from xpgrad.engine.compiled.products.matrix import INNER, PACKED_ROWS, ROWS
+from xpgrad.engine.compiled.products.matrix import PACKED_ROWS, ROWS, block_of
 from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
 from xpgrad.engine.compiled.register_tiles import copy_tile, strip_tile, turn_tile
 from xpgrad.engine.process.memory import LINE
@@ -51,6 +51,7 @@ def functions(dtype, lanes, height, vectors):
     copy, copy_panel = copy_tile(dtype, lanes, 1), copy_tile(dtype, lanes, vectors)
     strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
 
+    block_size = njit(forceinline=True)(block_of)
     compiled = variant(f"products_{dtype}_{lanes}_{height}_{vectors}", fastmath=False, error_model="python")
 
     @njit(forceinline=True)
@@ -151,19 +152,19 @@ def functions(dtype, lanes, height, vectors):
         several = (4 // rows if by_rows and rows <= 2 else 1) * width
         if ahead:
             begin(ahead, rows // height * whole_panels(high - low) * inner)
-        a_step = size if by_rows else size * a_line
+        a_step, block = size if by_rows else size * a_line, block_size(inner)
         j = low
         while j < high:
             line = panel(high - j)
             step, rest = min(line, high - j), high - j - several
             if rest == 0 or rest > lanes:  # all of them as wide as this one
                 step = several
-            for k in range(0, max(inner, 1), INNER):
+            for k in range(0, max(inner, 1), block):
                 if b_line:
                     at, b_next, b_panel = b + size * (k * b_line + j), b_line, width
                 else:
                     at, b_next, b_panel = b + size * (j * inner + k * line), line, width * inner
-                count, more = min(INNER, inner - k), 1 if k > 0 else add
+                count, more = min(block, inner - k), 1 if k > 0 else add
                 call_with_numbers(tiles, (by_rows, a + a_step * k, a_line, a_tile, rows, at, b_next, b_panel,
                                           count, c + size * j, c_line, step, more, ahead))  # fmt: skip
             j += step
@@ -195,11 +196,12 @@ def functions(dtype, lanes, height, vectors):
                 by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, whole, 0, 1, c, c_line, add, 0)
             )
             b, c, n = b + size * whole, c + size * whole, n - whole
-        packed_a, some = work + size * min(INNER, k) * most, ROWS if by_rows else PACKED_ROWS
+        block, some = block_size(k), ROWS if by_rows else PACKED_ROWS
+        packed_a = work + size * block * most
         for j in range(0, n, most):
             columns = min(most, n - j)
-            for first in range(0, max(k, 1), INNER):
-                inner = min(INNER, k - first)
+            for first in range(0, max(k, 1), block):
+                inner = min(block, k - first)
                 source = b + size * (b_row * first + b_column * j)
                 call_with_numbers(pack, (source, b_row, b_column, inner, columns, work))
                 more = 1 if first > 0 else add
