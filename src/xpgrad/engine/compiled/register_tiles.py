@@ -145,7 +145,11 @@ def matrix_tile(
         starts = [code.at(b, code.times(b_panel, p)) for p in range(panels)]
         sums = [[code.variable(code.zero) for _ in range(panels * vectors)] for _ in range(rows)]
 
-        builder, asking = code.builder, code.at_most(count, _PACE * rows)
+        builder = code.builder
+
+        def ask_row(m: Any) -> None:
+            start = code.at(c, builder.mul(m, c_line))
+            code.prefetch([code.at(start, v * lanes) for v in range(panels * vectors)], write=True)
 
         def multiply(k: Any) -> None:
             row = builder.mul(k, b_line)
@@ -156,14 +160,20 @@ def matrix_tile(
             loaded = [code.load(one) for one in places]
             code.multiply_add(sums, lines, k if by_rows else builder.mul(k, a_line), loaded)
 
-        # What is written comes while the sums are made: all of it at once would keep the factors waiting. Two
-        # loops, not a loop around short ones, which takes 3 % longer for sums of 256 elements.
-        with code.loop(asking) as k:
-            start = code.at(c, builder.mul(builder.sdiv(k, INT64(_PACE)), c_line))
-            code.prefetch([code.at(start, v * lanes) for v in range(panels * vectors)], write=True)
-            multiply(k)
-        with code.loop(builder.sub(count, asking)) as k:
-            multiply(builder.add(asking, k))
+        # What is written comes while the sums are made. All of it at once keeps the factors waiting, but one
+        # loop has more registers for what else is asked for. A loop around short ones takes longer than both.
+        if asks:
+            for m in range(rows):
+                ask_row(INT64(m))
+            with code.loop(count) as k:
+                multiply(k)
+        else:
+            first = code.at_most(count, _PACE * rows)
+            with code.loop(first) as k:
+                ask_row(builder.sdiv(k, INT64(_PACE)))
+                multiply(k)
+            with code.loop(builder.sub(count, first)) as k:
+                multiply(builder.add(first, k))
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)
 
