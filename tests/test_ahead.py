@@ -8,10 +8,14 @@ from xpgrad.engine.compiled.products import choice as product_choice
 
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
+from compiled_calls import from_python
 from xpgrad.engine.compiled import native_ahead, time_loops
 from xpgrad.engine.compiled.records import Ahead, length, positions
 
 LINE = 64
+
+begin, asked, advance = map(from_python, (native_ahead.begin, native_ahead.asked, native_ahead.advance))
+forget, ask_rows = map(from_python, (native_ahead.forget, native_ahead.ask_rows))
 
 
 def asked_for(ranges, passes, tile):
@@ -21,12 +25,12 @@ def asked_for(ranges, passes, tile):
     numbers[at.left] = len(ranges)
     numbers[size:] = np.ravel(ranges)
     address = numbers.ctypes.data
-    native_ahead.begin(address, passes)
+    begin(address, passes)
     lines = []
     for _ in range(0, passes, tile):
-        place, step = native_ahead.asked(address)
+        place, step = asked(address)
         lines += [(place + k * step) // LINE for k in range(tile)]
-        native_ahead.advance(address, tile)
+        advance(address, tile)
     return lines
 
 
@@ -34,8 +38,8 @@ def asked_for(ranges, passes, tile):
 def test_all_lines_are_asked_for(tile):
     ranges = [(1 << 20, 40 * LINE), (2 << 20, 600 * LINE), (3 << 20, 3 * LINE)]
     lines = asked_for(ranges, 8000, tile)
-    for begin, size in ranges:
-        assert set(range(begin // LINE, (begin + size) // LINE)) <= set(lines)
+    for start, size in ranges:
+        assert set(range(start // LINE, (start + size) // LINE)) <= set(lines)
     assert len(set(lines)) < 643 + 3 * tile  # and few others
 
 
@@ -48,13 +52,13 @@ def test_without_ranges_nothing_else_is_asked_for():
     at, size = positions(Ahead), length(Ahead)
     numbers = np.full(size, 99)
     address = numbers.ctypes.data
-    native_ahead.forget(address)
-    native_ahead.begin(address, 1000)
+    forget(address)
+    begin(address, 1000)
     for _ in range(3):
-        place, step = native_ahead.asked(address)
+        place, step = asked(address)
         assert (place - address) // LINE == 0
         assert step == 0
-        native_ahead.advance(address, 100)
+        advance(address, 100)
     assert numbers[at.left] == 0
 
 
@@ -64,8 +68,8 @@ def test_rows_far_apart_are_not_asked_for():
     head = np.asarray([1000, 9, 5, 5, 2000, 9, 5, 500])  # two matrices
     address = numbers.ctypes.data
     for m in (0, 4):
-        native_ahead.ask_rows(address, head, m, 4, 2, 3)
-    native_ahead.ask_rows(address, head, 0, 4, 2, 0)  # no rows
+        ask_rows(address, head, m, 4, 2, 3)
+    ask_rows(address, head, 0, 4, 2, 0)  # no rows
     assert numbers[at.left] == 1
     assert [*numbers[size : size + 2]] == [1000 + 2 * 5 * 4, 3 * 5 * 4]
 

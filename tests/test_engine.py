@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import xpgrad
+from compiled_calls import from_python
 from xpgrad import _activation_formulas as activations
 from xpgrad import engine
 from xpgrad.engine import (
@@ -267,9 +268,10 @@ def test_order_of_numbers(dtype):
     scalar = importlib.import_module(f"xpgrad.engine.compiled.scalar_{dtype}")
     values = np.asarray([-np.inf, -1e30, -2.5, -1.0, -1e-30, 0.0, 1e-30, 1.0, 1.5, 2.5, 1e30, np.inf], dtype)
     values = np.unique([values, np.nextafter(values, values.dtype.type(0))])
-    integers = [scalar.to_ordered(value) for value in values]
+    to_ordered, from_ordered = map(from_python, (scalar.to_ordered, scalar.from_ordered))
+    integers = [to_ordered(value) for value in values]
     assert all(a < b for a, b in itertools.pairwise([scalar.LOWEST, *integers]))
-    assert [scalar.from_ordered(integer) for integer in integers] == [*values]
+    assert [from_ordered(integer) for integer in integers] == [*values]
 
 
 def centered(xp, x, peak):

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import pointer, words
+from xpgrad.engine.compiled.native import inlined, inside, pointer, words
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
 from xpgrad.engine.process import numba_private
 from xpgrad.engine.programs.native_foreign import advise, run
@@ -126,19 +126,19 @@ def _call(typingctx, address, argument):
     return types.int64(types.int64, types.int64), codegen
 
 
-@njit(forceinline=True)
+@inlined
 def _halves(address, count):
     return carray(pointer(address), (count,), np.int32)
 
 
-@njit
+@inside()
 def _error(api, message, code):
     arguments = words(_stack(4), 4)
     arguments[0], arguments[1], arguments[2], arguments[3] = 28, 0, message.ctypes.data, code
     return _call(words(api, _CREATE_ERROR + 1)[_CREATE_ERROR], arguments.ctypes.data)
 
 
-@njit
+@inside()
 def schedule(host, task, data):
     """Let one of XLA's threads run a task; 0 where it will.
 
@@ -156,7 +156,7 @@ def schedule(host, task, data):
     return 1
 
 
-@njit
+@inside()
 def _describe(extension):
     """Answer the question for the version by which this was written."""
     metadata = words(words(extension, 4)[3], 5)
@@ -166,7 +166,7 @@ def _describe(extension):
     return 0
 
 
-@njit
+@inside()
 def _integer(types_of, values, number):
     """An attribute: whether it is an integer, and which."""
     if _halves(types_of, number + 1)[number] != _SCALAR:
@@ -177,7 +177,7 @@ def _integer(types_of, values, number):
     return True, words(scalar[1], 1)[0]
 
 
-@njit
+@inside()
 def _find(table, first, second):
     """The address of the program of a key, 0 where there is none."""
     mask = words(table, 1)[0]
@@ -189,7 +189,7 @@ def _find(table, first, second):
         place += 1
 
 
-@njit
+@inside()
 def _least_bytes(buffer):
     """How large a buffer is, if its elements have four bytes."""
     form, size = words(buffer, _BUFFER_WORDS), 4
@@ -200,7 +200,7 @@ def _least_bytes(buffer):
     return size
 
 
-@njit
+@inside()
 def handle(frame):
     """Run the program that the attributes name on the call's buffers; 0, or an error of XLA's.
 

@@ -6,9 +6,9 @@ more of them keep the tiles' own lines waiting.
 """
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
-from xpgrad.engine.compiled.native import LINE, generated, words
+from xpgrad.engine.compiled.native import LINE, fields, generated, inlined
 from xpgrad.engine.compiled.records import Ahead, Rows, length, positions
 from xpgrad.engine.process import numba_private
 
@@ -28,13 +28,13 @@ def memory(ranges):
     return generated(write, result=types.int64)
 
 
-@njit(forceinline=True)
+@inlined
 def forget(ahead):
     """No ranges."""
-    words(ahead, _LENGTH)[_AT.left] = 0
+    fields(ahead)[_AT.left] = 0
 
 
-@njit(forceinline=True)
+@inlined
 def ask_rows(ahead, head, m, itemsize, first, count):
     """One more range: `count` rows from `first` on of the matrix whose Rows stands in head from m on.
 
@@ -42,18 +42,18 @@ def ask_rows(ahead, head, m, itemsize, first, count):
     """
     line = head[m + _ROWS.line]
     if count > 0 and line <= 2 * head[m + _ROWS.columns]:
-        left = words(ahead, _LENGTH)[_AT.left]
-        ranges = words(ahead, _LENGTH + 2 * left + 2)
+        left = fields(ahead)[_AT.left]
+        ranges = fields(ahead)
         ranges[_LENGTH + 2 * left] = head[m + _ROWS.address] + itemsize * line * first
         ranges[_LENGTH + 2 * left + 1] = itemsize * line * count
         ranges[_AT.left] = left + 1
 
 
-@njit(forceinline=True)
+@inlined
 def begin(ahead, passes):
     """Begin with the first range; the pace is that of so many passes for all, at most a line each."""
-    left, total = words(ahead, _LENGTH)[_AT.left], 0
-    ranges = words(ahead, _LENGTH + 2 * left)
+    left, total = fields(ahead)[_AT.left], 0
+    ranges = fields(ahead)
     for k in range(left):
         total += ranges[_LENGTH + 2 * k + 1]
     ranges[_AT.place] = ahead
@@ -62,10 +62,10 @@ def begin(ahead, passes):
     _next_range(ranges)
 
 
-@njit(forceinline=True)
+@inlined
 def _next_range(at):
     if at[_AT.left]:
-        one = words(at[_AT.next], 2)
+        one = fields(at[_AT.next])
         at[_AT.place], at[_AT.end] = one[0], one[0] + one[1]
         at[_AT.next] += 16
         at[_AT.left] -= 1
@@ -73,17 +73,17 @@ def _next_range(at):
         at[_AT.step] = 0
 
 
-@njit(forceinline=True)
+@inlined
 def advance(ahead, passes):
     """After a tile of so many passes."""
-    at = words(ahead, _LENGTH)
+    at = fields(ahead)
     at[_AT.place] += passes * at[_AT.step]
     if at[_AT.place] >= at[_AT.end]:
         _next_range(at)
 
 
-@njit(forceinline=True)
+@inlined
 def asked(ahead):
     """What the next tile asks for: a byte, and how far the next one is."""
-    at = words(ahead, _LENGTH)
+    at = fields(ahead)
     return at[_AT.place], at[_AT.step]

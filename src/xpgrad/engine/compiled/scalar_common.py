@@ -1,15 +1,16 @@
 """Scalar functions for float32 and float64 alike: selections, and what the dtype alone tells apart."""
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from xpgrad.engine.compiled.native import inside
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
 from xpgrad.engine.process import numba_private
 
 __all__ = ["abs", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
 
-inline = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
+inline = inside(forceinline=True, error_model="numpy", fastmath={"contract"})
 
 
 @inline

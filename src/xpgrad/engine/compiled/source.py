@@ -91,7 +91,7 @@ def c_function(label: str, module: str, arguments: str, call: str, made: str = "
     """The address of a C function without a result that makes one call.
 
     `module` is where the called function is, below `xpgrad.engine`; `arguments` are as in C, with pointers as
-    integers of 64 bits: ``"int64 data, int64 part"``. In the call ``words(data, n)`` are n integers at an
+    integers of 64 bits: ``"int64 data, int64 part"``. In the call ``fields(data)`` are the integers at an
     address, and ``np`` is NumPy. A function that has variants is `made` by another one of the module, perhaps
     of what the text `before` defines; the call calls it ``made``. `label` is a name for the generated file.
     """
@@ -101,7 +101,7 @@ def c_function(label: str, module: str, arguments: str, call: str, made: str = "
 from numba import cfunc
 import numpy as np
 
-from xpgrad.engine.compiled.native import words
+from xpgrad.engine.compiled.native import fields
 from xpgrad.engine.{module} import {(made or call).partition("(")[0]}
 
 {made and f"made = {made}"}

@@ -43,7 +43,7 @@ class VectorCode:
 
     def __init__(self, builder: Any, dtype: str, lanes: int) -> None:
         self.builder = builder
-        self._lanes = lanes
+        self._dtype, self._lanes = dtype, lanes
         self._real, self._size = _REALS[dtype]
         self._vector = ir.VectorType(self._real, lanes)
         self.zero = ir.Constant(self._vector, [0.0] * lanes)
@@ -76,6 +76,36 @@ class VectorCode:
     def at_most(self, number: Any, limit: int) -> Any:
         """The number, or the limit where it is larger."""
         return self.builder.select(self.builder.icmp_signed("<", number, INT64(limit)), number, INT64(limit))
+
+    def in_vectors(self, count: Any, write: Callable[[Any, Any], None]) -> None:
+        """Call ``write(number, rest)`` for each vector of `count` elements, from element `number` on.
+
+        `rest` is None, or how many elements the last one has, as for `load_first`.
+        """
+        whole = self.builder.sdiv(count, INT64(self._lanes))
+        with self.loop(whole) as number:
+            write(self.times(number, self._lanes), None)
+        done = self.times(whole, self._lanes)
+        rest = self.builder.sub(count, done)
+        with self.builder.if_then(self.builder.icmp_signed(">", rest, INT64(0))):
+            write(done, rest)
+
+    def of_elements(self) -> VectorCode:
+        """Instructions on vectors of one element."""
+        return VectorCode(self.builder, self._dtype, 1)
+
+    def equal(self, number: Any, other: int) -> Any:
+        """Whether an integer is another one."""
+        return self.builder.icmp_signed("==", number, INT64(other))
+
+    def root(self, square: Any) -> Any:
+        """The roots of a vector; of what rounding made negative, 0, and NaN stays what it is."""
+        nothing = self.builder.fsub(square, square)
+        below = self.builder.fcmp_ordered("<", square, nothing)
+        kind = ir.FunctionType(self._vector, [self._vector])
+        name = f"llvm.sqrt.v{self._lanes}f{8 * self._size}"
+        sqrt = numba_private.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(sqrt, [self.builder.select(below, nothing, square)])
 
     def load(self, place: Any) -> Any:
         """A vector, from wherever it begins."""

@@ -26,7 +26,6 @@ from xpgrad.engine.compiled.records import (
     Table,
     TapPacking,
     flat,
-    length,
     positions,
 )
 from xpgrad.engine.compiled.register_tiles import Tiles, tiles
@@ -169,7 +168,7 @@ def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
 @functools.cache
 def row_sums_loop(dtype: np.dtype) -> int:
     """The compiled function for a RowSums."""
-    call = f"row_sums(words(data, {length(RowSums)}), part, np.{dtype}(0))"
+    call = f"row_sums(fields(data), part, np.{dtype}(0))"
     return c_function(f"row_sums_{dtype}", "images.native_shifts", _PART, call)
 
 
@@ -381,7 +380,6 @@ def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
         made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {_COLUMNS}, __name__).{name}"
     else:
         made = f"position_loops({real}, {kinds.bytes // dtype.itemsize}, __name__).{name}"
-    integers = length({"pack": TapPacking, "sum_of_shifts": ShiftedSums}.get(name, ShiftedProducts))
-    call = f"made(words(data, {integers}), part)"
+    call = "made(fields(data), part)"
     label = f"{name}_{dtype.name}"
     return c_function(label, "images.native_shifts", _PART, call, made)

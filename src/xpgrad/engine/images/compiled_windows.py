@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.records import FromWindows, ToWindows, WindowImages, WindowPoints, flat, length
+from xpgrad.engine.compiled.records import FromWindows, ToWindows, WindowImages, WindowPoints, flat
 from xpgrad.engine.compiled.register_tiles import tiles
 from xpgrad.engine.compiled.source import c_function, preamble
 from xpgrad.engine.compiled.strided import distances, forwards
@@ -90,12 +90,11 @@ def _compiled(
     kind: str, function: Callable, constants: tuple, taken: int, made: int, step: int, dtype: str, lanes: int
 ) -> int:
     name = function.__name__
-    size = length(FromWindows if kind == "from_windows" else ToWindows)
     return c_function(
         f"{kind}_{name.strip('_')}_{dtype}",
         "images.native_windows",
         "int64 data, int64 part",
-        f"made(words(data, {size}), part)",
+        "made(fields(data), part)",
         f"{kind}({name}, {taken}, {made}, {step}, {dtype!r}, {lanes}, __name__)",
         preamble([function], dict(constants), dtype),
     )

@@ -10,9 +10,18 @@ Each function that makes loops takes a `label`, which tells their variants apart
 from typing import NamedTuple
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 
-from xpgrad.engine.compiled.native import elements, generated, numbers, pointer, variant, words
+from xpgrad.engine.compiled.native import (
+    elements,
+    fields,
+    generated,
+    inside,
+    numbers,
+    pointer,
+    variant,
+    words,
+)
 from xpgrad.engine.compiled.native_loops import Sum, Vectors
 from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
@@ -27,7 +36,7 @@ _FAR = 1 << 60
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
 
 
-@njit(nogil=True)
+@inside(nogil=True)
 def _tables_of_sums(data):
     """The images' rows, the parts, their taps and wanted rows, the threads' first items: of a ShiftedSums."""
     at = _SUMS
@@ -35,20 +44,20 @@ def _tables_of_sums(data):
     parts = numbers(data[at.parts.address], data[at.parts.rows], 5)
     taps = numbers(data[at.taps], np.sum(parts[:, 1]), 2)
     wanted = numbers(data[at.wanted], np.sum(parts[:, 2]), 5)
-    return rows, parts, taps, wanted, words(data[at.shared.bounds], _FAR)
+    return rows, parts, taps, wanted, fields(data[at.shared.bounds])
 
 
-@njit(nogil=True)
+@inside(nogil=True)
 def _tables_of_products(data):
     """The rows of both factors, the taps, and the threads' first items: of a ShiftedProducts."""
     at = _PRODUCTS
     rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
     a_rows = numbers(data[at.a_rows.address], data[at.a_rows.rows], 5)
     taps = numbers(data[at.taps.address], data[at.taps.rows], 2)
-    return rows, a_rows, taps, words(data[at.shared.bounds], _FAR)
+    return rows, a_rows, taps, fields(data[at.shared.bounds])
 
 
-@njit(nogil=True)
+@inside(nogil=True)
 def _offsets_of(taps, seen, room, offsets):
     """Where the grid's element 0 for each channel and tap is."""
     for c in range(seen):
@@ -56,7 +65,7 @@ def _offsets_of(taps, seen, room, offsets):
             offsets[c * len(taps) + k] = (taps[k, 0] * seen + c) * room + taps[k, 1]
 
 
-@njit(nogil=True)
+@inside(nogil=True)
 def _offsets_of_parts(parts, taps, seen, room):
     """Those of all parts, one behind the other."""
     offsets, first = np.empty(seen * np.sum(parts[:, 1]), np.int64), 0
@@ -305,7 +314,7 @@ def position_loops(dtype, lanes, label):
     return Loops(sum_of_shifts, products_of_shifts)
 
 
-@njit(fastmath={"contract", "reassoc", "nsz"}, error_model="numpy", nogil=True)
+@inside(fastmath={"contract", "reassoc", "nsz"}, error_model="numpy", nogil=True)
 def row_sums(data, part, nothing):
     """One part of a RowSums; `nothing` is 0 in the dtype of its arrays."""
     count, width, parts = data[_ROWS.count], data[_ROWS.width], data[_ROWS.parts]

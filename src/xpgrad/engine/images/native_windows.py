@@ -7,9 +7,9 @@ room for one, and what stands there is a number, but not used.
 """
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 
-from xpgrad.engine.compiled.native import generated, pointer, variant
+from xpgrad.engine.compiled.native import generated, inlined, pointer, variant
 from xpgrad.engine.compiled.native_loops import Vectors
 from xpgrad.engine.compiled.records import FromWindows, ToWindows, positions
 from xpgrad.engine.compiled.tracing import Emitter
@@ -20,7 +20,7 @@ _FROM, _TO = positions(FromWindows), positions(ToWindows)
 _WINDOWS = 64  # of a set; two arrays of 36 such lines of float32 are 18 KB
 
 
-@njit(forceinline=True)
+@inlined
 def _images(data, at):
     """The numbers of a WindowImages."""
     return (
@@ -29,7 +29,7 @@ def _images(data, at):
     )  # fmt: skip
 
 
-@njit(forceinline=True)
+@inlined
 def _points(data, at):
     """The numbers of a WindowPoints."""
     return data[at.address], data[at.by_point], data[at.by_line], data[at.rows], data[at.columns]

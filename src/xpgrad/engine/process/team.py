@@ -246,12 +246,9 @@ class OpenMPTeam(Team):
 @functools.cache
 def compiled_share() -> int:
     """The address of `native.share_parts`: what each thread of an OpenMP team runs."""
-    from xpgrad.engine.compiled.records import SharedWork, length
     from xpgrad.engine.compiled.source import c_function
 
-    return c_function(
-        "share", "compiled.native", "int64 work", f"share_parts(words(work, {length(SharedWork)}))"
-    )
+    return c_function("share", "compiled.native", "int64 work", "share_parts(fields(work))")
 
 
 class Host(Protocol):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from xpgrad.engine.compiled.records import Arithmetic, MoveRows, SharedWork, length
+import numpy as np
+
+from xpgrad.engine.compiled.register_tiles import tiles
 from xpgrad.engine.compiled.source import c_function
 
 _PART = "int64 data, int64 part"
@@ -26,19 +28,20 @@ def compiled_linker(dtype: str) -> int:
 
 
 def compiled_arithmetic(dtype: str) -> int:
-    """The address of native_program.arithmetic for arrays of a dtype, as ``function(data, part)``."""
-    call = f"arithmetic(words(data, {length(Arithmetic)}), part, np.{dtype}(1))"
-    return c_function(f"arithmetic_{dtype}", "programs.native_program", _PART, call)
+    """The address of native_arithmetic.arithmetic for arrays of a dtype, as ``function(data, part)``."""
+    made = f"arithmetic({dtype!r}, {tiles().bytes // np.dtype(dtype).itemsize})"
+    label, module = f"arithmetic_{dtype}", "programs.native_arithmetic"
+    return c_function(label, module, _PART, "made(fields(data), part)", made)
 
 
 def compiled_schedule() -> int:
     """The address of native_timeline.schedule, as ``function(data, part)``."""
-    return c_function("schedule", "programs.native_timeline", _PART, "schedule(words(data, 1 << 60))")
+    return c_function("schedule", "programs.native_timeline", _PART, "schedule(fields(data))")
 
 
 def compiled_rows(dtype: str) -> int:
     """The address of native_timeline.move_rows for arrays of a dtype, as ``function(data, part)``."""
-    call = f"move_rows(words(data, {length(MoveRows)}), part, np.{dtype}(1))"
+    call = f"move_rows(fields(data), part, np.{dtype}(1))"
     return c_function(f"rows_{dtype}", "programs.native_timeline", _PART, call)
 
 
@@ -50,5 +53,5 @@ def compiled_task() -> int:
 def compiled_parallel() -> int:
     """The address of native_foreign.parallel, which is called as ``GOMP_parallel`` is."""
     arguments = "int64 share, int64 work, int32 threads, int32 flags"
-    call = f"parallel(words(work, {length(SharedWork)}))"
+    call = "parallel(fields(work))"
     return c_function("host_threads", "programs.native_foreign", arguments, call)

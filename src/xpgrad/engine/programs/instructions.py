@@ -17,7 +17,7 @@ import numpy as np
 
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import Machine, TimeLoop
-from xpgrad.engine.compiled.products.matrix import Functions, plan
+from xpgrad.engine.compiled.products.matrix import Functions, compiled_stack_product, plan
 from xpgrad.engine.compiled.records import Factor, Strided
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.blas import PackedGemm
@@ -274,7 +274,7 @@ class MultiplyEach(Work):
         self._plan = plan(name_of(dtype), sizes, 1)
         parts = sharing.product_threads(prod(sizes) * count, team.size(), team.grain)
         memory = Location(Block(-(-parts * self._plan.bytes // dtype.itemsize)))
-        super().__init__(self._plan.functions.multiply_each, parts, team, [*places, memory])
+        super().__init__(compiled_stack_product(name_of(dtype)), parts, team, [*places, memory])
         self._sizes, self._count, self._steps, self._add = sizes, count, steps, add
 
     def data(self, start: int, itemsize: int) -> list[Any]:

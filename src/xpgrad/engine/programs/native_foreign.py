@@ -5,13 +5,14 @@ by single exchanges of words.
 """
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
 from xpgrad.engine.compiled.native import (
     call_for_number,
     call_with_numbers,
     call_with_part,
     generated,
+    inside,
     words,
 )
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, SharedWork, length, positions
@@ -67,7 +68,7 @@ _put_if_zero = _on_word(_put, 2)
 # --- memory: a block begins with its size, in a line of its own
 
 
-@njit
+@inside()
 def advise(address, size):
     """Ask for huge pages, which come in fewer faults, for memory that may be written for the first time.
 
@@ -78,7 +79,7 @@ def advise(address, size):
         _madvise(first, (address + size - first) // _PAGE * _PAGE, _ADVISE_HUGE)
 
 
-@njit
+@inside()
 def _take(slots, size):
     """The address of a block of at least `size` bytes, 0 where there is no memory."""
     for k in range(SLOTS):
@@ -94,7 +95,7 @@ def _take(slots, size):
     return block
 
 
-@njit
+@inside()
 def _give_back(slots, block):
     if words(block, 1)[0] <= KEPT:
         for k in range(SLOTS):
@@ -118,7 +119,7 @@ LEFT, FUNCTION, DATA, DONE, USERS, OVER, THERE = range(7)
 _CREW = THERE + 1
 
 
-@njit
+@inside()
 def _take_parts(crew):
     """Run parts of the work at hand until nobody has to begin one."""
     here = crew.ctypes.data
@@ -130,13 +131,13 @@ def _take_parts(crew):
         _add(here + 8 * DONE, 1)
 
 
-@njit
+@inside()
 def _let_go(crew):
     if _add(crew.ctypes.data + 8 * USERS, -1) == 1:
         _free(crew.ctypes.data)
 
 
-@njit
+@inside()
 def task(address):
     """What a thread of the host does: parts of a run's work, until the run is over or has none for a while.
 
@@ -152,7 +153,7 @@ def task(address):
     _let_go(crew)
 
 
-@njit
+@inside()
 def _crew_of(host):
     """The crew of a run, made when it is first needed; 0 where there is no memory for it."""
     if host[_HOST.crew] == 0:
@@ -166,7 +167,7 @@ def _crew_of(host):
     return host[_HOST.crew]
 
 
-@njit
+@inside()
 def _dismiss(host):
     """The run is over."""
     address = words(host, _HOST_WORDS)[_HOST.crew]
@@ -175,7 +176,7 @@ def _dismiss(host):
         _let_go(words(address, _CREW))
 
 
-@njit
+@inside()
 def parallel(work):
     """Run the parts of a program's work here and in the host's threads, as many of these as come.
 
@@ -210,7 +211,7 @@ def parallel(work):
 # --- programs
 
 
-@njit
+@inside()
 def run(program, addresses, count, host):
     """Run a program on `count` memories of a host; 0, or what went wrong.
 

@@ -6,9 +6,7 @@ them into a table. Then it completes the program, some of whose integers are *qu
 `move_rows` brings arrays over time and batch into the order of the rows, and back.
 """
 
-from numba import njit
-
-from xpgrad.engine.compiled.native import elements, words
+from xpgrad.engine.compiled.native import elements, inlined, inside, words
 from xpgrad.engine.compiled.records import (
     Addition,
     ChunkQuantities,
@@ -32,12 +30,12 @@ _CHUNK_REQUEST, _CUT_REQUEST, _ADDITION = positions(ChunkRequest), positions(Cut
 _REQUESTS = length(Schedule)  # where those for chunks and cuts begin
 
 
-@njit(forceinline=True)
+@inlined
 def _vector(address):
     return words(address, _FAR)
 
 
-@njit
+@inside()
 def _sort(lengths, steps, order, place, ordered, starts):
     """The batch by falling length, and the first row of each step; returns how many steps there are."""
     batch = len(order)
@@ -68,7 +66,7 @@ def _sort(lengths, steps, order, place, ordered, starts):
     return most
 
 
-@njit
+@inside()
 def _write_spans(spans, starts, steps):
     """The steps from first to last, as the engines' Span has them."""
     for step in range(steps):
@@ -77,7 +75,7 @@ def _write_spans(spans, starts, steps):
         span[_SPAN.before], span[_SPAN.local] = starts[step - 1] if step else 0, 0
 
 
-@njit
+@inside()
 def _write_chunks(limit, most, chunks, spans, starts, steps):
     """The quantities of chunks of about `limit` rows, from the last one to the first, and their steps.
 
@@ -107,7 +105,7 @@ def _write_chunks(limit, most, chunks, spans, starts, steps):
         high = low
 
 
-@njit
+@inside()
 def _write_cuts(cuts, parts, ordered, low, high, count):
     """Where to cut the rows of the steps from low to high into parts of nearly equal work.
 
@@ -128,7 +126,7 @@ def _write_cuts(cuts, parts, ordered, low, high, count):
         cuts[rest] = count
 
 
-@njit
+@inside()
 def schedule(data):
     """Write the tables of a program's Timeline, and complete the program; see `schedule.Schedule.data`."""
     at = _SCHEDULE
@@ -161,13 +159,13 @@ def schedule(data):
         code[place] = code[place] * additions[k + one.kept] + added * additions[k + one.factor]
 
 
-@njit(forceinline=True)
+@inlined
 def _strided(data, at):
     """The address and the distances of an array, whose record stands at `at`."""
     return data[at.address], data[at.outer], data[at.row], data[at.column]
 
 
-@njit(forceinline=True)
+@inlined
 def _copy_row(target, y, source, x, width):
     if y == 1 and x == 1:
         for j in range(width):
@@ -177,13 +175,13 @@ def _copy_row(target, y, source, x, width):
             target[j * y] = source[j * x]
 
 
-@njit(forceinline=True)
+@inlined
 def _clear_row(target, y, width):
     for j in range(width):
         target[j * y] = 0
 
 
-@njit
+@inside()
 def move_rows(data, part, one):
     """One part of a MoveRows: every `parts`-th step, or sequence."""
     at, tables = _MOVE_ROWS, _vector(data[_MOVE_ROWS.known.tables])

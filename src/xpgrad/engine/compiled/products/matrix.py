@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.records import Factor, Packing, Product, Products, flat, length
+from xpgrad.engine.compiled.records import Factor, Product, Products, flat
 from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, integers
@@ -63,8 +63,6 @@ class Functions(NamedTuple):
         Multiplies with panels; see `native_products`.
     multiply : int
         ``(data, part)``: a part of the product that a `Plan` describes.
-    multiply_each : int
-        ``(data, part)``: some of the products of a stack; see `records.Products`.
     height, width, lanes : int
         Rows of the tallest tile; columns of the widest panel, and of a vector.
     """
@@ -74,7 +72,6 @@ class Functions(NamedTuple):
     pack_part: int
     by_panels: int
     multiply: int
-    multiply_each: int
     height: int
     width: int
     lanes: int
@@ -204,7 +201,7 @@ def _multiply_each(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add:
     numbers = integers(
         flat(Products(planned.functions.multiply, count, parts, c_step, a_step, b_step, first))
     )
-    team.run(planned.functions.multiply_each, ctypes.addressof(numbers), parts)
+    team.run(compiled_stack_product(c.dtype.name), ctypes.addressof(numbers), parts)
     keep_arena(arena)
 
 
@@ -275,30 +272,43 @@ _BY_PANELS_TAKES = (
 def compiled_products(dtype: str) -> Functions:
     """The compiled functions for a dtype."""
     from xpgrad.engine.compiled.cache import load
-    from xpgrad.engine.compiled.register_tiles import tiles
-    from xpgrad.engine.compiled.source import c_function
 
-    shape = tiles()
-    (height, vectors), lanes = shape.tall, shape.bytes // np.dtype(dtype).itemsize
+    lanes, height, vectors = _shape(dtype)
     run_tiles = load(f"tiles_{dtype}", _tiles_text(dtype, lanes, height, vectors)).run
-
-    def compiled(name: str, arguments: str, call: str = "") -> int:
-        made = f"functions({dtype!r}, {lanes}, {height}, {vectors}).{name}"
-        integers = ", ".join(f"int64 {argument}" for argument in arguments.split(", "))
-        call = f"made({call or arguments})"
-        return c_function(f"{name}_{dtype}", "compiled.products.native_products", integers, call, made)
-
+    compiled = functools.partial(_compiled, dtype)
     return Functions(
         tiles=run_tiles.address,
         pack=compiled("pack", _PACK_TAKES),
-        pack_part=compiled("pack_part", "data, part", f"words(data, {length(Packing)}), part"),
+        pack_part=compiled("pack_part", "data, part", "fields(data), part"),
         by_panels=compiled("by_panels", _BY_PANELS_TAKES),
-        multiply=compiled("multiply", "data, part", f"words(data, {length(Product)}), part"),
-        multiply_each=compiled("multiply_each", "data, part", f"words(data, {length(Products)}), part"),
+        multiply=compiled("multiply", "data, part", "fields(data), part"),
         height=height,
         width=vectors * lanes,
         lanes=lanes,
     )
+
+
+def compiled_stack_product(dtype: str) -> int:
+    """The address of ``(data, part)``: some of the products of a stack; see `records.Products`."""
+    return _compiled(dtype, "multiply_each", "data, part", "fields(data), part")
+
+
+def _compiled(dtype: str, name: str, arguments: str, call: str = "") -> int:
+    """The address of one of `native_products.Compiled`."""
+    from xpgrad.engine.compiled.source import c_function
+
+    made = f"functions({dtype!r}, {', '.join(map(str, _shape(dtype)))}).{name}"
+    integers = ", ".join(f"int64 {argument}" for argument in arguments.split(", "))
+    module = "compiled.products.native_products"
+    return c_function(f"{name}_{dtype}", module, integers, f"made({call or arguments})", made)
+
+
+def _shape(dtype: str) -> tuple[int, int, int]:
+    """Elements of a vector, rows and vectors of the tallest tile."""
+    from xpgrad.engine.compiled.register_tiles import tiles
+
+    shape = tiles()
+    return shape.bytes // np.dtype(dtype).itemsize, *shape.tall
 
 
 def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:

@@ -8,9 +8,8 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from numba import carray, njit
 
-from xpgrad.engine.compiled.native import call_with_numbers, pointer, share, variant
+from xpgrad.engine.compiled.native import call_with_numbers, elements, inlined, share, variant
 from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import PACKED_ROWS, ROWS, block_of
 from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
@@ -20,7 +19,6 @@ from xpgrad.engine.process.memory import LINE
 __all__ = ["functions"]
 
 _FEW = 4  # rows, for which a B by rows is read where it is: packing would take as long as the product
-_FAR = 1 << 60
 _PRODUCT, _LENGTH = positions(Product), length(Product)
 _PRODUCTS, _PACKING = positions(Products), positions(Packing)
 
@@ -51,14 +49,14 @@ def functions(dtype, lanes, height, vectors):
     copy, copy_panel = copy_tile(dtype, lanes, 1), copy_tile(dtype, lanes, vectors)
     strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
 
-    block_size = njit(forceinline=True)(block_of)
+    block_size = inlined(block_of)
     compiled = variant(f"products_{dtype}_{lanes}_{height}_{vectors}", fastmath=False, error_model="python")
 
-    @njit(forceinline=True)
+    @inlined
     def vector(address):
-        return carray(pointer(address), (_FAR,), type(real))
+        return elements(address, 0, real)
 
-    @njit(forceinline=True)
+    @inlined
     def panel(left):
         """How many columns the next panel has, of so many that are left.
 
@@ -70,13 +68,13 @@ def functions(dtype, lanes, height, vectors):
             return (vectors + 1) // 2 * lanes
         return (left + lanes - 1) // lanes * lanes
 
-    @njit(forceinline=True)
+    @inlined
     def whole_panels(columns):
         """How many of the panels are of the full width."""
         count, rest = columns // width, columns % width
         return count - 1 if 0 < rest <= lanes and count else count + (rest > width - lanes)
 
-    @njit(forceinline=True)
+    @inlined
     def share_panels(columns, part, parts):
         """The columns of a part, from the first to behind the last one: each as `panel` divides all."""
         units = max(1, (columns + width - lanes - 1) // width)

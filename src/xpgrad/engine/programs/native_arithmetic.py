@@ -1,0 +1,161 @@
+"""What an Arithmetic of a program does, compiled: row by row, in vector instructions; needs numba.
+
+The rows' instructions are generated: as loops over elements they take five times as long to compile.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from xpgrad.engine.compiled.native import inlined, variant
+from xpgrad.engine.compiled.records import Arithmetic, ArithmeticKind, positions
+from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
+
+__all__ = ["arithmetic"]
+
+_AT, _KIND = positions(Arithmetic), positions(ArithmeticKind)
+_LINES = 4  # for each part, at least, where parts have rows
+_TOGETHER = 4  # rows of a sum over rows, whose target is written once for all of them
+
+
+@functools.cache
+def arithmetic(dtype: str, lanes: int) -> Any:
+    """The function ``(data, part)`` for a dtype, with so many elements in a vector.
+
+    A part has some of the rows, or of the columns where rows are few or summed up.
+    """
+    write_row, add_rows, size = _row(dtype, lanes), _column_sums(dtype, lanes), np.dtype(dtype).itemsize
+
+    @inlined
+    def place(data, at, plane, row, column):
+        """The address of an element of the operand whose record stands at `at`."""
+        number = data[at.outer] * plane + data[at.row] * row + data[at.column] * column
+        return data[at.address] + size * number
+
+    @variant(f"arithmetic_{dtype}_{lanes}")
+    def run(data, part):
+        kind, parts, columns, rows = data[_AT.kind], data[_AT.parts], data[_AT.columns], data[_AT.rows]
+        products = 1 if kind == _KIND.column_sums_of_products else 0
+        sums, lines = products or kind == _KIND.column_sums, data[_AT.planes] * rows
+        by_rows = lines >= _LINES * parts and not sums
+        whole = lines if by_rows else columns
+        low, high = whole * part // parts, whole * (part + 1) // parts
+        if sums:
+            to, first = place(data, _AT.target, 0, 0, low), place(data, _AT.first, 0, 0, low)
+            second = place(data, _AT.second, 0, 0, low)
+            line, other = data[_AT.first.row], data[_AT.second.row]
+            add_rows(products, to, first, line, second, other, rows, high - low)
+            return
+        begin, end, left, count = (low, high, 0, columns) if by_rows else (0, lines, low, high - low)
+        y, x, z = data[_AT.target.column], data[_AT.first.column], data[_AT.second.column]
+        for line in range(begin, end):
+            plane, row = line // rows, line % rows
+            to, first = place(data, _AT.target, plane, row, left), place(data, _AT.first, plane, row, left)
+            write_row(kind, to, first, place(data, _AT.second, plane, row, left), y, x, z, count)
+
+    return run
+
+
+# Of each kind, how many sources it has, and what it computes of vectors of them.
+_RESULTS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "zero": (0, lambda code: code.zero),
+    "copy": (1, lambda code, a: a),
+    "root": (1, lambda code, a: code.root(a)),
+    "add": (2, lambda code, a, b: code.builder.fadd(a, b)),
+    "multiply": (2, lambda code, a, b: code.builder.fmul(a, b)),
+}
+
+
+def _row(dtype: str, lanes: int) -> Any:
+    """The function ``(kind, target, first, second, y, x, z, count)``: one row.
+
+    The three are addresses; y, x and z are the distances of their elements. Where these are 1, or the second
+    source has one element for all, whole vectors are computed, else one element after the other.
+    """
+
+    def generate(code: VectorCode, arguments: list[Any]) -> None:
+        kind, *addresses, y, x, z, count = arguments
+        builder, (target, first, second) = code.builder, map(code.reals, addresses)
+        dense = builder.and_(code.equal(y, 1), code.equal(x, 1))
+        is_each, is_one = (builder.and_(dense, code.equal(z, step)) for step in (1, 0))
+
+        def write(result: Callable[..., Any], loads: Sequence[_Load]) -> None:
+            def some(number: Any, rest: Any) -> None:
+                found = result(code, *(load(number, rest) for load in loads))
+                code.store_first(found, code.at(target, number), rest)
+
+            code.in_vectors(count, some)
+
+        def each(source: Any) -> _Load:
+            return lambda number, rest: code.load_first(code.at(source, number), rest)
+
+        def one(number: Any, rest: Any) -> Any:
+            return code.everywhere(builder.load(second))
+
+        for name, (used, result) in _RESULTS.items():
+            with builder.if_then(code.equal(kind, getattr(_KIND, name))):
+                with builder.if_then(is_each):
+                    write(result, [each(first), each(second)][:used])
+                if used == 2:
+                    with builder.if_then(is_one):
+                        write(result, [each(first), one])
+                is_done = builder.or_(is_each, is_one) if used == 2 else is_each
+                with builder.if_then(builder.not_(is_done)), code.loop(count) as j:
+                    sources, element = [(first, x), (second, z)][:used], code.of_elements()
+                    loaded = [element.load(code.at(at, builder.mul(j, step))) for at, step in sources]
+                    to = code.at(target, builder.mul(j, y))
+                    element.store_first(result(element, *loaded), to, None)
+
+    return vector_function(dtype, lanes, generate, 8)
+
+
+_Load = Callable[[Any, Any], Any]
+"""The vector of a source from a number on; the second argument is as for `VectorCode.load_first`."""
+
+
+def _column_sums(dtype: str, lanes: int) -> Any:
+    """The function ``(products, target, first, line, second, other, rows, count)``: sums over rows.
+
+    Of a matrix, whose rows are `line` elements apart, or where `products` is 1 of its product with another.
+    """
+
+    def generate(code: VectorCode, arguments: list[Any]) -> None:
+        products, target, first, line, second, other, rows, count = arguments
+        builder, target = code.builder, code.reals(target)
+        first, second = code.reals(first), code.reals(second)
+
+        def clear(number: Any, rest: Any) -> None:
+            code.store_first(code.zero, code.at(target, number), rest)
+
+        def add(k: Any, together: int, is_product: bool) -> None:
+            """So many rows, from the k-th on, to the target."""
+            numbers = [builder.add(k, INT64(m)) for m in range(together)]
+            starts = [
+                (code.at(first, builder.mul(row, line)), code.at(second, builder.mul(row, other)))
+                for row in numbers
+            ]
+
+            def some(number: Any, rest: Any) -> None:
+                def loaded(start: Any) -> Any:
+                    return code.load_first(code.at(start, number), rest)
+
+                terms = [builder.fmul(loaded(a), loaded(b)) if is_product else loaded(a) for a, b in starts]
+                while len(terms) > 1:
+                    terms = [builder.fadd(*pair) for pair in zip(terms[::2], terms[1::2], strict=True)]
+                code.store_first(builder.fadd(loaded(target), terms[0]), code.at(target, number), rest)
+
+            code.in_vectors(count, some)
+
+        code.in_vectors(count, clear)
+        whole = builder.sdiv(rows, INT64(_TOGETHER))
+        done = code.times(whole, _TOGETHER)
+        for is_product in (False, True):
+            with builder.if_then(code.equal(products, int(is_product))):
+                with code.loop(whole) as k:
+                    add(code.times(k, _TOGETHER), _TOGETHER, is_product)
+                with code.loop(builder.sub(rows, done)) as k:
+                    add(builder.add(done, k), 1, is_product)
+
+    return vector_function(dtype, lanes, generate, 8)
