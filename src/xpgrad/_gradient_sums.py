@@ -40,6 +40,7 @@ class GradientSums:
         self._scratch: dict[str, Any] = {}
         self._most, self._like = 0, None
         self._dX: Any = None
+        self._input: Any = None
 
     def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
         """Chunks from last to first, each with memory for its cotangents, `width` columns wide."""
@@ -65,6 +66,11 @@ class GradientSums:
             self._dX = engine.rows(self._direction.timeline.rows, W.shape[1], like=W)
         if chunk.rows:
             engine.write_product(d, W, self._dX, chunk.start)
+
+    def set_input(self, factors: Sequence[tuple[Any, Any]]) -> None:
+        """Set dX, where there is one chunk: the sum of products of cotangents with parts of W."""
+        for d, W in factors:
+            self._input = self._call.engine.add_product(self._input, d, W)
 
     def _factor_rows(self, weight: Any) -> Any:
         """The samples' weights (N,) as rows (S, 1)."""
@@ -143,4 +149,4 @@ class GradientSums:
 
     def input_rows(self) -> Any:
         """Rows of dX, after the last chunk."""
-        return self._call.engine.array(self._dX)
+        return self._call.engine.array(self._dX) if self._input is None else self._input

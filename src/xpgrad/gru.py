@@ -740,7 +740,12 @@ class _BackwardResetAfter(_Backward):
         self.formula = Formula(_gru_pullback_after, self.constants)
         self.columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
         self.R = call.engine.loop_weight(call.part("R", direction), call.T)
-        self.W = call.xp.roll(call.part("W", direction), call.H, axis=0) if "X" in wanted else None
+        # Products of all columns at once need W in their order, and dW back. For a single step these copies
+        # take longer than products of the gates and of the candidate apart.
+        self.is_apart = call.T == 1
+        self.W = call.part("W", direction)
+        if "X" in wanted and not self.is_apart:
+            self.W = call.xp.roll(self.W, call.H, axis=0)
 
     def stages(self, operands: _PullbackOperands, d: Any) -> list:
         outputs = [Operand(d, 4, "local", self.columns), self.direct]
@@ -758,10 +763,16 @@ class _BackwardResetAfter(_Backward):
 
     def add(self, chunk: Chunk, rows: Any) -> None:
         H, sums = self.call.H, self.sums
-        if "X" in self.wanted:
+        if "X" in self.wanted and self.is_apart:
+            W = self.W
+            sums.set_input([(rows[:, H : 3 * H], W[: 2 * H, :]), (rows[:, :H], W[2 * H :, :])])
+        elif "X" in self.wanted:
             sums.add_input(chunk, rows[:, : 3 * H], self.W)
         rows = sums.weighted(chunk, rows)
-        if "W" in self.wanted:
+        if "W" in self.wanted and self.is_apart:
+            sums.add_weight("W of gates", rows[:, H : 3 * H], self.x[chunk.part, :])
+            sums.add_weight("W of candidate", rows[:, :H], self.x[chunk.part, :])
+        elif "W" in self.wanted:
             sums.add_weight("W", rows[:, : 3 * H], self.x[chunk.part, :])
         if "R" in self.wanted:
             self.add_recurrent_weight("R", rows[:, H:], chunk)
@@ -772,7 +783,8 @@ class _BackwardResetAfter(_Backward):
         xp, H, sums = self.call.xp, self.call.H, self.sums
         grads: dict[str, Any] = {}
         if "W" in self.wanted:
-            grads["W"] = sums.weight("W", shift=-H)
+            apart = ("W of gates", "W of candidate")
+            grads["W"] = sums.weight(*apart) if self.is_apart else sums.weight("W", shift=-H)
         if "R" in self.wanted:
             grads["R"] = sums["R"]
         if "B" in self.wanted:
