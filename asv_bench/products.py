@@ -4,15 +4,16 @@
     python asv_bench/products.py --dtype float32 --seconds 0.3
     python asv_bench/products.py --write          # and put the table into docs/machines
 
-GFLOP/s, the best of several calls in turns; the last column is ours as a share of the best library. Few rows
-are those of a time loop, in which every step uses the same weight: ours and oneDNN have packed it before.
-Many rows are those after a loop, with factors by rows or by columns (turned).
+GFLOP/s, the median of calls in turns; the last column is ours as a share of the best library, turn by turn.
+Few rows are those of a time loop, in which every step uses the same weight: ours and oneDNN have packed it
+before. Many rows are those after a loop, with factors by rows or by columns (turned).
 """
 
 import argparse
 import contextlib
 import time
 from functools import partial
+from statistics import median
 
 import numpy as np
 import torch
@@ -41,17 +42,17 @@ class OneThread(PoolTeam):
         return 1
 
 
-def rates(operations, ways, seconds):
-    """GFLOP/s of each library by name, from its best call after a call of its own, as in a loop."""
-    best = dict.fromkeys(ways, float("inf"))
+def turns(ways, seconds):
+    """Seconds of each library by name, turn by turn; each call is after one of its own, as in a loop."""
+    found = {name: [] for name in ways}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for name, way in ways.items():
             way()
             start = time.perf_counter()
             way()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return {name: operations / time_ / 1e9 for name, time_ in best.items()}
+            found[name].append(time.perf_counter() - start)
+    return found
 
 
 def libraries(a, b, c):
@@ -94,10 +95,12 @@ def table(dtypes, seconds):
         cases = [(f"few, {dtype}", size, few_rows) for size in FEW]
         cases += [(f"many, {dtype}", size, many_rows) for size in MANY]
         for name, size, make in cases:
-            found = rates(2 * size[0] * size[1] * size[2], make(dtype, *size), seconds)
+            found, operations = turns(make(dtype, *size), seconds), 2 * size[0] * size[1] * size[2]
+            middle = {library: median(times) for library, times in found.items()}
             torn = f", {size[3]} turned" if len(size) > 3 and size[3] else ""
-            cells = [f"{found[column]:.0f}" if column in found else "-" for column in columns]
-            share = found["ours"] / max(found.values())
+            cells = [f"{operations / middle[c] / 1e9:.0f}" if c in middle else "-" for c in columns]
+            best = min(middle, key=middle.get)
+            share = median(theirs / ours for theirs, ours in zip(found[best], found["ours"], strict=True))
             yield f"| {size[0]} x {size[1]} x {size[2]}, {name}{torn} | {' | '.join(cells)} | {share:.2f} |"
 
 
