@@ -312,8 +312,8 @@ def test_blocks_of_a_sum_are_about_equal():
         block = products.block_of(inner)
         count, last = divmod(inner - 1, block)
         assert block % 16 == 0
-        assert 160 < block <= 320 or not count
-        assert last >= block // 4 or count not in (1, 2, 3)
+        assert 128 < block <= 256 or not count
+        assert last >= block // 2 or count not in (1, 2, 3)
 
 
 def test_a_product_is_divided_where_less_is_packed():

@@ -39,8 +39,8 @@ class GradientSums:
         self._sums: dict[str, Any] = {}
         self._scratch: dict[str, Any] = {}
         self._most, self._like = 0, None
-        self._dX: Any = None
-        self._input: Any = None
+        self._dX: Any = None  # rows that chunks fill
+        self._whole_dX: Any = None  # of a single chunk
 
     def chunks(self, width: int, like: Any) -> Iterator[tuple[Chunk, Any]]:
         """Chunks from last to first, each with memory for its cotangents, `width` columns wide."""
@@ -68,9 +68,9 @@ class GradientSums:
             engine.write_product(d, W, self._dX, chunk.start)
 
     def set_input(self, factors: Sequence[tuple[Any, Any]]) -> None:
-        """Set dX, where there is one chunk: the sum of products of cotangents with parts of W."""
+        """Set dX of a single chunk: the sum of products of cotangents with parts of W."""
         for d, W in factors:
-            self._input = self._call.engine.add_product(self._input, d, W)
+            self._whole_dX = self._call.engine.add_product(self._whole_dX, d, W)
 
     def _factor_rows(self, weight: Any) -> Any:
         """The samples' weights (N,) as rows (S, 1)."""
@@ -149,4 +149,4 @@ class GradientSums:
 
     def input_rows(self) -> Any:
         """Rows of dX, after the last chunk."""
-        return self._call.engine.array(self._dX) if self._input is None else self._input
+        return self._call.engine.array(self._dX) if self._whole_dX is None else self._whole_dX

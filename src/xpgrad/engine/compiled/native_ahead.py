@@ -42,8 +42,8 @@ def ask_rows(ahead, head, m, itemsize, first, count):
     """
     line = head[m + _ROWS.line]
     if count > 0 and line <= 2 * head[m + _ROWS.columns]:
-        left = fields(ahead)[_AT.left]
         ranges = fields(ahead)
+        left = ranges[_AT.left]
         ranges[_LENGTH + 2 * left] = head[m + _ROWS.address] + itemsize * line * first
         ranges[_LENGTH + 2 * left + 1] = itemsize * line * count
         ranges[_AT.left] = left + 1
@@ -52,9 +52,8 @@ def ask_rows(ahead, head, m, itemsize, first, count):
 @inlined
 def begin(ahead, passes):
     """Begin with the first range; the pace is that of so many passes for all, at most a line each."""
-    left, total = fields(ahead)[_AT.left], 0
-    ranges = fields(ahead)
-    for k in range(left):
+    ranges, total = fields(ahead), 0
+    for k in range(ranges[_AT.left]):
         total += ranges[_LENGTH + 2 * k + 1]
     ranges[_AT.place] = ahead
     ranges[_AT.step] = min(LINE, (total + passes - 1) // max(passes, 1))

@@ -21,7 +21,7 @@ from xpgrad.engine.process import settings, sharing
 from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, integers
 
-_INNER, _MORE = 256, 64
+_INNER = 256  # elements of a block of a sum, at most
 ROWS, PACKED_ROWS = 32, 64
 """Rows of A that meet one panel of B after the other: of an A by rows, and of one by columns, to be packed.
 
@@ -40,10 +40,11 @@ def block_of(inner: int) -> int:
     """Elements of a block of a sum, of which the last one may have fewer.
 
     A panel of B and the rows of A that meet it stay in near caches meanwhile. Blocks are about equal: each
-    one reads and writes C, which a short one would not be worth.
+    one reads and writes C, which a short one is not worth. Longer ones would have larger rounding errors.
     """
-    count = max(1, (inner - _MORE + _INNER - 1) // _INNER)
-    even = (max(inner, 1) + count - 1) // count
+    inner = max(inner, 1)
+    count = (inner + _INNER - 1) // _INNER
+    even = (inner + count - 1) // count
     return (even + 15) // 16 * 16  # in whole vectors, as a factor is turned
 
 
