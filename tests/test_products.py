@@ -24,34 +24,9 @@ from xpgrad.engine.process.team import PoolTeam, integers
 
 # Sizes at which tiles, panels, vectors and blocks of a sum end, and their neighbours.
 SIZES = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    15,
-    16,
-    17,
-    31,
-    33,
-    47,
-    48,
-    49,
-    64,
-    95,
-    97,
-    193,
-    255,
-    256,
-    320,
-    321,
-    520,
-    600,
-]
+    0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 64, 95, 97, 193, 255, 256, 257, 300,
+    513, 520, 600,
+]  # fmt: skip
 DTYPES = ["float32", "float64"]
 ORDERS = list(itertools.product(["rows", "columns"], repeat=2))
 SHAPES = {

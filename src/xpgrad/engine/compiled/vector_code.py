@@ -80,15 +80,13 @@ class VectorCode:
     def in_vectors(self, count: Any, write: Callable[[Any, Any], None]) -> None:
         """Call ``write(number, rest)`` for each vector of `count` elements, from element `number` on.
 
-        `rest` is None, or how many elements the last one has, as for `load_first`.
+        `rest` is as for `load_first`: of the last vector how many elements it has, else None.
         """
-        whole = self.builder.sdiv(count, INT64(self._lanes))
-        with self.loop(whole) as number:
+        before = self.builder.sdiv(self.builder.sub(count, INT64(1)), INT64(self._lanes))
+        with self.loop(before) as number:
             write(self.times(number, self._lanes), None)
-        done = self.times(whole, self._lanes)
-        rest = self.builder.sub(count, done)
-        with self.builder.if_then(self.builder.icmp_signed(">", rest, INT64(0))):
-            write(done, rest)
+        last = self.times(before, self._lanes)
+        write(last, self.builder.sub(count, last))
 
     def of_elements(self) -> VectorCode:
         """Instructions on vectors of one element."""

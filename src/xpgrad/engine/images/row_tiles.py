@@ -26,23 +26,19 @@ def row_tile(dtype: str, lanes: int, from_step: int, to_step: int) -> Any:
     def generate(code: VectorCode, arguments: list[Any]) -> None:
         source, target, count, more = arguments
         source, target, more = code.reals(source), code.reals(target), code.everywhere(more)
-        builder = code.builder
-        whole = builder.udiv(builder.sub(count, INT64(1)), INT64(lanes))
 
-        def move(i: Any, rest: Any) -> None:
-            at = code.at(source, code.times(i, lanes * from_step))
-            to = code.at(target, code.times(i, lanes * to_step))
+        def move(number: Any, rest: Any) -> None:
+            at = code.at(source, code.times(number, from_step))
+            to = code.at(target, code.times(number, to_step))
             is_whole = from_step == 1
             row = code.load_first(at, rest) if is_whole else code.even(*code.load_spread(at, rest))
-            row = builder.fadd(row, more)
+            row = code.builder.fadd(row, more)
             if to_step == 1:
                 code.store_first(row, to, rest)
             else:
                 code.store_spread(row, to, rest)
 
-        with code.loop(whole) as i:
-            move(i, None)
-        move(whole, builder.sub(count, code.times(whole, lanes)))
+        code.in_vectors(count, move)
 
     return vector_function(dtype, lanes, generate, 3, reals=1)
 

@@ -289,6 +289,7 @@ def compiled_products(dtype: str) -> Functions:
     )
 
 
+@functools.cache
 def compiled_stack_product(dtype: str) -> int:
     """The address of ``(data, part)``: some of the products of a stack; see `records.Products`."""
     return _compiled(dtype, "multiply_each", "data, part", "fields(data), part")
