@@ -6,13 +6,17 @@
 The step is `xpgrad_torch`'s, forward and backward for all gradients. Each instruction of a program runs
 between two readings of the clock; the table has medians of many steps. Time outside of programs belongs to
 Python and PyTorch: the module's checks, autograd, views.
+
+Shares are of the best product of the machine, by PyTorch or by us, whichever size is fastest, in turns with
+the step: of the whole step, and of its larger products when each is computed alone by the faster of the two.
 """
 
 import argparse
 import ctypes
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -21,7 +25,10 @@ import torch
 import xpgrad_torch
 from page import machine_page, write_between
 from xpgrad import _plans
+from xpgrad import engine as engines
+from xpgrad.cli.benches.floor import PRODUCTS
 from xpgrad.cli.info import read_cpu
+from xpgrad.engine.compiled.products import matrix as own_products
 from xpgrad.engine.programs.instructions import BlasMultiply, BlasPack, Loop, Multiply, Pack
 from xpgrad.engine.programs.program import Program, _executor
 
@@ -43,9 +50,11 @@ KINDS = {
     Loop: "time loops",
 }
 OTHERS = "arithmetic"
-NAMES = {*KINDS.values(), OTHERS}
+NAMES = (*dict.fromkeys(KINDS.values()), OTHERS)
 noted = {}
-"""Of each program the kinds of its instructions, and their operations."""
+"""Of each program the kinds of its instructions, and a product's rows, columns and elements of a sum."""
+GATES = {"LSTM": 4, "GRU": 3}
+TURNS = 7
 
 
 def note(make):
@@ -53,86 +62,132 @@ def note(make):
 
     def noting(program, draft, *others):
         kinds = [(KINDS.get(type(one), OTHERS), one) for one in draft.instructions]
-        noted[program] = [
-            (kind, 2 * math.prod(one.sizes) if kind == "products" else 0) for kind, one in kinds
-        ]
+        noted[program] = [(kind, one.sizes if kind == "products" else ()) for kind, one in kinds]
         make(program, draft, *others)
 
     return noting
 
 
 def watch(program, record):
-    """Let a program call ``record(kind, seconds, operations)`` for each instruction."""
+    """Let a program call ``record(kind, seconds, sizes)`` for each instruction."""
     link, execute = program._link, _executor(program.name)
 
     def run(address, begin, end, *links):
         link(address, 0, 0, *links)
         code = np.ctypeslib.as_array((ctypes.c_int64 * max(end, 1)).from_address(address))
-        for kind, operations in noted[program]:
+        for kind, sizes in noted[program]:
             size = int(code[begin])
             start = time.perf_counter()
             execute(address, begin, begin + size)
-            record(kind, time.perf_counter() - start, operations)
+            record(kind, time.perf_counter() - start, sizes)
             begin += size
 
     program._link = run
     return link
 
 
-def measure(kind, shape, options, seconds):
-    """Milliseconds of a whole step, of each kind of instruction, and operations of the products."""
+def training_step(kind, shape, options):
+    """Forward and backward of a module, as a function."""
     steps, batch, width, hidden = shape
     module = getattr(xpgrad_torch, kind)(width, hidden, **options)
     X = torch.randn(steps, batch, width, requires_grad=True)
     cotangent = torch.randn(steps, batch, hidden)
 
     def step():
-        start = time.perf_counter()
         module(X)[0].backward(cotangent)
-        taken = time.perf_counter() - start
         X.grad = None
         module.zero_grad()
-        return taken
 
     _plans._known.clear()
     noted.clear()
     for _ in range(3):
         step()
-    whole, parts, operations = [], defaultdict(list), 0
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        whole.append(step())
-    programs = [known[0] for known in _plans._known.values() if isinstance(known, tuple)]
-    sums = defaultdict(float)
+    return step
 
-    def record(kind, seconds, count):
+
+def instructions_of(step, seconds):
+    """Seconds of each kind of instruction of a step, and how often it has a product of which sizes."""
+    programs = [known[0] for known in _plans._known.values() if isinstance(known, tuple)]
+    parts, sums, sizes_of = defaultdict(list), Counter(), Counter()
+
+    def record(kind, seconds, sizes):
         sums[kind] += seconds
-        sums["operations"] += count
+        if sizes:
+            sizes_of[sizes] += 1
 
     links = [watch(program, record) for program in programs]
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    while not parts or time.perf_counter() < end:
         sums.clear()
+        sizes_of.clear()
         step()
-        operations = sums["operations"]
         for name in NAMES:
             parts[name].append(sums[name])
     for program, link in zip(programs, links, strict=True):
         program._link = link
-    return 1e3 * median(whole), {name: 1e3 * median(parts[name]) for name in NAMES}, operations
+    return {name: median(parts[name]) for name in NAMES}, sizes_of
+
+
+def product_ways(m, n, k):
+    """A matrix product by PyTorch, and by us in its threads."""
+    a, b, c = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
+    ours = partial(own_products.multiply, engines.of_type(c).team, a.numpy(), b.numpy(), c.numpy())
+    return partial(torch.mm, a, b, out=c), ours
+
+
+def middle(function, seconds):
+    """The median of a function's times, the first one left out."""
+    function()
+    taken, end = [], time.perf_counter() + seconds
+    while not taken or time.perf_counter() < end:
+        start = time.perf_counter()
+        function()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
+def operations_of(sizes_of):
+    """Of products, by their sizes."""
+    return sum(2 * math.prod(sizes) * count for sizes, count in sizes_of.items())
+
+
+def measure(step, step_operations, turns, seconds):
+    """Medians over turns of a step, of its instructions, and of products beside it.
+
+    Returns the seconds of the whole step and of its kinds of instructions; its share of the best product, and
+    what that of its products would be, each alone and at the better rate of its sizes; and their operations.
+    """
+    best = [(2 * math.prod(sizes), way) for sizes in PRODUCTS for way in product_ways(*sizes)]
+    _, sizes_of = instructions_of(step, 0.0)
+    alone = [(count, product_ways(*sizes)) for sizes, count in sizes_of.items()]
+    operations, found = operations_of(sizes_of), []
+    for _ in range(turns):
+        whole = middle(step, seconds)
+        parts, _ = instructions_of(step, seconds)
+        rate = max(count / middle(way, seconds / 10) for count, way in best)
+        least = sum(count * min(middle(way, seconds / 10) for way in ways) for count, ways in alone)
+        shares = step_operations / whole / rate, operations / least / rate
+        found.append((whole, *(parts[name] for name in NAMES), *shares))
+    whole, *times, share, alone_share = (median(values) for values in zip(*found, strict=True))
+    return whole, dict(zip(NAMES, times, strict=True)), share, alone_share, operations
 
 
 def table(seconds):
     """The lines of the table, of Markdown."""
-    heads = ("whole", "products", "products, GFLOP/s", "time loops", "copies, sums, packing", "outside")
+    heads = ("whole", "its share", "products", "products, GFLOP/s", "products alone, share", "time loops",
+             "copies, sums, packing", "outside")  # fmt: skip
     yield f"| step, ms | {' | '.join(heads)} |"
     yield f"| --- |{' ---: |' * len(heads)}"
-    for kind, sizes, options in STEPS:
-        whole, parts, operations = measure(kind, sizes, options, seconds)
-        name = " ".join([kind, ", ".join(map(str, sizes)), *(f"({option})" for option in options)])
-        moved = parts["arithmetic"] + parts["packing"]
-        cells = [whole, parts["products"], operations / parts["products"] / 1e6, parts["time loops"], moved]
-        cells.append(whole - sum(parts.values()))
+    for kind, shape, options in STEPS:
+        T, N, I, H = shape
+        step = training_step(kind, shape, options)
+        step_operations = 6 * T * N * GATES[kind] * H * (I + H)
+        whole, parts, share, alone, operations = measure(step, step_operations, TURNS, seconds / TURNS)
+        name = " ".join([kind, ", ".join(map(str, shape)), *(f"({option})" for option in options)])
+        rate = operations / parts["products"] / 1e9
+        rest = parts["time loops"], parts["arithmetic"] + parts["packing"], whole - sum(parts.values())
+        times = [1e3 * seconds for seconds in (whole, parts["products"], *rest)]
+        cells = [times[0], share, times[1], rate, alone, *times[2:]]
         yield f"| {name} | {' | '.join(f'{cell:.3g}' for cell in cells)} |"
     yield ""
     threads = torch.get_num_threads()
@@ -141,15 +196,17 @@ def table(seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each step, twice (default: 1)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each step (default: 2)")
     parser.add_argument("--write", action="store_true", help="into the page in docs/machines")
     args = parser.parse_args()
 
     Program.__init__ = note(Program.__init__)
-    lines = "\n".join(table(args.seconds))
-    print(lines)
+    lines = []
+    for line in table(args.seconds):
+        print(line, flush=True)
+        lines.append(line)
     if args.write:
-        write_between(machine_page(read_cpu().name), "instructions", lines)
+        write_between(machine_page(read_cpu().name), "instructions", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -67,10 +67,13 @@ def test_the_table_of_instructions(script, monkeypatch):
     instructions = script("instructions")
     program = instructions.Program
     monkeypatch.setattr(program, "__init__", instructions.note(program.__init__))
+    monkeypatch.setattr(instructions, "PRODUCTS", ((3, 4, 5),))
     T, N, I, H = shape = (3, 2, 5, 7)
-    _, parts, operations = instructions.measure("LSTM", shape, {}, 0.01)
+    step = instructions.training_step("LSTM", shape, {})
+    whole, parts, *shares, operations = instructions.measure(step, 1e3, turns=2, seconds=0.001)
     assert set(parts) == {"products", "packing", "arithmetic", "time loops"}
-    assert min(parts["products"], parts["time loops"]) > 0
+    assert min(parts["products"], parts["time loops"], *shares) > 0
+    assert whole > parts["time loops"]
     # the input's three products, and the recurrent weight's gradient: the first step has no state before it
     assert operations == 2 * N * 4 * H * (T * 3 * I + (T - 1) * H)
 
