@@ -59,18 +59,18 @@ class GradientSums:
             self._scratch[name] = self._call.engine.scratch(self._most, width, self._like)
         return self._scratch[name]
 
-    def add_input(self, chunk: Chunk, d: Any, W: Any) -> None:
-        """Set the chunk's rows of dX: the cotangents times W."""
+    def add_input(self, chunk: Chunk, *factors: tuple[Any, Any]) -> None:
+        """Set the chunk's rows of dX: the cotangents times W; in parts only if there is a single chunk."""
         engine = self._call.engine
+        if len(factors) > 1:
+            for d, W in factors:
+                self._whole_dX = engine.add_product(self._whole_dX, d, W)
+            return
+        [(d, W)] = factors
         if self._dX is None:
             self._dX = engine.rows(self._direction.timeline.rows, W.shape[1], like=W)
         if chunk.rows:
             engine.write_product(d, W, self._dX, chunk.start)
-
-    def set_input(self, factors: Sequence[tuple[Any, Any]]) -> None:
-        """Set dX of a single chunk: the sum of products of cotangents with parts of W."""
-        for d, W in factors:
-            self._whole_dX = self._call.engine.add_product(self._whole_dX, d, W)
 
     def _factor_rows(self, weight: Any) -> Any:
         """The samples' weights (N,) as rows (S, 1)."""

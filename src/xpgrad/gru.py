@@ -723,6 +723,24 @@ class _Backward(ABC):
         self.sums.add_weight_before(name, d, chunk, self.h_rows, initial)
 
 
+class _InputPart(NamedTuple):
+    """Some columns of the cotangents, and the rows of W that made them.
+
+    Parameters
+    ----------
+    name : str
+        Of the rows' gradient.
+    columns : slice
+        Of the cotangents.
+    W : array
+        The rows.
+    """
+
+    name: str
+    columns: slice
+    W: Any
+
+
 class _BackwardResetAfter(_Backward):
     """The reset gate after the candidate's product: one product per step, of a, b and c r at once.
 
@@ -740,12 +758,21 @@ class _BackwardResetAfter(_Backward):
         self.formula = Formula(_gru_pullback_after, self.constants)
         self.columns = (0, 1 + call.order[0], 1 + call.order[1], 3)
         self.R = call.engine.loop_weight(call.part("R", direction), call.T)
-        # Products of all columns at once need W in their order, and dW back. For a single step these copies
-        # take longer than products of the gates and of the candidate apart.
-        self.is_apart = call.T == 1
-        self.W = call.part("W", direction)
-        if "X" in wanted and not self.is_apart:
-            self.W = call.xp.roll(self.W, call.H, axis=0)
+        self.inputs, self.shift = self.input_parts()
+
+    def input_parts(self) -> tuple[list[_InputPart], int]:
+        """How W and the cotangents' columns belong together, and by how many rows dW is then rolled.
+
+        Products of all columns at once need W in their order. For a single step that copy, and dW's, take
+        longer than products of the gates and of the candidate apart.
+        """
+        call, H = self.call, self.call.H
+        W = call.part("W", self.direction)
+        if call.T == 1:
+            gates = _InputPart("W of gates", slice(H, 3 * H), W[: 2 * H, :])
+            return [gates, _InputPart("W of candidate", slice(0, H), W[2 * H :, :])], 0
+        W = call.xp.roll(W, H, axis=0) if "X" in self.wanted else W
+        return [_InputPart("W", slice(0, 3 * H), W)], -H
 
     def stages(self, operands: _PullbackOperands, d: Any) -> list:
         outputs = [Operand(d, 4, "local", self.columns), self.direct]
@@ -763,17 +790,12 @@ class _BackwardResetAfter(_Backward):
 
     def add(self, chunk: Chunk, rows: Any) -> None:
         H, sums = self.call.H, self.sums
-        if "X" in self.wanted and self.is_apart:
-            W = self.W
-            sums.set_input([(rows[:, H : 3 * H], W[: 2 * H, :]), (rows[:, :H], W[2 * H :, :])])
-        elif "X" in self.wanted:
-            sums.add_input(chunk, rows[:, : 3 * H], self.W)
+        if "X" in self.wanted:
+            sums.add_input(chunk, *((rows[:, part.columns], part.W) for part in self.inputs))
         rows = sums.weighted(chunk, rows)
-        if "W" in self.wanted and self.is_apart:
-            sums.add_weight("W of gates", rows[:, H : 3 * H], self.x[chunk.part, :])
-            sums.add_weight("W of candidate", rows[:, :H], self.x[chunk.part, :])
-        elif "W" in self.wanted:
-            sums.add_weight("W", rows[:, : 3 * H], self.x[chunk.part, :])
+        if "W" in self.wanted:
+            for part in self.inputs:
+                sums.add_weight(part.name, rows[:, part.columns], self.x[chunk.part, :])
         if "R" in self.wanted:
             self.add_recurrent_weight("R", rows[:, H:], chunk)
         if "B" in self.wanted:
@@ -783,8 +805,7 @@ class _BackwardResetAfter(_Backward):
         xp, H, sums = self.call.xp, self.call.H, self.sums
         grads: dict[str, Any] = {}
         if "W" in self.wanted:
-            apart = ("W of gates", "W of candidate")
-            grads["W"] = sums.weight(*apart) if self.is_apart else sums.weight("W", shift=-H)
+            grads["W"] = sums.weight(*(part.name for part in self.inputs), shift=self.shift)
         if "R" in self.wanted:
             grads["R"] = sums["R"]
         if "B" in self.wanted:
@@ -839,7 +860,7 @@ class _BackwardResetBefore(_Backward):
     def add(self, chunk: Chunk, rows: Any) -> None:
         H, sums = self.call.H, self.sums
         if "X" in self.wanted:
-            sums.add_input(chunk, rows, self.call.part("W", self.direction))
+            sums.add_input(chunk, (rows, self.call.part("W", self.direction)))
         rows = sums.weighted(chunk, rows)
         if "W" in self.wanted:
             sums.add_weight("W", rows, self.x[chunk.part, :])

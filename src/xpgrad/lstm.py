@@ -702,7 +702,7 @@ class _Backward:
         """Add the chunk's share, from its cotangents d, to the gradients of input and parameters."""
         wanted, H, sums = self.wanted, self.call.H, self.sums
         if "X" in wanted:
-            sums.add_input(chunk, d, self.call.part("W", self.direction))
+            sums.add_input(chunk, (d, self.call.part("W", self.direction)))
         d = sums.weighted(chunk, d)
         if "W" in wanted:
             sums.add_weight("W", d, self.x[chunk.part, :])

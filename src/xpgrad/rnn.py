@@ -365,7 +365,7 @@ def _backward_direction(
         engine.scan([pullback, *(through_R if "initial_h" in wanted else [])], chunk.first)
         d = engine.array(dz)[: chunk.rows, :]
         if "X" in wanted:
-            sums.add_input(chunk, d, call.part("W", direction))
+            sums.add_input(chunk, (d, call.part("W", direction)))
         d = sums.weighted(chunk, d)
         if "W" in wanted:
             sums.add_weight("W", d, x[chunk.part, :])

@@ -272,7 +272,7 @@ class _Backward:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
         call, direction, wanted, H, plan = self.call, self.direction, self.wanted, self.call.H, self.plan
         if "X" in wanted:
-            sums.add_input(chunk, d[:, : plan.inputs.stop * H], call.part("W", direction))
+            sums.add_input(chunk, (d[:, : plan.inputs.stop * H], call.part("W", direction)))
         sources = {k: d[:, k * H : (k + 1) * H] for k in plan.sources if k is not None}
         d = sums.weighted(chunk, d[:, : plan.cotangents * H])
         if "W" in wanted:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from llvmlite import binding
 
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
@@ -33,6 +34,10 @@ class Tiles(NamedTuple):
     tall: tuple[int, int]
     flat: tuple[int, int]
     products: tuple[int, ...]
+
+    def lanes(self, dtype: str | np.dtype) -> int:
+        """Elements of a vector."""
+        return self.bytes // np.dtype(dtype).itemsize
 
 
 # A tile of a matrix product asks for B so many rows ahead: a weight too large for near caches comes from the

@@ -291,7 +291,7 @@ def _plan_of_products(
     threads, kinds = setting.threads_for(prod(a) * seen * len(taps)), setting.tiles
     vectors, more = 0, taken
     if _many_channels(sums, seen):
-        lanes = kinds.bytes // dtype.itemsize
+        lanes = kinds.lanes(dtype)
         vectors = _vectors(sums, lanes, kinds)
         width, height = vectors * lanes, kinds.products[vectors - 1]
         channels, groups = len(places) * seen, images[0] * group
@@ -347,7 +347,7 @@ def _grid_of_tiles(
     dtype: np.dtype, kinds: Tiles, channels: int, reach: int, length: int, images: int, threads: int
 ) -> _Grid:
     """Of stretches that fit the cache, as many as divide the work evenly."""
-    lanes = kinds.bytes // dtype.itemsize
+    lanes = kinds.lanes(dtype)
     step = max(kinds.tall[1], kinds.flat[1]) * lanes
     fitting = max(_STRETCH_BYTES // (dtype.itemsize * channels) - reach, reach, 2 * step)
     least = -(-length // fitting)
@@ -379,7 +379,7 @@ def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     elif vectors:
         made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {_COLUMNS}, __name__).{name}"
     else:
-        made = f"position_loops({real}, {kinds.bytes // dtype.itemsize}, __name__).{name}"
+        made = f"position_loops({real}, {kinds.lanes(dtype)}, __name__).{name}"
     call = "made(fields(data), part)"
     label = f"{name}_{dtype.name}"
     return c_function(label, "images.native_shifts", _PART, call, made)

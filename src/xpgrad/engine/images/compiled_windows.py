@@ -81,7 +81,7 @@ def _points(m: Layout, windows: Windows) -> WindowPoints:
 def _loop(kind: str, transform: Transform, step: int, dtype: np.dtype) -> int:
     formula, taken, made = transform
     return _compiled(
-        kind, formula.function, formula.key[1], taken, made, step, dtype.name, tiles().bytes // dtype.itemsize
+        kind, formula.function, formula.key[1], taken, made, step, dtype.name, tiles().lanes(dtype)
     )
 
 

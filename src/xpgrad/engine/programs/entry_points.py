@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from xpgrad.engine.compiled.register_tiles import tiles
 from xpgrad.engine.compiled.source import c_function
 
@@ -29,7 +27,7 @@ def compiled_linker(dtype: str) -> int:
 
 def compiled_arithmetic(dtype: str) -> int:
     """The address of native_arithmetic.arithmetic for arrays of a dtype, as ``function(data, part)``."""
-    made = f"arithmetic({dtype!r}, {tiles().bytes // np.dtype(dtype).itemsize})"
+    made = f"arithmetic({dtype!r}, {tiles().lanes(dtype)})"
     label, module = f"arithmetic_{dtype}", "programs.native_arithmetic"
     return c_function(label, module, _PART, "made(fields(data), part)", made)
 

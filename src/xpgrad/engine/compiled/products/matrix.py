@@ -310,7 +310,7 @@ def _shape(dtype: str) -> tuple[int, int, int]:
     from xpgrad.engine.compiled.register_tiles import tiles
 
     shape = tiles()
-    return shape.bytes // np.dtype(dtype).itemsize, *shape.tall
+    return shape.lanes(dtype), *shape.tall
 
 
 def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
