@@ -11,9 +11,11 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import xpgrad
 import xpgrad_torch
+from own_cells import CELLS
 from torch_activation_cases import MODULES as ACTIVATIONS
 from torch_activation_cases import module
 from torch_networks import residual_network
@@ -468,3 +470,61 @@ def test_numbers_from_outside_of_compiled_code(function, options):
     got = torch.autograd.grad(torch.compile(loss, dynamic=True, fullgraph=True)(x, w), (x, w))
     for g, e in zip(got, expected, strict=True):
         torch.testing.assert_close(g, e, rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------- counted operations
+
+COUNTED = {
+    "GRU": ((5, 4), {}, (7, 3, 5)),
+    "GRU-batch-first": ((5, 4), {"batch_first": True}, (3, 7, 5)),
+    "GRU-two-ways-and-layers": ((5, 4, 2), {"bidirectional": True}, (7, 3, 5)),
+    "GRU-one-step": ((5, 4), {}, (1, 3, 5)),
+    "RNN": ((5, 4), {"nonlinearity": "relu"}, (7, 3, 5)),
+    "LSTM": ((5, 4), {}, (7, 3, 5)),
+    "LSTM-projected": ((5, 6), {"proj_size": 4}, (7, 3, 5)),
+    "LSTMCell": ((5, 4), {}, (3, 5)),
+    "GRUCell": ((5, 4), {"bias": False}, (3, 5)),
+    "RNNCell": ((5, 4), {}, (3, 5)),
+    "Conv1d": ((4, 6, 3), {"stride": 2, "padding": 1}, (2, 4, 9)),
+    "Conv2d": ((4, 6, (3, 2)), {"bias": False}, (2, 4, 9, 7)),
+    "Conv3d": ((4, 6, 3), {"dilation": 2}, (2, 4, 6, 7, 8)),
+    "ConvTranspose2d": ((4, 6, 3), {"stride": 2, "output_padding": 1}, (2, 4, 5, 6)),
+}
+
+
+def counted(namespace, name, arguments, options, shape, wanted):
+    """What PyTorch's counter finds in a training step for the input's gradient, the parameters' or both."""
+    x = torch.randn(shape, dtype=torch.float64, requires_grad="x" in wanted)
+    module = getattr(namespace, name)(*arguments, **options, dtype=torch.float64)
+    module.requires_grad_("parameters" in wanted)
+    with FlopCounterMode(display=False) as counter:
+        result = module(x)
+        if wanted:
+            (result[0] if isinstance(result, tuple) else result).sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("wanted", [(), ("x",), ("parameters",), ("x", "parameters")], ids="-".join)
+@pytest.mark.parametrize(
+    ("name", "case"), [(name.split("-")[0], case) for name, case in COUNTED.items()], ids=COUNTED
+)
+def test_operations_are_counted_as_those_of_pytorch(name, case, wanted):
+    """PyTorch's float64 layers are matrix products, which its counter knows."""
+    expected = counted(torch.nn, name, *case, wanted)
+    assert counted(xpgrad_torch, name, *case, wanted) == expected > 0
+
+
+def test_operations_of_a_grouped_convolution():
+    """Each output has the products of its group's channels, in every direction."""
+    convolution, x = xpgrad_torch.Conv2d(6, 9, 3, groups=3), torch.randn(2, 6, 8, 8, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        convolution(x).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * (2 * 6 * 6) * 9 * (2 * 3 * 3)
+
+
+def test_operations_of_a_cell_of_ones_own():
+    """It has no counterpart; lengths are values, and counts follow from shapes."""
+    layer = xpgrad_torch.CellLayer(CELLS["minimal gated unit"], 5, 6)
+    with FlopCounterMode(display=False) as counter:
+        layer(torch.randn(4, 3, 5), lengths=[4, 2, 1])
+    assert counter.get_total_flops() == 2 * (4 * 3) * 12 * (5 + 6)

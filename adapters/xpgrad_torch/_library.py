@@ -1,7 +1,7 @@
 """The kernels as registered operators of PyTorch, ``torch.ops.xpgrad.lstm`` and so on, for its compilers.
 
-`torch.compile`, `torch.export` and other recorders see each kernel and each gradient as one operator.
-Schemas, shapes and derivatives come from the kernels' descriptions.
+`torch.compile`, `torch.export` and other recorders see each kernel and each gradient as one operator, and
+``FlopCounterMode`` counts its products. Schemas, shapes and derivatives come from the kernels' descriptions.
 """
 
 import inspect
@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
+from xpgrad._operation_counts import forward_operations, gradient_operations
 from xpgrad.engine import only_shapes
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._kernel import Kernel
@@ -54,6 +56,8 @@ class _Operator(ABC):
         operator.register_autograd(self.backward, setup_context=self.setup_context)
         operator.register_vmap(self.vmap)
         self.call = getattr(torch.ops.xpgrad, name).default
+        if "W" in kernel.operands:
+            register_flop_formula(getattr(torch.ops.xpgrad, name))(self.operations)
 
     def numbers(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return all attributes as the kernel takes them; PyTorch omits those with their default value."""
@@ -81,6 +85,10 @@ class _Operator(ABC):
     @abstractmethod
     def vmap(self, info: Any, dims: Any, *arrays: Any, **attributes: Any) -> Any:
         """Return the outputs of a batch, and their batch axes."""
+
+    @abstractmethod
+    def operations(self, *shapes: Any, out_shape: Any, **attributes: Any) -> int:
+        """Return how many operations the products have, for the shapes of operands and outputs."""
 
 
 class _Forward(_Operator):
@@ -133,6 +141,10 @@ class _Forward(_Operator):
         attributes = self.numbers(attributes)
         results, positions = vmap_forward(self.kernel, run, dims, operands, attributes)
         return _result(results), _result(positions)
+
+    def operations(self, *shapes: Any, out_shape: Any, **attributes: Any) -> int:
+        first = out_shape if isinstance(out_shape, torch.Size) else out_shape[0]
+        return forward_operations(self.kernel.operator_name, _given(self.kernel.operands, shapes), first)
 
 
 class _Gradient(_Operator):
@@ -201,6 +213,12 @@ class _Gradient(_Operator):
         mapped = vmap_gradient(self.kernel, run, dims, arrays, attributes, wrt, per_sample)
         return tuple(map(list, mapped))
 
+    def operations(self, *shapes: Any, out_shape: Any, wrt: Sequence[str] = (), **attributes: Any) -> int:
+        kernel, given = self.kernel, _given(self.kernel.gradient_arrays, shapes)
+        output = given.get(kernel.cotangents[0], ())
+        layout = self.numbers(attributes).get("layout", 0)
+        return gradient_operations(kernel.operator_name, given, output, wrt, layout)
+
 
 def _schema(kernel: Kernel, arrays: Sequence[str], options: Sequence[str], result: str) -> str:
     parameters = kernel.attributes | kernel.gradient_attributes
@@ -217,7 +235,12 @@ def _attribute(parameter: inspect.Parameter) -> str:
 
 def _shapes(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Sequence[int]]:
     """Return the shapes of the given arrays by name."""
-    return {name: x.shape for name, x in zip(names, arrays, strict=True) if x is not None}
+    return {name: x.shape for name, x in _given(names, arrays).items()}
+
+
+def _given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Return the values that are there, by name."""
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _list(result: Any) -> Sequence[Any]:
