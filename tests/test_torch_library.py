@@ -472,6 +472,73 @@ def test_numbers_from_outside_of_compiled_code(function, options):
         torch.testing.assert_close(g, e, rtol=1e-4, atol=1e-4)
 
 
+# ------------------------------------------------------------------------------------------ torch.fx
+
+
+class Holder(torch.nn.Module):
+    """Whatever a module takes, with an operation before it and one behind."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.inner = torch.nn.ModuleDict({"one": module})
+
+    def forward(self, x, *others):
+        result = self.inner["one"](x + 1, *others)
+        return (result[0] if isinstance(self.inner["one"], WITH_STATES) else result) * 2
+
+
+WITH_STATES = (torch.nn.RNNBase, torch.nn.LSTMCell, xpgrad_torch.LayerNormGRU, xpgrad_torch.CellLayer)
+TRACED = {
+    **MODULES,
+    "LSTM-with-states": (
+        lambda: xpgrad_torch.LSTM(2, 3),
+        (4, 5, 2),
+        (torch.ones(1, 5, 3), torch.ones(1, 5, 3)),
+    ),
+    "GRU-with-lengths": (lambda: xpgrad_torch.GRU(2, 3), (4, 5, 2), None, torch.tensor([4, 1, 0, 2, 3])),
+    "GRUCell-with-state": (lambda: xpgrad_torch.GRUCell(2, 3), (4, 2), torch.ones(4, 3)),
+    "LayerNormGRU": (lambda: xpgrad_torch.LayerNormGRU(2, 3), (4, 5, 2), torch.ones(1, 5, 3)),
+    "CellLayer": (lambda: xpgrad_torch.CellLayer(CELLS["GRU"], 2, 3, bidirectional=True), (4, 5, 2)),
+    "ConvTranspose1d-sized": (lambda: xpgrad_torch.ConvTranspose1d(2, 4, 3, stride=2), (4, 2, 6), [14]),
+}
+
+
+@each_of(TRACED)
+def test_symbolic_trace_calls_the_module(build, shape, more):
+    """As it does PyTorch's own; the traced model and a trace of it compute the same."""
+    x, holder = torch.randn(shape), Holder(build())
+
+    class Given(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.holder = holder
+
+        def forward(self, x):
+            return self.holder(x, *more)
+
+    traced = torch.fx.symbolic_trace(Given())
+    for graph_module in (traced, torch.fx.symbolic_trace(traced), copy.deepcopy(traced)):
+        called = [node.target for node in graph_module.graph.nodes if node.op == "call_module"]
+        assert called == ["holder.inner.one"]
+        assert torch.equal(graph_module(x), holder(x, *more))
+
+
+def test_symbolic_trace_of_a_swapped_network():
+    """It has the nodes of the network with PyTorch's modules, and gradients flow through it."""
+    torch.manual_seed(0)
+    network = residual_network()
+    swapped = xpgrad_torch.swap(copy.deepcopy(network), activations=True)
+    ours, theirs = torch.fx.symbolic_trace(swapped), torch.fx.symbolic_trace(network)
+    assert [str(node.target) for node in ours.graph.nodes] == [
+        str(node.target) for node in theirs.graph.nodes
+    ]
+    x = torch.randn(2, 3, 16, 16)
+    for one in (ours, theirs):
+        one(x).sum().backward()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
 # ------------------------------------------------------------------------------- counted operations
 
 COUNTED = {

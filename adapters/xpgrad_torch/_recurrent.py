@@ -16,6 +16,7 @@ from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
+from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._lengths import lengths_tensor
 from xpgrad_torch._memory import check_save
@@ -230,6 +231,8 @@ class Layers(Recurrent, nn.RNNBase):
         cells
             With ``return_cell_states=True``: the cell states of the last layer, laid out as `output`.
         """
+        if isinstance(input, Proxy):
+            return as_node(self, input, hx, lengths)
         if isinstance(input, PackedSequence):
             if lengths is not None:
                 raise ValueError(
@@ -450,6 +453,8 @@ class Cell(Recurrent, nn.RNNCellBase):
         Tensor or tuple of two tensors
             State after the step, as `hx`.
         """
+        if isinstance(input, Proxy):
+            return as_node(self, input, hx)
         states = self._repeated(input, hx)
         return self._checked(input, hx) if states is None else self._join(states)
 

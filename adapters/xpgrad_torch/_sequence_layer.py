@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts
+from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import is_single
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
@@ -95,6 +96,8 @@ class SequenceLayer(Sampled, nn.Module):
         finals : Tensor or tuple of Tensor
             The states at the sequences' ends, (D, N, H) or (D, H), of one state alone it.
         """
+        if isinstance(input, Proxy):
+            return as_node(self, input, hx, lengths)
         single = is_single(type(self).__name__, input, 2)
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         given = [hx] if isinstance(hx, Tensor) else hx

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts, lowered, raised
 from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
 
@@ -438,6 +439,8 @@ class _Activation(nn.Module):
         Tensor
             Shape, dtype and device of `input`.
         """
+        if isinstance(input, Proxy):
+            return as_node(self, input)
         return type(self)._FUNCTION(input, *[getattr(self, name) for name in self._ARGUMENTS])
 
 

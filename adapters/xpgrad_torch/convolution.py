@@ -13,6 +13,7 @@ from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, Kernel, apply, call_of, is_followed
 from xpgrad_torch._docs import described_as
+from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
@@ -364,6 +365,8 @@ class _Convolution(_Module, ConvNd):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the input, (N, C, ...) or without N."""
+        if isinstance(input, Proxy):
+            return as_node(self, input)
         return self._conv_forward(input, self.weight, self.bias)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -396,6 +399,8 @@ class _TransposedConvolution(_Module, ConvTransposeNd):
         Tensor
             (N, O, ...), without N where the input has none.
         """
+        if isinstance(input, Proxy):
+            return as_node(self, input, output_size)
         if output_size is not None:
             _sizes(type(self).__name__, "output_size", output_size)
         return type(self)._FUNCTION(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts, raised
 from xpgrad_torch._autograd import Kernel
+from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._private import are_transforms_active
@@ -204,6 +205,8 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Return the loss of logits `input`, (N, C, ...), for `target`, classes (N, ...) or probabilities."""
+        if isinstance(input, Proxy):
+            return as_node(self, input, target)
         return cross_entropy(
             input,
             target,
@@ -223,6 +226,8 @@ class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Return the loss of logits `input` for probabilities `target` of the same shape."""
+        if isinstance(input, Proxy):
+            return as_node(self, input, target)
         return binary_cross_entropy_with_logits(
             input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )
