@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 
 from torch.autograd import forward_ad  # noqa: E402
+from torch.nn.utils.parametrize import register_parametrization  # noqa: E402
+from torch.nn.utils.prune import l1_unstructured  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import xpgrad  # noqa: E402
@@ -460,6 +462,188 @@ def assert_same_step(ours, theirs, x, **tolerances):
     for a, b in zip(*found, strict=True):
         assert a.stride() == b.stride()
         assert_close(a, b, **tolerances)
+
+
+# ------------------------------------------------------------------------------- layers without checks
+
+LAYERS = [
+    ("LSTM", {}),
+    ("LSTM", {"bias": False}),
+    ("LSTM", {"bidirectional": True}),
+    ("LSTM", {"proj_size": 2}),
+    ("LSTM", {"batch_first": True, "bidirectional": True}),
+    ("GRU", {}),
+    ("GRU", {"bidirectional": True, "bias": False}),
+    ("RNN", {"batch_first": True}),
+    ("RNN", {"nonlinearity": "relu"}),
+]
+each_layer = pytest.mark.parametrize(("kind", "options"), LAYERS, ids=str)
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """The calls of layers that were checked."""
+    seen, checked = [], xpgrad_torch._recurrent.Layers._checked
+
+    def noting(*arguments):
+        seen.append(arguments)
+        return checked(*arguments)
+
+    monkeypatch.setattr(xpgrad_torch._recurrent.Layers, "_checked", noting)
+    return seen
+
+
+def states_of(module, **options):
+    D = 2 if module.bidirectional else 1
+    sizes = [module.proj_size or SIZE, SIZE][: 1 + isinstance(module, torch.nn.LSTM | xpgrad_torch.LSTM)]
+    states = [torch.randn(D * module.num_layers, N, size, **options) for size in sizes]
+    return tuple(states) if len(states) > 1 else states[0]
+
+
+def sequences(layer):
+    return torch.randn((N, 5, SIZE) if layer.batch_first else (5, N, SIZE))
+
+
+def known_layer(kind="LSTM", **options):
+    """A pair, of which ours has made the same call three times, with states and without."""
+    ours, theirs = pair(kind, **options)
+    for _ in range(3):
+        ours(sequences(ours))
+        ours(sequences(ours), states_of(ours))
+    return ours, theirs
+
+
+@each_layer
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("with_states", [False, True], ids=["zeros", "states"])
+def test_layers_are_repeated_without_checks(checks, kind, options, with_states):
+    ours, theirs = pair(kind, **options)
+    for number in range(5):
+        X, hx, results = sequences(ours), states_of(theirs) if with_states else None, []
+        for layer in (ours, theirs):
+            x = X.clone().requires_grad_()
+            states = [s.clone().requires_grad_() for s in _all(hx)] if with_states else []
+            given = None if not states else tuple(states) if len(states) > 1 else states[0]
+            output, finals = layer(x, given)
+            loss = output.square().sum() + sum((k + 2) * s.sum() for k, s in enumerate(_all(finals)))
+            grads = torch.autograd.grad(loss, [x, *states, *layer.parameters()])
+            results.append([output, *_all(finals), *grads])
+        for a, b in zip(*results, strict=True):
+            assert a.shape == b.shape
+            assert_close(a, b, rtol=1e-4, atol=1e-5)
+        if number == 1:
+            checks.clear()
+    assert not checks
+
+
+@each_layer
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_layers_without_gradients(checks, kind, options):
+    ours, theirs = known_layer(kind, **options)
+    checks.clear()
+    with torch.no_grad():
+        for hx in (None, states_of(theirs)):
+            x = sequences(ours)
+            for a, b in zip(*(_all_of(layer(x, hx)) for layer in (ours, theirs)), strict=True):
+                assert not a.requires_grad
+                assert_close(a, b)
+    assert ours(sequences(ours))[0].requires_grad
+
+
+def _all_of(result):
+    output, finals = result
+    return [output, *_all(finals)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda m, x, hx: (x[..., :3], hx), RuntimeError, r"input.size\(-1\) is 3"),
+        (lambda m, x, hx: (x.double(), hx), ValueError, "dtype torch.float64"),
+        (lambda m, x, hx: (x, hx[0]), TypeError, "hx is Tensor"),
+        (lambda m, x, hx: (x, hx[:1]), TypeError, "hx is tuple"),
+        (lambda m, x, hx: (x, (hx[0][:, :1], hx[1])), RuntimeError, "h_0 has shape"),
+        (lambda m, x, hx: (x, (None, hx[1])), TypeError, "h_0 is NoneType"),
+        (lambda m, x, hx: (x.numpy(), hx), TypeError, "input is ndarray"),
+        (lambda m, x, hx: (x[None], hx), RuntimeError, "input has 4 dimensions"),
+    ],
+)
+def test_a_wrong_call_of_a_known_layer(change, error, message):
+    ours, _ = known_layer()
+    with pytest.raises((error, ValueError), match=message):
+        ours(*change(ours, torch.randn(5, N, SIZE), states_of(ours)))
+
+
+def changed(name, value):
+    return lambda module: setattr(module, name, value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("batch_first", True),
+        changed("clip", 0.01),
+        changed("zoneout", (0.5, 0.5)),
+        changed("save", "states"),
+        changed("save", 2),
+        changed("return_cell_states", True),
+        lambda module: register_parametrization(module, "weight_hh_l0", torch.nn.Hardtanh(-0.1, 0.1)),
+        lambda module: l1_unstructured(module, "weight_ih_l0", 0.5),
+    ],
+    ids=["batch-first", "clip", "zoneout", "save-states", "save-some", "cells", "parametrized", "pruned"],
+)
+def test_a_known_layer_that_is_changed(change):
+    """It computes what one does that was never called before."""
+    ours, _ = known_layer()
+    fresh = xpgrad_torch.LSTM(SIZE, SIZE)
+    fresh.load_state_dict(ours.state_dict())
+    x = torch.randn(5, N, SIZE)  # as the calls before
+    results = []
+    for module in (ours, fresh):
+        change(module.eval())
+        for _ in range(3):
+            results.append(module(x))
+        xpgrad_torch._recurrent._known_steps.clear()
+    for other in results[1:]:
+        assert len(other) == len(results[0])
+        assert_close(_all_of(other[:2]), _all_of(results[0][:2]))
+
+
+def test_a_known_layer_draws_masks_in_training():
+    """Each call other ones; in evaluation none."""
+    layer = xpgrad_torch.LSTM(SIZE, SIZE, recurrent_dropout=0.5).eval()
+    x = torch.randn(5, N, SIZE)
+    for _ in range(3):
+        expected = layer(x)[0]
+    layer.train()
+    drawn = [layer(x)[0] for _ in range(2)]
+    assert not torch.equal(*drawn)
+    assert torch.equal(layer.eval()(x)[0], expected)
+
+
+def test_a_known_layer_keeps_what_it_is_asked_to():
+    """With `save` the gates are computed again, in every call."""
+    layer, kept = xpgrad_torch.LSTM(SIZE, SIZE, save="states"), []
+    for _ in range(4):
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, to=sizes: to.append(x.numel()) or x, lambda x: x
+        ):
+            layer(torch.randn(5, N, SIZE))
+        kept.append(sizes)
+    assert kept == kept[:1] * 4
+    assert max(kept[0]) < 5 * N * 4 * SIZE
+
+
+def test_a_known_layer_with_lengths_or_one_sequence(checks):
+    ours, theirs = known_layer()
+    x, lengths = torch.randn(5, N, SIZE), torch.tensor([5, 2, 0])
+    checks.clear()
+    output, _ = ours(x, lengths=lengths)
+    assert_close(output[:2, 1], theirs(x)[0][:2, 1])
+    assert not output[:, 2].any()
+    assert_close(ours(x[:, 0])[0], theirs(x[:, 0])[0])
+    assert len(checks) == 2
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

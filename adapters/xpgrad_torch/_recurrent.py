@@ -33,6 +33,11 @@ _UNBIASED = {"W": ("weight_ih",), "R": ("weight_hh",)}
 _BIASED = {**_UNBIASED, "B": ("bias_ih", "bias_hh")}
 
 
+_known_steps: Remembered[tuple[Call, Sequence[str | int | None]]] = Remembered()
+"""Calls by all that they depend on beside tensors, and where the tensors behind X are found: the name of a
+parameter, the number of a state, None for an operand that is absent."""
+
+
 class Recurrent(Sampled, nn.Module):
     """A recurrent module on one of xpgrad's kernels, with the kernel's attributes as options.
 
@@ -44,6 +49,7 @@ class Recurrent(Sampled, nn.Module):
     _NAME: ClassVar[str]  # for messages
     _GATE_ORDER: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
     _STATES: ClassVar[tuple[str, ...]]  # names of the states: one alone is a tensor, more are a tuple
+    _OPERANDS_OF_STATES: ClassVar[tuple[str, ...]]  # the kernel's names for them
     _LOWERED: ClassVar[bool] = False  # whether the results of PyTorch's module have autocast's dtype
     _OPTIONS: ClassVar[tuple[str, ...]] = ("activations", "activation_alpha", "activation_beta")
 
@@ -125,6 +131,53 @@ class Recurrent(Sampled, nn.Module):
         options = {**self._attributes(), **self._gradient_attributes(), "gate_order": self._GATE_ORDER}
         return {**operands, **options}
 
+    def _form(self) -> tuple | None:
+        """Return all that a call depends on beside its tensors; None where that may change unnoticed."""
+        attributes = {**self._attributes(), **self._gradient_attributes()}
+        fixed = key_of(tuple(attributes.values()))
+        if fixed is None:
+            return None
+        return type(self), self.input_size, self.hidden_size, tuple(self._operand_parts()), fixed
+
+    def _remember(self, operands: Mapping[str, Any]) -> None:
+        """Let later calls of this form run again without checks."""
+        form = self._form()
+        if form is None or form in _known_steps:
+            return
+        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands))
+        parts, suffixes = self._operand_parts(), self._suffixes()
+        where: list[str | int | None] = []
+        for operand in names[1:]:
+            if operand in parts:
+                where += [name + end for end in suffixes for name in parts[operand]]
+            elif operand in self._OPERANDS_OF_STATES:
+                where.append(self._OPERANDS_OF_STATES.index(operand))
+            else:
+                where.append(None)
+        _known_steps[form] = call, where
+
+    def _run_again(self, X: Tensor, states: Sequence[Tensor | None]) -> States | None:
+        """Return the kernel's results for a call that is like an earlier one; None if it is not."""
+        known = _known_steps.get(self._form())
+        if known is None:
+            return None
+        call, where = known
+        tensors: list[Tensor | None] = [X]
+        for place in where:
+            if isinstance(place, str):
+                tensors.append(parameter_of(self, place))
+            else:
+                tensors.append(None if place is None else states[place])
+        return call.repeated(tensors)
+
+    def _states_of(self, hx: Any) -> Sequence[Tensor | None] | None:
+        """Return hx as a sequence of states, all of them None for None; None where it is no such sequence."""
+        count = len(self._STATES)
+        if hx is None:
+            return (None,) * count
+        states = hx if count > 1 else (hx,)
+        return states if isinstance(states, tuple | list) and len(states) == count else None
+
     def _autocast(self, operands: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Convert under autocast to the dtype of PyTorch's results: the states', or autocast's.
 
@@ -183,6 +236,7 @@ class Layers(Recurrent, nn.RNNBase):
     No subclasses of `torch.nn.LSTM` and `torch.nn.GRU`: `torch.compile` leaves these out of its graphs.
     """
 
+    _OPERANDS_OF_STATES = ("initial_h", "initial_c")
     save: str | int = "all"
     recurrent_dropout: float = 0.0
     weight_ih_l0: Tensor
@@ -239,6 +293,32 @@ class Layers(Recurrent, nn.RNNBase):
                     f"{self._NAME}: lengths is given, but input is a PackedSequence, which has its own"
                 )
             return self._forward_packed(input, hx)
+        results = self._repeated(input, hx) if lengths is None else None
+        return self._checked(input, hx, lengths) if results is None else results
+
+    def _repeated(self, input: Tensor, hx: Any) -> tuple[Any, ...] | None:  # noqa: A002
+        """Return the results of a call that is like an earlier one, and so needs no checks; else None."""
+        if not isinstance(input, Tensor) or input.is_nested or input.dim() != 3:
+            return None
+        if is_followed() or not self._is_plain():
+            return None
+        states = self._states_of(hx)
+        if states is None:
+            return None
+        results = self._run_again(input.transpose(0, 1) if self.batch_first else input, states)
+        if results is None:
+            return None
+        H_all, *finals = results[: 1 + len(self._STATES)]
+        (output,) = self._over_time((H_all,))
+        return output.transpose(0, 1) if self.batch_first else output, self._join(tuple(finals))
+
+    def _is_plain(self) -> bool:
+        """Tell whether the module is one layer that draws nothing, and returns what PyTorch's does."""
+        draws = self.training and self.recurrent_dropout
+        return not (draws or self.num_layers > 1 or self._sequences() > 1 or any(self._shares()))
+
+    def _checked(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...]:  # noqa: A002
+        """Run the layers with all checks."""
         single = is_single(self._NAME, input, 2, "torch.Tensor or PackedSequence")
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         self._check_input(X, parameter_of(self, "weight_ih_l0"))
@@ -397,12 +477,17 @@ class Layers(Recurrent, nn.RNNBase):
         operands = {"X": X, **weights, **initial, **masks}
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
+        elif lengths is None and self.save == "all" and self._is_plain() and not is_followed():
+            self._remember(operands)
         count = len(self._STATES)
         H_all, *rest = self._run_kernel({**operands, "sequence_lens": lengths}, count + self._sequences())
-        sequences = (H_all, *rest[count:])[: self._sequences()]
+        return self._over_time((H_all, *rest[count:])[: self._sequences()]), tuple(rest[:count])
+
+    def _over_time(self, sequences: States) -> States:
+        """Return the kernel's sequences (T, D, N, width) as PyTorch's (T, N, D·width)."""
         if self.bidirectional:
-            return tuple(x.transpose(1, 2).flatten(2) for x in sequences), tuple(rest[:count])
-        return tuple(x.squeeze(1) for x in sequences), tuple(rest[:count])
+            return tuple(x.transpose(1, 2).flatten(2) for x in sequences)
+        return tuple(x.squeeze(1) for x in sequences)
 
     def _sequences(self) -> int:
         """Return how many sequences the module returns: its output, and more where asked for."""
@@ -431,11 +516,10 @@ class Layers(Recurrent, nn.RNNBase):
         return (0.0,)
 
 
-_known_steps: Remembered[tuple[Call, Sequence[str | None]]] = Remembered()
-
-
 class Cell(Recurrent, nn.RNNCellBase):
     """One step, in the place of a module over `torch.nn.RNNCellBase`."""
+
+    _OPERANDS_OF_STATES = ("H", "C")
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:  # noqa: A002, PyTorch's name for it
         """Run one step.
@@ -460,41 +544,12 @@ class Cell(Recurrent, nn.RNNCellBase):
 
     def _repeated(self, input: Tensor, hx: Any) -> States | None:  # noqa: A002
         """Return the states after a step that is like an earlier one, and so needs no checks; else None."""
-        if is_followed():
+        if not isinstance(input, Tensor) or is_followed():
             return None
-        known, count = _known_steps.get(self._form()), len(self._STATES)
-        if known is None:
-            return None
-        states = hx if count > 1 else (hx,)
-        if hx is None and isinstance(input, Tensor) and not input.is_nested and input.dim() == 2:
+        states = self._states_of(hx)
+        if hx is None and not input.is_nested and input.dim() == 2:
             states = self._zero_states(input)
-        if not isinstance(states, tuple | list) or len(states) != count:
-            return None
-        call, names = known
-        parameters = [None if name is None else parameter_of(self, name) for name in names]
-        return call.repeated([input, *states, *parameters])
-
-    def _form(self) -> tuple | None:
-        """Return all that a step depends on beside its tensors; None where that may change unnoticed."""
-        attributes = {**self._attributes(), **self._gradient_attributes()}
-        fixed = key_of(tuple(attributes.values()))
-        if fixed is None:
-            return None
-        return type(self), self.input_size, self.hidden_size, tuple(self._operand_parts()), fixed
-
-    def _remember(self, operands: Mapping[str, Any]) -> None:
-        """Let later steps of this form be repeated."""
-        form = self._form()
-        if form is None or form in _known_steps:
-            return
-        call, operands_in_order = functional.recurrent_call(self._KERNEL, self._arguments(operands))
-        parts = self._operand_parts()
-        names = [
-            name
-            for operand in operands_in_order[1 + len(self._STATES) :]
-            for name in parts.get(operand, (None,))
-        ]
-        _known_steps[form] = call, names
+        return None if states is None else self._run_again(input, states)
 
     def _checked(self, input: Tensor, hx: Any) -> Any:  # noqa: A002
         """Run a step with all checks."""

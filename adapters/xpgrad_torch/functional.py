@@ -146,7 +146,8 @@ def recurrent_call(name: str, given: dict[str, Any]) -> tuple[Call, tuple[str, .
     """Return the data of calls that differ from this one in tensors alone, and the names of its operands."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)
-    return call_of(kernel, flattened(operands)[0], given, asked, False), kernel.operands
+    attributes = {name: value for name, value in given.items() if name != "save"}
+    return call_of(kernel, flattened(operands)[0], attributes, asked, False), kernel.operands
 
 
 def _taken_out(kernel: Kernel, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
