@@ -131,21 +131,22 @@ class Recurrent(Sampled, nn.Module):
         options = {**self._attributes(), **self._gradient_attributes(), "gate_order": self._GATE_ORDER}
         return {**operands, **options}
 
-    def _form(self) -> tuple | None:
+    def _form(self, suffixes: Sequence[str]) -> tuple | None:
         """Return all that a call depends on beside its tensors; None where that may change unnoticed."""
         attributes = {**self._attributes(), **self._gradient_attributes()}
         fixed = key_of(tuple(attributes.values()))
         if fixed is None:
             return None
-        return type(self), self.input_size, self.hidden_size, tuple(self._operand_parts()), fixed
+        sizes = self.input_size, self.hidden_size
+        return type(self), *sizes, tuple(self._operand_parts()), tuple(suffixes), fixed
 
-    def _remember(self, operands: Mapping[str, Any]) -> None:
+    def _remember(self, operands: Mapping[str, Any], suffixes: Sequence[str]) -> None:
         """Let later calls of this form run again without checks."""
-        form = self._form()
+        form = self._form(suffixes)
         if form is None or form in _known_steps:
             return
         call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands))
-        parts, suffixes = self._operand_parts(), self._suffixes()
+        parts = self._operand_parts()
         where: list[str | int | None] = []
         for operand in names[1:]:
             if operand in parts:
@@ -156,9 +157,11 @@ class Recurrent(Sampled, nn.Module):
                 where.append(None)
         _known_steps[form] = call, where
 
-    def _run_again(self, X: Tensor, states: Sequence[Tensor | None]) -> States | None:
+    def _run_again(
+        self, suffixes: Sequence[str], X: Tensor, states: Sequence[Tensor | None]
+    ) -> States | None:
         """Return the kernel's results for a call that is like an earlier one; None if it is not."""
-        known = _known_steps.get(self._form())
+        known = _known_steps.get(self._form(suffixes))
         if known is None:
             return None
         call, where = known
@@ -300,22 +303,32 @@ class Layers(Recurrent, nn.RNNBase):
         """Return the results of a call that is like an earlier one, and so needs no checks; else None."""
         if not isinstance(input, Tensor) or input.is_nested or input.dim() != 3:
             return None
-        if is_followed() or not self._is_plain():
-            return None
         states = self._states_of(hx)
-        if states is None:
+        if self.num_layers > 1 or states is None:
             return None
-        results = self._run_again(input.transpose(0, 1) if self.batch_first else input, states)
+        X = input.transpose(0, 1) if self.batch_first else input
+        results = self._repeated_layer(self._suffixes(), X, states)
         if results is None:
             return None
-        H_all, *finals = results[: 1 + len(self._STATES)]
-        (output,) = self._over_time((H_all,))
-        return output.transpose(0, 1) if self.batch_first else output, self._join(tuple(finals))
+        (output,), finals = results
+        return output.transpose(0, 1) if self.batch_first else output, self._join(finals)
+
+    def _repeated_layer(
+        self, suffixes: Sequence[str], X: Tensor, states: Sequence[Tensor | None]
+    ) -> tuple[States, States] | None:
+        """Return the sequences and final states of a layer whose call is like an earlier one; else None."""
+        if is_followed() or not self._is_plain():
+            return None
+        results = self._run_again(suffixes, X, states)
+        if results is None:
+            return None
+        end = 1 + len(self._STATES)
+        return self._over_time(results[:1]), results[1:end]
 
     def _is_plain(self) -> bool:
-        """Tell whether the module is one layer that draws nothing, and returns what PyTorch's does."""
+        """Tell whether layers draw nothing, and return what PyTorch's do."""
         draws = self.training and self.recurrent_dropout
-        return not (draws or self.num_layers > 1 or self._sequences() > 1 or any(self._shares()))
+        return not (draws or self._sequences() > 1 or any(self._shares()))
 
     def _checked(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...]:  # noqa: A002
         """Run the layers with all checks."""
@@ -444,8 +457,14 @@ class Layers(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of one layer: its sequences and its final states."""
+        if lengths is None and self.num_layers > 1:
+            repeated = self._repeated_layer(suffixes, X, states or (None,) * len(self._STATES))
+            if repeated is not None:
+                return repeated
         weights, masks = self._weights(suffixes), self._masks(X)
         if not has_expanded(parameters_in(self)):
+            if lengths is None and self.save == "all" and self._is_plain() and not is_followed():
+                self._remember({"X": X, **weights}, suffixes)
             return self._run_layer_on(weights, X, lengths, states, masks)
         layout, parameters = flattened(weights.values())
         count = len(states)
@@ -477,8 +496,6 @@ class Layers(Recurrent, nn.RNNBase):
         operands = {"X": X, **weights, **initial, **masks}
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
-        elif lengths is None and self.save == "all" and self._is_plain() and not is_followed():
-            self._remember(operands)
         count = len(self._STATES)
         H_all, *rest = self._run_kernel({**operands, "sequence_lens": lengths}, count + self._sequences())
         return self._over_time((H_all, *rest[count:])[: self._sequences()]), tuple(rest[:count])
@@ -549,7 +566,7 @@ class Cell(Recurrent, nn.RNNCellBase):
         states = self._states_of(hx)
         if hx is None and not input.is_nested and input.dim() == 2:
             states = self._zero_states(input)
-        return None if states is None else self._run_again(input, states)
+        return None if states is None else self._run_again(self._suffixes(), input, states)
 
     def _checked(self, input: Tensor, hx: Any) -> Any:  # noqa: A002
         """Run a step with all checks."""
@@ -576,7 +593,7 @@ class Cell(Recurrent, nn.RNNCellBase):
             return self._run_kernel(operands)
         states = self._run_kernel(operands)
         if not is_followed():
-            self._remember(operands)
+            self._remember(operands, self._suffixes())
         return states
 
     def _run_expanded(self, rows: Sequence[Tensor], weights: Mapping[str, Any]) -> States:
