@@ -32,9 +32,9 @@ Every work that was slower than the peer in this run, and by how much.
 
 ## Where a step's time goes
 
-By kind of instruction of the compiled programs that make up a step. The rest is Python and PyTorch. *Its share* is what
-the whole step reaches of the best product's rate, in turns with it. *Products alone, share* is what its larger products
-reach by themselves, each by the faster of PyTorch's and ours.
+By kind of instruction of the compiled programs that make up a step. The rest is Python and PyTorch. *Its
+share* is what the whole step reaches of the best product's rate, in turns with it. *Products alone, share* is
+what its larger products reach by themselves, each by the faster of PyTorch's and ours.
 
 <!-- instructions: begin -->
 <!-- instructions: end -->

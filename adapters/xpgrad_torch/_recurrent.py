@@ -301,10 +301,12 @@ class Layers(Recurrent, nn.RNNBase):
 
     def _repeated(self, input: Tensor, hx: Any) -> tuple[Any, ...] | None:  # noqa: A002
         """Return the results of a call that is like an earlier one, and so needs no checks; else None."""
+        if self.num_layers > 1 or is_followed():
+            return None
         if not isinstance(input, Tensor) or input.is_nested or input.dim() != 3:
             return None
         states = self._states_of(hx)
-        if self.num_layers > 1 or states is None:
+        if states is None:
             return None
         X = input.transpose(0, 1) if self.batch_first else input
         results = self._repeated_layer(self._suffixes(), X, states)
@@ -317,9 +319,7 @@ class Layers(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, states: Sequence[Tensor | None]
     ) -> tuple[States, States] | None:
         """Return the sequences and final states of a layer whose call is like an earlier one; else None."""
-        if is_followed() or not self._is_plain():
-            return None
-        results = self._run_again(suffixes, X, states)
+        results = self._run_again(suffixes, X, states) if self._is_plain() else None
         if results is None:
             return None
         end = 1 + len(self._STATES)
@@ -457,7 +457,7 @@ class Layers(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of one layer: its sequences and its final states."""
-        if lengths is None and self.num_layers > 1:
+        if self.num_layers > 1 and lengths is None and not is_followed():
             repeated = self._repeated_layer(suffixes, X, states or (None,) * len(self._STATES))
             if repeated is not None:
                 return repeated
