@@ -652,6 +652,52 @@ def test_a_known_layer_with_lengths_or_one_sequence(checks):
     assert len(checks) == 2
 
 
+@pytest.mark.parametrize("as_list", [False, True], ids=["tensor", "list"])
+@each_layer
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_layers_with_lengths_are_repeated_without_checks(checks, kind, options, as_list):
+    """Each call with other lengths; what PyTorch's module computes of a packed sequence."""
+    ours, theirs = pair(kind, **options)
+    for number, lengths in enumerate(([5, 2, 1], [1, 3, 5], [5, 2, 2], [2, 4, 1], [5, 5, 5])):
+        X, hx, results = sequences(ours), states_of(theirs), []
+        packed = {"batch_first": ours.batch_first, "enforce_sorted": False}
+        for layer in (ours, theirs):
+            x = X.clone().requires_grad_()
+            if layer is ours:
+                output, finals = ours(x, hx, lengths=lengths if as_list else torch.tensor(lengths))
+            else:
+                rows, finals = theirs(torch.nn.utils.rnn.pack_padded_sequence(x, lengths, **packed), hx)
+                output, _ = torch.nn.utils.rnn.pad_packed_sequence(
+                    rows, batch_first=ours.batch_first, total_length=5
+                )
+            loss = output.square().sum() + sum((k + 2) * s.sum() for k, s in enumerate(_all(finals)))
+            grads = torch.autograd.grad(loss, [x, *layer.parameters()])
+            results.append([output, *_all(finals), *grads])
+        for a, b in zip(*results, strict=True):
+            assert_close(a, b, rtol=1e-4, atol=1e-5)
+        if number == 1:
+            checks.clear()
+    assert len(checks) <= ours.num_layers  # sequences that are all full have another program
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        (torch.tensor([5, 6, 1]), ValueError, "sequence_lens"),
+        (torch.tensor([5, -1, 1]), ValueError, "sequence_lens"),
+        (torch.tensor([5, 1]), ValueError, "lengths has shape"),
+        (torch.tensor([5.0, 1.0, 1.0]), TypeError, "lengths has dtype"),
+        ("5 1 1", TypeError, "lengths"),
+    ],
+)
+def test_wrong_lengths_of_a_known_layer(lengths, error, message):
+    ours, _ = known_layer()
+    for _ in range(3):
+        ours(sequences(ours), lengths=torch.tensor([5, 2, 1]))
+    with pytest.raises(error, match=message):
+        ours(sequences(ours), lengths=lengths)
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", MODULES)
 def test_convolutions_are_repeated_and_right(repeats, kind, options):

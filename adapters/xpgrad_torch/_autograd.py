@@ -162,7 +162,7 @@ class Call:
 
         Whatever was checked then is right again. It is for eager code outside of transformations.
         """
-        ready = self.kernel.programs[0].ready(flat, self._known)
+        ready = self.kernel.programs[0].ready(flat, self.layout, self._options, self._known)
         if ready is None:
             return None
         if torch.is_grad_enabled():

@@ -188,12 +188,21 @@ class Programs:
             known = self._known[key] = Known()
         return known
 
-    def ready(self, arrays: Sequence[Tensor | None], known: Known | None) -> Ready | None:
-        """Return the program of a call without lengths that is like one with the same options and layout.
+    def ready(
+        self,
+        arrays: Sequence[Tensor | None],
+        layout: Layout | None,
+        options: Mapping[str, Any],
+        known: Known | None,
+    ) -> Ready | None:
+        """Return the program of a call that is like one with the same options and layout; see `run`.
 
         A function that somebody has put in the place of xpgrad's has none.
         """
-        return None if known is None or self._find() is not self._function else known.ready(arrays)
+        if known is None or self._find() is not self._function:
+            return None
+        others, lengths = self._apart(arrays, layout, options)
+        return None if lengths is None else known.ready(others, lengths)
 
     def run(
         self,

@@ -18,7 +18,7 @@ from xpgrad_torch._autograd import Call, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import is_single, type_of
-from xpgrad_torch._lengths import lengths_tensor
+from xpgrad_torch._lengths import LENGTHS, lengths_tensor
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._packed import are_rows_taken
@@ -35,7 +35,7 @@ _BIASED = {**_UNBIASED, "B": ("bias_ih", "bias_hh")}
 
 _known_steps: Remembered[tuple[Call, Sequence[str | int | None]]] = Remembered()
 """Calls by all that they depend on beside tensors, and where the tensors behind X are found: the name of a
-parameter, the number of a state, None for an operand that is absent."""
+parameter, the number of a state or of lengths behind the states, None for an operand that is absent."""
 
 
 class Recurrent(Sampled, nn.Module):
@@ -49,7 +49,7 @@ class Recurrent(Sampled, nn.Module):
     _NAME: ClassVar[str]  # for messages
     _GATE_ORDER: ClassVar[tuple[int, ...]]  # where ONNX's gates are among PyTorch's, in ONNX's order
     _STATES: ClassVar[tuple[str, ...]]  # names of the states: one alone is a tensor, more are a tuple
-    _OPERANDS_OF_STATES: ClassVar[tuple[str, ...]]  # the kernel's names for them
+    _STATE_OPERANDS: ClassVar[tuple[str, ...]]  # the kernel's names for them, of an LSTM
     _LOWERED: ClassVar[bool] = False  # whether the results of PyTorch's module have autocast's dtype
     _OPTIONS: ClassVar[tuple[str, ...]] = ("activations", "activation_alpha", "activation_beta")
 
@@ -131,46 +131,52 @@ class Recurrent(Sampled, nn.Module):
         options = {**self._attributes(), **self._gradient_attributes(), "gate_order": self._GATE_ORDER}
         return {**operands, **options}
 
-    def _form(self, suffixes: Sequence[str]) -> tuple | None:
+    def _form(self, suffixes: Sequence[str], has_lengths: bool) -> tuple | None:
         """Return all that a call depends on beside its tensors; None where that may change unnoticed."""
         attributes = {**self._attributes(), **self._gradient_attributes()}
         fixed = key_of(tuple(attributes.values()))
         if fixed is None:
             return None
         sizes = self.input_size, self.hidden_size
-        return type(self), *sizes, tuple(self._operand_parts()), tuple(suffixes), fixed
+        return type(self), *sizes, tuple(self._operand_parts()), tuple(suffixes), has_lengths, fixed
 
     def _remember(self, operands: Mapping[str, Any], suffixes: Sequence[str]) -> None:
         """Let later calls of this form run again without checks."""
-        form = self._form(suffixes)
+        form = self._form(suffixes, operands.get(LENGTHS) is not None)
         if form is None or form in _known_steps:
             return
-        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands))
-        parts = self._operand_parts()
+        seen = 1 + len(self._STATES)
+        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands), seen)
+        parts, given = self._operand_parts(), (*self._STATE_OPERANDS[: len(self._STATES)], LENGTHS)
         where: list[str | int | None] = []
         for operand in names[1:]:
             if operand in parts:
                 where += [name + end for end in suffixes for name in parts[operand]]
-            elif operand in self._OPERANDS_OF_STATES:
-                where.append(self._OPERANDS_OF_STATES.index(operand))
+            elif operand in given:
+                where.append(given.index(operand))
             else:
                 where.append(None)
         _known_steps[form] = call, where
 
     def _run_again(
-        self, suffixes: Sequence[str], X: Tensor, states: Sequence[Tensor | None]
+        self,
+        suffixes: Sequence[str],
+        X: Tensor,
+        states: Sequence[Tensor | None],
+        lengths: Tensor | None = None,
     ) -> States | None:
         """Return the kernel's results for a call that is like an earlier one; None if it is not."""
-        known = _known_steps.get(self._form(suffixes))
+        known = _known_steps.get(self._form(suffixes, lengths is not None))
         if known is None:
             return None
         call, where = known
         tensors: list[Tensor | None] = [X]
+        given = (*states, lengths)
         for place in where:
             if isinstance(place, str):
                 tensors.append(parameter_of(self, place))
             else:
-                tensors.append(None if place is None else states[place])
+                tensors.append(None if place is None else given[place])
         return call.repeated(tensors)
 
     def _states_of(self, hx: Any) -> Sequence[Tensor | None] | None:
@@ -239,7 +245,7 @@ class Layers(Recurrent, nn.RNNBase):
     No subclasses of `torch.nn.LSTM` and `torch.nn.GRU`: `torch.compile` leaves these out of its graphs.
     """
 
-    _OPERANDS_OF_STATES = ("initial_h", "initial_c")
+    _STATE_OPERANDS = ("initial_h", "initial_c")
     save: str | int = "all"
     recurrent_dropout: float = 0.0
     weight_ih_l0: Tensor
@@ -296,10 +302,10 @@ class Layers(Recurrent, nn.RNNBase):
                     f"{self._NAME}: lengths is given, but input is a PackedSequence, which has its own"
                 )
             return self._forward_packed(input, hx)
-        results = self._repeated(input, hx) if lengths is None else None
+        results = self._repeated(input, hx, lengths)
         return self._checked(input, hx, lengths) if results is None else results
 
-    def _repeated(self, input: Tensor, hx: Any) -> tuple[Any, ...] | None:  # noqa: A002
+    def _repeated(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...] | None:  # noqa: A002
         """Return the results of a call that is like an earlier one, and so needs no checks; else None."""
         if self.num_layers > 1 or is_followed():
             return None
@@ -309,26 +315,28 @@ class Layers(Recurrent, nn.RNNBase):
         if states is None:
             return None
         X = input.transpose(0, 1) if self.batch_first else input
-        results = self._repeated_layer(self._suffixes(), X, states)
+        results = self._repeated_layer(self._suffixes(), X, states, self._lengths_tensor(lengths, X))
         if results is None:
             return None
         (output,), finals = results
         return output.transpose(0, 1) if self.batch_first else output, self._join(finals)
 
     def _repeated_layer(
-        self, suffixes: Sequence[str], X: Tensor, states: Sequence[Tensor | None]
+        self, suffixes: Sequence[str], X: Tensor, states: Sequence[Tensor | None], lengths: Tensor | None
     ) -> tuple[States, States] | None:
         """Return the sequences and final states of a layer whose call is like an earlier one; else None."""
-        results = self._run_again(suffixes, X, states) if self._is_plain() else None
+        if not self._is_plain():
+            return None
+        results = self._run_again(suffixes, X, states, lengths)
         if results is None:
             return None
         end = 1 + len(self._STATES)
         return self._over_time(results[:1]), results[1:end]
 
     def _is_plain(self) -> bool:
-        """Tell whether layers draw nothing, and return what PyTorch's do."""
+        """Tell whether layers draw nothing, return what PyTorch's do, and are not asked for samples."""
         draws = self.training and self.recurrent_dropout
-        return not (draws or self._sequences() > 1 or any(self._shares()))
+        return not (draws or self._sequences() > 1 or any(self._shares()) or collecting.get() is not None)
 
     def _checked(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...]:  # noqa: A002
         """Run the layers with all checks."""
@@ -457,14 +465,14 @@ class Layers(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of one layer: its sequences and its final states."""
-        if self.num_layers > 1 and lengths is None and not is_followed():
-            repeated = self._repeated_layer(suffixes, X, states or (None,) * len(self._STATES))
+        if self.num_layers > 1 and not is_followed():
+            repeated = self._repeated_layer(suffixes, X, states or (None,) * len(self._STATES), lengths)
             if repeated is not None:
                 return repeated
         weights, masks = self._weights(suffixes), self._masks(X)
         if not has_expanded(parameters_in(self)):
-            if lengths is None and self.save == "all" and self._is_plain() and not is_followed():
-                self._remember({"X": X, **weights}, suffixes)
+            if self.save == "all" and not is_followed() and self._is_plain():
+                self._remember({"X": X, **weights, LENGTHS: lengths}, suffixes)
             return self._run_layer_on(weights, X, lengths, states, masks)
         layout, parameters = flattened(weights.values())
         count = len(states)
@@ -536,7 +544,7 @@ class Layers(Recurrent, nn.RNNBase):
 class Cell(Recurrent, nn.RNNCellBase):
     """One step, in the place of a module over `torch.nn.RNNCellBase`."""
 
-    _OPERANDS_OF_STATES = ("H", "C")
+    _STATE_OPERANDS = ("H", "C")
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:  # noqa: A002, PyTorch's name for it
         """Run one step.

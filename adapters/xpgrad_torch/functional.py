@@ -142,11 +142,13 @@ def run_packed(name: str, given: dict[str, Any], packing: Packing, seen: int) ->
     return apply_packed(kernel, operands, attributes, packing, seen, **asked)
 
 
-def recurrent_call(name: str, given: dict[str, Any]) -> tuple[Call, tuple[str, ...]]:
+def recurrent_call(name: str, given: dict[str, Any], seen: int | None = None) -> tuple[Call, tuple[str, ...]]:
     """Return the data of calls that differ from this one in tensors alone, and the names of its operands."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
+    if rows := kernel.rows_of(operands, seen):
+        attributes["rows_of"] = rows
     return call_of(kernel, flattened(operands)[0], attributes, asked, False), kernel.operands
 
 
