@@ -513,6 +513,7 @@ def test_the_command(tiny_groups, capsys, tmp_path):
     assert first["ours_to_floor"] == pytest.approx(row["ours"]["median"] / row["floor"])
     assert math.isfinite(second["rows"][0]["ours"]["median"])
     assert third["rows"][0]["peer"]["median"] < 64 << 20
+    assert "Each work ran once" in out
     for title in ("GRU beside NumPy", "GRU beside none", "GRU, memory", "best matrix product"):
         assert title in out
     if "jax" in report["missing"]:

@@ -119,7 +119,10 @@ def run(args: argparse.Namespace) -> int:
     except RuntimeError as error:
         message(f"bench: {error}")
         return 1
-    _print(report)
+    _print(
+        report,
+        "Each work ran once: all of it runs, but the ratios are no measurement." if args.quick else None,
+    )
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if args.plot:
@@ -185,7 +188,7 @@ def _machine(threads: int | None) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------- what is printed
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any], remark: str | None) -> None:
     table("", ("", ""), machine_rows(report))
     print()
     for group in report["groups"]:
@@ -195,7 +198,7 @@ def _print(report: dict[str, Any]) -> None:
         print()
     columns = ["", "ratio", "aim", "lowest", "highest", "ours / floor", "peer / floor"]
     title = "How many times as fast as the peer (memory: how many times less), geometric means"
-    table(title, columns, summary_rows(report["groups"]))
+    table(title, columns, summary_rows(report["groups"]), footer=remark)
 
 
 def machine_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
