@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import warnings
 
@@ -22,8 +21,7 @@ from xpgrad_torch import _private, _programs, convolution, functional  # noqa: E
 
 CELLS = ("LSTMCell", "GRUCell", "RNNCell")
 N, SIZE = 3, 4
-# Sums of some hundred numbers, in another order.
-assert_close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
+assert_close = torch.testing.assert_close
 
 
 @pytest.fixture(autouse=True)

@@ -455,7 +455,7 @@ class Layers(Recurrent, nn.RNNBase):
         self, suffixes: Sequence[str], X: Tensor, packing: Packing, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of one layer on rows of a packed sequence."""
-        initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
+        initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
         operands = {"X": X, **self._weights(suffixes), **initial, "sequence_lens": packing.lengths}
         seen = 1 + len(self._STATES)
         H_all, *finals = functional.run_packed(self._KERNEL, self._arguments(operands), packing, seen)
@@ -500,7 +500,7 @@ class Layers(Recurrent, nn.RNNBase):
         masks: Mapping[str, Tensor],
     ) -> tuple[States, States]:
         """Run all directions of one layer with weights and masks by ONNX's names."""
-        initial = dict(zip(("initial_h", "initial_c"), states, strict=False))
+        initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
         operands = {"X": X, **weights, **initial, **masks}
         if autocasts(X):
             operands = self._autocast(joined_by_name(operands), states[0].dtype if states else X.dtype)
@@ -595,7 +595,7 @@ class Cell(Recurrent, nn.RNNCellBase):
 
     def _run_on(self, rows: Sequence[Tensor], weights: Mapping[str, Any]) -> States:
         """Run the step on input and states, with weights by ONNX's names."""
-        operands = {**dict(zip(("X", "H", "C"), rows, strict=False)), **weights}
+        operands = {**dict(zip(("X", *self._STATE_OPERANDS), rows, strict=False)), **weights}
         if autocasts(rows[0]):
             operands = self._autocast(joined_by_name(operands), rows[-1].dtype)
             return self._run_kernel(operands)
