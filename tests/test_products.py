@@ -297,3 +297,41 @@ def test_a_product_is_divided_where_less_is_packed():
         shape: products.plan("float32", shape, 2).by_rows for shape in [(700, 2600, 650), (1600, 1024, 256)]
     }
     assert by_rows == {(700, 2600, 650): False, (1600, 1024, 256): True}
+
+
+def test_the_largest_block_of_all_shorter_sums():
+    """`block_of` is not monotonic, so memory for the longest sum's blocks is too small for some shorter sums."""
+    largest = 0
+    for inner in range(5000):
+        largest = max(largest, products.block_of(inner))
+        assert products.largest_block(inner) == largest
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("orders", ORDERS, ids="-".join)
+def test_a_plan_has_room_for_every_smaller_product(dtype, threads, orders, rng):
+    """Lengths of sequences make a sum shorter than planned, and the rows of C fewer."""
+    m, n, k = 260, 90, 544
+    planned = products.plan(dtype, (m, n, k), threads)
+    assert planned.parts == threads
+    reserved = planned.parts * planned.bytes
+    memory = np.empty(reserved + 4096, np.uint8)
+    run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(planned.functions.multiply)
+    for rows, inner in [(m, 256), (m, 240), (m, 543), (m, 257), (m, 513), (17, 256), (3, 256), (1, 1), (m, 0)]:
+        a, b = matrix(rng, rows, inner, dtype, orders[0]), matrix(rng, inner, n, dtype, orders[1])
+        c = np.full((rows, n), np.nan, dtype)
+        # a part after the other: each must leave alone what others keep in their memory
+        expected = np.full_like(memory, 0xA5)
+        factors = [Factor(address_of(x), *(s // x.itemsize for s in x.strides)) for x in (c, a, b)]
+        record = planned.record((rows, n, inner), *factors, False, address_of(memory))
+        data = integers(flat(record))
+        for part in range(planned.parts):
+            memory[:] = 0xA5
+            run(ctypes.addressof(data), part)
+            begin = planned.bytes * part
+            expected[begin : begin + planned.bytes] = memory[begin : begin + planned.bytes]
+            np.testing.assert_array_equal(memory, expected)
+            expected[:] = 0xA5
+        right, magnitude = exact(a, b, np.zeros_like(c), False)
+        assert np.all(np.abs(c - right) <= 4 * np.finfo(dtype).eps * magnitude + 1e-30)

@@ -48,6 +48,14 @@ def block_of(inner: int) -> int:
     return (even + 15) // 16 * 16  # in whole vectors, as a factor is turned
 
 
+def largest_block(inner: int) -> int:
+    """The largest `block_of` any sum of at most so many elements.
+
+    A longer sum may have shorter blocks: 544 elements are three blocks of 192, 256 elements one block of 256.
+    """
+    return min((max(inner, 1) + 15) // 16 * 16, _INNER)
+
+
 class Functions(NamedTuple):
     """The compiled functions for a dtype, by address, and how they lay out a packed matrix.
 
@@ -108,7 +116,7 @@ class Plan(NamedTuple):
     def record(
         self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
     ) -> Product:
-        """What `multiply` takes; for the sizes see `plan`, of which these are no larger."""
+        """What `multiply` takes; each size is at most the one that `plan` was given."""
         m, n, k = sizes
         return Product(
             tiles=self.functions.tiles,
@@ -133,7 +141,8 @@ class Plan(NamedTuple):
 def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) -> Plan:
     """How to compute a product in at most `threads` threads.
 
-    The sizes are rows and columns of C, and how many elements a sum has; for `grain` see `process.team`.
+    The sizes are rows and columns of C, and how many elements a sum has: the largest ones, where a run may
+    have smaller ones. For `grain` see `process.team`.
     """
     functions = compiled_products(dtype)
     m, n, k = sizes
@@ -145,7 +154,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     # of B as much as leaves a second-level cache room for A: it is read again for each part of B
     fitting = 3 * settings.second_level_cache() // 8 // (_INNER * itemsize)
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
-    size = itemsize * block_of(k) * (columns + PACKED_ROWS) + PACKED_ROWS // functions.height * LINE
+    size = itemsize * largest_block(k) * (columns + PACKED_ROWS) + PACKED_ROWS // functions.height * LINE
     return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
 
 
