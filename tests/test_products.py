@@ -315,10 +315,20 @@ def test_a_plan_has_room_for_every_smaller_product(dtype, threads, orders, rng):
     m, n, k = 260, 90, 544
     planned = products.plan(dtype, (m, n, k), threads)
     assert planned.parts == threads
-    reserved = planned.parts * planned.bytes
-    memory = np.empty(reserved + 4096, np.uint8)
+    room = planned.workspaces(planned.parts)
+    memory = np.empty(room.total + 4096, np.uint8)
     run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(planned.functions.multiply)
-    for rows, inner in [(m, 256), (m, 240), (m, 543), (m, 257), (m, 513), (17, 256), (3, 256), (1, 1), (m, 0)]:
+    for rows, inner in [
+        (m, 256),
+        (m, 240),
+        (m, 543),
+        (m, 257),
+        (m, 513),
+        (17, 256),
+        (3, 256),
+        (1, 1),
+        (m, 0),
+    ]:
         a, b = matrix(rng, rows, inner, dtype, orders[0]), matrix(rng, inner, n, dtype, orders[1])
         c = np.full((rows, n), np.nan, dtype)
         # a part after the other: each must leave alone what others keep in their memory
@@ -329,8 +339,8 @@ def test_a_plan_has_room_for_every_smaller_product(dtype, threads, orders, rng):
         for part in range(planned.parts):
             memory[:] = 0xA5
             run(ctypes.addressof(data), part)
-            begin = planned.bytes * part
-            expected[begin : begin + planned.bytes] = memory[begin : begin + planned.bytes]
+            own = slice(room.stride * part, room.stride * part + room.bytes)
+            expected[own] = memory[own]
             np.testing.assert_array_equal(memory, expected)
             expected[:] = 0xA5
         right, magnitude = exact(a, b, np.zeros_like(c), False)

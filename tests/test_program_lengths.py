@@ -323,7 +323,10 @@ def test_sums_shorter_than_the_longest(kind, sizes, total, dtype, rng):
     lengths[::2] += 3
     lengths[1::2] -= 3
     assert lengths.max() <= T
-    exact = {name: x.astype(dtype).astype(float) for name, x in draw(kind, rng, sizes).items()}
+    drawn = draw(kind, rng, sizes)
+    for name in ("W", "R"):  # else states are chaotic, and rounding errors grow
+        drawn[name] /= np.sqrt(drawn[name].shape[-1])
+    exact = {name: x.astype(dtype).astype(float) for name, x in drawn.items()}
     arrays = {name: x.astype(dtype) for name, x in exact.items()}
     with xpgrad.use_engine("standard"):
         expected = both_passes(kind, exact, lengths, cotangents := {})

@@ -56,6 +56,10 @@ class Registry:
                     self._enter(key)
         return key
 
+    def findings(self) -> list[str]:
+        """What a guard found in any of them."""
+        return [found for program in [*self._known.values()] if (found := program.finding())]
+
     def _build(self, rows: int) -> None:
         table = np.zeros((1 + rows, 4), dtype=np.int64)
         table[0, 0] = rows - 1

@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from xpgrad.engine.compiled.native import inlined, inside, pointer, words
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
 from xpgrad.engine.process import numba_private
-from xpgrad.engine.programs.native_foreign import advise, run
+from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, run
 
 MAJOR, MINOR = 0, 3
 MOST = 40  # arrays and results of a call
@@ -22,7 +22,7 @@ PROCESS = "xpgrad_jax_process"
 """The symbol of two words: the addresses of the table of programs (`_ffi.Registry`) and of `schedule`."""
 
 _METADATA, _EXECUTE, _SCALAR, _INT64_TYPE = 1, 3, 3, 5
-_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED = 3, 8  # codes of XLA
+_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of XLA
 
 _INT64 = ir.IntType(64)
 
@@ -90,6 +90,7 @@ _NO_PROGRAM = _text(
 )
 _WRONG_CALL = _text("xpgrad: the call's arrays, results or attributes are not those of its program")
 _NO_MEMORY = _text("xpgrad: out of memory")
+_GUARD = _text("xpgrad: the guard found something wrong; xpgrad_jax._ffi.registry().findings() tells what")
 
 
 @intrinsic(prefer_literal=True)
@@ -236,6 +237,9 @@ def handle(frame):
     xla, host = words(_stack(2), 2), words(_stack(_HOST_WORDS), _HOST_WORDS)
     xla[0], xla[1] = api, call[at.context]
     host[_HOST.schedule], host[_HOST.host], host[_HOST.crew] = schedule_address, xla.ctypes.data, 0
-    if run(program, addresses, given + made, host.ctypes.data) != 0:
+    status = run(program, addresses, given + made, host.ctypes.data)
+    if status == OUT_OF_MEMORY:
         return _error(api, _NO_MEMORY, _RESOURCE_EXHAUSTED)
+    if status == GUARD:
+        return _error(api, _GUARD, _INTERNAL)
     return 0

@@ -18,7 +18,7 @@ from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Produc
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
 from xpgrad.engine.process.blas import PackedWeight, pack
-from xpgrad.engine.process.memory import COMPUTED, address_of, result_array
+from xpgrad.engine.process.memory import COMPUTED, address_of, new_array, result_array
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host
 from xpgrad.engine.programs.program import Form, Fresh, Look
@@ -47,7 +47,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
     def rows(self, count: int, width: int, like: np.ndarray) -> np.ndarray:
         """Fresh memory, not cleared."""
-        return np.empty((count, width), dtype=like.dtype)
+        return new_array((count, width), like.dtype)
 
     def product_rows(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """The product, in memory from NumPy, which asks the system for large pages."""

@@ -16,6 +16,7 @@ from xpgrad.engine.arrays import traced_formula
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
+from xpgrad.engine.process.memory import new_array
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK_ELEMENTS = 16384
@@ -116,7 +117,7 @@ def _elementwise_in_order(
     """The result of the given shape, with its axes in memory from first to last."""
     dtype, replaced = next(array for array in inputs if array is not None).dtype, None
     if out is None:
-        out = np.empty(shape, dtype)
+        out = new_array(shape, dtype)
     else:
         inputs, replaced = _apart(inputs, out, [True] * len(inputs))
     kinds = tuple(
@@ -173,7 +174,7 @@ def _new_if_plain(arrays: Sequence[Array]) -> Array | None:
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned):
             return None
-    return np.empty(arrays[0].shape, arrays[0].dtype)
+    return new_array(arrays[0].shape, arrays[0].dtype)
 
 
 @functools.cache
@@ -409,7 +410,7 @@ def _row_results(
 ) -> dict[str, Array]:
     """Memory for the outputs: for each element, `out` where it is given, and for each row."""
     of_rows = (shape[0], 1, *shape[2:])
-    made = {name: np.empty(of_rows, dtype) for name in formula.outputs}
+    made = {name: new_array(of_rows, dtype) for name in formula.outputs}
     if formula.each_output is not None:
-        made[formula.each_output] = np.empty(shape, dtype) if out is None else out
+        made[formula.each_output] = new_array(shape, dtype) if out is None else out
     return made

@@ -16,7 +16,7 @@ from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.compiled.records import ArraysHead, LoopHead, positions
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
-from xpgrad.engine.process import sharing
+from xpgrad.engine.process import guard, sharing
 from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas
 from xpgrad.engine.process.memory import COMPUTED, address_of
 from xpgrad.engine.process.settings import jit_enabled
@@ -125,12 +125,14 @@ class Machine:
         parts = self.parts(size)
         if parts == 1:
             code.loop(0, count, *sizes, *arrays, *numbers)
+            guard.check_results("a loop over arrays")
             return
         bounds = integers(sharing.cuts(count, parts))
         reals = (ctypes.c_double * len(numbers))(*numbers)
         head = ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
         data = integers([*head, *sizes, *map(address_of, arrays)])
         self.team.run(code.part_function().address, ctypes.addressof(data), parts)
+        guard.check_results("a loop over arrays")
 
     # --- products
 
@@ -202,6 +204,7 @@ class Machine:
         """Run a loop on its integers, in threads if it has parts."""
         with loop.blas.in_one_thread() if loop.blas and loop.parts > 1 else contextlib.nullcontext():
             self.team.run(loop.function, data.ctypes.data, loop.parts)
+        guard.check_results("a time loop")
 
 
 @functools.cache

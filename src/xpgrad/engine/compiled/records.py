@@ -143,11 +143,15 @@ class ArraysHead(NamedTuple):
 
 
 class ProgramHead(NamedTuple):
-    """What stands in front of all instructions: BLAS's gemm, a team's entry point, native.share_parts."""
+    """What stands in front of all instructions: BLAS's gemm, a team's entry point, native.share_parts.
+
+    `guard` is the address of a Guard, or 0.
+    """
 
     gemm: Any
     team: Any
     share: Any
+    guard: Any
 
 
 class InstructionHead(NamedTuple):
@@ -454,6 +458,32 @@ class RowSums(NamedTuple):
     parts: Any
 
 
+# --- what a guard finds
+
+
+class Finding(NamedTuple):
+    """What a guard found: after, or before, instruction number ``instruction - 1``; 0 for nothing.
+
+    `kind` is a FindingKind, `which` the number in the guard's list of that kind, `low` and `high` are the
+    first and the last wrong byte, or the wrong number and what it should be at most.
+    """
+
+    instruction: Any
+    kind: Any
+    which: Any
+    low: Any
+    high: Any
+
+
+class FindingKind(NamedTuple):
+    """What is wrong, by the place in this list."""
+
+    zone: Any
+    quantity: Any
+    table: Any
+    rows: Any
+
+
 # --- programs in the threads of a host
 
 
@@ -473,7 +503,8 @@ class ForeignProgram(NamedTuple):
 
     `code` has `code_length` integers. ``code[where[k]]`` is an offset into memory number ``memory[k]`` of the
     host. `arena` is in bytes; `executor` runs the instructions from
-    `begin` to `end`; `slots` are arenas that wait; `count` is how many memories the host brings.
+    `begin` to `end`; `slots` are arenas that wait; `count` is how many memories the host brings. `guard` is
+    where a Guard stands in the code, or 0; its Finding is copied to `finding`.
     """
 
     code: Any
@@ -487,6 +518,8 @@ class ForeignProgram(NamedTuple):
     end: Any
     slots: Any
     count: Any
+    guard: Any
+    finding: Finding
 
 
 # --- sequences of uneven lengths
@@ -590,3 +623,64 @@ class MoveRows(NamedTuple):
     target: Strided
     source: Strided
     initial: Strided
+
+
+# --- the guard
+
+
+class RedZone(NamedTuple):
+    """Bytes that nobody may write, from instruction number `first` to number `last`."""
+
+    address: Any
+    bytes: Any
+    first: Any
+    last: Any
+
+
+class Unwritten(NamedTuple):
+    """Memory that instruction number `first` is the first one to use."""
+
+    address: Any
+    bytes: Any
+    first: Any
+
+
+class QuantityLimit(NamedTuple):
+    """The largest value that a quantity was planned for."""
+
+    number: Any
+    most: Any
+
+
+class RowsLimit(NamedTuple):
+    """How many rows a matrix has that a time loop, instruction `number`, reads or writes.
+
+    `head` is the address of its LoopHead, `at` says which integer of a Span is the step's first row, `one`
+    whether it is the only one.
+    """
+
+    number: Any
+    head: Any
+    at: Any
+    one: Any
+    rows: Any
+
+
+class Guard(NamedTuple):
+    """What a program's instructions must leave alone: lists, each with its length, and what was found.
+
+    `scheduled` is the number of the instruction that finds the `quantities` and `tables`, or -1.
+    """
+
+    zones: Any
+    zone_count: Any
+    unwritten: Any
+    unwritten_count: Any
+    limits: Any
+    limit_count: Any
+    rows: Any
+    row_count: Any
+    scheduled: Any
+    quantities: Any
+    tables: Tables
+    finding: Finding

@@ -34,7 +34,8 @@ from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import LINE, address_of, keep_arena, result_array, take_arena
+from xpgrad.engine.process.guard import Workspaces
+from xpgrad.engine.process.memory import WorkMemory, address_of, new_array, result_array
 from xpgrad.engine.process.team import integers
 
 # The number of sums in a group, and of pairs of sums and images, from which tiles pay.
@@ -108,7 +109,7 @@ def tap_packing(
 def pack_taps(machine: Machine, weights: np.ndarray, taps: Sequence[Sequence[int]]) -> PackedTaps:
     """See `Images.pack_taps`."""
     many, starts, size = packed_starts(weights.shape, taps)
-    memory, weights = np.empty(size, dtype=weights.dtype), forwards(weights)
+    memory, weights = new_array((size,), weights.dtype), forwards(weights)
     by = distances(weights)
     for part, start in zip(taps, starts, strict=True):
         if many:
@@ -151,7 +152,7 @@ def products_of_shifts(
     a, images, dtype = np.ascontiguousarray(a), np.ascontiguousarray(images), images.dtype
     plan = plan_of_products(machine, dtype, a.shape, images.shape, places, taps, group)
     sizes = group, a.shape[1] // group, images.shape[1] // group, len(taps)
-    products = np.empty((plan.parts, *sizes), dtype=dtype)
+    products = new_array((plan.parts, *sizes), dtype)
     plan.run(machine, [address_of(array) for array in (a, images, products)])
     return products[0] if plan.parts == 1 else np.sum(products, axis=0)
 
@@ -159,7 +160,7 @@ def products_of_shifts(
 def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
     """The sums of the rows of a matrix."""
     rows, parts = np.ascontiguousarray(rows), machine.parts(rows.size)
-    sums = np.empty(len(rows), dtype=rows.dtype)
+    sums = new_array((len(rows),), rows.dtype)
     data = integers(RowSums(address_of(rows), len(rows), rows.shape[1], address_of(sums), parts))
     machine.team.run(row_sums_loop(rows.dtype), ctypes.addressof(data), parts)
     return sums
@@ -190,14 +191,13 @@ class Plan:
         self.parts, self.complete = max(1, min(threads, items)), complete
         bounds = integers(sharing.cuts(items, self.parts))
         self.function, self._arrays, self._kept = function, arrays, (kept, bounds)
-        size = -(-elements * dtype.itemsize // LINE) * LINE
-        self.bytes = self.parts * size
+        self.workspaces = Workspaces(self.parts, elements * dtype.itemsize)
         self._numbers = flat(record)
         self._numbers[_AT_SHARED.bounds] = ctypes.addressof(bounds)
-        self._numbers[_AT_SHARED.bytes] = size
+        self._numbers[_AT_SHARED.bytes] = self.workspaces.stride
 
     def numbers(self, arrays: Sequence[Any], memory: Any) -> list[Any]:
-        """What the function reads, with the addresses of the arrays, and of memory of `bytes`."""
+        """What the function reads, with the addresses of the arrays, and of memory for the workspaces."""
         numbers = self._numbers.copy()
         for place, address in zip(self._arrays, arrays, strict=True):
             numbers[place] = address
@@ -206,10 +206,9 @@ class Plan:
 
     def run(self, machine: Machine, arrays: Sequence[int]) -> None:
         """Call the function for each part, with the arrays at these addresses."""
-        arena = take_arena(self.bytes)
-        data = integers(self.numbers(arrays, arena[1]))
-        machine.team.run(self.function, ctypes.addressof(data), self.parts)
-        keep_arena(arena)
+        with WorkMemory(self.workspaces, "a sum over shifted images") as memory:
+            data = integers(self.numbers(arrays, memory))
+            machine.team.run(self.function, ctypes.addressof(data), self.parts)
 
 
 _LATER = Shared(0, 0, 0)

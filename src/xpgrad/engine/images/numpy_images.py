@@ -16,7 +16,7 @@ from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.memory import address_of, keep_arena, result_array, take_arena
+from xpgrad.engine.process.memory import address_of, keep_arena, new_array, result_array, take_arena
 from xpgrad.engine.process.settings import jit_enabled
 
 # Of the blocks that are summed up, for each thread.
@@ -158,7 +158,7 @@ class NumpyImages(Machine, InPlaceImages):
         M = target
         if M is None:
             columns = X.shape[0] * windows.rows * windows.columns
-            M = np.empty((transform.made**2, X.shape[1], columns), dtype=X.dtype)
+            M = new_array((transform.made**2, X.shape[1], columns), X.dtype)
         from_windows(X, windows, transform, M)
         return M
 

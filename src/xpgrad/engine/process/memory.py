@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
+
+from xpgrad.engine.process import guard
+from xpgrad.engine.process.guard import Workspaces
 
 LINE = 64
 """Bytes of a cache line: what begins in one shares it with nothing else."""
@@ -60,6 +64,8 @@ def take_arena(size: int) -> Arena:
     It belongs to the caller until `keep_arena` returns it. Calls in between in the same thread get another
     one. After an exception it is not returned.
     """
+    if guard.on:
+        return guard.memory(size)
     kept, least = _arenas.kept, size + LINE
     small = []
     found = None
@@ -78,6 +84,8 @@ def take_arena(size: int) -> Arena:
 
 def keep_arena(arena: Arena) -> None:
     """Keep it for the thread's next calls, and those kept last beside it as far as there is room."""
+    if guard.on:
+        return
     kept = _arenas.kept
     kept.append(arena)
     if len(kept) == 1 and len(arena[0]) <= _KEPT + LINE:
@@ -96,6 +104,35 @@ def _popped(kept: list[Arena]) -> Arena | None:
         return kept.pop()
     except IndexError:
         return None
+
+
+class WorkMemory:
+    """``with WorkMemory(workspaces, what) as address``: memory for the parts of a compiled function.
+
+    `what` tells a guard's error what was computed.
+    """
+
+    def __init__(self, workspaces: Workspaces, what: str) -> None:
+        self._workspaces, self._what = workspaces, what
+
+    def __enter__(self) -> int:
+        self._arena = take_arena(self._workspaces.total)
+        address = self._arena[1]
+        for begin, end in self._workspaces.zones():
+            self._arena[0][begin:end] = guard.WORD
+        return address
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        if kind is not None:  # a thread may still write to it
+            return
+        if guard.on:
+            guard.check(self._what, self._arena[1], self._workspaces)
+        keep_arena(self._arena)
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new array; not cleared."""
+    return guard.result(shape, dtype) if guard.on else np.empty(shape, dtype)
 
 
 LARGE = 1 << 22
@@ -121,9 +158,9 @@ class _Lease:
 
 def result_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Memory for a result; not cleared. Of large ones that are gone it is used again."""
-    array = np.empty(shape, dtype)
+    array = new_array(shape, dtype)
     size = array.nbytes
-    if size < LARGE:  # most are; an array of which nothing is used costs little
+    if size < LARGE or guard.on:  # most are; an array of which nothing is used costs little
         return array
     memory = _pooled(size)
     if memory is None:

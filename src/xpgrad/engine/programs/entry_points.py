@@ -14,6 +14,19 @@ def compiled_executor(dtype: str) -> int:
     return c_function(f"program_{dtype}", "programs.native_program", arguments, call)
 
 
+def compiled_guarded_executor(dtype: str) -> int:
+    """The address of native_guard.execute_guarded, as `compiled_executor`."""
+    arguments = "int64 code, int64 begin, int64 end"
+    call = f"execute_guarded(code, begin, end, np.{dtype}(1))"
+    return c_function(f"guarded_program_{dtype}", "programs.native_guard", arguments, call)
+
+
+def compiled_guard(name: str) -> int:
+    """The address of native_guard.before or after, as ``(code, number)``."""
+    call = f"{name}(fields(code), number)"
+    return c_function(f"guard_{name}", "programs.native_guard", "int64 code, int64 number", call)
+
+
 def compiled_linker(dtype: str) -> int:
     """The address of native_program.link_and_execute for arrays of a dtype.
 

@@ -81,14 +81,15 @@ class ForeignProgram:
     """
 
     def __init__(self, program: Program, memories: Sequence[int]) -> None:
-        from xpgrad.engine.programs.entry_points import compiled_executor
+        from xpgrad.engine.programs.entry_points import compiled_executor, compiled_guarded_executor
 
         self._program = program
+        executor = compiled_guarded_executor if program.watch else compiled_executor
         count = max(memories, default=-1) + 1
         # behind the host's own memories come the arena, the code and the host
         renamed = np.asarray([*memories, count, count + 1, count + 2], dtype=np.int64)
         code, where, memory = self._kept = program.code, program.where, renamed[program.memory]
-        self._description = np.asarray(
+        description = records.flat(
             records.ForeignProgram(
                 code=address_of(code),
                 code_length=len(code),
@@ -96,16 +97,24 @@ class ForeignProgram:
                 memory=address_of(memory),
                 places=len(where),
                 arena=program.arena_bytes,
-                executor=compiled_executor(program.name),
+                executor=executor(program.name),
                 begin=program.begin,
                 end=program.end,
                 slots=address_of(_slots()),
                 count=count,
-            ),
-            dtype=np.int64,
+                guard=program.watch.finding if program.watch else 0,
+                finding=records.Finding(*[0] * records.length(records.Finding)),
+            )
         )
+        self._description = np.asarray(description, dtype=np.int64)
         self.count = count
         self.address = address_of(self._description)
+
+    def finding(self) -> str | None:
+        """What a guard found in the last run in which it found something; None for nothing."""
+        first = records.positions(records.ForeignProgram).finding.instruction
+        watch = self._program.watch
+        return watch.describe(self._description[first:]) if watch else None
 
 
 @functools.cache

@@ -19,8 +19,10 @@ from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import Machine, TimeLoop
 from xpgrad.engine.compiled.products.matrix import Functions, compiled_stack_product, plan
 from xpgrad.engine.compiled.records import Factor, Strided
+from xpgrad.engine.formulas.formula import Elementwise, Product
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.blas import PackedGemm
+from xpgrad.engine.process.guard import Workspaces, Zone
 from xpgrad.engine.process.memory import name_of
 from xpgrad.engine.process.team import Team
 
@@ -35,10 +37,23 @@ class Block:
     ----------
     size : int
         How many elements it has.
+
+    Attributes
+    ----------
+    zones : list of Zone
+        Bytes of it that nobody may touch.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.zones: list[Zone] = []
+
+    @classmethod
+    def of_workspaces(cls, workspaces: Workspaces, itemsize: int) -> Block:
+        """Memory for the parts of some work."""
+        block = cls(-(-workspaces.total // itemsize))
+        block.zones = [*workspaces.zones()]
+        return block
 
 
 class Quantity(NamedTuple):
@@ -244,7 +259,7 @@ class Multiply(Work):
         m, n, k = map(most, sizes)
         self._plan = plan(name_of(dtype), (m, n, k), team.size(), team.grain)
         parts = self._plan.parts
-        memory = Location(Block(-(-parts * self._plan.bytes // dtype.itemsize)))
+        memory = Location(Block.of_workspaces(self._plan.workspaces(parts), dtype.itemsize))
         super().__init__(self._plan.functions.multiply, parts, team, [*places, memory])
         self.sizes, self._add = sizes, add
 
@@ -273,7 +288,7 @@ class MultiplyEach(Work):
     ) -> None:
         self._plan = plan(name_of(dtype), sizes, 1)
         parts = sharing.product_threads(prod(sizes) * count, team.size(), team.grain)
-        memory = Location(Block(-(-parts * self._plan.bytes // dtype.itemsize)))
+        memory = Location(Block.of_workspaces(self._plan.workspaces(parts), dtype.itemsize))
         super().__init__(compiled_stack_product(name_of(dtype)), parts, team, [*places, memory])
         self._sizes, self._count, self._steps, self._add = sizes, count, steps, add
 
@@ -377,15 +392,16 @@ class Planned(Work):
 
 
 class Loop(Work):
-    """A compiled time loop; where its parts have columns, all of them do a stage together."""
+    """A compiled time loop of some stages; where its parts have columns, all of them do a stage together."""
 
-    def __init__(self, loop: TimeLoop, machine: Machine) -> None:
+    def __init__(self, loop: TimeLoop, stages: Sequence[Elementwise | Product], machine: Machine) -> None:
         if loop.head.stages:
             self.kind = _KIND.steps
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
         places = [*tables, *(memory.place for memory, _ in loop.matrices)]
         super().__init__(loop.function, loop.parts, machine.team, places)
         self.loop = self.kept = loop
+        self.stages = stages
         self._machine = machine
 
     def data(self, start: int, itemsize: int) -> list[Any]:

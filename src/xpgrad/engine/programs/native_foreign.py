@@ -15,12 +15,12 @@ from xpgrad.engine.compiled.native import (
     inside,
     words,
 )
-from xpgrad.engine.compiled.records import ForeignProgram, HostWords, SharedWork, length, positions
+from xpgrad.engine.compiled.records import Finding, ForeignProgram, HostWords, SharedWork, length, positions
 from xpgrad.engine.process import numba_private
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
 SLOTS = 8  # arenas that are kept for later runs
-OUT_OF_MEMORY = 1
+OUT_OF_MEMORY, GUARD = 1, 2  # what `run` returns when something went wrong
 _LINE = 64
 _SPINS = 2000  # looks at the other threads' work before the processor is offered to somebody else
 _IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host
@@ -28,7 +28,7 @@ _HUGE = 1 << 22  # bytes from which on memory is worth huge pages
 _PAGE, _ADVISE_HUGE = 4096, 14  # Linux' MADV_HUGEPAGE; other systems know no such advice, and say so
 
 _SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgram)
-_HOST_WORDS, _PROGRAM_WORDS = length(HostWords), length(ForeignProgram)
+_HOST_WORDS, _PROGRAM_WORDS, _FINDING = length(HostWords), length(ForeignProgram), length(Finding)
 
 _INT64 = ir.IntType(64)
 
@@ -241,5 +241,10 @@ def run(program, addresses, count, host):
         target[where[k]] += base
     call_with_numbers(about[at.executor], (own, about[at.begin], about[at.end]))
     _dismiss(host)
+    status = 0
+    if about[at.guard] != 0 and target[about[at.guard]] != 0:
+        status = GUARD
+        for k in range(_FINDING):
+            about[at.finding.instruction + k] = target[about[at.guard] + k]
     _give_back(slots, block)
-    return 0
+    return status

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ import numpy as np
 
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import Machine
+from xpgrad.engine.process import guard
 from xpgrad.engine.process.memory import LINE, address_of, keep_arena, name_of, take_arena
 from xpgrad.engine.process.team import Team, compiled_share
+from xpgrad.engine.programs import guarded
 from xpgrad.engine.programs.instructions import (
     HOST,
     Additions,
@@ -29,6 +32,8 @@ from xpgrad.engine.programs.instructions import (
     Quantity,
     Work,
 )
+
+_GUARD_AT = records.positions(records.ProgramHead).guard
 
 Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
 """Makes memory for a result by shape and dtype: an array of the caller's kind, and its address."""
@@ -126,6 +131,8 @@ class Program:
         The size of the arena.
     begin, end : int
         Where in the code the instructions are.
+    watch : Watch or None
+        What a guard watches.
     """
 
     def __init__(
@@ -138,16 +145,17 @@ class Program:
         self._dtype, self.name = dtype, name_of(dtype)
         self.count = len(draft.inputs)
         self._shapes = [None if output is None else output[1] for output in outputs]
-        code = self._written(draft, machine)
         results = [output[0] for output in outputs if output is not None]
-        self._relocate(code, draft, [*draft.inputs, *results])
+        outside = [*draft.inputs, *results]
+        code = self._written(draft, machine, outside)
+        self._relocate(code, draft, outside)
         self._spare = list[tuple[np.ndarray, int]]()
         self._links = np.stack([self.where, self.memory, self.code[self.where]])
         self._linking = address_of(self._links), len(self.where)
         self._kept = [one.kept for one in draft.instructions if one.kept is not None]
         self._link = _linker(self.name)
 
-    def _written(self, draft: Draft, machine: Machine) -> list[Any]:
+    def _written(self, draft: Draft, machine: Machine, outside: Sequence[Block]) -> list[Any]:
         """The program's integers and addresses; and what runs one after the other.
 
         `_first` is the stretch of instructions that compiled code runs with the same call that adds the
@@ -156,11 +164,13 @@ class Program:
         blas = machine.blas
         gemm = 0 if blas is None else blas.gemm[self.name]
         team = (machine.team.addresses or (0, 0, 0))[0]
-        code: list[Any] = [*records.ProgramHead(gemm, team, compiled_share())]
+        code: list[Any] = [*records.ProgramHead(gemm, team, compiled_share(), guard=0)]
         stretches: list[tuple[int, int, Work | None]] = []
         self.begin = begin = len(code)
+        starts = []
         for instruction in draft.instructions:
             start = len(code)
+            starts.append(start)
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
             if isinstance(instruction, Work) and not instruction.is_native():
@@ -171,6 +181,11 @@ class Program:
         first, *rest = stretches
         self._first = first[:2]
         self._rest = [(begin, end, work) for begin, end, work in rest if work is not None or begin < end]
+        self._starts = [*starts, self.end]
+        self.watch = None
+        if guard.on:
+            self.watch = guarded.Watch(draft, starts, code, {*outside, HOST}, self._dtype.itemsize)
+            code[_GUARD_AT] = Address(None, 8 * self.watch.head)
         return code
 
     def _relocate(self, code: list[Any], draft: Draft, outside: Sequence[Block]) -> None:
@@ -217,16 +232,35 @@ class Program:
             own = address_of(code)
         addresses += [arena[1], own]
         held = array("q", addresses)  # until it was read
-        self._link(own, *self._first, *self._linking, held.buffer_info()[0])
-        for begin, end, work in self._rest:
-            if work is None:
-                _executor(self.name)(own, begin, end)
-            else:
-                work.run(code[begin:])
+        if self.watch is not None:
+            self._link(own, self.begin, self.begin, *self._linking, held.buffer_info()[0])
+            self._run_watched(self.watch, code, own)
+        else:
+            self._link(own, *self._first, *self._linking, held.buffer_info()[0])
+            self._run(self._rest, code, own)
         # Both are given back when nothing can write to them any more, and never after an exception.
         self._spare.append((code, own))
         keep_arena(arena)
         return results
+
+    def _run(self, stretches: Sequence[tuple[int, int, Work | None]], code: np.ndarray, own: int) -> None:
+        """Run instructions: those of a stretch together, and each that only Python can start."""
+        for begin, end, work in stretches:
+            if work is None:
+                _executor(self.name)(own, begin, end)
+            else:
+                work.run(code[begin:])
+
+    def _run_watched(self, watch: guarded.Watch, code: np.ndarray, own: int) -> None:
+        """Run each instruction on its own, under a guard."""
+        by_python = {start: (begin, start, work) for begin, start, work in self._rest if work is not None}
+        for number, (begin, end) in enumerate(itertools.pairwise(self._starts)):
+            guarded.watcher("before")(own, number)
+            watch.raise_if_broken(code)
+            work = by_python.get(begin)
+            self._run([(begin, end, None) if work is None else work], code, own)
+            guarded.watcher("after")(own, number)
+            watch.raise_if_broken(code)
 
 
 def _arranged(draft: Draft, elsewhere: Mapping[Block, int], itemsize: int) -> tuple[dict[Block, int], int]:
@@ -241,13 +275,15 @@ def _arranged(draft: Draft, elsewhere: Mapping[Block, int], itemsize: int) -> tu
     begins: dict[Block, int] = {}
     for block, numbers in sorted(uses.items(), key=lambda item: item[1][0]):
         size = -(-block.size * itemsize // LINE) * LINE
+        if guard.on:
+            size = guarded.padded(size)
         busy = sorted(one for one in placed if one[2] >= numbers[0])
         begin = 0
         for first, behind, _ in busy:
             if begin + size <= first:
                 break
             begin = max(begin, behind)
-        begins[block] = begin
+        begins[block] = begin + guard.RED if guard.on else begin
         placed.append((begin, begin + size, numbers[-1]))
     return begins, max((behind for _, behind, _ in placed), default=0)
 

@@ -144,7 +144,8 @@ class RecordedImages(InPlaceImages):
 
     def _run_plan(self, plan: Plan, arrays: Sequence[Recorded]) -> None:
         """A plan's function on arrays, with memory."""
-        memory = self.fresh((-(-plan.bytes // self.dtype.itemsize),))
+        memory = self.fresh((-(-plan.workspaces.total // self.dtype.itemsize),))
+        memory.block.zones += plan.workspaces.zones()
 
         def numbers(addresses: Sequence[Any]) -> Sequence[Any]:
             return plan.numbers(addresses[:-1], addresses[-1])

@@ -20,6 +20,7 @@ from xpgrad.engine.compiled.products.choice import kind_of
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
+from xpgrad.engine.process import guard
 from xpgrad.engine.process.blas import PackedWeight
 from xpgrad.engine.process.memory import LINE, name_of
 from xpgrad.engine.programs.instructions import (
@@ -134,7 +135,8 @@ class Recorder(RecordedImages):
                 outputs.append(None)
                 continue
             own, placed = result, self._draft.is_placed(result.block)
-            if placed or own.block in taken or own.size != own.block.size or not own.contiguous:
+            # Under a guard every result is computed in the arena, between red zones.
+            if guard.on or placed or own.block in taken or own.size != own.block.size or not own.contiguous:
                 own = self.fresh(own.sizes)
                 self.copy(own, result)
             taken.add(own.block)
@@ -377,7 +379,7 @@ class Recorder(RecordedImages):
             return
         else:
             loop = self._machine.time_loop(stages, steps, by_stages=True)
-        self._draft.add(Loop(loop, self._machine))
+        self._draft.add(Loop(loop, stages, self._machine))
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """The stages one after the other, with products that take a weight as it is."""

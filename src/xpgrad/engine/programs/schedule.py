@@ -12,6 +12,9 @@ import numpy as np
 
 from xpgrad.engine.compiled import records
 from xpgrad.engine.formulas.formula import Span
+from xpgrad.engine.process import guard
+from xpgrad.engine.process.guard import Zone
+from xpgrad.engine.process.memory import LINE
 from xpgrad.engine.process.team import Team
 from xpgrad.engine.programs.instructions import (
     Additions,
@@ -62,6 +65,9 @@ class Schedule(Work):
     def _table(self, count: int) -> int:
         """The place for `count` integers."""
         place, self._size = self._size, self._size + count
+        if guard.on:
+            self.tables.zones.append(Zone(8 * self._size, 8 * self._size + LINE))
+            self._size += LINE // 8
         self.tables.size = -(-8 * self._size // self._itemsize)
         return place
 
@@ -107,14 +113,18 @@ class Schedule(Work):
             self.batch, self.steps, tables, self._order, self._place, self._ordered, self._starts
         )
 
+    def quantities(self) -> Address:
+        """The table of quantities, once `data` has been asked for."""
+        return Address(self.tables, 8 * self._quantities_at)
+
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
-        quantities = self._table(self._quantities)
+        self._quantities_at = self._table(self._quantities)
         head = records.Schedule(
             lengths=Address(self._lengths, 0),
             known=self.known(),
             spans=self._spans,
-            quantities=quantities,
+            quantities=self._quantities_at,
             code=Address(None, 0),
             additions=Additions.WHERE,
             addition_count=Additions.COUNT,

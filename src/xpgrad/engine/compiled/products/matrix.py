@@ -18,7 +18,8 @@ import numpy as np
 
 from xpgrad.engine.compiled.records import Factor, Product, Products, flat
 from xpgrad.engine.process import settings, sharing
-from xpgrad.engine.process.memory import LINE, address_of, aligned, keep_arena, take_arena
+from xpgrad.engine.process.guard import Workspaces
+from xpgrad.engine.process.memory import LINE, WorkMemory, address_of, aligned
 from xpgrad.engine.process.team import Team, integers
 
 _INNER = 256  # elements of a block of a sum, at most
@@ -104,7 +105,7 @@ class Plan(NamedTuple):
     columns : int
         Of B that are packed at a time.
     bytes : int
-        Memory of each part, a whole number of cache lines.
+        Memory of each part.
     """
 
     functions: Functions
@@ -112,6 +113,10 @@ class Plan(NamedTuple):
     by_rows: bool
     columns: int
     bytes: int
+
+    def workspaces(self, parts: int) -> Workspaces:
+        """The memory of so many parts."""
+        return Workspaces(parts, self.bytes)
 
     def record(
         self, sizes: Sequence[Any], c: Factor, a: Factor, b: Factor, add: bool, memory: Any
@@ -133,7 +138,7 @@ class Plan(NamedTuple):
             a=a,
             b=b,
             memory=memory,
-            bytes=self.bytes,
+            bytes=self.workspaces(self.parts).stride,
             columns=self.columns,
         )
 
@@ -155,7 +160,7 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     fitting = 3 * settings.second_level_cache() // 8 // (_INNER * itemsize)
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
     size = itemsize * largest_block(k) * (columns + PACKED_ROWS) + PACKED_ROWS // functions.height * LINE
-    return Plan(functions, parts, by_rows, columns, -(-size // LINE) * LINE)
+    return Plan(functions, parts, by_rows, columns, size)
 
 
 def can_multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
@@ -193,10 +198,9 @@ def multiply(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool 
 def _multiply_one(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool) -> None:
     sizes = (*c.shape, a.shape[1])
     planned = plan(c.dtype.name, sizes, team.free(), team.grain)
-    arena = take_arena(planned.parts * planned.bytes)
-    numbers = integers(flat(planned.record(sizes, _matrix(c), _matrix(a), _matrix(b), add, arena[1])))
-    team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
-    keep_arena(arena)
+    with WorkMemory(planned.workspaces(planned.parts), f"a product of {sizes}") as memory:
+        numbers = integers(flat(planned.record(sizes, _matrix(c), _matrix(a), _matrix(b), add, memory)))
+        team.run(planned.functions.multiply, ctypes.addressof(numbers), planned.parts)
 
 
 def _multiply_each(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add: bool) -> None:
@@ -205,14 +209,12 @@ def _multiply_each(team: Team, a: np.ndarray, b: np.ndarray, c: np.ndarray, add:
     sizes = m, n, k
     planned = plan(c.dtype.name, sizes, 1)
     parts = min(count, sharing.product_threads(prod(sizes) * count, team.free(), team.grain))
-    arena = take_arena(parts * planned.bytes)
-    first = planned.record(sizes, _matrix(c[0]), _matrix(a[0]), _matrix(b[0]), add, arena[1])
     c_step, a_step, b_step = (x.strides[0] // x.itemsize for x in (c, a, b))
-    numbers = integers(
-        flat(Products(planned.functions.multiply, count, parts, c_step, a_step, b_step, first))
-    )
-    team.run(compiled_stack_product(c.dtype.name), ctypes.addressof(numbers), parts)
-    keep_arena(arena)
+    with WorkMemory(planned.workspaces(parts), f"{count} products of {sizes}") as memory:
+        first = planned.record(sizes, _matrix(c[0]), _matrix(a[0]), _matrix(b[0]), add, memory)
+        record = Products(planned.functions.multiply, count, parts, c_step, a_step, b_step, first)
+        numbers = integers(flat(record))
+        team.run(compiled_stack_product(c.dtype.name), ctypes.addressof(numbers), parts)
 
 
 def _is_one_stack(x: np.ndarray) -> bool:

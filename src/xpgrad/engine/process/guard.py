@@ -1,0 +1,146 @@
+"""A mode for tests that finds what is written, or read, in the wrong place: ``XPGRAD_GUARD=1``.
+
+Memory of a call lies between red zones, which are checked after each instruction of a program, and after each
+compiled function that runs without one. It is filled with NaN before its first use, and where the system can
+do that, a page that may not be touched lies behind it. `programs.guarded` does this for programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+RED = 4096
+"""Bytes of a red zone."""
+WORD = 0xA5
+"""Each of its bytes."""
+UNWRITTEN = 0xFF
+"""Each byte of memory before its first use: NaN as a float of any size, -1 as an integer."""
+_PAGE = mmap.PAGESIZE
+
+on = os.environ.get("XPGRAD_GUARD", "") not in ("", "0")
+"""Whether memory is guarded."""
+
+
+class GuardError(RuntimeError):
+    """Something was written or read outside of its memory."""
+
+
+def turn_on() -> None:
+    """Guard the memory of all later calls; to be called before the first one."""
+    global on
+    on = True
+
+
+class Zone(NamedTuple):
+    """Bytes from `begin` up to `end`, counted from the beginning of some memory."""
+
+    begin: int
+    end: int
+
+
+def memory(size: int) -> tuple[np.ndarray, int]:
+    """New memory of `size` bytes and its address, a multiple of 64: between red zones, filled with NaN."""
+    length = -(-(size + 2 * RED) // _PAGE) * _PAGE
+    pages = mmap.mmap(-1, length + _PAGE)
+    whole = np.frombuffer(pages, dtype=np.uint8)
+    begin = whole.__array_interface__["data"][0]
+    _protect(begin + length)
+    first = (length - RED - size) // 64 * 64
+    whole[:first] = whole[first + size : length] = WORD
+    whole[first : first + size] = UNWRITTEN
+    return whole[first : first + size], begin + first
+
+
+def _protect(address: int) -> None:
+    """Let nobody touch the page at an address, where the system has a call for that."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        protect = ctypes.CDLL(None).mprotect
+        protect(ctypes.c_void_p(address), ctypes.c_size_t(_PAGE), 0)
+
+
+def damage(address: int, zones: Sequence[Zone]) -> str | None:
+    """What was written into red zones of the memory at an address; None if nothing was."""
+    for begin, end in zones:
+        found = np.frombuffer(ctypes.string_at(address + begin, end - begin), dtype=np.uint8)
+        wrong = np.flatnonzero(found != WORD)
+        if len(wrong):
+            first, last = int(wrong[0]), int(wrong[-1])
+            return f"{last + 1 - first} bytes, from {first} to {last} bytes behind byte {begin}"
+    return None
+
+
+# --- results of calls that no program computes
+
+_lock = threading.Lock()
+_results: dict[int, tuple[weakref.ref, int]] = {}
+
+
+def result(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new array between red zones, which `check_results` looks at."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    whole, address = memory(size)
+    array = whole.view(dtype).reshape(shape)
+    with _lock:
+        _results[address] = weakref.ref(whole, lambda _: _results.pop(address, None)), size
+    return array
+
+
+def check_results(what: str) -> None:
+    """Raise a GuardError if what has just been computed wrote beside a result that is still there."""
+    if not on:
+        return
+    with _lock:
+        known = [*_results.items()]
+    for address, (alive, size) in known:
+        if alive() is not None:
+            found = damage(address, [Zone(-64, 0), Zone(size, size + RED)])
+            if found:
+                raise GuardError(f"guard: {what} wrote beside a result of {size} bytes: {found}")
+
+
+# --- memory of the parts of some work
+
+
+class Workspaces(NamedTuple):
+    """Memory for `parts` parts of some work, so many bytes each: what they need, and no more.
+
+    Compiled code finds that of a part at `stride` times its number.
+    """
+
+    parts: int
+    bytes: int
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one part's memory to the next: whole cache lines, and a red zone if there is a guard."""
+        return -(-self.bytes // 64) * 64 + (RED if on else 0)
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return self.parts * self.stride
+
+    def zones(self) -> Iterator[Zone]:
+        """What lies between the parts' memory."""
+        if on:
+            for part in range(self.parts):
+                yield Zone(part * self.stride + self.bytes, (part + 1) * self.stride)
+
+
+def check(what: str, address: int, workspaces: Workspaces) -> None:
+    """Raise a GuardError if a part, or all of them, left their memory, or a result."""
+    around = [Zone(-RED, 0), *workspaces.zones(), Zone(workspaces.total, workspaces.total + RED)]
+    found = damage(address, around)
+    if found:
+        parts, size = workspaces
+        raise GuardError(f"guard: {what} left its memory, {parts} times {size} bytes: {found}")
+    check_results(what)

@@ -1,0 +1,196 @@
+"""What a guard watches in a program, as lists that compiled code reads, and what it found, in words.
+
+See `process.guard` for what a guard is; `native_guard` does the watching.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xpgrad.engine.compiled import records
+from xpgrad.engine.formulas.formula import Elementwise, Product, Span
+from xpgrad.engine.process.guard import RED, GuardError
+from xpgrad.engine.process.memory import LINE
+from xpgrad.engine.programs.instructions import Address, Block, Instruction, Loop, Quantity
+from xpgrad.engine.programs.schedule import Schedule
+
+if TYPE_CHECKING:
+    from xpgrad.engine.programs.program import Draft
+
+_FINDING, _TABLES = records.length(records.Finding), records.length(records.Tables)
+
+
+class Watch:
+    """What a guard watches in a program.
+
+    Parameters
+    ----------
+    draft : Draft
+        The program.
+    starts : sequence of int
+        Where in the program's integers each instruction begins.
+    code : list
+        These integers, behind which the guard's follow.
+    outside : collection of Block
+        Memory that is not in the arena.
+    itemsize : int
+        Bytes of an element.
+
+    Attributes
+    ----------
+    head : int
+        Where the Guard stands.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        starts: Sequence[int],
+        code: list[Any],
+        outside: Collection[Block],
+        itemsize: int,
+    ) -> None:
+        self._instructions = draft.instructions
+        self._blocks = _lives(draft, outside)
+        self._zones: list[tuple[Block, int, int]] = []
+        for block in self._blocks:
+            self._zones += _zones_of(block, itemsize)
+        self._limits = sorted({value for value in code if isinstance(value, Quantity)} | _in_addresses(code))
+        self._rows = [
+            limit for number, (one, start) in enumerate(zip(draft.instructions, starts, strict=True))
+            if isinstance(one, Loop) for limit in _row_limits(number, one, start)
+        ]  # fmt: skip
+        self._write(code, itemsize)
+
+    def _write(self, code: list[Any], itemsize: int) -> None:
+        """Append the lists, and the Guard in front of which they stand."""
+
+        def append(rows: Sequence[tuple]) -> Address:
+            begin = Address(None, 8 * len(code))
+            for row in rows:
+                code.extend(row)
+            return begin
+
+        lives = self._blocks
+        zones = append([
+            records.RedZone(Address(block, begin), end - begin, *lives[block])
+            for block, begin, end in self._zones
+        ])  # fmt: skip
+        unwritten = append([
+            records.Unwritten(Address(block, 0), block.size * itemsize, first)
+            for block, (first, _) in lives.items()
+        ])  # fmt: skip
+        limits = append([records.QuantityLimit(*limit) for limit in self._limits])
+        rows = append(self._rows)
+        scheduled, quantities, tables = -1, Address(None, 0), records.Tables(*[0] * _TABLES)
+        for number, instruction in enumerate(self._instructions):
+            if isinstance(instruction, Schedule):
+                scheduled, quantities, tables = number, instruction.quantities(), instruction.known()
+        self.head = len(code)
+        guard = records.Guard(
+            zones=zones, zone_count=len(self._zones), unwritten=unwritten, unwritten_count=len(lives),
+            limits=limits, limit_count=len(self._limits), rows=rows, row_count=len(self._rows),
+            scheduled=scheduled, quantities=quantities, tables=tables,
+            finding=records.Finding(*[0] * _FINDING),
+        )  # fmt: skip
+        code += records.flat(guard)
+
+    @property
+    def finding(self) -> int:
+        """Where the Finding stands in the program's integers."""
+        return self.head + records.positions(records.Guard).finding.instruction
+
+    def describe(self, numbers: np.ndarray) -> str | None:
+        """What a Finding's integers say; None for nothing."""
+        found = records.Finding(*map(int, numbers[:_FINDING]))
+        if not found.instruction:
+            return None
+        number = found.instruction - 1
+        where = f"instruction {number}, {_name(self._instructions[number])},"
+        kinds = records.FindingKind._fields
+        if kinds[found.kind] == "zone":
+            block, begin, end = self._zones[found.which]
+            users = [n for n, one in enumerate(self._instructions) if block in one.blocks()]
+            side = "in front of" if end <= 0 else "behind or between"
+            return (
+                f"{where} wrote {side} memory of {block.size} elements that instructions {users} use: bytes "
+                f"{found.low} to {found.high} of {end - begin} from byte {begin} on"
+            )
+        if kinds[found.kind] == "quantity":
+            limit = self._limits[found.which]
+            return f"{where} found {found.low} for quantity {limit.number}, planned for at most {limit.most}"
+        if kinds[found.kind] == "table":
+            table = ("order", "lengths", "starts")[found.which]
+            return f"{where} found {found.low} in the table of {table}, expected at most {found.high}"
+        return f"{where} is to use rows up to {found.low} of a matrix of {found.high}"
+
+    def raise_if_broken(self, code: np.ndarray) -> None:
+        """Raise a GuardError if something was found in a run on these integers."""
+        found = self.describe(code[self.finding :])
+        if found:
+            raise GuardError(f"guard: {found}")
+
+
+def padded(size: int) -> int:
+    """Bytes that a block of `size` bytes takes in the arena: it begins after the first RED of them."""
+    return -(-size // LINE) * LINE + 2 * RED
+
+
+def _lives(draft: Draft, outside: Collection[Block]) -> dict[Block, tuple[int, int]]:
+    """The first and the last instruction that uses each block of the arena."""
+    lives: dict[Block, tuple[int, int]] = {}
+    for number, instruction in enumerate(draft.instructions):
+        for part in instruction.blocks():
+            block, _ = draft.whole(part)
+            if block not in outside:
+                lives[block] = lives.get(block, (number, number))[0], number
+    return lives
+
+
+def _zones_of(block: Block, itemsize: int) -> list[tuple[Block, int, int]]:
+    """The red zones before, within and behind a block."""
+    size = block.size * itemsize
+    inside = [(block, *zone) for zone in block.zones]
+    return [(block, -RED, 0), *inside, (block, size, -(-size // LINE) * LINE + RED)]
+
+
+def _in_addresses(code: Sequence[Any]) -> set[Quantity]:
+    return {v.quantity for v in code if isinstance(v, Address) and v.quantity is not None}
+
+
+def _row_limits(number: int, instruction: Loop, start: int) -> list[records.RowsLimit]:
+    """The rows of each matrix that a loop's steps may name."""
+    head = Address(None, 8 * instruction.data_start(start + 1))
+    at = Span._fields
+    found: dict[tuple[str, int], None] = {}
+    for stage in instruction.stages:
+        operands: list[Any] = []
+        if isinstance(stage, Product):
+            operands = [(stage.source.rows, stage.source.at), (stage.target, "first")]
+        elif isinstance(stage, Elementwise):
+            operands = [(one.rows, one.at) for one in (*stage.inputs, *stage.outputs) if one.rows is not None]
+        found |= dict.fromkeys((where, rows.shape[0]) for rows, where in operands)
+    return [
+        records.RowsLimit(number, head, at.index(where) if where in at else -1, int(where == "every"), rows)
+        for where, rows in found
+    ]
+
+
+def _name(instruction: Instruction) -> str:
+    """An instruction in words: its kind and its sizes."""
+    names = ("operation", "sizes", "_shape", "_kind", "_parts")
+    values = {name.strip("_"): getattr(instruction, name) for name in names if hasattr(instruction, name)}
+    return f"{type(instruction).__name__} ({', '.join(f'{name} {value}' for name, value in values.items())})"
+
+
+@functools.cache
+def watcher(name: str) -> Any:
+    """The compiled ``before(code, number)`` or ``after``."""
+    from xpgrad.engine.programs.entry_points import compiled_guard
+
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(compiled_guard(name))
