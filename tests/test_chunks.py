@@ -45,7 +45,7 @@ def test_small_chunks(operator, options, direction, lengths, rows, monkeypatch):
     _, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, **options)
     whole = pullback(*cotangents)
     monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(machine, "_CHUNK_ROWS", rows)
+    monkeypatch.setattr(machine, "CHUNK_ROWS", rows)
     for name, expected, actual in zip(whole._fields, whole, pullback(*cotangents), strict=True):
         if expected is not None:
             np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13, err_msg=name)

@@ -150,7 +150,7 @@ def test_parts_of_the_batch(
 ) -> None:
     """Norms of many samples, some at a time, with programs and without; three times, as programs ask for."""
     monkeypatch.setattr(_recurrent, "_LEAST_SAMPLES", 3)
-    monkeypatch.setattr("xpgrad.engine.compiled.machine._CHUNK_ROWS", 1)
+    monkeypatch.setattr("xpgrad.engine.compiled.machine.CHUNK_ROWS", 1)
     monkeypatch.setattr("xpgrad.engine.compiled.machine._CHUNK_BYTES", 1)
     taken = []
     part = _recurrent.RecurrentCall._of_samples

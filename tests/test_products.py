@@ -300,7 +300,7 @@ def test_a_product_is_divided_where_less_is_packed():
 
 
 def test_the_largest_block_of_all_shorter_sums():
-    """`block_of` is not monotonic, so memory for the longest sum's blocks is too small for some shorter sums."""
+    """`block_of` is not monotonic: the longest sum's blocks are shorter than those of some shorter sums."""
     largest = 0
     for inner in range(5000):
         largest = max(largest, products.block_of(inner))
@@ -318,17 +318,7 @@ def test_a_plan_has_room_for_every_smaller_product(dtype, threads, orders, rng):
     room = planned.workspaces(planned.parts)
     memory = np.empty(room.total + 4096, np.uint8)
     run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(planned.functions.multiply)
-    for rows, inner in [
-        (m, 256),
-        (m, 240),
-        (m, 543),
-        (m, 257),
-        (m, 513),
-        (17, 256),
-        (3, 256),
-        (1, 1),
-        (m, 0),
-    ]:
+    for rows, inner in [*((m, k) for k in (0, 240, 256, 257, 513, 543)), (17, 256), (3, 256), (1, 1)]:
         a, b = matrix(rng, rows, inner, dtype, orders[0]), matrix(rng, inner, n, dtype, orders[1])
         c = np.full((rows, n), np.nan, dtype)
         # a part after the other: each must leave alone what others keep in their memory

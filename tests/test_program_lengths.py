@@ -34,7 +34,7 @@ def small_pieces(monkeypatch):
     torch = pytest.importorskip("torch", reason="programs start threads by OpenMP's team, which torch brings")
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
-    for name, value in {"_CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_PRODUCT_ROWS": 2}.items():
+    for name, value in {"CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_PRODUCT_ROWS": 2}.items():
         monkeypatch.setattr(machine, name, value)
     monkeypatch.setattr(sharing, "TIME_LOOP", 0)
     monkeypatch.setattr(sharing, "COPY", 0)
@@ -316,7 +316,7 @@ def test_cuts_between_threads_are_even(parts, rng):
     ],
 )
 def test_sums_shorter_than_the_longest(kind, sizes, total, dtype, rng):
-    """A shorter sum over all rows may have larger blocks than the longest, which the program is planned for."""
+    """A sum over fewer rows than planned may have larger blocks."""
     T, N = sizes[:2]
     lengths = np.full(N, total // N)
     lengths[: total % N] += 1

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from xpgrad._arguments import check_choice, check_number, check_wrt, explain
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._plans import Lengths, Plan, planned
@@ -172,7 +174,11 @@ def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str,
     lengths, X = arrays.get("sequence_lens"), arrays["X"]
     if lengths is None:
         return Lengths(True, None)
-    numbers = engine.integers(lengths)
+    if type(lengths) in (list, tuple):
+        is_plain = all(type(length) is int and 0 <= length < 1 << 62 for length in lengths)
+        numbers = np.asarray(lengths, dtype=np.int64) if is_plain else None
+    else:
+        numbers = engine.integers(lengths)
     if numbers is None or X is None or X.ndim != 3 or type(options["layout"]) is not int:
         return Lengths(False, None)
     T, N = (X.shape[1], X.shape[0]) if options["layout"] else X.shape[:2]

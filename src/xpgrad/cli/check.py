@@ -28,6 +28,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 import xpgrad
+from xpgrad.engine.process import guard
 from xpgrad.engine.process.settings import jit_enabled
 
 from .._cases.case import Array, Arrays, Case, Kernel, Oracle
@@ -269,6 +270,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="make this many random calls instead, each three times, and compare with the standard engine",
     )
     parser.add_argument(
+        "--lengths", action="store_true", help="with --random: only recurrent operators, on uneven lengths"
+    )
+    parser.add_argument(
+        "--guard",
+        action="store_true",
+        help="put memory between red zones, and check them after each instruction (much slower)",
+    )
+    parser.add_argument(
         "--seed", type=int, default=0, help="the number of the first random call (default: 0)"
     )
 
@@ -286,12 +295,14 @@ def run(args: argparse.Namespace) -> int:
     int
         0 if every error is within its tolerance; 1 if not, or if the arguments select nothing.
     """
+    if args.guard:
+        guard.turn_on()
     if args.peers or args.write or args.interpreter:
         from .peers.command import run_peers  # large, and rarely needed
 
         return run_peers(KERNELS, args)
     if args.random is not None:
-        return run_random(args.random, args.seed)
+        return run_random(args.random, args.seed, args.lengths)
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]
     every = args.all or args.json or bool(args.option) or bool(args.namespace)
     backends = [b if every else _compiling_less(b) for b in wanted if b.installed]

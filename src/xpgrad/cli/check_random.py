@@ -1,20 +1,28 @@
 """Random calls, each made three times with fresh numbers, compared with the standard engine.
 
 The first call of a form records its program, and later calls run from it, in the adapters by a shorter path.
-Each must agree with the standard engine, for any operator, options, memory layouts and dtypes.
+Each must agree with the standard engine, for any operator, options, memory layouts and dtypes, in one to
+three threads. Half of the sizes are small. The others lie around those at which compiled code changes its way
+(`_testing.thresholds`). Lengths of sequences differ from call to call: a program is planned for the longest
+ones, and runs with all others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
 import xpgrad
 
 from .._testing import to_numpy
+from .._testing.thresholds import near, thresholds
 from .console import message, progress
 
 __all__ = ["RandomCall", "draw_call", "failure", "run_random"]
@@ -24,9 +32,13 @@ _TOLERANCE = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2, "bfloat16": 1.6
 """Relative to the largest value of an array: sums in another order, and states rounded at every step."""
 _ACTIVATIONS = ("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus",
                 "Softsign", "Tanh", "ThresholdedRelu")  # fmt: skip
-_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-_CHOSEN = {"lstm": 3, "gru": 2, "rnn": 1}
+_BOUNDED = ("HardSigmoid", "ScaledTanh", "Sigmoid", "Softsign", "Tanh")
+_IN_JAX = ("lstm", "gru", "rnn")
+_GATES = {"lstm": 4, "gru": 3, "rnn": 1, "layer_norm_lstm": 4, "layer_norm_gru": 3}
+_CHOSEN = {"lstm": 3, "gru": 2, "rnn": 1, "layer_norm_lstm": 3, "layer_norm_gru": 2}
 """Activations of a direction."""
+_WORK = 1 << 23
+"""Multiply-adds of a recurrent call's forward, at most: the standard engine has to compute it too."""
 _LAYOUTS = ("plain", "fortran", "strided", "negative", "unaligned", "read-only", "broadcast")
 
 
@@ -55,11 +67,20 @@ class RandomCall(NamedTuple):
 # ------------------------------------------------------------------------------------------------ drawing
 
 
-def draw_call(seed: int) -> RandomCall:
-    """The call with this number: the same on every machine with the same frameworks."""
+def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
+    """The call with this number: the same on every machine with the same frameworks.
+
+    With `of_lengths` it is a recurrent operator on sequences of uneven lengths, with few formulas to compile.
+    """
     rng = np.random.default_rng(seed)
     functions = [_recurrent, _recurrent, _cell, _convolution, _convolution, _activation, _along_axis, _loss]
-    function, shapes, options, lengths, gradient = functions[rng.integers(len(functions))](rng)
+    if of_lengths:
+        function, shapes, options, lengths, gradient = _recurrent(rng, plain=True)
+        if importlib.util.find_spec("jax") is not None and function in _IN_JAX and rng.random() < 0.05:
+            dtype, layouts = str(_pick(rng, ["float32", "float64"])), dict.fromkeys(shapes, "plain")
+            return RandomCall(seed, function, "jax", dtype, shapes, layouts, options, lengths, {})
+    else:
+        function, shapes, options, lengths, gradient = functions[rng.integers(len(functions))](rng)
     torch = importlib.util.find_spec("torch") is not None and rng.random() < 0.4
     dtypes = ["float64", "float32", "float16"] + (["bfloat16"] if torch else [])
     dtype = dtypes[rng.choice(len(dtypes), p=[0.3, 0.5, 0.2] if not torch else [0.3, 0.4, 0.15, 0.15])]
@@ -91,6 +112,26 @@ def _size(rng: np.random.Generator, most: int = 9) -> int:
     return int(rng.integers(33, 70)) if rng.random() < 0.08 else int(rng.integers(1, most))
 
 
+def _sequence_sizes(rng: np.random.Generator, gates: int) -> tuple[int, int, int, int]:
+    """T, N, I and H: small, or around the thresholds as far as the work allows."""
+    if rng.random() < 0.5:
+        T, N, I, H = (_size(rng) for _ in range(4))
+        return T, N, I, max(H, 1)
+    table = thresholds()
+    N, rows = near(rng, table.batch, 70), near(rng, table.rows, 1100)
+    T = max(1, min(rows // N + int(rng.integers(0, 2)), 200))
+    width = max(1, int(np.sqrt(_WORK / (2 * T * N * gates))))
+    I, H = (near(rng, table.features, width) if rng.random() < 0.7 else min(_size(rng), width) for _ in "IH")
+    return T, N, I, max(H, 1)
+
+
+def _lengths(rng: np.random.Generator, T: int, N: int) -> tuple[int, ...]:
+    """Lengths whose sum may be anything from 0 to T N."""
+    most = T if rng.random() < 0.5 else int(rng.integers(0, T + 1))
+    least = 0 if rng.random() < 0.5 else int(rng.integers(0, most + 1))
+    return tuple(int(n) for n in rng.integers(least, most + 1, size=N))
+
+
 def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
     """The wanted gradients: mostly all."""
     if rng.random() < 0.6:
@@ -98,23 +139,25 @@ def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
     return {"wrt": tuple(name for name in names if rng.random() < 0.5) or (names[0],)}
 
 
-def _recurrent_options(rng: np.random.Generator, operator: str, D: int) -> dict[str, Any]:
+def _recurrent_options(rng: np.random.Generator, operator: str, D: int, T: int = 1) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if rng.random() < 0.3:
-        options["activations"] = [str(_pick(rng, _ACTIVATIONS)) for _ in range(_CHOSEN[operator] * D)]
+        known = _ACTIVATIONS if T < 10 else _BOUNDED  # many steps of others leave the range of float16
+        options["activations"] = [str(_pick(rng, known)) for _ in range(_CHOSEN[operator] * D)]
     if rng.random() < 0.25:
         options["clip"] = float(rng.uniform(0.3, 3))
-    if operator != "rnn" and rng.random() < 0.4:
+    if operator in ("lstm", "gru") and rng.random() < 0.4:
         flag = "input_forget" if operator == "lstm" else "linear_before_reset"
         options[flag] = True if operator == "lstm" else 1
     return options
 
 
-def _recurrent(rng: np.random.Generator) -> _Drawn:
-    operator = str(_pick(rng, ["lstm", "lstm", "gru", "gru", "rnn"]))
+def _recurrent(rng: np.random.Generator, plain: bool = False) -> _Drawn:
+    """With `plain` it has lengths, and neither chosen activations nor clip."""
+    names = ["lstm", "lstm", "gru", "gru", "rnn", "layer_norm_lstm", "layer_norm_gru"]
+    operator = str(rng.choice(names, p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.05, 0.05]))
     gates = _GATES[operator]
-    T, N, I, H = (_size(rng) for _ in range(4))
-    H = max(H, 1)
+    T, N, I, H = _sequence_sizes(rng, gates)
     direction = str(_pick(rng, ["forward", "forward", "reverse", "bidirectional"]))
     D = 2 if direction == "bidirectional" else 1
     layout = int(rng.random() < 0.3)
@@ -124,18 +167,27 @@ def _recurrent(rng: np.random.Generator) -> _Drawn:
         "R": (D, gates * H, H),
     }
     state = (N, D, H) if layout else (D, N, H)
-    _maybe(rng, shapes, B=(D, 2 * gates * H), initial_h=state)
+    if operator.startswith("layer_norm"):
+        shapes |= {"B": (D, 2 * gates * H), "gamma": (D, 2, gates * H), "beta": (D, 2, gates * H)}
+        if operator == "layer_norm_lstm":
+            shapes |= {"gamma_c": (D, H), "beta_c": (D, H)}
+    else:
+        _maybe(rng, shapes, B=(D, 2 * gates * H))
+    _maybe(rng, shapes, initial_h=state)
+    if operator.endswith("lstm"):
+        _maybe(rng, shapes, initial_c=state)
     if operator == "lstm":
-        _maybe(rng, shapes, initial_c=state, P=(D, 3 * H))
+        _maybe(rng, shapes, P=(D, 3 * H))
     names = list(shapes)
     over_time = (N, T, D, H) if layout else (T, D, N, H)
     _maybe(rng, shapes, grad_H_all=over_time, grad_H_t=state)
-    if operator == "lstm":
+    if operator.endswith("lstm"):
         _maybe(rng, shapes, grad_C_t=state)
-    lengths = tuple(int(n) for n in rng.integers(0, T + 1, size=N)) if rng.random() < 0.4 else None
-    options = _recurrent_options(rng, operator, D) | {"direction": direction, "layout": layout}
+    lengths = _lengths(rng, T, N) if plain or rng.random() < 0.5 else None
+    options = {} if plain else _recurrent_options(rng, operator, D, T)
+    options |= {"direction": direction, "layout": layout}
     gradient = _wanted(rng, names)
-    if rng.random() < 0.2:
+    if N * I * H < 1 << 16 and rng.random() < 0.2:
         gradient["per_sample"] = (True, "norm")[int(rng.integers(2))]
     if operator == "lstm" and rng.random() < 0.1:
         gradient["peephole"] = "truncated"
@@ -246,6 +298,8 @@ def _numbers(call: RandomCall, turn: int) -> dict[str, np.ndarray]:
     numbers: dict[str, np.ndarray] = {}
     for name, shape in call.shapes.items():
         scale = 0.3 if name in ("W", "R", "B", "P", "grad_H_all") else 1.0
+        if name in ("W", "R"):  # chaotic states would make errors grow
+            scale = min(scale, max(1, shape[-1]) ** -0.5)
         numbers[name] = np.round(32 * scale * rng.normal(size=shape)).clip(-127, 127) / 32
         if name in ("targets", "labels", "weight", "weights", "pos_weight"):
             numbers[name] = np.abs(numbers[name]) / 4
@@ -287,7 +341,7 @@ def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
         import torch
 
         return torch.from_numpy(values)
-    if call.namespace == "numpy":
+    if call.namespace in ("numpy", "jax"):
         return _laid_out(values, call.dtype, layout)
     import torch
 
@@ -306,14 +360,19 @@ def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
     return tensor
 
 
-def _results(call: RandomCall, arrays: Mapping[str, Array], dY: Callable[[Any], Any]) -> dict[str, Array]:
+def _results(
+    call: RandomCall,
+    arrays: Mapping[str, Array],
+    dY: Callable[[Any], Any],
+    lengths: tuple[int, ...] | None,
+) -> dict[str, Array]:
     """Outputs and gradients by name."""
     forward = getattr(xpgrad, call.function)
     gradient = getattr(xpgrad, f"{call.function}_grad")
     cotangents = {name: array for name, array in arrays.items() if name.startswith("grad_")}
     operands = {name: array for name, array in arrays.items() if name not in cotangents}
-    if call.lengths is not None:
-        operands["sequence_lens"] = call.lengths
+    if lengths is not None:
+        operands["sequence_lens"] = lengths
     outputs = forward(**operands, **call.options)
     if not hasattr(outputs, "_fields"):
         outputs = {"Y": outputs}
@@ -323,7 +382,7 @@ def _results(call: RandomCall, arrays: Mapping[str, Array], dY: Callable[[Any], 
         cotangents = {"dY": dY(outputs["Y"])}
     else:
         outputs = outputs._asdict()
-        names = ("H_all", "C_all", "iofc", "zrh", "C_next", "H_next")
+        names = ("H_all", "C_all", "iofc", "zrh", "C_next", "H_next", "saved", "means")
         saved = {name: outputs[name] for name in names if name in outputs}
         known = gradient.__code__.co_varnames
         saved = {name: array for name, array in saved.items() if name in known}
@@ -332,36 +391,109 @@ def _results(call: RandomCall, arrays: Mapping[str, Array], dY: Callable[[Any], 
     return {name: array for name, array in {**outputs, **named}.items() if array is not None}
 
 
+_jitted: dict[int, Callable[..., Any]] = {}
+"""Of the call that is made, by its seed: later turns run what the first one compiled."""
+
+
+def _results_in_jax(
+    call: RandomCall, arrays: Mapping[str, Array], lengths: tuple[int, ...]
+) -> dict[str, Array]:
+    """Outputs and gradients of JAX's function inside jit, with traced lengths."""
+    import jax
+
+    import xpgrad_jax
+
+    forward = getattr(xpgrad_jax, call.function)
+    names = [name for name in arrays if not name.startswith("grad_")]
+    outputs = ("H_all", "H_t", "C_t")
+
+    def both(operands: Any, lens: Any, cotangents: Mapping[str, Any]) -> dict[str, Any]:
+        def values(operands: Any) -> Any:
+            return forward(**operands, sequence_lens=lens, **call.options)
+
+        made, pullback = jax.vjp(values, operands)
+        wanted = tuple(
+            cotangents.get(f"grad_{name}", jax.numpy.zeros_like(value))
+            for name, value in zip(outputs, made, strict=False)
+        )
+        [gradients] = pullback(wanted)
+        named = {_GRADIENTS.get(name, f"d{name}"): gradient for name, gradient in gradients.items()}
+        return dict(zip(outputs, made, strict=False)) | named
+
+    with jax.enable_x64(call.dtype == "float64"):
+        if call.seed not in _jitted:
+            _jitted.clear()
+            _jitted[call.seed] = jax.jit(both)
+        found = _jitted[call.seed](
+            {name: arrays[name] for name in names}, np.asarray(lengths, np.int32),
+            {name: array for name, array in arrays.items() if name not in names},
+        )  # fmt: skip
+        return {name: np.asarray(array) for name, array in found.items()}
+
+
+_GRADIENTS = {"initial_h": "dH0", "initial_c": "dC0"}
+
+
 def _asked(call: RandomCall) -> dict[str, Any]:
     return dict(call.gradient_options)
 
 
 def failure(call: RandomCall, times: int = 3) -> str | None:
     """The error of a call that is repeated with fresh numbers; None if there is none."""
-    for turn in range(times):
-        numbers = _numbers(call, turn)
-        arrays = {name: _array(call, name, values) for name, values in numbers.items()}
-        before = {name: to_numpy(array).copy() for name, array in arrays.items()}
+    with _threads(1 + call.seed % 3):
+        return next(filter(None, (_failure_of_turn(call, turn) for turn in range(times))), None)
 
-        def cotangent(Y: Any, turn: int = turn) -> Any:
-            rng = np.random.default_rng((call.seed, turn, 1))
-            values = np.asarray(np.round(32 * rng.normal(size=tuple(Y.shape))).clip(-127, 127) / 32)
-            return _array(call, "dY", values)
 
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads, of our own pool and of PyTorch's team if PyTorch is there."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    with mock.patch.dict(os.environ, XPGRAD_NUM_THREADS=str(count)):
         try:
-            with np.errstate(all="ignore"):
-                got = _results(call, arrays, cotangent)
-                with xpgrad.use_engine("standard"):
-                    expected = _results(call, arrays, cotangent)
-        except Exception as error:  # any exception is a finding
-            return f"turn {turn + 1}: {type(error).__name__}: {error}"
-        for name, array in arrays.items():
-            if not np.array_equal(to_numpy(array), before[name], equal_nan=True):
-                return f"turn {turn + 1}: {name} was written to"
-        for name, wanted in expected.items():
-            problem = _difference(call, got[name], wanted)
-            if problem is not None:
-                return f"turn {turn + 1}: {name} {problem}"
+            if torch:
+                torch.set_num_threads(count)
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(before)
+
+
+def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
+    """The error of one call."""
+    lengths = call.lengths
+    if lengths is not None and turn:
+        axis = 1 if call.options["layout"] else 0
+        T = call.shapes["X"][axis]
+        lengths = _lengths(np.random.default_rng((call.seed, turn, 2)), T, len(lengths))
+    numbers = _numbers(call, turn)
+    arrays = {name: _array(call, name, values) for name, values in numbers.items()}
+    before = {name: to_numpy(array).copy() for name, array in arrays.items()}
+
+    def cotangent(Y: Any) -> Any:
+        rng = np.random.default_rng((call.seed, turn, 1))
+        values = np.asarray(np.round(32 * rng.normal(size=tuple(Y.shape))).clip(-127, 127) / 32)
+        return _array(call, "dY", values)
+
+    try:
+        with np.errstate(all="ignore"):
+            if call.namespace == "jax":
+                got = _results_in_jax(call, arrays, lengths or ())
+            else:
+                got = _results(call, arrays, cotangent, lengths)
+            with xpgrad.use_engine("standard"):
+                expected = _results(call, arrays, cotangent, lengths)
+    except Exception as error:  # any exception is a finding
+        return f"turn {turn + 1}: {type(error).__name__}: {error}"
+    for name, array in arrays.items():
+        if not np.array_equal(to_numpy(array), before[name], equal_nan=True):
+            return f"turn {turn + 1}: {name} was written to"
+    for name, wanted in expected.items():
+        if call.namespace == "jax" and name not in got:  # JAX keeps what the gradient needs to itself
+            continue
+        problem = _difference(call, got[name], wanted)
+        if problem is not None:
+            return f"turn {turn + 1}: {name} {problem}"
     return None
 
 
@@ -386,7 +518,7 @@ def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
     )
 
 
-def run_random(count: int, seed: int) -> int:
+def run_random(count: int, seed: int, of_lengths: bool = False) -> int:
     """Make `count` calls and print those that fail; 1 if one does.
 
     Parameters
@@ -395,11 +527,13 @@ def run_random(count: int, seed: int) -> int:
         How many.
     seed : int
         The first call's number; the others follow.
+    of_lengths : bool
+        Whether all of them are recurrent operators on sequences of uneven lengths.
     """
     failures = 0
     bar = progress(range(seed, seed + count), "random calls")
     for number in bar:
-        call = draw_call(number)
+        call = draw_call(number, of_lengths)
         found = failure(call)
         if found is not None:
             failures += 1

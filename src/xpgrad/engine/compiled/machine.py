@@ -25,7 +25,7 @@ from xpgrad.engine.process.team import Host, PoolTeam, Team, integers
 # A chunk of the backward loop: its bytes of cotangents, and the least number of rows, enough for a fast
 # product and for a loop in threads.
 _CHUNK_BYTES = 1 << 22
-_CHUNK_ROWS = 1024
+CHUNK_ROWS = 1024
 # A weight with fewer elements, or used less often, is not packed: products read it as fast row by row from
 # the second-level cache. If it must be rearranged anyway, packing is faster.
 _PACKED = 1 << 19
@@ -152,7 +152,7 @@ class Machine:
 
     def chunk(self, width: int, like: Any) -> int:
         """As many rows as stay in the second-level cache between the loop and the products after it."""
-        return max(_CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
+        return max(CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
 
     def time_loop(
         self, stages: Sequence[Elementwise | Product], steps: np.ndarray, by_stages: bool = False

@@ -43,7 +43,7 @@ _SUMS, _PAIRS = 3, 16
 # Of a stretch of the grid, with all of a group's channels: it fits the second-level cache beside the weights.
 _STRETCH_BYTES = 1 << 19
 # Positions whose cotangents fit the first-level cache, for as many channels as a tile has columns.
-_COLUMNS = 128
+COLUMNS = 128
 _PLANS = 256  # that are kept of each kind
 
 _PART = "int64 data, int64 part"
@@ -295,7 +295,7 @@ def _plan_of_products(
         width, height = vectors * lanes, kinds.products[vectors - 1]
         channels, groups = len(places) * seen, images[0] * group
         grid = _grid_of_tiles(dtype, kinds, channels, reach, taken, groups, threads)
-        more = width * (_COLUMNS + -(-sums // width) * -(-seen * len(taps) // height) * height)
+        more = width * (COLUMNS + -(-sums // width) * -(-seen * len(taps) // height) * height)
     else:
         grid = _grid_of_images(places, seen, taken)
     record = ShiftedProducts(
@@ -376,7 +376,7 @@ def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     if name == "pack":
         made = f"tap_packing({real}, {(*kinds,)}, __name__)"
     elif vectors:
-        made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {_COLUMNS}, __name__).{name}"
+        made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {COLUMNS}, __name__).{name}"
     else:
         made = f"position_loops({real}, {kinds.lanes(dtype)}, __name__).{name}"
     call = "made(fields(data), part)"

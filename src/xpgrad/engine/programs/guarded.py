@@ -116,10 +116,10 @@ class Watch:
         if kinds[found.kind] == "zone":
             block, begin, end = self._zones[found.which]
             users = [n for n, one in enumerate(self._instructions) if block in one.blocks()]
-            side = "in front of" if end <= 0 else "behind or between"
+            more = " or further" if found.high + 1 == end - begin else ""
             return (
-                f"{where} wrote {side} memory of {block.size} elements that instructions {users} use: bytes "
-                f"{found.low} to {found.high} of {end - begin} from byte {begin} on"
+                f"{where} wrote to bytes {begin + found.low} to {begin + found.high}{more}: memory of "
+                f"{block.size} elements, for instructions {users}, ends or is divided at byte {max(begin, 0)}"
             )
         if kinds[found.kind] == "quantity":
             limit = self._limits[found.which]

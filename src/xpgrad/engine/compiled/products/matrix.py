@@ -159,7 +159,8 @@ def plan(dtype: str, sizes: tuple[int, int, int], threads: int, grain: int = 1) 
     # of B as much as leaves a second-level cache room for A: it is read again for each part of B
     fitting = 3 * settings.second_level_cache() // 8 // (_INNER * itemsize)
     columns = min(fitting // functions.width * functions.width, functions.padded(n))
-    size = itemsize * largest_block(k) * (columns + PACKED_ROWS) + PACKED_ROWS // functions.height * LINE
+    gaps = PACKED_ROWS // functions.height - 1  # between groups of rows
+    size = itemsize * largest_block(k) * (columns + PACKED_ROWS) + gaps * LINE
     return Plan(functions, parts, by_rows, columns, size)
 
 
