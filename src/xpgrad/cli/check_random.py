@@ -440,12 +440,12 @@ def _asked(call: RandomCall) -> dict[str, Any]:
 
 def failure(call: RandomCall, times: int = 3) -> str | None:
     """The error of a call that is repeated with fresh numbers; None if there is none."""
-    with _threads(1 + call.seed % 3):
+    with in_threads(1 + call.seed % 3):
         return next(filter(None, (_failure_of_turn(call, turn) for turn in range(times))), None)
 
 
 @contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
+def in_threads(count: int) -> Iterator[None]:
     """So many threads, of our own pool and of PyTorch's team if PyTorch is there."""
     torch = sys.modules.get("torch")
     before = torch.get_num_threads() if torch else 0
