@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import own_cells
 import xpgrad
+from backends import without_programs
 from xpgrad import _plans
 from xpgrad._testing.thresholds import near, thresholds
 from xpgrad.cli import check_random
@@ -162,6 +164,39 @@ def test_a_cell_with_lengths_of_every_sum(rng, guarded):
         with xpgrad.use_engine("standard"):
             for a, b in zip(got, both(lengths), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["programs", "no programs"])
+@pytest.mark.parametrize("seed", range(8))
+def test_convolutions(seed, planned, guarded):
+    """Channels, positions and images around the thresholds; sums over shifted images, by tiles and by loops."""
+    rng, table = np.random.default_rng(seed), thresholds()
+    for dtype, threads in itertools.product(["float32", "float64"], [1, 2, 3]):
+        group = int(rng.choice([1, 1, 2]))
+        C, O = (group * near(rng, table.channels, 20) for _ in "CO")
+        positions, height = near(rng, table.positions, 1100), int(rng.integers(1, 9))
+        size = height, max(positions // height, 1)
+        kernel = [int(rng.integers(1, min(4, s) + 1)) for s in size]
+        X = rng.normal(size=(int(rng.integers(1, 4)), C, *size))
+        W = rng.normal(size=(O, C // group, *kernel)) / np.sqrt(C * np.prod(kernel))
+        options = {
+            "group": group,
+            "strides": [1, int(rng.integers(1, 3))],
+            "pads": [int(rng.integers(0, 2))] * 4,
+        }
+        exact = [x.astype(dtype).astype(float) for x in (X, W)]
+        with nullcontext() if planned else without_programs(), check_random.in_threads(threads):
+            got = conv_passes(*(x.astype(dtype) for x in exact), options)
+        with xpgrad.use_engine("standard"):
+            for a, b in zip(got, conv_passes(*exact, options), strict=True):
+                bound = (1e-11 if dtype == "float64" else 1e-4) * np.abs(b).max()
+                np.testing.assert_allclose(a, b, rtol=0, atol=bound)
+
+
+def conv_passes(X, W, options):
+    """A convolution and its gradients, the bias's too."""
+    Y = xpgrad.conv(X, W, X[0, 0, 0, 0] * np.ones(len(W), X.dtype), **options)
+    return Y, *xpgrad.conv_grad(np.cos(Y), X, W, **options)
 
 
 @pytest.mark.parametrize("namespace", ["numpy", "torch", "jax"])
