@@ -169,7 +169,7 @@ def test_a_cell_with_lengths_of_every_sum(rng, guarded):
 @pytest.mark.parametrize("planned", [True, False], ids=["programs", "no programs"])
 @pytest.mark.parametrize("seed", range(8))
 def test_convolutions(seed, planned, guarded):
-    """Channels, positions and images around the thresholds; sums over shifted images, by tiles and by loops."""
+    """Channels, positions and images around the thresholds, by tiles and by loops."""
     rng, table = np.random.default_rng(seed), thresholds()
     for dtype, threads in itertools.product(["float32", "float64"], [1, 2, 3]):
         group = int(rng.choice([1, 1, 2]))
