@@ -21,6 +21,7 @@ import pytest
 
 import xpgrad
 from backends import BACKENDS, Backend, without_programs
+from short_suite import mark_long
 
 try:
     import hypothesis
@@ -38,7 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests of each file in random order")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_long(items)
     seed = config.getoption("--shuffle")
     if seed is None:
         return

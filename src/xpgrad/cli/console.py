@@ -16,7 +16,7 @@ __all__ = ["Progress", "curve", "message", "progress", "table"]
 
 T = TypeVar("T")
 
-_NUMBER = re.compile(r"-|[+-]?\d+(\.\d+)?(e[+-]?\d+)?( ?[^\W\d]+| ?%)?")
+_NUMBER = re.compile(r"-|\d+/\d+|[+-]?\d+(\.\d+)?(e[+-]?\d+)?( ?[^\W\d]+| ?%)?")
 _BAR = 24  # characters of the plain bar
 _REFRESH = 0.1  # seconds between two redraws on a terminal
 _LOG_LINES = 10  # lines in a log that cannot be redrawn
@@ -71,7 +71,7 @@ def table(
 
     grid = Table(title=Text(title) if title else None, title_justify="left", show_header=any(columns))
     for name, right in zip(columns, _numeric_columns(columns, texts), strict=True):
-        grid.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+        grid.add_column(Text(name), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in texts:
         grid.add_row(*map(Text, row))  # Text: square brackets in a cell are no markup
     console.print(grid)
