@@ -11,6 +11,14 @@ from xpgrad.engine.formulas.special import gaussian, logistic, normal_cdf, tail_
 
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
+from xpgrad.engine.compiled.register_tiles import features
+from xpgrad.engine.process import numba_private
+
+
+def products_are_fused():
+    """Whether this processor has fused multiply-adds: all have but old x86 ones."""
+    return "fma" in features() or not numba_private.target()[0].startswith("x86")
+
 
 def _exp(xp, x):
     return (xp.exp(x),)
@@ -93,7 +101,7 @@ class TestSingle:
         x = np.concatenate([np.linspace(-12, 12, 300_001), np.logspace(-30, 0, 10_001)]).astype(np.float32)
         expected = np.tanh(x.astype(np.float64))
         error = np.abs(evaluate(_tanh, x) - expected) / np.maximum(np.abs(expected), 1e-37)
-        assert np.max(error) < 3e-7
+        assert np.max(error) < (3e-7 if products_are_fused() else 3.5e-7)
 
     def test_tanh_saturates(self):
         x = np.asarray([9.1, 20, 1e30, -9.1, -20, -1e30], dtype=np.float32)

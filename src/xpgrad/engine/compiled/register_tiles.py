@@ -7,14 +7,12 @@ instructions, as many sums at a time as there are registers for. Addresses come 
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import binding
 
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
+from xpgrad.engine.process import numba_private
 
 
 class Tiles(NamedTuple):
@@ -51,23 +49,21 @@ _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
 _FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
 
 
-def _features() -> Mapping[str, bool]:
-    """What compiled code may use: the host's, or what numba was told (``NUMBA_CPU_FEATURES``)."""
-    told = os.environ.get("NUMBA_CPU_FEATURES")
-    if told is None:
-        return binding.get_host_cpu_features()
-    return {word[1:]: word[0] == "+" for word in told.split(",") if word}
+def features() -> frozenset[str]:
+    """The features of the processor that compiled code may use, by LLVM's names."""
+    words = numba_private.target()[1].split(",")
+    return frozenset(word[1:] for word in words if word.startswith("+"))
 
 
 @functools.cache
 def tiles() -> Tiles:
     """The shapes for this machine."""
-    features = _features()
-    if features.get("avx512f"):
+    known = features()
+    if "avx512f" in known:
         return _MANY_REGISTERS
-    if features.get("avx2"):
+    if "avx2" in known:
         return _FEW_REGISTERS
-    many = binding.get_process_triple().startswith(("aarch64", "arm64"))
+    many = numba_private.target()[0].startswith(("aarch64", "arm64"))
     return (_MANY_REGISTERS if many else _FEW_REGISTERS)._replace(bytes=16)
 
 
@@ -137,7 +133,7 @@ def matrix_tile(
         c[m * c_line + t] = sum over k of A[m, k] * b[(t // width) * b_panel + k * b_line + t % width]
 
     with ``A[m, k] = a[m * a_line + k]`` by rows, else ``a[k * a_line + m]``. A whole vector is read of b
-    where the last one has fewer columns. Each sum is a chain of fused multiply-adds from zero on.
+    where the last one has fewer columns. Each sum is a chain of multiply-adds from zero on.
 
     It prefetches what is needed after it: for each k and each of `asks` pairs (place, step), which are the
     last arguments, the byte at ``place + k * step``.

@@ -47,9 +47,11 @@ class VectorCode:
         self._real, self._size = _REALS[dtype]
         self._vector = ir.VectorType(self._real, lanes)
         self.zero = ir.Constant(self._vector, [0.0] * lanes)
-        name = f"llvm.fma.v{lanes}f{8 * self._size}"
+        # One instruction where the machine has it, else two. `llvm.fma` would call the C library for each
+        # element there: its result is rounded once on every machine.
+        name = f"llvm.fmuladd.v{lanes}f{8 * self._size}"
         kind = ir.FunctionType(self._vector, [self._vector] * 3)
-        self._fma = numba_private.get_or_insert_function(builder.module, kind, name)
+        self._multiply_add = numba_private.get_or_insert_function(builder.module, kind, name)
 
     def reals(self, address: Any) -> Any:
         """A pointer to real numbers."""
@@ -175,7 +177,7 @@ class VectorCode:
         self._masked("store", ir.VoidType(), [vector, self._pointer(place), ir.IntType(32)(self._size), mask])
 
     def multiply_add(self, sums: list[list[Any]], factors: Any, number: Any, vectors: list[Any]) -> None:
-        """Add to each row's sums its factor times the vectors.
+        """Add to each row's sums its factor times the vectors, fused where the machine has that.
 
         The factors of all rows stand in a line, or each row has a line of its own, of which this is the
         element of that number.
@@ -184,7 +186,7 @@ class VectorCode:
             place = self.at(factors, m) if number is None else self.at(factors[m], number)
             factor = self.everywhere(self.builder.load(place))
             for variable, vector in zip(row, vectors, strict=True):
-                total = self.builder.call(self._fma, [factor, vector, self.builder.load(variable)])
+                total = self.builder.call(self._multiply_add, [factor, vector, self.builder.load(variable)])
                 self.builder.store(total, variable)
 
     def picked(self, vectors: list[Any], places: list[tuple[int, int]]) -> Any:

@@ -19,6 +19,8 @@ _NEEDED = {
     "numba.core.base:BaseContext": (
         "add_linking_libs", "get_dummy_value", "get_function", "get_value_type",
     ),
+    "numba.core.codegen:CPUCodegen": ("magic_tuple",),
+    "numba.core.registry": ("cpu_target",),
     "numba.core.types": ("ExternalFunction",),
     "numba.core.typing.context:BaseContext": ("resolve_function_type", "resolve_value_type"),
 }  # fmt: skip
@@ -41,7 +43,7 @@ def _lacking() -> Iterator[str]:
 LACKING: str | None = next(_lacking(), None)
 
 if LACKING is None:
-    from numba.core import cgutils, types
+    from numba.core import cgutils, registry, types
 
     alloca_once: Callable[..., Any] = cgutils.alloca_once
     alloca_once_value: Callable[..., Any] = cgutils.alloca_once_value
@@ -50,6 +52,16 @@ if LACKING is None:
     get_or_insert_function: Callable[..., Any] = cgutils.get_or_insert_function
     unpack_tuple: Callable[..., Any] = cgutils.unpack_tuple
     library_function: Callable[..., Any] = types.ExternalFunction
+
+
+def target() -> tuple[str, str]:
+    """The triple of the machine for which numba compiles, and the features that LLVM may use there.
+
+    These are the host's, or what NUMBA_CPU_FEATURES says, or those that numba leaves of the host's. They are
+    written as LLVM has them: ``"+avx2,-avx512f"``; empty where LLVM does not know the host.
+    """
+    triple, _, features = registry.cpu_target.target_context.codegen().magic_tuple()
+    return triple, features
 
 
 def call_compiled(

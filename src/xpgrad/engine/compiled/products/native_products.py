@@ -1,7 +1,8 @@
 """Matrix products, compiled: what goes around the tiles of `register_tiles`; needs numba.
 
-A product is a sum over blocks of k, and a block's sum one chain of fused multiply-adds: whatever the tiles,
-the parts and the order of the factors in memory, each element has the same bits.
+A product is a sum over blocks of k, and a block's sum one chain of multiply-adds: whatever the tiles, the
+parts and the order of the factors in memory, each element has the same bits. They are fused where the machine
+has such an instruction; elsewhere the bits are others.
 """
 
 import functools
