@@ -18,10 +18,10 @@ from xpgrad.engine.process import numba_private
 WITHOUT_FMA = "+cmov,+cx8,+cx16,+fxsr,+mmx,+popcnt,+sahf,+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2"
 
 
-def in_new_process(code, **variables):
-    """Run the code in a process of its own, warnings are errors."""
+def in_new_process(code, *words, **variables):
+    """What the code prints in a process of its own, where warnings are errors."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *words],
         env=os.environ | variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -132,3 +132,80 @@ def test_tiles_follow_the_features_that_numba_gives_llvm(triple, features, size,
 def test_what_numba_is_told_is_told_to_tiles(variables, size):
     code = "from xpgrad.engine.compiled.register_tiles import tiles; print(tiles().bytes)"
     assert int(in_new_process(code, **variables)) == size
+
+
+# --- systems that lack functions of the C library
+
+WATCH_NAMES = """
+from llvmlite import binding
+
+names = set()
+add_module = binding.ExecutionEngine.add_module
+
+
+def watched(engine, module):
+    declared = [*module.functions, *module.global_variables]
+    names.update(value.name for value in declared if value.is_declaration)
+    return add_module(engine, module)
+
+
+binding.ExecutionEngine.add_module = watched
+"""
+
+
+def test_compiled_code_names_no_function_of_the_system(tmp_path):
+    """A name that a system lacks ends the process; numba's and Python's are everywhere."""
+    code = """
+        from xpgrad.engine.programs import entry_points
+
+        entry_points.compiled_task()
+        entry_points.compiled_parallel()
+        entry_points.compiled_linker("float32")
+        known = ("llvm.", "numba_", "NRT_", "Py", "_Py", "_ZN")
+        assert {name for name in names if not name.startswith(known)} == {"xpgrad_system_calls"}
+    """
+    in_new_process(WATCH_NAMES + textwrap.dedent(code), XPGRAD_CACHE_DIR=str(tmp_path), XPGRAD_JIT="1")
+
+
+WITHOUT_FUNCTIONS = """
+import sys
+
+from numba.core import types
+
+from xpgrad.engine.process import blas
+
+lacking = sys.argv[1:]
+by_name, symbol = types.ExternalFunction.__init__, blas.symbol
+types.ExternalFunction.__init__ = lambda self, name, kind: by_name(self, name + "_" * (name in lacking), kind)
+blas.symbol = lambda library, name: 0 if name in lacking else symbol(library, name)
+
+import jax
+import numpy as np
+
+import xpgrad
+import xpgrad_jax
+
+print(xpgrad_jax.why_plain())
+rng = np.random.default_rng(0)
+X, W, R = (rng.standard_normal(s, dtype="float32") / 30 for s in ((64, 128, 32), (1, 128, 32), (1, 128, 128)))
+for _ in range(2):
+    found = jax.jit(xpgrad_jax.rnn)(X, W, R)[0]
+np.testing.assert_allclose(found, xpgrad.rnn(X, W, R).H_all, rtol=0, atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"),
+    [
+        (["madvise"], "None"),
+        (["sched_yield"], "None"),
+        (["madvise", "sched_yield"], "None"),
+        (["malloc"], "OSError: the C library has no malloc and free that compiled code could call"),
+    ],
+    ids=["no advice", "no yield", "neither", "no memory"],
+)
+def test_programs_in_xla_without_functions_of_the_system(lacking, reason):
+    """Results of 4 MB, for which memory is advised, in two threads, of which one may have to wait."""
+    pytest.importorskip("jax", reason="jax not installed")
+    out = in_new_process(WITHOUT_FUNCTIONS, *lacking, XPGRAD_JIT="1", XPGRAD_NUM_THREADS="2")
+    assert out.strip() == reason

@@ -17,6 +17,7 @@ from xpgrad.engine.process import numba_private
 __all__ = [
     "LINE",
     "call_in_team",
+    "call_for_int",
     "call_for_number",
     "call_with_numbers",
     "call_with_part",
@@ -246,7 +247,8 @@ def _number_of(context, builder, arguments):
     return builder.sext(builder.call(_function(builder, arguments[0], _INT32, []), []), _INT64)
 
 
-_call_for_int = generated(_number_of, types.int64, result=types.int64)
+# call the C function ``int function()`` at an address
+call_for_int = generated(_number_of, types.int64, result=types.int64)
 
 
 def _caller(result):
@@ -281,6 +283,6 @@ def share_parts(work):
     `work` holds a SharedWork.
     """
     at = _SHARED
-    first, step = _call_for_int(work[at.team_first]), _call_for_int(work[at.team_second])
+    first, step = call_for_int(work[at.team_first]), call_for_int(work[at.team_second])
     for part in range(first, work[at.parts], step):
         call_with_part(work[at.function], work[at.data], part)

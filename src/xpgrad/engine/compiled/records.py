@@ -208,6 +208,20 @@ class SharedWork(NamedTuple):
     team_second: Any
 
 
+class SystemCalls(NamedTuple):
+    """Addresses of functions of the operating system, 0 for each that it lacks; see `programs.system_calls`.
+
+    They are ``malloc(size)``, ``free(address)``, ``sched_yield()`` and ``madvise(address, size, advice)``.
+    `page` is the number of bytes of a page of memory.
+    """
+
+    malloc: Any
+    free: Any
+    give_way: Any
+    advise: Any
+    page: Any
+
+
 class Work(NamedTuple):
     """An instruction that is a function of its own; `address` is where `shared` stands."""
 

@@ -21,7 +21,6 @@ _NEEDED = {
     ),
     "numba.core.codegen:CPUCodegen": ("magic_tuple",),
     "numba.core.registry": ("cpu_target",),
-    "numba.core.types": ("ExternalFunction",),
     "numba.core.typing.context:BaseContext": ("resolve_function_type", "resolve_value_type"),
 }  # fmt: skip
 
@@ -43,7 +42,7 @@ def _lacking() -> Iterator[str]:
 LACKING: str | None = next(_lacking(), None)
 
 if LACKING is None:
-    from numba.core import cgutils, registry, types
+    from numba.core import cgutils, registry
 
     alloca_once: Callable[..., Any] = cgutils.alloca_once
     alloca_once_value: Callable[..., Any] = cgutils.alloca_once_value
@@ -51,7 +50,6 @@ if LACKING is None:
     for_range_slice: Callable[..., Any] = cgutils.for_range_slice
     get_or_insert_function: Callable[..., Any] = cgutils.get_or_insert_function
     unpack_tuple: Callable[..., Any] = cgutils.unpack_tuple
-    library_function: Callable[..., Any] = types.ExternalFunction
 
 
 def target() -> tuple[str, str]:

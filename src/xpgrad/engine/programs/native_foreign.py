@@ -4,10 +4,12 @@ Several threads may run one program at a time, and nothing here takes a lock: me
 by single exchanges of words.
 """
 
-from llvmlite import ir
+import numpy as np
+from llvmlite import binding, ir
 from numba import types
 
 from xpgrad.engine.compiled.native import (
+    call_for_int,
     call_for_number,
     call_with_numbers,
     call_with_part,
@@ -15,8 +17,16 @@ from xpgrad.engine.compiled.native import (
     inside,
     words,
 )
-from xpgrad.engine.compiled.records import Finding, ForeignProgram, HostWords, SharedWork, length, positions
-from xpgrad.engine.process import numba_private
+from xpgrad.engine.compiled.records import (
+    Finding,
+    ForeignProgram,
+    HostWords,
+    SharedWork,
+    SystemCalls,
+    length,
+    positions,
+)
+from xpgrad.engine.programs.system_calls import find_system_calls
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
 SLOTS = 8  # arenas that are kept for later runs
@@ -25,19 +35,43 @@ _LINE = 64
 _SPINS = 2000  # looks at the other threads' work before the processor is offered to somebody else
 _IDLE = 30_000  # looks for more work, some 30 us, before a thread goes back to the host
 _HUGE = 1 << 22  # bytes from which on memory is worth huge pages
-_PAGE, _ADVISE_HUGE = 4096, 14  # Linux' MADV_HUGEPAGE; other systems know no such advice, and say so
+_ADVISE_HUGE = 14  # Linux' MADV_HUGEPAGE
 
 _SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgram)
 _HOST_WORDS, _PROGRAM_WORDS, _FINDING = length(HostWords), length(ForeignProgram), length(Finding)
+_CALLS, _SYSTEM_WORDS = positions(SystemCalls), length(SystemCalls)
 
 _INT64 = ir.IntType(64)
 
 
-# of the C library; pointers and sizes are integers here
-_malloc = numba_private.library_function("malloc", types.int64(types.int64))
-_free = numba_private.library_function("free", types.void(types.int64))
-_yield = numba_private.library_function("sched_yield", types.int32())
-_madvise = numba_private.library_function("madvise", types.int32(types.int64, types.int64, types.int64))
+_SYSTEM = "xpgrad_system_calls"
+"""The symbol of the words of this system's SystemCalls."""
+_calls = np.asarray(find_system_calls(), dtype=np.int64)
+binding.add_symbol(_SYSTEM, _calls.ctypes.data)
+
+
+def _system_words(context, builder, given):
+    word = builder.module.globals.get(_SYSTEM) or ir.GlobalVariable(builder.module, _INT64, _SYSTEM)
+    return builder.ptrtoint(word, _INT64)
+
+
+_system_address = generated(_system_words, result=types.int64)
+
+
+@inside()
+def _system():
+    """The addresses of the system's functions, 0 for those that it lacks."""
+    return words(_system_address(), _SYSTEM_WORDS)
+
+
+@inside()
+def _malloc(size):
+    return call_for_number(_system()[_CALLS.malloc], (size,))
+
+
+@inside()
+def _free(address):
+    call_with_numbers(_system()[_CALLS.free], (address,))
 
 
 def _on_word(instruction, arguments):
@@ -75,8 +109,12 @@ def advise(address, size):
     That is only advice: memory which has its pages already is as it was.
     """
     if size >= _HUGE:
-        first = -(-address // _PAGE) * _PAGE
-        _madvise(first, (address + size - first) // _PAGE * _PAGE, _ADVISE_HUGE)
+        calls = _system()
+        page = calls[_CALLS.page]
+        first = -(-address // page) * page
+        if calls[_CALLS.advise] != 0:
+            length_of_pages = (address + size - first) // page * page
+            call_for_number(calls[_CALLS.advise], (first, length_of_pages, _ADVISE_HUGE))
 
 
 @inside()
@@ -201,11 +239,11 @@ def parallel(work):
             _add(address + 8 * USERS, -1)
             _add(address + 8 * THERE, -1)
     _take_parts(crew)
-    looks = 0
+    looks, give_way = 0, _system()[_CALLS.give_way]
     while _look(address + 8 * DONE) < parts:
         looks += 1
-        if looks > _SPINS:
-            _yield()
+        if looks > _SPINS and give_way != 0:
+            call_for_int(give_way)
 
 
 # --- programs
