@@ -1,11 +1,16 @@
 """Processors and systems that are not here: what they lack is taken away, one thing at a time."""
 
+import errno
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
+import numpy as np
 import pytest
+
+import xpgrad
 
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
@@ -13,7 +18,7 @@ from llvmlite import binding, ir
 
 from xpgrad.engine.compiled import register_tiles
 from xpgrad.engine.compiled.vector_code import VectorCode
-from xpgrad.engine.process import numba_private
+from xpgrad.engine.process import numba_private, settings
 
 WITHOUT_FMA = "+cmov,+cx8,+cx16,+fxsr,+mmx,+popcnt,+sahf,+sse,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2"
 
@@ -209,3 +214,177 @@ def test_programs_in_xla_without_functions_of_the_system(lacking, reason):
     pytest.importorskip("jax", reason="jax not installed")
     out = in_new_process(WITHOUT_FUNCTIONS, *lacking, XPGRAD_JIT="1", XPGRAD_NUM_THREADS="2")
     assert out.strip() == reason
+
+
+# --- systems that lack files, modules and functions of Python's
+
+LACKING = {
+    "no /proc, no /sys": """
+        import builtins, io, os, pathlib
+
+        def refuse(path):
+            if str(path).startswith(("/proc", "/sys")):
+                raise FileNotFoundError(2, "No such file or directory", str(path))
+
+        opened, found = io.open, os.stat
+        io.open = builtins.open = lambda path, *rest, **more: (refuse(path), opened(path, *rest, **more))[1]
+        os.stat = lambda path, *rest, **more: (refuse(path), found(path, *rest, **more))[1]
+    """,
+    "no fork": "import os\ndel os.fork, os.forkpty, os.register_at_fork",
+    "no users, no modules of POSIX": """
+        import os, sys
+
+        del os.getuid, os.getgid
+        sys.modules.update(dict.fromkeys(("fcntl", "grp", "pwd", "resource")))
+    """,
+    "a console for ASCII": "import sys\nsys.stdout.reconfigure(encoding='ascii')",
+}
+STEP = """
+import sys
+
+sys.modules.update(jax=None, torch=None)  # they need some of it themselves
+
+import numpy as np
+
+import xpgrad
+from xpgrad.__main__ import main
+
+assert main(["info"]) == 0
+del sys.modules["jax"], sys.modules["torch"]
+rng = np.random.default_rng(0)
+X, W, R = (rng.standard_normal(shape, dtype="float32") for shape in ((5, 4, 3), (1, 24, 3), (1, 24, 6)))
+outputs, pullback = xpgrad.vjp(xpgrad.lstm, X, W, R, sequence_lens=[5, 2, 0, 4])
+found = pullback(outputs.H_all).dR
+with xpgrad.use_engine("standard"):
+    outputs, pullback = xpgrad.vjp(xpgrad.lstm, X, W, R, sequence_lens=[5, 2, 0, 4])
+    expected = pullback(outputs.H_all).dR
+np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+def test_a_system_that_lacks(lacking):
+    in_new_process(textwrap.dedent(LACKING[lacking]) + STEP)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(3, 3), (None, 1)])
+def test_threads_where_the_system_tells_no_affinity(cores, threads, monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.delenv("XPGRAD_NUM_THREADS", raising=False)
+    assert settings.thread_count() == settings.schedulable_cores() == threads
+
+
+def test_peak_memory_is_told_by_no_system_without_proc_and_resource(monkeypatch):
+    from xpgrad.cli.benches import memory
+
+    monkeypatch.setitem(sys.modules, "resource", None)
+    monkeypatch.setattr(memory, "Path", lambda path: Path("/nowhere") / path.lstrip("/"))
+    with pytest.raises(NotImplementedError, match="does not tell a process's peak memory"):
+        memory.peak(lambda: None, lambda: None)
+
+
+def test_the_load_is_told_by_no_system_without_proc(monkeypatch):
+    from xpgrad.cli.benches import load
+
+    monkeypatch.setattr(load, "Path", lambda path: Path("/nowhere") / path.lstrip("/"))
+    assert load.Watch([]).others() is None
+
+
+SPAWNED = """
+import multiprocessing
+
+import numpy as np
+
+import xpgrad
+
+
+def step(seed):
+    X = np.random.default_rng(seed).standard_normal((4, 3, 2))
+    return xpgrad.rnn(X, np.ones((1, 5, 2)), np.ones((1, 5, 5)) / 9).H_t
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.map(step, range(3))
+    np.testing.assert_array_equal(found, [step(seed) for seed in range(3)])
+"""
+
+
+def test_processes_that_are_spawned(tmp_path):
+    """Windows and macOS have no others. What a child computes has the parent's bits."""
+    path = tmp_path / "spawned.py"
+    path.write_text(SPAWNED, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+WITHOUT_OPENMP = """
+import numpy as np
+import torch
+
+from xpgrad.engine.process import blas, team
+
+team.symbol = lambda library, name: 0 if name == "GOMP_parallel" else blas.symbol(library, name)
+
+import xpgrad_torch
+from xpgrad_torch.engine import TorchEngine
+
+torch.manual_seed(0)
+assert isinstance(TorchEngine().team, team.PoolTeam)
+theirs = torch.nn.LSTM(6, 12)
+ours = xpgrad_torch.LSTM(6, 12)
+ours.load_state_dict(theirs.state_dict())
+x = torch.randn(9, 64, 6)
+for _ in range(3):
+    for module in (theirs, ours):
+        module.zero_grad()
+        module(x)[0].square().sum().backward()
+for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+image = torch.randn(2, 8, 9, 9)
+theirs, ours = torch.nn.Conv2d(8, 16, 3, padding=1), xpgrad_torch.Conv2d(8, 16, 3, padding=1)
+ours.load_state_dict(theirs.state_dict())
+torch.testing.assert_close(ours(image), theirs(image), rtol=1e-4, atol=1e-4)
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_tensors_where_openmp_has_no_entry_of_gcc(threads):
+    """macOS' and Windows' PyTorch have other OpenMP runtimes, so threads are our own."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    in_new_process(WITHOUT_OPENMP, XPGRAD_NUM_THREADS=threads)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "intp", "long"])
+def test_lengths_of_every_integer(dtype, rng):
+    """C's long has 32 bits on Windows."""
+    X, W, R = (rng.normal(size=shape).astype("float32") for shape in ((5, 3, 2), (1, 4, 2), (1, 4, 4)))
+    expected = xpgrad.rnn(X, W, R, sequence_lens=[5, 0, 3])
+    for _ in range(3):
+        found = xpgrad.rnn(X, W, R, sequence_lens=np.asarray([5, 0, 3], dtype))
+        np.testing.assert_array_equal(found.H_all, expected.H_all)
+        np.testing.assert_array_equal(found.H_t, expected.H_t)
+
+
+class WindowsPipe:
+    """A pipe whose reader has ended, as Windows answers."""
+
+    def write(self, text):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    flush = close = lambda self: self.write("")
+
+
+def test_a_worker_that_ended_where_that_is_an_invalid_argument():
+    from xpgrad.cli.benches.processes import Worker
+
+    worker = Worker("xpgrad-numpy")
+    worker._process.kill()
+    worker._requests.close()
+    worker._requests = WindowsPipe()
+    with pytest.raises(RuntimeError, match="xpgrad-numpy ended while it was asked for its version"):
+        worker.ask("its version")
+    worker.close()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.process.settings import wants_jit
+from xpgrad.engine.process.settings import schedulable_cores, wants_jit
 
 from . import options
 from .console import table
@@ -313,7 +313,7 @@ def read_cpu() -> CPU:
     return CPU(
         name=cpu_name(cpuinfo) or _cpu_name_elsewhere(),
         architecture=platform.machine(),
-        cores=usable_cores(_affinity(), _text("/sys/fs/cgroup/cpu.max")),
+        cores=usable_cores(schedulable_cores(), _text("/sys/fs/cgroup/cpu.max")),
         avx512=cpu_has_avx512(cpuinfo, build.get("SIMD Extensions", {}).get("found", [])),
     )
 
@@ -335,10 +335,6 @@ def _text(path: str) -> str:
         return Path(path).read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _affinity() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_name_elsewhere() -> str:

@@ -1,12 +1,13 @@
 """The floor of every implementation: operations over the product rate, bytes over the bandwidth."""
 
 import concurrent.futures
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from xpgrad.engine.process.settings import schedulable_cores
 
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (64, 512, 2048))
 COPY = 32 << 20  # bytes of the copied array, larger than the cores' own caches
@@ -43,7 +44,7 @@ def best_rate(make: Callable[[int, int, int], Callable[[], Any]], seconds: float
 
 def bandwidth(seconds: float = 0.5) -> float:
     """Bytes per second that all cores together read and write in a copy."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = schedulable_cores()
     source, target = (np.ones(COPY // 8) for _ in range(2))
     parts = list(zip(np.array_split(target, cores), np.array_split(source, cores), strict=True))
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:

@@ -76,7 +76,7 @@ class Worker:
         try:
             print(json.dumps({"do": do, **arguments}), file=self._requests, flush=True)
             line = self._answers.readline()
-        except BrokenPipeError:
+        except OSError:  # a broken pipe; Windows calls it an invalid argument
             line = ""
         if not line:
             raise RuntimeError(f"{self.name} ended while it was asked for {do}: {self._printed()}")
@@ -94,7 +94,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        with contextlib.suppress(BrokenPipeError):  # it has already ended
+        with contextlib.suppress(OSError):  # it has already ended
             self._requests.close()
         self._process.wait()
         self._answers.close()

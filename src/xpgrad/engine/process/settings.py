@@ -66,6 +66,11 @@ def thread_count() -> int:
         if not (chosen.strip().isdecimal() and int(chosen)):
             raise ValueError(f"XPGRAD_NUM_THREADS is {chosen!r}, expected a whole number of at least 1")
         return int(chosen)
+    return schedulable_cores()
+
+
+def schedulable_cores() -> int:
+    """Cores on which this process may be scheduled; all cores where the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

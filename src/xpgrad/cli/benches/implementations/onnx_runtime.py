@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from xpgrad.engine.process.settings import schedulable_cores
+
 from .. import convolutions, recurrent
 from . import need
 
@@ -122,5 +124,5 @@ def describe() -> str:
     """The version and the path."""
     ort = need("onnxruntime")
     need("onnx")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"ONNX Runtime {ort.__version__}, CPU kernels, {_threads() or cores} threads within an operator"
+    threads = _threads() or schedulable_cores()
+    return f"ONNX Runtime {ort.__version__}, CPU kernels, {threads} threads within an operator"

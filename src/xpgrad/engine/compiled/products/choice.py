@@ -160,7 +160,7 @@ def _name(blas: Blas, threads: int, dtype: str, kind: str) -> str:
 @functools.cache
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     return next((line for line in lines if line.startswith("model name")), "")
