@@ -12,13 +12,13 @@ pytest.importorskip("numba", reason="numba is not installed: nothing is compiled
 from xpgrad.engine.compiled import cache as compile_cache
 
 TEXT = """
-from numba import cfunc, njit
+from xpgrad.engine.compiled.cache import cfunc, njit
 
-@njit(cache=True)
+@njit()
 def twice(x):
     return 2 * x
 
-@cfunc("float64(float64)", cache=True)
+@cfunc("float64(float64)")
 def thrice(x):
     return 3 * x
 """

@@ -125,6 +125,14 @@ def test_what_cannot_be_compiled(monkeypatch, capsys):
     assert "XPGRAD_JIT=0" in capsys.readouterr().err
 
 
+def test_what_cannot_be_kept(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XPGRAD_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert command_line.main(["warm", "losses"]) == 1
+    assert f"nothing can be kept in {tmp_path / 'file' / 'cache'} (" in capsys.readouterr().err
+
+
 def test_what_is_not_installed(monkeypatch, capsys):
     """An error where it was asked for, else nothing to compile."""
     pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")

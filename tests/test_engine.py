@@ -359,7 +359,7 @@ def test_numbers_do_not_compile_again(tmp_path):
         for alpha in (0.1, 0.2, 0.3):
             for array in (x, frozen, x[::-1]):
                 assert np.allclose(xpgrad.elu_grad(array, array, alpha=alpha), 1)
-        print(len(list(pathlib.Path(os.environ["XPGRAD_CACHE_DIR"]).glob("elu*.py"))))
+        print(len(list(pathlib.Path(os.environ["XPGRAD_CACHE_DIR"]).rglob("elu*.py"))))
         """,
         XPGRAD_CACHE_DIR=str(tmp_path),
     )
@@ -549,22 +549,27 @@ def test_compiled_formulas_are_kept(tmp_path):
     assert results["none", 0] == results["none", 1]
     assert results["tanh", 0] == results["tanh", 1]
     assert results["none", 0] != results["tanh", 0]
-    assert len(list(tmp_path.glob("*gelu*_float64_*.py"))) == 2
+    assert len(list(tmp_path.rglob("*gelu*_float64_*.py"))) == 2
 
 
 def test_unwritable_cache_folder(tmp_path):
-    """Where nothing can be kept, formulas are compiled for the process alone."""
+    """Where nothing can be kept, formulas are compiled for the process alone, and a warning says so once."""
     pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     output = _run(
         """
-        import numpy as np, xpgrad
-        print(xpgrad.relu(-np.ones((1, 2))).shape)
+        import numpy as np, warnings, xpgrad
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            print(xpgrad.relu(-np.ones((1, 2))).shape, xpgrad.elu(-np.ones((1, 2))).shape)
+        print(*(one.message for one in said), sep="\\n")
         """,
         XPGRAD_CACHE_DIR=str(blocked / "cache"),
     )
-    assert output == "(1, 2)"
+    shapes, said = output.splitlines()
+    assert shapes == "(1, 2) (1, 2)"
+    assert f"cannot be kept in {blocked / 'cache'} (FileExistsError: File exists)" in said
 
 
 def test_threads_that_are_busy_hold_nothing_up(monkeypatch):

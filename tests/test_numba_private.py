@@ -76,13 +76,21 @@ def test_an_llvm_function_without_a_set_of_attributes():
     assert not numba_private.set_attribute(SimpleNamespace(), '"one"="2"')
 
 
-def test_only_a_cache_of_the_known_kind_is_replaced():
-    known = SimpleNamespace(_cache=SimpleNamespace(load_overload=None, save_overload=None))
-    other = SimpleNamespace(_cache=SimpleNamespace(load=None))
-    for function in (known, other):
-        numba_private.replace_cache(function, lambda cache: "guarded")
-    assert known._cache == "guarded"
-    assert other._cache != "guarded"
+@pytest.mark.parametrize("kind", [numba_private.c_function, numba_private.jitted])
+def test_a_function_asks_the_files_that_it_is_given(kind):
+    """For what it is compiled to; what they lack is compiled and handed to them."""
+    asked, kept = [], []
+    files = SimpleNamespace(
+        load_overload=lambda *args: asked.append(args), save_overload=lambda *args: kept.append(args)
+    )
+
+    def thrice(x):
+        return 3 * x
+
+    for given in (files, None):
+        made = kind(thrice, "float64(float64)", {}, given)
+        assert (made.ctypes if kind is numba_private.c_function else made)(2.0) == 6.0
+        assert len(asked) == len(kept) == 1
 
 
 @pytest.mark.parametrize("label", ["first", "second"])

@@ -102,24 +102,23 @@ def _register() -> None:
     from llvmlite import binding
 
     from xpgrad.engine.compiled.cache import load
-    from xpgrad.engine.compiled.source import versions
+    from xpgrad.engine.compiled.folder import versions
     from xpgrad_jax import native_frame
 
     own = hashlib.sha256(Path(native_frame.__file__).read_bytes()).hexdigest()[:20]
     words = registry().words
     binding.add_symbol(native_frame.PROCESS, words.ctypes.data)
     text = f"""# XLA's calls of programs, {own}; generated, {versions()}
-from numba import cfunc
-
+from xpgrad.engine.compiled.cache import cfunc
 from xpgrad_jax.native_frame import handle, schedule
 
 
-@cfunc("int64(int64, int64, int64)", cache=True)
+@cfunc("int64(int64, int64, int64)")
 def run_schedule(host, task, data):
     return schedule(host, task, data)
 
 
-@cfunc("int64(int64)", cache=True)
+@cfunc("int64(int64)")
 def run(frame):
     return handle(frame)
 """

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.cache import cache_folder
+from xpgrad.engine.compiled.folder import cache_folder, make, write
 
 from .console import progress
 
@@ -95,8 +95,8 @@ def measure(machine: str) -> Times:
         rows[option.name] = json.loads(done.stdout)
     times = Times(machine, rows)
     with contextlib.suppress(OSError):  # the folder is not writable
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        _file().write_text(json.dumps(times._asdict(), indent=1), encoding="utf-8")
+        make(_file().parent)
+        write(_file(), json.dumps(times._asdict(), indent=1))
     return times
 
 

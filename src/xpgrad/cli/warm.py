@@ -8,6 +8,7 @@ In a Dockerfile:
     ENV XPGRAD_CACHE_DIR=/opt/xpgrad-cache
     RUN python -m xpgrad warm lstm --arrays torch
 
+Other users of the image read that folder; they need not be able to write to it.
 Build the image on the kind of CPU that it will run on: machine code for another kind is not loaded.
 """
 
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     if problem:
         message(f"warm: {problem}")
         return 1
-    from xpgrad.engine.compiled.cache import cache_folder
+    from xpgrad.engine.compiled.folder import cache_folder
 
     folder = cache_folder()
     os.environ["XPGRAD_NOTICE"] = "0"  # a progress bar is shown instead
@@ -137,7 +138,10 @@ def _problem() -> str | None:
     from xpgrad.engine.process.settings import jit_enabled
 
     if jit_enabled():
-        return None
+        from xpgrad.engine.compiled.folder import cache_folder, place
+
+        _, problem, mend = place()
+        return problem and f"nothing can be kept in {cache_folder()} ({problem}). {mend}"
     if os.environ.get("XPGRAD_JIT") == "0":
         return "XPGRAD_JIT=0 turns compiling off"
     return "numba is not installed, so nothing is compiled; the extra 'fast' brings it"

@@ -219,9 +219,9 @@ def describe_engines() -> dict[str, str]:
     if jit_enabled():
         import numba
 
-        from xpgrad.engine.compiled.cache import cache_folder
+        from xpgrad.engine.compiled.folder import described
 
-        how = f"formulas compiled by numba {numba.__version__}, kept in {cache_folder()}"
+        how = f"formulas compiled by numba {numba.__version__}, {described()}"
     else:
         how = "formulas in cache-sized blocks, without numba"
     lines = {

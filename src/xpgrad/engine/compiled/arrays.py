@@ -17,7 +17,7 @@ from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 
-_OPTIONS = "nogil=True, cache=True, error_model='numpy'"
+_OPTIONS = "nogil=True, error_model='numpy'"
 _AT, _HEAD = positions(ArraysHead), length(ArraysHead)
 
 
@@ -108,9 +108,10 @@ _IMPORTS = """\
 import functools
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, types
 from numba.types import float64, int64, void
 
+from xpgrad.engine.compiled.cache import cfunc, njit
 from xpgrad.engine.compiled.native import pointer
 from xpgrad.engine.compiled.native_arrays import Array, Loop, Pass, array_loop
 from xpgrad.engine.compiled.scalar_common import wide_vectors
@@ -181,7 +182,7 @@ def _part(taken: int, numbers: int) -> list[str]:
         f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
         "@functools.cache",
         "def part_function():",
-        "    return cfunc('void(voidptr, int64)', cache=True)(part)",
+        "    return cfunc('void(voidptr, int64)')(part)",
     ]
 
 

@@ -1,19 +1,20 @@
 """Where compiled code is kept, and how it comes back: a text goes in, its imported module comes out.
 
 The text lies in a file of the cache folder, named by its hash; numba's own files, with the machine code, lie
-beside it. Damaged files are removed and made anew. Where nothing can be written, code is compiled for this
-process alone, and a warning says so once.
+beside it. Damaged files are removed and made anew. Where nothing can be written, code that is there is read;
+other code is compiled for this process alone, and a warning says so once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import importlib.util
 import os
+import stat
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from xpgrad.engine.compiled import folder
+from xpgrad.engine.compiled.folder import cache_folder
 from xpgrad.engine.process.notice import compiling
 
 _Function = TypeVar("_Function", bound=Callable)
@@ -38,70 +41,42 @@ def one_at_a_time(function: _Function) -> _Function:
     return guarded  # type: ignore[return-value]
 
 
-def cache_folder() -> Path:
-    """Where compiled formulas are kept: ``XPGRAD_CACHE_DIR``, else the user's cache folder."""
-    chosen = os.environ.get("XPGRAD_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return base / "xpgrad"
-
-
-@functools.cache
-def _writable_folder(folder: Path) -> Path:
-    """The folder, made; or a temporary one of this process where it can't be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="xpgrad-"))
-
-
 @one_at_a_time
 @functools.cache
 def load(name: str, text: str) -> Any:
     """The module of a generated text, from the cache folder if it is there; once in a process."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
+    stem = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
     with compiling():
-        for attempt in (_from_folder, _anew):
+        found, reason = folder.place(), None
+        attempts = [_from_folder, _anew] if not found.problem else [_from_folder] if found.folder else []
+        for attempt in attempts:
             try:
-                return attempt(f"{name}_{digest}", text)
+                return attempt(stem, text)
             except Exception as error:  # whatever a damaged file or a full disk leads to
                 reason = error
-        module = _without_cache(f"{name}_{digest}", text)  # raises what is wrong with the text itself
+        module = _without_cache(stem, text)  # raises what is wrong with the text itself
         _warn(reason)
         return module
 
 
 def _from_folder(stem: str, text: str) -> ModuleType:
-    path = _writable_folder(cache_folder()) / f"{stem}.py"
+    place = folder.place().folder
+    if place is None:
+        raise FileNotFoundError(errno.ENOENT, "no folder to read compiled code from", str(cache_folder()))
+    path = place / f"{stem}.py"
     if not _holds(path, text):
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            try:
-                file.write(text)
-                file.close()
-                os.replace(file.name, path)  # another process may be writing the same text
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(file.name)
-                raise
-    spec = importlib.util.spec_from_file_location(f"xpgrad_compiled_{stem}", path)
+        folder.write(path, text)
+    spec = importlib.util.spec_from_file_location(_module_name(stem), path)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot import the compiled formula at {path}")
     module = importlib.util.module_from_spec(spec)
-    from xpgrad.engine.process import numba_private
-
     sys.modules[spec.name] = module  # where numba looks for the globals of a function from its cache
     spec.loader.exec_module(module)
-    for value in vars(module).values():
-        numba_private.replace_cache(value, _GuardedCache)
     return module
+
+
+def _module_name(stem: str) -> str:
+    return f"xpgrad_compiled_{stem}"
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -112,9 +87,10 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _anew(stem: str, text: str) -> ModuleType:
-    """After its files were removed."""
-    folder = _writable_folder(cache_folder())
-    for path in (*folder.glob(f"{stem}.*"), *(folder / "__pycache__").glob(f"{stem}.*")):
+    """After its files were removed; or the folder, by a process of another version."""
+    folder.forget()
+    place = folder.place().folder
+    for path in [*place.glob(f"{stem}.*"), *place.glob(f"__pycache__/{stem}.*")] if place else []:
         with contextlib.suppress(OSError):
             path.unlink()
     return _from_folder(stem, text)
@@ -122,16 +98,43 @@ def _anew(stem: str, text: str) -> ModuleType:
 
 def _without_cache(stem: str, text: str) -> ModuleType:
     """Compiled for this process alone."""
-    module = ModuleType(f"xpgrad_compiled_{stem}")
+    module = ModuleType(_module_name(stem))
     sys.modules[module.__name__] = module
-    exec(compile(text.replace("cache=True", "cache=False"), f"<{stem}>", "exec"), vars(module))
+    exec(compile(text, f"<{stem}>", "exec"), vars(module))
     return module
 
 
-class _GuardedCache:
-    """A numba function's cache whose files may be damaged, and whose disk may be full.
+def cfunc(signature: Any, **options: Any) -> Callable[[Callable], Any]:
+    """For generated texts: numba's decorator of that name, whose machine code is kept beside the text."""
+    from xpgrad.engine.process import numba_private
 
-    Functions without a signature are compiled at their first call, long after their module was imported.
+    return lambda function: numba_private.c_function(function, signature, options, _files(function))
+
+
+def njit(signature: Any = None, **options: Any) -> Callable[[Callable], Any]:
+    """For generated texts: numba's decorator of that name, whose machine code is kept beside the text.
+
+    Without a signature a function is compiled at its first call.
+    """
+    from xpgrad.engine.process import numba_private
+
+    return lambda function: numba_private.jitted(function, signature, options, _files(function))
+
+
+def _files(function: Callable) -> _Files | None:
+    """The files of a function's machine code; None where its text is in no file."""
+    from xpgrad.engine.process import numba_private
+
+    if not os.path.isabs(function.__code__.co_filename):
+        return None
+    return _Files(numba_private.FilesBeside(function))
+
+
+class _Files:
+    """The files of a function's machine code, as numba keeps them.
+
+    They may be damaged, the disk may be full, the folder may be only for reading: then the function is
+    compiled all the same, once.
     """
 
     def __init__(self, cache: Any) -> None:
@@ -153,20 +156,30 @@ class _GuardedCache:
         """Keep the compiled function, if it can be kept."""
         try:
             self._cache.save_overload(*args)
-        except OSError as error:
+            self._close()
+        except Exception as error:
             _warn(error)
+
+    def _close(self) -> None:
+        """Let nobody else write to the files, whatever the process's mask says."""
+        for path in Path(self._cache.cache_path).glob(f"{self._cache.stem}.*"):
+            mode = path.stat().st_mode
+            if os.name == "posix" and mode & 0o022:
+                path.chmod(stat.S_IMODE(mode) & ~0o022)
 
 
 _warned = False
 
 
-def _warn(error: Exception) -> None:
+def _warn(error: Exception | None) -> None:
     global _warned
     if not _warned:
         _warned = True
+        _, problem, mend = folder.place()
         warnings.warn(
-            f"xpgrad: compiled code cannot be kept in {cache_folder()} ({type(error).__name__}: {error}); it "
-            "is compiled anew in every process. XPGRAD_CACHE_DIR names another folder.",
+            f"xpgrad: compiled code cannot be kept in {cache_folder()} "
+            f"({problem or f'{type(error).__name__}: {error}'}); it is compiled anew in every process. "
+            f"{mend or 'XPGRAD_CACHE_DIR names another folder.'}",
             RuntimeWarning,
             stacklevel=2,
         )

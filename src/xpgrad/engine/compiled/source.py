@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from xpgrad.engine.compiled.cache import load, one_at_a_time
+from xpgrad.engine.compiled.folder import versions
 from xpgrad.engine.formulas import special
 from xpgrad.engine.formulas.formula import as_text
 
@@ -63,29 +62,6 @@ def _setting(value: Any, found: dict[str, Callable]) -> str:
     return text if text in ("None", "True", "False") else f"xp.real({text})"
 
 
-def _sources() -> str:
-    """A hash of those modules of ours whose code generated text holds copies of."""
-    engine = Path(__file__).parents[1]
-    patterns = (
-        "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "*_tiles.py",
-        "vector_code.py", "matrix.py", "formula.py", "numba_private.py",
-    )  # fmt: skip
-    copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
-
-
-# Taken when this module is imported, with the others: an upgrade while a process runs changes the files, and
-# what the process compiles from the old modules must not be kept under the new ones' hash.
-_LOADED = _sources()
-
-
-def versions() -> str:
-    """What generated text holds copies of: numba's compiling, our own functions, and their constants."""
-    import numba
-
-    return f"numba {numba.__version__}, functions {_LOADED}"
-
-
 @functools.cache
 def c_function(label: str, module: str, arguments: str, call: str, made: str = "", before: str = "") -> int:
     """The address of a C function without a result that makes one call.
@@ -98,16 +74,16 @@ def c_function(label: str, module: str, arguments: str, call: str, made: str = "
     kinds, names = zip(*(argument.split() for argument in arguments.split(", ")), strict=True)
     text = f"""# {call}; generated, {versions()}
 {before}
-from numba import cfunc
 import numpy as np
 
+from xpgrad.engine.compiled.cache import cfunc
 from xpgrad.engine.compiled.native import fields
 from xpgrad.engine.{module} import {(made or call).partition("(")[0]}
 
 {made and f"made = {made}"}
 
 
-@cfunc("void({", ".join(kinds)})", cache=True, error_model="numpy")
+@cfunc("void({", ".join(kinds)})", error_model="numpy")
 def run({", ".join(names)}):
     {call}
 """

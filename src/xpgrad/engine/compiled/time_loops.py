@@ -194,7 +194,8 @@ def _source(loop: LoopText) -> str:
         text = _loop(bodies, len(loop.asked), loop.integers)
     parts = [
         preamble([stage.function for stage in formulas], constants, loop.dtype),
-        "import numpy as np\nfrom numba import carray, cfunc\n",
+        "import numpy as np\nfrom numba import carray\n",
+        "from xpgrad.engine.compiled.cache import cfunc",
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers, share",
         "from xpgrad.engine.compiled.native_ahead import ask_rows, forget, memory",
@@ -252,7 +253,7 @@ def _begun(integers: int, asked: int) -> list[str]:
     """The first lines of a loop, with memory for so many rows that a product asks for."""
     return [
         f"ahead_of_loop = memory({asked})\n\n",
-        "@cfunc('void(voidptr, int64)', cache=True, error_model='numpy', fastmath={'contract'})",
+        "@cfunc('void(voidptr, int64)', error_model='numpy', fastmath={'contract'})",
         "def loop(data, part):",
         "    wide_vectors()",
         f"    head = carray(data, ({integers},), np.int64)",

@@ -8,6 +8,7 @@ are evaluated without numba then (see `settings.jit_enabled`). Needs numba.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,8 +20,11 @@ _NEEDED = {
     "numba.core.base:BaseContext": (
         "add_linking_libs", "get_dummy_value", "get_function", "get_value_type",
     ),
+    "numba.core.caching": ("CompileResultCacheImpl", "FunctionCache"),
+    "numba.core.ccallback": ("CFunc",),
     "numba.core.codegen:CPUCodegen": ("magic_tuple",),
     "numba.core.registry": ("cpu_target",),
+    "numba.core.sigutils": ("normalize_signature",),
     "numba.core.typing.context:BaseContext": ("resolve_function_type", "resolve_value_type"),
 }  # fmt: skip
 
@@ -42,7 +46,8 @@ def _lacking() -> Iterator[str]:
 LACKING: str | None = next(_lacking(), None)
 
 if LACKING is None:
-    from numba.core import cgutils, registry
+    from numba import njit
+    from numba.core import caching, ccallback, cgutils, registry, sigutils
 
     alloca_once: Callable[..., Any] = cgutils.alloca_once
     alloca_once_value: Callable[..., Any] = cgutils.alloca_once_value
@@ -89,8 +94,64 @@ def set_attribute(function: Any, attribute: str) -> bool:
     return True
 
 
-def replace_cache(function: Any, guard: Callable[[Any], Any]) -> None:
-    """Put ``guard(cache)`` in the place of a compiled function's cache, if that is of the known kind."""
-    cache = getattr(function, "_cache", None)
-    if hasattr(cache, "load_overload") and hasattr(cache, "save_overload"):
-        function._cache = guard(cache)
+class _Beside:
+    """Where numba's files of a function are: in ``__pycache__`` beside its text.
+
+    numba's own answer to that depends on whether it can write there, so files of a folder that is only for
+    reading would not be found. The name of our texts holds their hash: in numba's place of the text's time,
+    which the layers of an image round, it stands for what the files were made of.
+    """
+
+    def __init__(self, function: Any, file: str) -> None:
+        self._py_file, self._line = file, function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> _Beside:
+        return cls(function, file)
+
+    def ensure_cache_path(self) -> None:
+        """Whoever writes finds out whether that is possible."""
+
+    def get_cache_path(self) -> str:
+        return os.path.join(os.path.dirname(self._py_file), "__pycache__")
+
+    def get_source_stamp(self) -> str:
+        return os.path.basename(self._py_file)
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+if LACKING is None:
+
+    class _Results(caching.CompileResultCacheImpl):
+        def __init__(self, function: Any) -> None:
+            self._locator_classes = [_Beside]
+            super().__init__(function)
+
+    class FilesBeside(caching.FunctionCache):
+        """The files of a function's machine code, beside its text."""
+
+        _impl_class = _Results
+
+        def __init__(self, function: Any) -> None:
+            super().__init__(function)
+            self.stem = os.path.splitext(os.path.basename(function.__code__.co_filename))[0]
+
+
+def c_function(function: Any, signature: Any, options: dict[str, Any], files: Any) -> Any:
+    """``numba.cfunc`` with the `files` of machine code given; with None they are not kept."""
+    made: Any = ccallback.CFunc(function, sigutils.normalize_signature(signature), locals={}, options=options)
+    made._cache = files or made._cache
+    made.compile()
+    return made
+
+
+def jitted(function: Any, signature: Any, options: dict[str, Any], files: Any) -> Any:
+    """``numba.njit``, likewise; with a signature it is compiled for that alone, at once."""
+    made = njit(**options)(function)
+    made._cache = files or made._cache
+    if signature is not None:
+        made.compile(signature)
+        made.disable_compile()
+    return made

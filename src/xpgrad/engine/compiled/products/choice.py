@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled import folder
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.process.blas import Blas, multiply, pack
 
@@ -148,10 +148,9 @@ def _name(blas: Blas, threads: int, dtype: str, kind: str) -> str:
     """All that a measurement depends on, in short."""
     from llvmlite import binding
 
-    from xpgrad.engine.compiled.source import versions
-
     library = os.stat(blas.extension)
-    parts = [binding.get_host_cpu_name(), _processor(), versions(), blas.extension, library.st_size, threads]
+    parts = [binding.get_host_cpu_name(), _processor(), folder.versions()]
+    parts += [blas.extension, library.st_size, threads]
     parts += [f"{name}={os.environ[name]}" for name in _TOLD if name in os.environ]
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
     return f"{kind} {dtype} {digest}"
@@ -167,9 +166,7 @@ def _processor() -> str:
 
 
 def _path() -> Path:
-    from xpgrad.engine.compiled.cache import cache_folder
-
-    return cache_folder() / _FILE
+    return folder.cache_folder() / _FILE
 
 
 def _remembered() -> dict[str, Any]:
@@ -185,10 +182,8 @@ def _remember(name: str, ratio: float) -> None:
     """Where the folder cannot be written, the next process measures again."""
     path = _path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump(_remembered() | {name: ratio}, file, indent=1)
-        os.replace(file.name, path)
+        folder.make(path.parent)
+        folder.write(path, json.dumps(_remembered() | {name: ratio}, indent=1))
     except OSError:
         return
 

@@ -331,7 +331,7 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     By rows, the last rows are one tile: a time loop's products have few rows, and several low tiles have too
     few sums, which wait for one another. For the same reason one or two rows make use of several panels.
     """
-    from xpgrad.engine.compiled.source import versions
+    from xpgrad.engine.compiled.folder import versions
 
     size = np.dtype(dtype).itemsize
     heights = {
@@ -347,7 +347,7 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     asked = ", coming + m * count * pace, pace, place, step"
     lines = [
         f"# tiles of matrix products in {dtype}; generated, {versions()}",
-        "from numba import cfunc\n",
+        "from xpgrad.engine.compiled.cache import cfunc",
         "from xpgrad.engine.compiled.native_ahead import advance, asked",
         "from xpgrad.engine.compiled.register_tiles import matrix_tile\n",
     ]
@@ -358,7 +358,7 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     lines += [
         f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
         "\n",
-        f'@cfunc("void({", ".join(["int64"] * 14)})", cache=True, error_model="numpy")',
+        f'@cfunc("void({", ".join(["int64"] * 14)})", error_model="numpy")',
         "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add,",
         "        ahead):",
         f"    whole = rows // {height}",
