@@ -43,6 +43,8 @@ def test_page(page):
         pytest.importorskip("cupy", reason="cupy is not installed; test_adapters.py runs the page's class")
     names: dict = {}
     for block in blocks:
+        if "serialize(" in block and importlib.util.find_spec("flatbuffers") is None:
+            continue  # JAX writes files with it
         exec(compile(block, page, "exec"), names)
 
 

@@ -292,3 +292,94 @@ def test_what_is_no_option() -> None:
         xpgrad_jax.elu(X, alpha=np.ones(1))
     with pytest.raises(TypeError, match="elu: alpha is a dict, expected a number or a word"):
         xpgrad_jax.elu(X, alpha={})
+
+
+def _by_vjp(function: Any, operands: list[jax.Array], cotangent: Any) -> Any:
+    return jax.vjp(function, *operands)[1](cotangent)
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose"])
+@pytest.mark.parametrize("linear", ["X", "W", "XB", "WB"])
+def test_a_convolution_is_linear_in_either_factor(name: str, linear: str, rng: np.random.Generator) -> None:
+    """So it has a transpose, which is the gradient of JAX's own operations."""
+    shapes = {"X": (2, 3, 6, 5), "W": (3, 3, 3, 2), "B": (3,)}
+    arrays = {k: jnp.asarray(rng.normal(size=shapes[k])) for k in ("X", "W", *linear[1:])}
+
+    def function(run: Any) -> Any:
+        return lambda *values: run(**{**arrays, **dict(zip(linear, values, strict=True))}, pads=1, strides=2)
+
+    given = [arrays[k] for k in linear]
+    y = function(plain(name))(*given)
+    cotangent = jnp.asarray(rng.normal(size=y.shape))
+    expected = _by_vjp(function(plain(name)), given, cotangent)
+    ours = jax.linear_transpose(function(getattr(xpgrad_jax, name)), *given)
+    several = jnp.stack([cotangent, 2 * cotangent])
+    for made in (ours(cotangent), jax.jit(ours)(cotangent), [x[0] for x in jax.vmap(ours)(several)]):
+        for a, b in zip(made, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("solver", ["gmres", "bicgstab"])
+def test_solvers_of_linear_equations_take_a_convolution(solver: str, rng: np.random.Generator) -> None:
+    W = jnp.asarray(0.05 * rng.normal(size=(3, 3, 3, 3))).at[:, :, 1, 1].add(jnp.eye(3))
+    X = jnp.asarray(rng.normal(size=(2, 3, 5, 5)))
+    blurred = lambda x: xpgrad_jax.conv(x, W, pads=1)  # noqa: E731
+    solve = getattr(jax.scipy.sparse.linalg, solver)
+    np.testing.assert_allclose(solve(blurred, blurred(X), tol=1e-12)[0], X, rtol=1e-7, atol=1e-7)
+    # the solution's own gradient: a transposed equation
+    weight = jnp.asarray(rng.normal(size=X.shape))
+    slope = jax.grad(lambda b: (solve(blurred, b, tol=1e-12)[0] * weight).sum())(blurred(X))
+    (back,) = jax.linear_transpose(blurred, X)(slope)
+    np.testing.assert_allclose(back, weight, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "conv", "gelu", "softmax", "softmax_cross_entropy"])
+def test_a_gradient_is_linear_in_its_cotangents(name: str, rng: np.random.Generator) -> None:
+    """Its transpose is the tangent: solvers of Gauss-Newton's equations ask for it."""
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}.get(name)
+    X = jnp.asarray(rng.normal(size=(2, 3, 4)))
+    others = []
+    if gates:
+        others = [jnp.asarray(rng.normal(size=(1, gates * 5, k))) for k in (4, 5)]
+    elif name == "conv":
+        others = [jnp.asarray(rng.normal(size=(5, 3, 2)))]
+    elif name == "softmax_cross_entropy":
+        others = [jnp.asarray(rng.integers(3, size=(2, 4)))]
+    function = lambda x: getattr(xpgrad_jax, name)(x, *others)  # noqa: E731
+    y, pullback = jax.vjp(function, X)
+    tangent = jnp.asarray(rng.normal(size=X.shape))
+    (made,) = jax.linear_transpose(lambda given: pullback(given)[0], y)(tangent)
+    expected = jax.jvp(function, (X,), (tangent,))[1]
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+_IMAGE, _KERNEL, _BIAS = (jnp.ones(s) for s in [(1, 2, 4), (2, 2, 3), (2,)])
+_STEPS, _WEIGHT = jnp.ones((3, 1, 2)), jnp.ones((1, 8, 2))
+_EITHER = "expected by X and B or W and B: in these it is linear"
+_NONE = "a linear function, and it is none; jax.vjp gives its gradient"
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (lambda x: xpgrad_jax.conv(x, _KERNEL, _BIAS), [_IMAGE], f"by X is asked for, {_EITHER}"),
+        (lambda b: xpgrad_jax.conv(_IMAGE, _KERNEL, b), [_BIAS], f"by B is asked for, {_EITHER}"),
+        (xpgrad_jax.conv, [_IMAGE, _KERNEL], "by X, W is asked for, expected by X or W: in these"),
+        (xpgrad_jax.relu, [_IMAGE], _NONE),
+        (lambda x: xpgrad_jax.lstm(x, *[_WEIGHT] * 2)[1], [_STEPS], _NONE),
+        (
+            lambda x: jax.vjp(xpgrad_jax.gelu, x)[1](_IMAGE)[0],
+            [_IMAGE],
+            "^gelu_grad: its transpose by X is asked for, expected by dY",
+        ),
+        (
+            lambda x: jax.jvp(xpgrad_jax.gelu, (x,), (_IMAGE,))[1],
+            [_IMAGE],
+            "^gelu: the transpose of its derivative by X is asked for, expected by the tangents",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_linear_has_no_transpose(function: Any, given: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        jax.linear_transpose(jax.jit(function), *given)(function(*given))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 import xpgrad
 from xpgrad._kernel_description import KernelDescription
@@ -31,6 +32,9 @@ class Attributes(dict[str, Any]):
         return hash(repr(self))
 
 
+_FACTORS = {"conv": ("X", "W"), "conv_transpose": ("X", "W")}
+"""Of kernels that are sums of products: the operands in each of which they are linear, the others fixed."""
+
 AS_SAVED = "as_saved"
 """A gradient's attribute: its saved arrays are a caller's own, and a function of nothing else."""
 
@@ -46,6 +50,8 @@ class Kernel(KernelDescription):
             self._gradient = functools.partial(run_foreign, self._gradient)
         self.is_recurrent = "R" in self.operands
         """Whether all of it is written down as one program; others have programs for their loops."""
+        self.factors = _FACTORS.get(name, ())
+        """Operands in each of which the kernel is linear while the others are fixed."""
 
     def __repr__(self) -> str:
         return self.name
@@ -78,8 +84,15 @@ class Kernel(KernelDescription):
 
     def plain_forward(self, arrays: Mapping[str, Any], attributes: Attributes) -> tuple[Any, ...]:
         """The kernel as JAX's own operations."""
+
+        def run(given: Mapping[str, Any]) -> tuple[Any, ...]:
+            return self.forward(given, attributes)
+
         with xpgrad.use_engine("standard"):
-            return self.forward(arrays, attributes)
+            if self._samples_are_open(arrays, attributes):
+                axes = [self.batch_axis(name, attributes) for name in self.outputs]
+                return tuple(self._each_sample(run, arrays, axes, attributes))
+            return run(arrays)
 
     def plain_gradient(
         self, arrays: Mapping[str, Any], wrt: Sequence[str], attributes: Attributes, per_sample: bool
@@ -89,12 +102,66 @@ class Kernel(KernelDescription):
         Saved arrays are made anew: so they are what they are, functions of the operands, to whoever follows;
         unless the attributes say that they are operands themselves.
         """
-        with xpgrad.use_engine("standard"):
-            given = dict(arrays)
+
+        def run(given: Mapping[str, Any]) -> tuple[Any, ...]:
+            known = dict(given)
             if self.saved and self.taken and AS_SAVED not in attributes:
-                operands = {name: given[name] for name in self.operands if name in given}
-                given |= zip(self.saved, self.saved_of(self.forward(operands, attributes)), strict=True)
-            return self.gradient(given, wrt, attributes, per_sample)
+                operands = {name: known[name] for name in self.operands if name in known}
+                known |= zip(self.saved, self.saved_of(self.forward(operands, attributes)), strict=True)
+            return self.gradient(known, wrt, attributes, per_sample)
+
+        with xpgrad.use_engine("standard"):
+            if not self._samples_are_open(arrays, attributes):
+                return run(arrays)
+            axes = [self.batch_axis(name, attributes) for name in wrt]
+            if per_sample:
+                return tuple(self._each_sample(run, arrays, [axis or 0 for axis in axes], attributes))
+            made = self._each_sample(run, arrays, axes, attributes)
+        return tuple(g.sum(axis=0) if axis is None else g for g, axis in zip(made, axes, strict=True))
+
+    def _samples_are_open(self, arrays: Mapping[str, Any], attributes: Attributes) -> bool:
+        """Whether nobody knows the size of a recurrent kernel's batch yet: its rows cannot be laid out then.
+
+        Raises
+        ------
+        ValueError
+            If another size is open.
+        """
+        if not self.is_recurrent:
+            return False
+        for name, x in arrays.items():
+            batch = self.batch_axis(name, attributes)
+            if any(is_symbolic_dim(size) for axis, size in enumerate(x.shape) if axis != batch):
+                raise ValueError(
+                    f"{self.name}: {name} has shape {x.shape}, expected numbers; only the batch's size "
+                    "may be symbolic"
+                )
+        return any(is_symbolic_dim(size) for x in arrays.values() for size in x.shape)
+
+    def _each_sample(
+        self,
+        run: Callable[[Mapping[str, Any]], Sequence[Any]],
+        arrays: Mapping[str, Any],
+        out_axes: Sequence[int | None],
+        attributes: Attributes,
+    ) -> list[Any]:
+        """Run on batches of one sample, mapped by JAX. The results' batch axes are given.
+
+        A result without one gets an axis for the samples in front.
+        """
+        axes = {name: self.batch_axis(name, attributes) for name in arrays}
+
+        def one(samples: Mapping[str, Any]) -> list[Any]:
+            made = run({name: _with_axis(x, axes[name]) for name, x in samples.items()})
+            pairs = zip(made, out_axes, strict=True)
+            return [y if axis is None else jnp.squeeze(y, axis) for y, axis in pairs]
+
+        return jax.vmap(one, in_axes=(axes,), out_axes=[axis or 0 for axis in out_axes])(dict(arrays))
+
+
+def _with_axis(x: Any, axis: int | None) -> Any:
+    """The array with one more axis, of size 1; as it is for None."""
+    return x if axis is None else jnp.expand_dims(x, axis)
 
 
 def as_attributes(operator: str, values: Mapping[str, Any]) -> Attributes:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
@@ -176,6 +177,8 @@ def _as_program_takes(x: Any) -> Any:
 
 
 def _cpu_forward(*arrays: Any, kernel: Kernel, present: Names, attributes: Attributes) -> list[Any]:
+    if _is_open(arrays):
+        return _plain_forward(*arrays, kernel=kernel, present=present, attributes=attributes)
     results = _shapes_of(_plain_forward, arrays, kernel=kernel, present=present, attributes=attributes)
     made = None
     if kernel.is_recurrent:
@@ -192,6 +195,8 @@ def _cpu_gradient(
     again = functools.partial(
         _plain_gradient, kernel=kernel, present=present, wrt=wrt, attributes=attributes, per_sample=per_sample
     )
+    if _is_open(arrays):
+        return again(*arrays)
     function, options = kernel.gradient_call(wrt, attributes, per_sample)
     results = _ordered(kernel, wrt, _shapes_of(again.func, arrays, **again.keywords))
     made = None
@@ -212,9 +217,30 @@ def _ordered(kernel: Kernel, wrt: Names, values: Sequence[Any]) -> list[Any]:
 
 
 def _shapes_of(function: Callable[..., list[Any]], arrays: Sequence[Any], **params: Any) -> list[Any]:
-    """Shapes and dtypes of the results of JAX's own operations."""
+    """Shapes and dtypes of the results of JAX's own operations.
+
+    Raises
+    ------
+    ValueError
+        If these depend on a size that is symbolic.
+    """
     forms = tuple((tuple(x.shape), np.dtype(x.dtype)) for x in arrays)
-    return _known_shapes(function, forms, tuple(params.items()), _x64())
+    try:
+        return _known_shapes(function, forms, tuple(params.items()), _x64())
+    except Exception as error:
+        if not _is_open(arrays) or type(error) in (ValueError, TypeError):  # of ours
+            raise
+        kernel, shapes = params["kernel"], [tuple(x.shape) for x in arrays]
+        given = ", ".join(f"{name} {shape}" for name, shape in zip(params["present"], shapes, strict=False))
+        raise ValueError(
+            f"{kernel.name}: a size is symbolic, expected a number where the kernel depends on it; the "
+            f"shapes are {given}; {error}"
+        ) from error
+
+
+def _is_open(arrays: Sequence[Any]) -> bool:
+    """Whether a size is symbolic, as in an export: programs need numbers."""
+    return any(is_symbolic_dim(size) for x in arrays for size in x.shape)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -297,6 +323,12 @@ def _tangent_transpose(
     attributes: Attributes,
 ) -> list[Any]:
     fixed = arrays[: len(arrays) - len(wrt)]
+    asked = [name for name, x in zip(present, fixed, strict=False) if ad.is_undefined_primal(x)]
+    if asked:
+        raise ValueError(
+            f"{kernel.name}: the transpose of its derivative by {', '.join(asked)} is asked for, expected by "
+            "the tangents: in these it is linear"
+        )
     unknown: list[Any] = [None] * len(fixed)
     by_name = dict(zip(kernel.outputs, cotangents, strict=True))
     given = {name: c for name, c in by_name.items() if not _is_zero(c)}
@@ -318,6 +350,68 @@ def _tangent_transpose(
 
     pullback = jax.vjp(function, *(operands[name] for name in wrt))[1]
     return unknown + list(pullback(list(given.values())))
+
+
+def _forward_transpose(
+    cotangents: Sequence[Any], *arrays: Any, kernel: Kernel, present: Names, attributes: Attributes
+) -> list[Any]:
+    """Of a sum of products, which is linear in one factor: the gradient by that."""
+    wrt = tuple(name for name, x in zip(present, arrays, strict=True) if ad.is_undefined_primal(x))
+    _check_linear(kernel, wrt, present)
+    if _is_zero(cotangents[0]):
+        return [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in arrays]
+    named = {name: _known(x) for name, x in zip(present, arrays, strict=True)}
+    taken = {name: named[name] for name in kernel.taken if name in named}
+    taken[kernel.cotangents[0]] = cotangents[0]
+    by_name = dict(zip(wrt, gradient(kernel, taken, wrt, attributes), strict=True))
+    return [by_name.get(name) for name in present]
+
+
+def _known(x: Any) -> Any:
+    """An operand; for one that is asked for, whose numbers do not matter, zeros."""
+    return jnp.zeros(x.aval.shape, x.aval.dtype) if ad.is_undefined_primal(x) else x
+
+
+def _check_linear(kernel: Kernel, wrt: Names, present: Names) -> None:
+    """Whether a kernel is linear in these operands together, while the others are fixed."""
+    asked = ", ".join(wrt)
+    if not kernel.factors:
+        raise ValueError(
+            f"{kernel.name}: its transpose by {asked} is asked for, expected that of a linear function, and "
+            "it is none; jax.vjp gives its gradient"
+        )
+    added = [name for name in present if name not in kernel.factors]
+    if len({*wrt} & {*kernel.factors}) != 1 or not {*added} <= {*wrt}:
+        rule = " or ".join(" and ".join([name, *added]) for name in kernel.factors)
+        raise ValueError(
+            f"{kernel.name}: its transpose by {asked} is asked for, expected by {rule}: in these it is "
+            "linear; jax.vjp gives its gradient"
+        )
+
+
+def _gradient_transpose(
+    cotangents: Sequence[Any], *arrays: Any, kernel: Kernel, present: Names, wrt: Names, **params: Any
+) -> list[Any]:
+    """By the gradient's own cotangents, in which it is linear: the tangents, by JAX's own operations."""
+    asked = [k for k, x in enumerate(arrays) if ad.is_undefined_primal(x)]
+    names = [present[k] for k in asked]
+    if not {*names} <= {*kernel.cotangents}:
+        raise ValueError(
+            f"{kernel.gradient_name}: its transpose by {', '.join(names)} is asked for, expected by "
+            f"{' or '.join(kernel.cotangents)}: in these it is linear"
+        )
+
+    def function(*values: Any) -> list[Any]:
+        given = list(arrays)
+        for k, value in zip(asked, values, strict=True):
+            given[k] = value
+        return _plain_gradient(*given, kernel=kernel, present=present, wrt=wrt, **params)
+
+    # a kernel may leave out what a zero would multiply, so not at zeros; elsewhere the slope is the same
+    ones = [jnp.ones(arrays[k].aval.shape, arrays[k].aval.dtype) for k in asked]
+    made = jax.vjp(function, *ones)[1]([ad.instantiate_zeros(c) for c in cotangents])
+    by_place = dict(zip(asked, made, strict=True))
+    return [by_place.get(k) for k in range(len(arrays))]
 
 
 def _plain_jvp(primitive: Primitive, plain: Callable[..., list[Any]]) -> Callable[..., tuple[list, list]]:
@@ -342,6 +436,8 @@ def _plain_jvp(primitive: Primitive, plain: Callable[..., list[Any]]) -> Callabl
 ad.primitive_jvps[forward_p] = _forward_jvp
 ad.primitive_jvps[gradient_p] = _plain_jvp(gradient_p, _plain_gradient)
 ad.primitive_jvps[tangent_p] = _plain_jvp(tangent_p, _plain_tangent)
+ad.primitive_transposes[forward_p] = _forward_transpose
+ad.primitive_transposes[gradient_p] = _gradient_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 
 

@@ -154,6 +154,16 @@ def check_shape(operator: str, name: str, array: Any, symbols: str, expected: Se
         )
 
 
+def check_known(operator: str, name: str, size: Any) -> None:
+    """Raise ValueError for a size that is a symbol, as in JAX's exports."""
+    try:
+        operator_index(size)
+    except Exception as error:
+        raise ValueError(
+            f"{operator}: {name} is {size}, expected a number: the rows of each step depend on it"
+        ) from error
+
+
 def check_broadcast(operator: str, name: str, array: Any, leader: str, shape: Sequence[int]) -> None:
     """Raise ValueError unless the array is None or broadcasts to exactly the leader's shape."""
     if array is None:

@@ -19,6 +19,7 @@ from xpgrad._arguments import (
     check_choice,
     check_given,
     check_integers,
+    check_known,
     check_lengths_within,
     check_number,
     check_rank,
@@ -149,6 +150,8 @@ class RecurrentCall:
 
     def _timeline(self, reverse: bool) -> Timeline | RecordedTimeline | MaskedTimeline:
         """The rows of one direction."""
+        for name, size in (("T", self.T), ("N", self.N)):
+            check_known(self.operator, name, size)
         return self._given.timeline(self.T, self.N, self._lengths, reverse, self.arrays["X"])
 
     # --- checks
