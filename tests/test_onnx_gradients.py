@@ -608,6 +608,137 @@ def test_what_the_loss_does_not_depend_on_is_no_default() -> None:
         gradient_model(model, ["v"])
 
 
+def gradients_of(training: Any) -> list[str]:
+    names = [output.name for output in training.graph.output]
+    return [name.removesuffix("_grad") for name in names if name.endswith("_grad")]
+
+
+def test_a_network_as_pytorch_exports_it() -> None:
+    """Numbers of the code are initializers beside the weights, and equal ones are one."""
+    nodes = [
+        node("Conv", "x W B", "c"),
+        node("Clip", "c zero six", "r"),
+        node("Add", "r three", "a"),
+        node("Clip", "a zero six", "h"),
+        node("Mul", "r h", "m"),
+        node("Div", "m six", "hardswish"),
+        node("Clip", "hardswish low _", "l"),
+        node("PRelu", "l slope", "p"),
+        node("ReduceMean", "p axes", "mean", keepdims=0),
+        node("Gemm", "mean V v", "g", transB=1),
+        node("Mul", "g scale", "y"),
+    ]
+    weights = {
+        "W": draw(4, 3, 3, 3), "B": draw(4), "zero": np.asarray(0.0), "six": np.asarray(6.0),
+        "three": np.asarray(3.0), "low": np.asarray(-0.2), "slope": np.asarray([[[[0.25]]]]),
+        "axes": np.asarray([2, 3]), "V": draw(2, 4), "v": draw(2), "scale": np.asarray(1.5),
+    }  # fmt: skip
+    x = draw(2, 3, 6, 5)
+    model = build(nodes, {"x": x}, "y", weights)
+    parameters = ["W", "B", "slope", "V", "v"]
+    assert gradients_of(gradient_model(model)) == parameters
+    check(model, {"x": x}, parameters)
+    # its exporter says of an initializer without axes that it is a parameter
+    info = helper.make_tensor_value_info("scale", DOUBLE, ())
+    info.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value="PARAMETER")
+    model.graph.value_info.append(info)
+    assert gradients_of(gradient_model(model)) == [*parameters, "scale"]
+    check(model, {"x": x}, ["scale", "three"])
+    with pytest.raises(ValueError, match="Clip has bounds to differentiate, expected the gradient of"):
+        gradient_model(model, ["six"])
+
+
+# An operator's constants by name, and nodes from x and w to y that use them.
+CONSTANTS: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "bounds": ({"low": -1.0, "high": 1.0}, [node("Clip", "h low high", "y")]),
+    "computed bounds": (
+        {"a": 2.0, "b": [3.0]},
+        [node("Neg", "a", "low"), node("Mul", "a b", "t"), node("Squeeze", "t", "high"),
+         node("Clip", "h low high", "y")],
+    ),
+    "an exponent": ({"e": [2.0, 3.0, 1.0]}, [node("Pow", "h e", "y")]),
+    "a ratio": ({"ratio": 0.5}, [node("Dropout", "h ratio", "y")]),
+    "statistics": (
+        {"m": [1.0] * 3, "v": [2.0] * 3},
+        [node("BatchNormalization", "h w w m v", "y")],
+    ),
+    "weights of classes": (
+        {"weights": [1.0, 2.0, 3.0]},
+        [node("SoftmaxCrossEntropyLoss", "h labels weights", "y")],
+    ),
+    "an epsilon": (
+        {"eps": 1e-5},
+        [node("Mul", "h h", "s"), node("Add", "s eps", "t"), node("Sqrt", "t", "y")],
+    ),
+}  # fmt: skip
+WITHOUT_A_RULE = {
+    "scales": ({"scales": [1.0, 2.0]}, [node("Resize", "x _ scales", "k")]),
+    "a value": ({"value": 0.5}, [node("Pad", "x pads value", "k")]),
+    "values": ({"values": [0.0, 1.0]}, [node("OneHot", "labels depth values", "k")]),
+    "a range": (
+        {"first": 0.0, "stop": 4.0, "step": 1.0},
+        [node("Range", "first stop step", "k")],
+    ),
+}
+
+
+def with_constants(values: dict[str, Any], nodes: list[Any]) -> Any:
+    integers = {"labels": np.asarray([0, 1, 2, 0]), "pads": np.asarray([0, 0, 0, 4]), "depth": np.asarray(4)}
+    weights = {"w": draw(3)} | integers | {name: np.asarray(value) for name, value in values.items()}
+    return build(nodes, {"x": draw(4, 3)}, "y", weights)
+
+
+@pytest.mark.parametrize("case", [*CONSTANTS, *WITHOUT_A_RULE])
+def test_constants_are_no_parameters(case: str) -> None:
+    """By default; an operator without a gradient is no fault where only constants would ask for one."""
+    if case in CONSTANTS:
+        values, nodes = CONSTANTS[case]
+        nodes = [node("Mul", "x w", "h"), *nodes]
+    else:
+        values, nodes = WITHOUT_A_RULE[case]
+        nodes = [*nodes, node("ReduceMean", "k", "s", keepdims=0), node("Mul", "s w", "y")]
+    assert gradients_of(gradient_model(with_constants(values, nodes))) == ["w"]
+
+
+def test_a_number_without_axes_that_is_a_weight() -> None:
+    nodes = [node("Gemm", "x W c", "g"), node("PRelu", "g slope", "y")]
+    weights = {"W": draw(3, 2), "c": np.asarray(0.5), "slope": np.asarray(0.1)}
+    assert gradients_of(gradient_model(build(nodes, {"x": draw(4, 3)}, "y", weights))) == ["W", "c", "slope"]
+
+
+def test_bounds_that_depend_on_the_input_have_no_gradient() -> None:
+    """What leads to them are parameters, so that is said."""
+    nodes = [node("Mul", "x w", "h"), node("ReduceMean", "h", "most", keepdims=0)]
+    nodes.append(node("Clip", "x _ most", "y"))
+    with pytest.raises(ValueError, match="Clip has bounds to differentiate"):
+        gradient_model(build(nodes, {"x": draw(4, 3)}, "y", {"w": draw(3)}))
+
+
+def test_constants_alone_are_no_default() -> None:
+    text = "g (float[2] x) => (float[2] y) <float two = {2}, float[2] e = {1, 2}> "
+    model = small(text + "{ p = Mul(x, two) y = Pow(p, e) }")
+    with pytest.raises(ValueError, match="no initializer but two, e, which are no weights, expected names"):
+        gradient_model(model)
+    assert gradients_of(gradient_model(model, ["two"])) == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "message"),
+    [
+        ("bounds", "high", "Clip has bounds to differentiate, expected the gradient of the input"),
+        ("computed bounds", "b", "Clip has bounds to differentiate, expected the gradient of the input"),
+        ("a ratio", "ratio", "Dropout has a ratio to differentiate, expected the gradient of the data"),
+        ("an exponent", "e", "Pow has an exponent to differentiate, expected the gradient of the base"),
+        ("statistics", "v", "has a mean or a variance to differentiate, expected gradients of X, scale"),
+        ("weights of classes", "weights", "has labels or weights to differentiate, expected the gradient"),
+    ],
+)  # fmt: skip
+def test_constants_that_are_named_are_refused(case: str, name: str, message: str) -> None:
+    values, nodes = CONSTANTS[case]
+    with pytest.raises(ValueError, match=message):
+        gradient_model(with_constants(values, [node("Mul", "x w", "h"), *nodes]), [name])
+
+
 def test_operators_without_a_rule_are_all_named() -> None:
     text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> "
     model = small(text + "{ a = Det(w)  b = CumSum(x, a)  c = Mul(w, a)  d = Erf(c)  y = Add(d, d) }")

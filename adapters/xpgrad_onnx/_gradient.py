@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from xpgrad_onnx._graph import Graph, describe
-from xpgrad_onnx._rules import RULES
+from xpgrad_onnx._rules import RULES, SUMS, check_fixed, fixed_inputs
 
 _OLDEST = 13  # the first version with the axes of ReduceSum, Squeeze and Unsqueeze as an input
 _LOSSES = ("cross_entropy", "mse", "bce_with_logits")
@@ -29,8 +29,11 @@ def gradient_model(
     model : onnx.ModelProto
         The model, of opset 13 or later (16 if it selects elements or has max pooling). It is not changed.
     wrt : iterable of str, optional
-        Tensors whose gradients to compute: initializers, inputs, or outputs of nodes. By default all
-        floating-point initializers that the loss depends on.
+        Tensors whose gradients to compute: initializers, inputs, or outputs of nodes. By default the
+        parameters: floating-point initializers that the loss depends on, but no constants. These are bounds
+        of Clip, exponents, ratios, statistics of BatchNormalization and the like, and what they are computed
+        from; and numbers without axes that are added or multiplied, unless PyTorch's exporter says that one
+        is a parameter.
     loss : str, optional
         ``"cross_entropy"``, ``"mse"`` or ``"bce_with_logits"`` of the model's first output: the mean over all
         samples or elements, with an additional input ``labels`` or ``target``. Or the name of an output that
@@ -177,11 +180,14 @@ def _wanted(graph: Graph, wrt: Iterable[str] | None, seeds: Iterable[str]) -> li
     if wrt is None:
         names = [t.name for t in graph.proto.initializer if graph.is_float(t.name)]
         names = [name for name in names if _depending(graph.nodes, [name], graph) & set(seeds)]
-        if not names:
+        constants = _constants(graph)
+        parameters = [name for name in names if name not in constants]
+        if not parameters:
+            but = f" but {', '.join(names)}, which are no weights" if names else ""
             raise ValueError(
-                "gradient_model: wrt is None and the loss depends on no initializer, expected names"
+                f"gradient_model: wrt is None and the loss depends on no initializer{but}, expected names"
             )
-        return names
+        return parameters
     names = list(dict.fromkeys(wrt))
     if not names:
         raise ValueError("gradient_model: wrt is empty, expected names of tensors")
@@ -196,6 +202,45 @@ def _wanted(graph: Graph, wrt: Iterable[str] | None, seeds: Iterable[str]) -> li
                 f"gradient_model: wrt has {name!r}, expected floating-point tensors that the loss depends on"
             )
     return names
+
+
+def _constants(graph: Graph) -> set[str]:
+    """Initializers that are no parameters, although the loss may depend on them smoothly."""
+    return _feeding_fixed(graph) | (_numbers(graph) - _declared(graph))
+
+
+def _feeding_fixed(graph: Graph) -> set[str]:
+    """What bounds, ratios, statistics and so on are, or are computed from, where that is constant.
+
+    It may be an operand elsewhere, too: exporters keep equal numbers once.
+    """
+    known = {tensor.name for tensor in graph.proto.initializer}
+    found: set[str] = set()
+    for node in graph.nodes:
+        if all(name in known for name in _inputs(node) if name):
+            known.update(node.output)
+        fixed = fixed_inputs(node)
+        if fixed is not None:
+            found.update(name for name in node.input[fixed.first :] if name in known and graph.is_float(name))
+    for node in reversed(graph.nodes):
+        if not found.isdisjoint(node.output):
+            found.update(name for name in _inputs(node) if name and graph.is_float(name))
+    return found
+
+
+def _numbers(graph: Graph) -> set[str]:
+    """Initializers without axes that are only added or multiplied: an epsilon, a scale."""
+    others = {name for node in graph.nodes if node.op_type not in SUMS for name in _inputs(node)}
+    return {tensor.name for tensor in graph.proto.initializer if not tensor.dims} - others
+
+
+def _declared(graph: Graph) -> set[str]:
+    """What PyTorch's exporter says to be parameters."""
+    return {
+        value.name
+        for value in graph.proto.value_info
+        if any(p.key.endswith("InputSpec.kind") and p.value == "PARAMETER" for p in value.metadata_props)
+    }
 
 
 def _depending(nodes: Sequence[onnx.NodeProto], names: Iterable[str], graph: Graph) -> set[str]:
@@ -247,6 +292,7 @@ def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str], d
         flags = [name in depending and name in useful and graph.is_float(name) for name in node.input]
         if not any(flags):
             continue
+        check_fixed(node, flags)
         inputs = list(node.input)
         grads = RULES[node.domain, node.op_type](graph, node, cotangents, flags)
         for name, flag, grad in zip(inputs, flags, grads, strict=False):

@@ -7,7 +7,7 @@ inputs. It appends nodes to the graph and returns a name for each wanted gradien
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -28,6 +28,50 @@ def _rule(*operators: str, domain: str = "") -> Callable[[Rule], Rule]:
         return rule
 
     return put
+
+
+class Fixed(NamedTuple):
+    """Inputs that are no weights: all from that place on; what they are, and whose gradients there are."""
+
+    first: int
+    what: str
+    expected: str = "gradients of the other inputs alone"
+
+
+FIXED = {
+    "BatchNormalization": Fixed(3, "a mean or a variance", "gradients of X, scale and B alone"),
+    "CastLike": Fixed(1, "a tensor whose type is taken"),
+    "Clip": Fixed(1, "bounds", "the gradient of the input alone"),
+    "DequantizeLinear": Fixed(1, "a scale"),
+    "Dropout": Fixed(1, "a ratio", "the gradient of the data alone"),
+    "MelWeightMatrix": Fixed(0, "frequencies"),
+    "NegativeLogLikelihoodLoss": Fixed(1, "labels or weights"),
+    "OneHot": Fixed(1, "a depth or values"),
+    "Pad": Fixed(1, "pads or a value"),
+    "Pow": Fixed(1, "an exponent", "the gradient of the base alone"),
+    "QuantizeLinear": Fixed(1, "a scale"),
+    "Range": Fixed(0, "bounds"),
+    "Resize": Fixed(1, "a region, scales or sizes"),
+    "STFT": Fixed(1, "a window"),
+    "SoftmaxCrossEntropyLoss": Fixed(1, "labels or weights", "the gradient of the scores alone"),
+    "Upsample": Fixed(1, "scales"),
+}
+"""Operators of ONNX with such inputs, also those without a rule: what feeds these inputs is no parameter."""
+
+SUMS = ("Add", "Div", "Mul", "Sub", "Sum")
+"""Operators whose operands may be numbers of a formula."""
+
+
+def check_fixed(node: onnx.NodeProto, wanted: Sequence[bool]) -> None:
+    """Raise ValueError if an input that is no weight is to be differentiated."""
+    fixed = fixed_inputs(node)
+    if fixed is not None and any(wanted[fixed.first :]):
+        raise refuse(node, f"{fixed.what} to differentiate", fixed.expected)
+
+
+def fixed_inputs(node: onnx.NodeProto) -> Fixed | None:
+    """Which inputs of a node are no weights."""
+    return FIXED.get(node.op_type) if node.domain in ("", "ai.onnx") else None
 
 
 def refuse(node: onnx.NodeProto, what: str, expected: str) -> ValueError:
@@ -372,8 +416,6 @@ def _abs(
 def _pow(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    if wanted[1]:
-        raise refuse(node, "an exponent to differentiate", "the gradient of the base alone")
     X, exponent = node.input
     kind = onnx.helper.np_dtype_to_tensor_dtype(graph.dtype)
     power = graph.op("Cast", exponent, to=kind)
@@ -385,8 +427,6 @@ def _pow(
 def _clip(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    if any(wanted[1:]):
-        raise refuse(node, "bounds to differentiate", "the gradient of the input alone")
     inside = graph.op("Equal", node.input[0], node.output[0])
     return [graph.op("Where", inside, _first(cotangents), graph.number(0))]
 
@@ -445,8 +485,6 @@ def _batch_normalization(
     attributes = attributes_of(node)
     if attributes.get("training_mode", 0):
         raise refuse(node, "training_mode 1", "0: means and variances that are given")
-    if any(wanted[3:]):
-        raise refuse(node, "a mean or a variance to differentiate", "gradients of X, scale and B alone")
     X, scale, _, mean, variance = node.input
     dY = _first(cotangents)
     rank = graph.rank(X, node)
@@ -553,8 +591,6 @@ def _softmax(
 def _cross_entropy(
     graph: Graph, node: onnx.NodeProto, cotangents: Cotangents, wanted: Sequence[bool]
 ) -> Sequence[str | None]:
-    if any(wanted[1:]):
-        raise refuse(node, "labels or weights to differentiate", "the gradient of the scores alone")
     log_prob = graph.output(node, 1, "log_prob")
     dloss, dlog = [*cotangents, None][:2]
     parts = []
