@@ -1,9 +1,7 @@
 """The folder of compiled code: where it is, who may have written it, and users who can only read it."""
 
-import grp
 import json
 import os
-import pwd
 import shutil
 import stat
 import subprocess
@@ -11,17 +9,17 @@ import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import xpgrad
-import xpgrad_torch
-
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
-if sys.platform == "win32":
-    pytest.skip("folders have no bits that say who writes to them", allow_module_level=True)
+pytest.importorskip("grp", reason="folders have no bits here that say who writes to them")
+
+import grp
+import pwd
 
 from xpgrad.engine.compiled import cache as compile_cache
 from xpgrad.engine.compiled import folder
@@ -68,8 +66,7 @@ print(json.dumps([values, found, len(compiled), [str(one.message) for one in sai
 def process(cache, text="", *, temporary=None, mask=0o022, user=0):
     """What another process computes, how often it finds machine code and compiles, and its warnings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "XDG"))}
-    paths = [str(Path(package.__file__).parents[1]) for package in (xpgrad, xpgrad_torch)]
-    environment |= {"PYTHONPATH": os.pathsep.join(paths + sys.path), "XPGRAD_CACHE_DIR": str(cache)}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "XPGRAD_CACHE_DIR": str(cache)}
     environment |= {"TMPDIR": str(temporary or tempfile.gettempdir()), "HOME": "/nonexistent"}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, text, str(user)],
@@ -356,6 +353,38 @@ def test_what_other_versions_kept_is_removed_after_a_month(tmp_path, monkeypatch
     assert folder.place().folder == new
     assert late.exists()
     assert new.stat().st_mtime > then
+
+
+def test_processes_that_begin_together(shared):
+    """Each may write what another one writes at that moment; whatever is left is whole."""
+    base = shared / "cache"
+    with ThreadPoolExecutor(3) as pool:
+        for found, compiled, said in pool.map(process, [base] * 3):
+            assert sum(found) + compiled == 2
+            assert not said
+    assert process(base) == ([1, 1], 0, [])
+    assert not [path for path in base.rglob("*") if ".tmp" in path.name]
+
+
+def test_the_folder_in_words(base, monkeypatch, tmp_path):
+    def described(path):
+        monkeypatch.setenv("XPGRAD_CACHE_DIR", str(path))
+        folder.forget()
+        return folder.described()
+
+    assert described(base) == f"kept in {base}"
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(tempfile, "TemporaryFile", full)
+        assert described(base) == (
+            f"read from {base}, where nothing can be kept (OSError: No space left on device)"
+        )
+    base.chmod(0o777)
+    reason = f"others can write to {base}, whose mode is 777"
+    assert described(base) == f"kept nowhere, {base} is not used ({reason})"
 
 
 def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
