@@ -143,6 +143,10 @@ CASES = (
         alpha=0.25, beta=0.25,
     ),
     make(
+        "hard_sigmoid", lambda x: np.clip(x / 6 + Long(0.5), 0, 1),
+        lambda x: np.where(np.abs(x) < 3, 1 / Long(6), 0), kinks={-3.0: 0.0, 3.0: 0.0}, alpha=1 / 6,
+    ),
+    make(
         "hard_swish", lambda x: x * np.clip(x / 6 + Long(0.5), 0, 1),
         lambda x: np.where(x <= -3, 0, np.where(x >= 3, 1, x / 3 + Long(0.5))), kinks={-3.0: 0.0, 3.0: 1.0},
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import itertools
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,34 @@ def test_kinks(activation: Activation, dtype: str) -> None:
     np.testing.assert_allclose(dX, dY * np.asarray(list(activation.kinks.values())), rtol=1e-6)
 
 
+ALPHAS = (0.1, 0.15, 1 / 6, 0.2, 0.25, 0.3, 1 / 3, 0.7, 1.3, -0.2)
+BETAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, -0.4, 3.0)
+
+
+def test_both_ends_of_hard_sigmoid(backend: Backend) -> None:
+    """The slope is 0 at an end, though alpha, beta and x are rounded; values are rounded as NumPy does."""
+    for dtype in {"float32", "float64"} & set(backend.dtypes):
+        for alpha, beta in itertools.product(ALPHAS, BETAS):
+            numbers = {"alpha": alpha, "beta": beta}
+            ends = np.asarray([-beta / alpha, (1 - beta) / alpha] * 9)  # enough for vectors and the rest
+            x, one = backend.array(ends, dtype), backend.array(np.ones(18), dtype)
+            values = to_numpy(xpgrad.hard_sigmoid(x, **numbers))
+            plain = np.clip(getattr(np, dtype)(alpha) * ends.astype(dtype) + getattr(np, dtype)(beta), 0, 1)
+            np.testing.assert_array_equal(values, plain, err_msg=f"{dtype} {numbers}")
+            slopes = to_numpy(xpgrad.hard_sigmoid_grad(one, x, **numbers))
+            np.testing.assert_array_equal(slopes, 0, err_msg=f"{dtype} {numbers}")
+            inside = backend.array(ends * (1 - 1e-5) + 1e-5 * (0.5 - beta) / alpha, dtype)
+            slopes = to_numpy(xpgrad.hard_sigmoid_grad(one, inside, **numbers))
+            np.testing.assert_allclose(slopes, alpha, rtol=1e-6, err_msg=f"{dtype} {numbers}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_hard_sigmoid_without_shift_keeps_small_values(dtype: str) -> None:
+    x = np.asarray([1e-30, 1e-20, 1e-9], dtype=dtype)
+    np.testing.assert_array_equal(xpgrad.hard_sigmoid(x, alpha=1.0, beta=0.0), x)
+    np.testing.assert_array_equal(xpgrad.hard_sigmoid_grad(np.ones_like(x), x, alpha=1.0, beta=0.0), 1)
+
+
 @each_activation
 def test_kinks_are_pytorchs(activation: Activation) -> None:
     torch = pytest.importorskip(
@@ -192,6 +221,8 @@ def test_kinks_are_pytorchs(activation: Activation) -> None:
         "selu": lambda x: F.selu(x), "celu": F.celu, "hard_swish": F.hardswish, "hard_tanh": F.hardtanh,
         "thresholded_relu": lambda x, alpha=1.0: F.threshold(x, alpha, 0.0),
     }  # fmt: skip
+    if activation.attributes == {"alpha": 1 / 6}:
+        peers["hard_sigmoid"] = lambda x, alpha: F.hardsigmoid(x)
     if not activation.kinks or activation.name not in peers or "gamma" in activation.attributes:
         return
     x = torch.tensor(list(activation.kinks), dtype=torch.float64, requires_grad=True)

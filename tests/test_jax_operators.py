@@ -68,6 +68,18 @@ def test_every_operator_with_a_gradient_is_there() -> None:
     assert len(ACTIVATIONS) >= 20
 
 
+def test_kinks_where_xla_rounds_a_product_and_a_sum_together() -> None:
+    """XLA makes one instruction of alpha x + beta, which is then not 0 at -3."""
+    x = jnp.asarray([-3.0, 3.0] * 8)
+    plain_gradient = jax.jit(lambda d, x: plain("hard_sigmoid_grad")(d, x, alpha=1 / 6))
+    for dtype in (jnp.float32, jnp.float64):
+        given = x.astype(dtype)
+        y, pullback = jax.vjp(lambda x: xpgrad_jax.hard_sigmoid(x, alpha=1 / 6), given)
+        np.testing.assert_allclose(y, [0, 1] * 8, atol=jnp.finfo(dtype).eps)
+        np.testing.assert_array_equal(jax.jit(pullback)(jnp.ones_like(y))[0], 0)
+        np.testing.assert_array_equal(plain_gradient(jnp.ones_like(given), given), 0)
+
+
 def test_activations(rng: np.random.Generator) -> None:
     x = jnp.asarray(rng.normal(size=(3, 4)) * 3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
@@ -310,6 +311,42 @@ def _with(f):
         return f(xp, W.z(x) + R.z(h)) + 0.1 * h
 
     return step
+
+
+def _bounded(xp, x, h, W, R, v):
+    return xp.minimum(xp.maximum(v.a * W.z(x) + v.b, 0.0), 1.0) + R.z(h)
+
+
+def _leaky(xp, x, h, W, R, v):
+    u = v.a * W.z(x) + v.b
+    return xp.where(u > 0, u, 0.25 * u) + R.z(h)
+
+
+def _folded(xp, x, h, W, R, v):
+    return xp.abs(v.a * W.z(x) + v.b) + R.z(h)
+
+
+@pytest.mark.parametrize("step", [_bounded, _leaky, _folded])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kinks_of_a_computed_value(step, dtype, compiled):
+    """Compiled code rounds a compared sum as NumPy does: the same side of the kink, the same slope."""
+    cell = Cell(step, W="z", R="z", v="a b")
+    slopes, shifts = (0.1, 1 / 6, 0.2, 0.3, 1 / 3, 0.7, -0.2), (0.1, 0.3, 0.5, 0.6, 0.9)
+    a, b = np.asarray([*itertools.product(slopes, shifts)]).T
+    kinks = [-b / a, (1 - b) / a]
+    H = 2 * len(a)
+    v, W = np.concatenate([a, a, b, b])[None].astype(dtype), np.concatenate(kinks).reshape(1, H, 1)
+    arrays = np.ones((1, 1, 1), dtype), W.astype(dtype), np.zeros((1, H, H), dtype), v
+
+    def results():
+        out, pullback = xpgrad.vjp(cell, *arrays)
+        grads = pullback(grad_H_all=np.ones((1, 1, 1, H), dtype))
+        return out.H_all, grads.dW, grads.dv
+
+    with xpgrad.use_engine("standard"):
+        expected = results()
+    for actual, desired in zip(results(), expected, strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=1e-6)
 
 
 def test_means_work_on_plain_arrays():

@@ -373,6 +373,7 @@ KINKS = {
     ("LeakyRelu", 0.25, None): (0.0, 0.25),
     ("Elu", 0.5, None): (0.0, 0.5),
     ("HardSigmoid", 0.5, 0.5): (1.0, 0.0),
+    ("HardSigmoid", 1 / 6, 0.5): (-3.0, 0.0),  # a product that is not rounded before the sum misses 0
     ("ThresholdedRelu", 0.5, None): (0.5, 0.0),
     # no kink, but a value that two branches share
     ("ThresholdedRelu", -0.5, None): (0.0, 1.0),

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from xpgrad.engine.formulas.special import gaussian, logistic, normal_cdf, tail_ratio
+from xpgrad.engine.formulas.special import epsilon, gaussian, logistic, normal_cdf, tail_ratio
 
 
 def relu(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
@@ -85,12 +85,16 @@ def sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> 
 
 def hard_sigmoid(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
     z = alpha * x + beta
-    z = xp.where(z < 0, xp.zeros_like(z), z)
-    return xp.where(z > 1, xp.zeros_like(z) + 1, z)
+    z = xp.where(z <= 0, xp.zeros_like(z), z)
+    return xp.where(z >= 1, xp.zeros_like(z) + 1, z)
 
 
 def hard_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any, alpha: Any, beta: Any) -> Any:
-    return xp.where(y - y * y > 0, alpha * d, xp.zeros_like(d))  # 0 < y < 1
+    # At an end y misses 0 or 1 by the rounding of alpha, beta and x, and of the product, which some compilers
+    # leave out. So a y as near as that is at the end, however it was rounded.
+    margin = 2 * epsilon(xp, y)
+    near = margin * abs(beta)
+    return xp.where((y > near) & (y < 1 - margin - near), alpha * d, xp.zeros_like(d))
 
 
 def affine(xp: Any, x: Any, alpha: Any, beta: Any) -> Any:

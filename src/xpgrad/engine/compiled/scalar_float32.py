@@ -33,6 +33,7 @@ _HALF = real(0.5)
 _TWO = real(2)
 _ZERO = real(0)
 _INF = real(np.inf)
+_EPSILON = real(2.0**-23)
 _NAN = real(np.nan)
 _SHIFT = real(1.5 * 2**23 + 126)  # the last bit of a sum with it is 1
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
@@ -151,3 +152,9 @@ def zeros_like(x):
 def log(x):
     """Natural logarithm."""
     return real(math.log(x))
+
+
+@inline
+def epsilon(x):
+    """The distance from 1 to the next number."""
+    return _EPSILON

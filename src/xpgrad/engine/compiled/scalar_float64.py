@@ -30,6 +30,7 @@ _HALF = real(0.5)
 _ONE = real(1)
 _TWO = real(2)
 _INF = real(np.inf)
+_EPSILON = real(2.0**-52)
 _NAN = real(np.nan)
 _SHIFT = real(6755399441055744)  # 1.5 * 2**52: of a sum with it the last bit is 1
 _SHIFT_BITS = np.int64(0x4338000000000000)
@@ -203,3 +204,9 @@ def log1p(x):
 def zeros_like(x):
     """Zero of x's type."""
     return _ZERO
+
+
+@inline
+def epsilon(x):
+    """The distance from 1 to the next number."""
+    return _EPSILON

@@ -17,6 +17,7 @@ from numba import types
 from xpgrad.engine.process import numba_private
 
 _CONTRACT = ("contract",)  # a product and a sum may become one instruction
+_NO_CONTRACT = ("arcp",)  # no effect on a sum; numba gives "contract" to instructions without any flag
 
 
 class Emitter:
@@ -85,13 +86,20 @@ def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], 
     return forward, backward
 
 
+def _rounded_sum(value: ir.Value) -> ir.Value:
+    """A value that is compared: a sum is rounded as NumPy rounds it, since its rounding decides at a kink."""
+    if getattr(value, "opname", None) in ("fadd", "fsub"):
+        value.flags = list(_NO_CONTRACT)
+    return value
+
+
 def _comparison(how: str, *, of_nan: bool) -> Callable[..., Number]:
     """The method that writes a comparison of integers or reals; of NaN it has a fixed result."""
     of_reals = "fcmp_unordered" if of_nan else "fcmp_ordered"
 
     def compare(self: Number, other: Any) -> Number:
         emitter = self.emitter
-        values = emitter.alike([self, other])
+        values = [_rounded_sum(value) for value in emitter.alike([self, other])]
         instruction = "icmp_signed" if isinstance(values[0].type, ir.IntType) else of_reals
         return Number(emitter, getattr(emitter.builder, instruction)(how, *values))
 
@@ -133,6 +141,9 @@ class Number:
     def __pos__(self) -> Number:
         return self
 
+    def __abs__(self) -> Number:
+        return self.emit("select", self < 0, -self, self)
+
     def __invert__(self) -> Number:
         return self.emit("not_", self)
 
@@ -149,6 +160,20 @@ class Scalars:
         if not isinstance(condition, Number):
             return x if condition else y
         return condition.emit("select", condition, x, y)
+
+    # as in `scalar_common`, with comparisons that are traced
+
+    def maximum(self, x: Any, y: Any) -> Any:
+        """The larger of the two; NaN if `x` is."""
+        return self.where(x < y, y, x)
+
+    def minimum(self, x: Any, y: Any) -> Any:
+        """The smaller of the two; NaN if `x` is."""
+        return self.where(x > y, y, x)
+
+    def abs(self, x: Any) -> Any:
+        """Absolute value."""
+        return abs(x)
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._functions, name)

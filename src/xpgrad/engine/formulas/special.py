@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["gaussian", "logistic", "normal_cdf", "tail_ratio"]
+__all__ = ["epsilon", "gaussian", "logistic", "normal_cdf", "tail_ratio"]
 
 
 class Polynomial(NamedTuple):
@@ -45,6 +45,11 @@ TAIL_DOUBLE = Polynomial(
     ),
 )  # fmt: skip
 TAIL_SHIFT, TAIL_STEP = 0.75, 0.02394228040143268  # d, and 1 / sqrt(2 pi) - d / 2
+
+
+def epsilon(xp: Any, x: Any) -> Any:
+    """The distance from 1 to the next number of x's dtype."""
+    return 2.0**-52 if x.dtype == xp.float64 else 2.0**-23
 
 
 def logistic(xp: Any, x: Any) -> Any:
