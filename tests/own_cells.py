@@ -99,3 +99,69 @@ CELLS = {
     "all functions": Cell(all_functions, W="a", R="a", v="b"),
     "own pullback": Cell(own_pullback, W="z y", R="z"),
 }
+
+
+# --- sums of parameters, and states that are values with another use ------------------------------------
+
+
+def two_biases(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any) -> Any:
+    """Vectors of one sum have one cotangent; those of two sums stand between one another."""
+    r = sigmoid(xp, W.r(x) + v.rw + R.r(h) + v.rr)
+    return xp.tanh(W.n(x) + v.nw + r * (R.n(h) + v.nr))
+
+
+def sum_of_vectors(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any) -> Any:
+    """A vector added twice, a difference, a product, and three of them in a sum."""
+    z = W.a(x) + R.a(h) + (v.a + v.a) + (v.b - v.c)
+    return xp.tanh(z + v.a * v.b) + (v.d + v.e + v.f)
+
+
+def repeated_blocks(xp: Any, x: Any, h: Any, W: Any, R: Any) -> Any:
+    """Blocks of W and R that are added to one another, and twice."""
+    return xp.tanh(W.a(x) + W.a(x) + W.b(x) + R.a(h) + R.b(h) + R.a(h)) + h + h
+
+
+def block_as_state(xp: Any, x: Any, h: Any, w: Any, W: Any, R: Any) -> tuple:
+    """A state that is a block of the input, and goes into a product."""
+    new = W.a(x)
+    return xp.tanh(R.a(new)) + 0.5 * h * w, new
+
+
+def product_as_state(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any) -> tuple:
+    """A state that is a product of the step."""
+    new = R.a(h)
+    return xp.tanh(R.b(new)) + W.a(x) + c, new
+
+
+def crossed_states(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any) -> tuple:
+    """Each state goes on to the other."""
+    return c + W.a(x), h * xp.tanh(R.a(c))
+
+
+def shift_register(xp: Any, x: Any, h: Any, c: Any, e: Any, W: Any, R: Any) -> tuple:
+    """States that are an old one as it is."""
+    return c, e, xp.tanh(W.a(x) + R.a(h))
+
+
+def kept_state(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any) -> tuple:
+    """A state that never changes."""
+    return xp.tanh(W.a(x) + R.a(h) + c), c
+
+
+def one_for_two_states(xp: Any, x: Any, h: Any, c: Any, W: Any, R: Any) -> tuple:
+    """One value that is two states."""
+    new = xp.tanh(W.a(x) + R.a(h)) + c
+    return new, new
+
+
+SHARING = {
+    "two biases": Cell(two_biases, W="r n", R="r n", v="rw nw rr nr"),
+    "sum of vectors": Cell(sum_of_vectors, W="a", R="a", v="a b c d e f"),
+    "repeated blocks": Cell(repeated_blocks, W="a b", R="a b"),
+    "block as state": Cell(block_as_state, W="a", R="a"),
+    "product as state": Cell(product_as_state, W="a", R="a b"),
+    "crossed states": Cell(crossed_states, W="a", R="a"),
+    "shift register": Cell(shift_register, W="a", R="a"),
+    "kept state": Cell(kept_state, W="a", R="a"),
+    "one for two states": Cell(one_for_two_states, W="a", R="a"),
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import pickle
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 import torch
 
 import xpgrad
-from own_cells import CELLS, minimal_gated_unit
+from own_cells import CELLS, SHARING, minimal_gated_unit
 from xpgrad import Cell
-from xpgrad.cells import activation, mean, with_pullback
+from xpgrad.cells import activation, mean, sigmoid, with_pullback
 from xpgrad.testing import assert_close, cell_reference
+from xpgrad_torch import run_cell
 
 ENGINES = ("compiled", "blocks", "standard")
 every_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
@@ -74,6 +76,117 @@ def test_gradients_are_those_of_autograd_through_the_plain_loop(cell, lengths):
     torch.autograd.backward(plain, [torch.tensor(d) for d in given.values()])
     for actual, tensor in zip(grads, tensors.values(), strict=True):
         assert_close(actual, tensor.grad.numpy(), rtol=1e-11)
+
+
+def _of_autograd(cell, arrays, lengths):
+    """The plain loop's outputs, and a function of cotangents by output that gives its gradients."""
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
+    initial = {state: tensors[f"initial_{state}"] for state in cell.carried}
+    plain = cell_reference(cell, tensors["X"], tensors["W"], tensors["R"], tensors.get("v"), lengths, initial)
+    outputs = dict(zip(cell.cotangents, plain, strict=True))
+
+    def gradients(given):
+        used = torch.autograd.grad(
+            [outputs[name] for name in given], [*tensors.values()], [torch.tensor(d) for d in given.values()],
+            retain_graph=True, materialize_grads=True,
+        )  # fmt: skip
+        return [gradient.numpy() for gradient in used]
+
+    return {name: output.detach().numpy() for name, output in outputs.items()}, gradients
+
+
+@pytest.mark.parametrize("cell", SHARING.values(), ids=SHARING)
+@pytest.mark.parametrize("lengths", [None, [5, 0, 3, 5]], ids=["whole", "lengths"])
+def test_sums_of_parameters_and_shared_states(cell, lengths, engine):
+    """All cotangents, and each alone: a sum with an absent one is the other term itself."""
+    arrays = operands(cell)
+    plain, gradients = _of_autograd(cell, arrays, lengths)
+    out, pullback = xpgrad.vjp(cell, **arrays, sequence_lens=lengths)
+    for name, desired in plain.items():
+        assert_close(getattr(out, name), desired, rtol=1e-11, label=name)
+    given = {name: np.cos(np.arange(array.size)).reshape(array.shape) for name, array in plain.items()}
+    for names in (list(given), *([name] for name in given)):
+        chosen = {name: given[name] for name in names}
+        found = pullback(**{cell.cotangents[name]: d for name, d in chosen.items()})
+        for name, actual, desired in zip(found._fields, found, gradients(chosen), strict=True):
+            np.testing.assert_allclose(actual, desired, rtol=1e-10, atol=1e-12, err_msg=f"{name} of {names}")
+
+
+@pytest.mark.parametrize("name", ["two biases", "sum of vectors", "block as state", "crossed states"])
+def test_parts_of_samples_where_vectors_share_a_sum(name, interpreted):
+    cell = SHARING[name]
+    arrays = operands(cell)
+    each = xpgrad.vjp(cell, **arrays, per_sample=True)
+    given = cotangents(cell, each[0])
+    whole, parts = xpgrad.vjp(cell, **arrays)[1](**given), each[1](**given)
+    norms = xpgrad.vjp(cell, **arrays, per_sample="norm")[1](**given)
+    for kind in {"dW", "dR", "dv"} & set(whole._fields):
+        own = getattr(parts, kind)
+        assert_close(own.sum(axis=0), getattr(whole, kind), rtol=1e-11, label=kind)
+        own = np.sqrt(np.sum(own.reshape(*own.shape[:2], -1) ** 2, axis=2))
+        assert_close(getattr(norms, kind), own, rtol=1e-11, label=kind)
+
+
+@pytest.mark.parametrize("jit", ["0", "1"])
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("name", ["two biases", "block as state", "crossed states"])
+def test_shared_sums_and_states_in_frameworks(name, framework, jit, monkeypatch):
+    monkeypatch.setenv("XPGRAD_JIT", jit)
+    cell = SHARING[name]
+    arrays = operands(cell)
+    lengths = [5, 0, 3, 5]
+    plain, gradients = _of_autograd(cell, arrays, lengths)
+    given = {name: np.cos(np.arange(array.size)).reshape(array.shape) for name, array in plain.items()}
+    for names in (list(given), *([name] for name in given)):
+        chosen = {name: given[name] for name in names}
+        for actual, desired in zip(
+            _in_framework(framework, cell, arrays, lengths, chosen), gradients(chosen), strict=True
+        ):
+            np.testing.assert_allclose(actual, desired, rtol=1e-10, atol=1e-12)
+
+
+def _in_framework(framework, cell, arrays, lengths, given):
+    """A cell's gradients by PyTorch's autograd, or on JAX's arrays."""
+    if framework == "torch":
+        tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
+        initial = [tensors[f"initial_{state}"] for state in cell.carried]
+        results = run_cell(cell, tensors["X"], tensors["W"], tensors["R"], tensors.get("v"), lengths, initial)
+        outputs = dict(zip(cell.cotangents, results, strict=True))
+        torch.autograd.backward([outputs[one] for one in given], [torch.tensor(d) for d in given.values()])
+        return [np.zeros(t.shape) if t.grad is None else t.grad.numpy() for t in tensors.values()]
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    with jax.enable_x64(True):
+        own = {name: jax.numpy.asarray(array) for name, array in arrays.items()}
+        _, pullback = xpgrad.vjp(cell, **own, sequence_lens=lengths)
+        return [
+            np.asarray(d)
+            for d in pullback(**{cell.cotangents[one]: jax.numpy.asarray(given[one]) for one in given})
+        ]
+
+
+@pytest.mark.parametrize("length", [300, 2000])
+def test_a_step_of_many_operations(length, interpreted):
+    """Longer than Python's stack is deep; sums alone, and with functions between them."""
+
+    def step(xp, x, h, W, R):
+        z = W.a(x) + R.a(h)
+        for k in range(length):
+            z = z + 0.1 if k % 3 else 0.99 * xp.tanh(z) + h
+        low = h > 0
+        for _ in range(length):
+            low = low | (h > 1)
+        for _ in range(length):
+            z = z + z - 0.5 * (z + z)
+        return xp.where(low, 0.1 * h, -h) + xp.tanh(z)
+
+    cell = Cell(step, W="a", R="a")
+    arrays = operands(cell, T=2, N=2, inputs=2, H=3)
+    plain, gradients = _of_autograd(cell, arrays, None)
+    out, pullback = xpgrad.vjp(cell, **arrays)
+    assert_close(out.H_all, plain["H_all"], rtol=1e-11)
+    d = np.ones_like(out.H_t)
+    for actual, desired in zip(pullback(grad_H_t=d), gradients({"H_t": d}), strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=1e-9, atol=1e-300)
 
 
 @every_cell
@@ -233,6 +346,87 @@ def _step(formula):
         (_step(lambda xp, x, W, R: W.z(x)), TypeError, "no state"),
         (_step(lambda xp, x, h, W: W.z(x) + h), TypeError, "R has blocks, expected step to have"),
         (_step(3), TypeError, "step is a int"),
+        (
+            _step(lambda xp, x, h, W, R: np.tanh(W.z(x) + R.z(h))),
+            TypeError,
+            "numpy.tanh to a value, expected xp",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: torch.tanh(R.z(h))),
+            TypeError,
+            "torch.tanh to a value, expected xp.tanh",
+        ),
+        (_step(lambda xp, x, h, W, R: math.tanh(R.z(h))), TypeError, "function of math to a value, expected"),
+        (
+            _step(lambda xp, x, h, W, R: h + np.sum(h)),
+            TypeError,
+            "numpy.sum to a value, expected the functions",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: np.tanh(x)),
+            TypeError,
+            r"numpy.tanh to the input x itself, .* W.name\(x\)",
+        ),
+        (_step(lambda xp, x, h, W, R: xp.tanh(x)), TypeError, r"to the input x itself, expected W.name\(x\)"),
+        (
+            _step(lambda xp, x, h, W, R: h if x > 0 else R.z(h)),
+            TypeError,
+            r"> to the input .* xp.where\(cond",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: h if x == 0 else R.z(h)),
+            TypeError,
+            r"== to the input .* xp.where\(cond",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: h if x else R.z(h)),
+            TypeError,
+            r"an if to the input .* xp.where\(cond",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: x @ W.z + R.z(h)),
+            TypeError,
+            r"@ to the input .*, expected W.name\(x\)",
+        ),
+        (_step(lambda xp, x, h, W, R: W.z @ x + R.z(h)), TypeError, r"W.z without .*, expected W.z\(x\)"),
+        (
+            _step(lambda xp, x, h, W, R: W.z(x) + h @ R.z),
+            TypeError,
+            r"@ to a value, expected R.name\(value\)",
+        ),
+        (_step(lambda xp, x, h, W, R: W.z + R.z(h)), TypeError, r"\+ to W.z without .*, expected W.z\(x\)"),
+        (_step(lambda xp, x, h, W, R: W(x) + R.z(h)), TypeError, r"call to W as a whole, .* names, W.z\(x\)"),
+        (_step(lambda xp, x, h, W, R: W["z"](x) + R(h)), TypeError, r"index to W as a whole, .*, W.z\(x\)"),
+        (_step(lambda xp, x, h, W, R: W.z(x) + R(h)), TypeError, r"call to R as a whole, .*, R.z\(value\)"),
+        (_step(lambda xp, x, h, W, R: W.z(x, h) + R.z(h)), TypeError, r"with 2 operands, expected W.z\(x\)"),
+        (_step(lambda xp, x, h, W, R: x), TypeError, "returned the input x itself for h, expected W.name"),
+        (_step(lambda xp, x, h, W, R: h(x)), TypeError, "a call to a value, expected a product or sum"),
+        (_step(lambda xp, x, h, W, R: h[0]), TypeError, "an index to a value, expected a block of its own"),
+        (
+            _step(lambda xp, x, h, W, R: sum(R.z(h))),
+            TypeError,
+            "a loop to a value, expected a block of its own",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: h.sum()),
+            AttributeError,
+            r"\.sum to a value, expected the functions of xp",
+        ),
+        (_step(lambda xp, x, h, W, R: h // 2), TypeError, "// to a value, expected the functions of xp"),
+        (_step(lambda xp, x, h, W, R: 2**h), TypeError, r"\*\* to a value, expected a power of a value"),
+        (_step(lambda xp, x, h, W, R: h**h), TypeError, r"\*\* to a value, expected a power of a value"),
+        (_step(lambda xp, x, h, W, R: xp.tanh(h, h)), TypeError, r"xp.tanh\(..., ...\), expected 1 operand"),
+        (
+            _step(lambda xp, x, h, W, R: xp.mean(h, axis=0)),
+            ValueError,
+            "mean with axis=0, .* it is over the row",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: sigmoid(h)),
+            TypeError,
+            r"xp is a value of a step, .* sigmoid\(xp, value",
+        ),
+        ({"step": lambda xp, x, h, W: W.z(x) + h, "W": "z"}, ValueError, "step is a lambda, .* name=..."),
         ({"step": minimal_gated_unit, "W": "f f"}, ValueError, "W has f, f, expected names apart"),
         ({"step": minimal_gated_unit, "W": ""}, ValueError, "W has no blocks"),
         ({"step": minimal_gated_unit, "W": ["_f"]}, ValueError, "W has '_f'"),
@@ -242,6 +436,16 @@ def _step(formula):
 def test_wrong_steps_are_refused(arguments, error, words):
     with pytest.raises(error, match=words):
         Cell(**arguments)
+
+
+def test_numbers_of_numpy_stand_on_either_side_of_an_operator():
+    two = np.float32(2)
+    cell = Cell(
+        lambda xp, x, h, W, R: xp.where(two > h, two * W.z(x) - two / (R.z(h) ** 2 + two), h * two),
+        W="z", R="z", name="cell",
+    )  # fmt: skip
+    with xpgrad.use_engine("standard"):
+        cell.check()
 
 
 def test_wrong_calls_are_refused():

@@ -30,6 +30,7 @@ from xpgrad._arguments import check_number, is_list
 from xpgrad._axes import gradient_name
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
+from xpgrad._cells.misuse import Refusing
 from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
 from xpgrad._operation import PLAIN, Operation, planned_call
@@ -136,6 +137,8 @@ class Cell:
             raise TypeError(f"Cell: step is a {type(step).__name__}, expected a function")
         self.step = step
         self.__name__ = getattr(step, "__name__", "cell") if name is None else name
+        if self.__name__ == "<lambda>":
+            raise ValueError("Cell: step is a lambda, expected a function by def, or its name as name=...")
         if not isinstance(self.__name__, str) or not self.__name__.isidentifier():
             raise ValueError(f"Cell: name is {self.__name__!r}, expected a Python name")
         given = {"W": W, "R": R, "v": v}
@@ -379,6 +382,11 @@ def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]]
         def run(xp: Any, *operands: Any) -> Any:
             if isinstance(xp, StepTape):
                 return xp.ruled(function, pullback, operands)
+            if isinstance(xp, Refusing):
+                raise TypeError(
+                    f"{function.__name__}: xp is a value of a step, expected the step's xp in front: "
+                    f"{function.__name__}(xp, value)"
+                )
             return function(xp, *operands)
 
         return run

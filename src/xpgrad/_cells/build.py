@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from xpgrad._cells.reverse import pull_back
 from xpgrad._cells.stages import Buffer, Place, Planner, Stage, Sum, is_expensive
-from xpgrad._cells.trace import Step, trace
+from xpgrad._cells.trace import Step, in_order, trace
 from xpgrad.engine.arrays.tape import Value
 
 
@@ -168,6 +168,7 @@ class _Builder:
     def _saved(self, values: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
         """Which values of the step the gradient is to find, and which row means."""
         leaves, saved, means, seen = self._own_leaves(), set[Any](), set[Any](), set[Any]()
+        raw: dict[Value, bool] = {}
         todo = list(values)
         todo += [source for source in self._sources if source not in leaves]
         while todo:
@@ -179,7 +180,7 @@ class _Builder:
                 todo += value.uses
             elif value.called("mean"):
                 means.add(value)
-            elif value.axes == "each" and (is_expensive(value) or _is_raw(value)):
+            elif value.axes == "each" and (is_expensive(value) or _is_raw(value, raw)):
                 saved.add(value)
             else:
                 todo += value.uses
@@ -282,14 +283,17 @@ def _placed(wanted: list[Any], values: list[Any]) -> range:
     return range(len(wanted) - count, len(wanted))
 
 
-def _is_raw(value: Any) -> bool:
-    """Whether a value is a product, or a sum of such with vectors and numbers."""
-    if value.called("x", "r"):
-        return True
-    if not value.called("add", "subtract"):
-        return False
-    arguments = [a for a in value.arguments if isinstance(a, Value)]
-    return any(map(_is_raw, arguments)) and all(_is_raw(a) or a.axes == "column" for a in arguments)
+def _is_raw(value: Any, known: dict[Value, bool]) -> bool:
+    """Whether a value is a product, or a sum of such with vectors and numbers; keeps what it finds out."""
+
+    def terms(one: Any) -> list[Any]:
+        return [a for a in one.uses if a not in known] if one.called("add", "subtract") else []
+
+    for one in in_order(value, terms):
+        sums = one.uses if one.called("add", "subtract") else []
+        made = any(known[a] for a in sums) and all(known[a] or a.axes == "column" for a in sums)
+        known[one] = made or one.called("x", "r")
+    return known[value]
 
 
 def _reached(values: Sequence[Any], leaves: Mapping[Value, Any]) -> set[Any]:

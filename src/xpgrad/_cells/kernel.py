@@ -287,8 +287,9 @@ class _Backward:
                     initial = call.part(f"initial_{self.states[k]}", direction)
                     sums.add_weight_before(name, dr, chunk, self.state_rows[k], initial)
         if "v" in wanted:
-            for start, count in _runs(plan.vectors):
-                sums.add_rows(f"v {start}", d[:, start * H : (start + count) * H])
+            # vectors of one sum share their cotangent's column: each run of columns is summed once
+            for start, count in dict.fromkeys(_runs(plan.vectors)):
+                sums.add_rows(f"v {start} {count}", d[:, start * H : (start + count) * H])
 
     def gradients(self, sums: GradientSums, per_sample: bool | str) -> dict[str, Any]:
         """All wanted gradients, once all chunks are through."""
@@ -312,7 +313,7 @@ class _Backward:
             in_order = len(self.groups) == 1  # whose blocks are all
             grads["R"] = sums["R 0"] if in_order else xp.concat(parts, axis=parts[0].ndim - 2)
         if "v" in wanted:
-            parts = [sums[f"v {start}"] for start, _ in _runs(self.plan.vectors)]
+            parts = [sums[f"v {start} {count}"] for start, count in _runs(self.plan.vectors)]
             grads["v"] = parts[0] if len(parts) == 1 else xp.concat(parts, axis=parts[0].ndim - 1)
         for k, name in enumerate(self.states):
             if self._wants_initial(k):

@@ -12,10 +12,12 @@ import hashlib
 import inspect
 import linecache
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from xpgrad._cells.trace import in_order
 from xpgrad.engine import Formula
 from xpgrad.engine.arrays.tape import Value
 
@@ -127,9 +129,14 @@ class Planner:
         if not isinstance(value, Value) or value in self.leaves:
             return 0
         if value not in self._levels:
-            ends_stage = value in self.later or value.called("mean")
-            self._levels[value] = ends_stage + max(map(self.level, value.arguments), default=0)
+            for one in in_order(value, self._without_level):
+                ends_stage = one in self.later or one.called("mean")
+                self._levels[one] = ends_stage + max(map(self.level, one.uses), default=0)
         return self._levels[value]
+
+    def _without_level(self, value: Value) -> list[Value]:
+        """The arguments whose level must be found first."""
+        return [one for one in value.uses if one not in self.leaves and one not in self._levels]
 
     def stages(self) -> list[Stage]:
         """The stages, by level."""
@@ -212,14 +219,21 @@ class _Text:
         if not isinstance(value, Value):
             return _number(value)
         if value not in self._names:
-            place = self._planner.found(value, self._level)
-            if place is None:
-                self._names[value] = self._computed(value)
-            elif isinstance(place, Place):
-                self._names[value] = self._read(place)
-            else:
-                self._names[value] = self._added(value, place)
+            places: dict[Value, Place | Sum | None] = {}
+
+            def needed(one: Value) -> list[Value]:
+                places[one] = self._planner.found(one, self._level)
+                return [] if places[one] else [used for used in one.uses if used not in self._names]
+
+            for one in in_order(value, needed):
+                self._names[one] = self._named(one, places[one])
         return self._names[value]
+
+    def _named(self, value: Any, place: Place | Sum | None) -> str:
+        """The name of a value that is at a place, or else computed of its arguments."""
+        if place is None:
+            return self._computed(value)
+        return self._read(place) if isinstance(place, Place) else self._added(value, place)
 
     def _added(self, value: Any, places: Sum) -> str:
         name = f"t{value.number}"
@@ -248,7 +262,7 @@ class _Text:
 
     def _as_arrays(self, value: Any, arguments: list[str]) -> list[str]:
         """The arguments, numbers as arrays: such functions need them."""
-        like = next((self._made(a) for a in _values_under(value) if not a.is_flag), "")
+        like = self._made(_value_under(value))
         return [
             text if isinstance(argument, Value) else f"xp.zeros_like({like}) + {text}"
             for argument, text in zip(value.arguments, arguments, strict=True)
@@ -273,13 +287,16 @@ def _blocks_line(part: Part) -> str:
     return f"{', '.join(f'{part.buffer.name}_{block}' for block in part.blocks)} = {part.buffer.name}"
 
 
-def _values_under(value: Any) -> list[Any]:
-    """A value's arguments that are values, then those of its conditions."""
-    own = value.uses
-    for argument in value.uses:
-        if argument.is_flag:
-            own = [*own, *_values_under(argument)]
-    return own
+def _value_under(value: Any) -> Any:
+    """A number among a value's arguments, or among those of its conditions."""
+    todo = deque([value])
+    while todo:
+        used = todo.popleft().uses
+        found = next((one for one in used if not one.is_flag), None)
+        if found is not None:
+            return found
+        todo.extend(used)
+    return None
 
 
 def _number(number: float) -> str:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from xpgrad._arguments import check_number
+from xpgrad._cells.misuse import Refusing, StandIn
 from xpgrad.engine.arrays.tape import Call, Tape, Use, Value, same
 
-_WEIGHTS = {"W": "the input x", "R": "a value of the step", "v": ""}
+_WEIGHTS = ("W", "R", "v")
 # The functions that a formula may call, by NumPy's names.
 _FUNCTIONS = (
     "abs", "absolute", "add", "divide", "equal", "exp", "expm1", "greater", "greater_equal", "less",
@@ -24,7 +25,23 @@ _FUNCTIONS = (
 )  # fmt: skip
 
 
-class StepValue(Value):
+# Those that Python's operators mean, with one of NumPy's numbers on the left.
+_OF_OPERATORS = (
+    "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal",
+    "subtract",
+)  # fmt: skip
+# What to write in place of what a value cannot do.
+_INSTEAD = {
+    "@": "R.name(value), the product of a block of R with a value, or W.name(x)",
+    "**": "a power of a value by a number",
+    "~": "the opposite comparison",
+    "a loop": "a block of its own for each part",
+    "an index": "a block of its own for each part",
+    "a call": "a product or sum: only W.name and R.name are called",
+}
+
+
+class StepValue(Refusing, Value):
     """The stand-in for an array in a step's formula.
 
     Attributes
@@ -41,9 +58,29 @@ class StepValue(Value):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"{self.tape.operator}: step decides by a value, expected xp.where(condition, x, y): one formula "
-            "serves all rows"
+            f"{self.tape.operator}: step decides by a value, expected xp.where(condition, x, y), xp.maximum "
+            "or xp.minimum: one formula serves all rows"
         )
+
+    def refused(self, what: str) -> Exception:
+        """See `Refusing`."""
+        instead = _INSTEAD.get(what, "the functions of xp, and + - * / **")
+        function = what.rpartition(".")[2]
+        if function != what and function in _FUNCTIONS:
+            instead = f"xp.{function}"
+        return TypeError(f"{self.tape.operator}: step applies {what} to a value, expected {instead}")
+
+    def __repr__(self) -> str:
+        return f"<a value of the step {self.tape.operator}, for the functions of its xp>"
+
+    def __call__(self, *operands: Any) -> NoReturn:
+        raise self.refused("a call")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
+        """NumPy's numbers call their operators with a value on the right."""
+        if ufunc.__name__ in _OF_OPERATORS and method == "__call__" and not options:
+            return self.tape.apply(ufunc.__name__, *operands)
+        raise self.refused(f"numpy.{ufunc.__name__}")
 
     def __abs__(self) -> Value:
         return self.tape.apply("absolute", self)
@@ -52,6 +89,8 @@ class StepValue(Value):
         return self
 
     def __pow__(self, exponent: Any) -> Value:
+        if isinstance(exponent, Refusing):
+            raise self.refused("**")
         if exponent == 0.5:
             return self.tape.apply("sqrt", self)
         if not isinstance(exponent, int) or exponent < 1:
@@ -110,7 +149,18 @@ class StepTape(Tape):
             raise AttributeError(
                 f"{self.operator}: step uses xp.{name}, expected one of {', '.join(sorted(_FUNCTIONS))}"
             )
-        return lambda *arguments: self.apply(name, *arguments)
+        return functools.partial(self._called, name)
+
+    def _called(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """A function of xp, as a step calls it."""
+        count = getattr(np, name).nin
+        if len(arguments) != count or options:
+            given = ", ".join([*(["..."] * len(arguments)), *(f"{option}=..." for option in options)])
+            raise TypeError(
+                f"{self.operator}: step has xp.{name}({given}), expected {count} "
+                f"operand{'s' * (count > 1)} and nothing else"
+            )
+        return self.apply(name, *arguments)
 
     def apply(self, function: str, *arguments: Any) -> Any:
         """A function of values and numbers; a number if all are numbers."""
@@ -129,12 +179,16 @@ class StepTape(Tape):
         return self._apply(function, *given)
 
     def _number(self, argument: Any) -> Any:
+        if isinstance(argument, StandIn):
+            raise argument.refused("a function or operator")
         if isinstance(argument, bool | np.bool_):
             return bool(argument)
         return check_number(self.operator, "an operand of step", argument)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """`x` where the condition holds, else `y`."""
+        if isinstance(condition, StandIn):
+            raise condition.refused("xp.where")
         if not isinstance(condition, Value):
             return x if condition else y
         if not condition.is_flag:
@@ -146,6 +200,13 @@ class StepTape(Tape):
 
     def mean(self, x: Any, axis: int = -1, keepdims: bool = True) -> Any:
         """Over the row."""
+        if axis not in (-1, 1) or not keepdims:
+            raise ValueError(
+                f"{self.operator}: step has a mean with axis={axis!r}, keepdims={keepdims!r}, expected -1 "
+                "and True: it is over the row"
+            )
+        if isinstance(x, StandIn):
+            raise x.refused("xp.mean")
         if not isinstance(x, Value) or x.axes == "row":
             return x
         return self.leaf("mean", 0, x, axes="row")
@@ -163,11 +224,14 @@ class StepTape(Tape):
         return tuple(results) if several else results[0]
 
 
-class _Named:
+class _Named(StandIn):
     """What stands for W, R or v in a step: its blocks by name."""
 
     def __init__(self, operator: str, kind: str, blocks: Mapping[str, Any]) -> None:
-        self._operator, self._kind, self._blocks = operator, kind, blocks
+        called = {"W": "(x)", "R": "(value)", "v": ""}[kind]
+        shown = ", ".join(f"{kind}.{name}{called}" for name in blocks) or "none of it: it has no blocks"
+        super().__init__(operator, f"{kind} as a whole", f"its blocks by their names, {shown}")
+        self._kind, self._blocks = kind, blocks
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._blocks:
@@ -178,8 +242,34 @@ class _Named:
         return self._blocks[name]
 
 
-class Input:
+class _Block(StandIn):
+    """What stands for a block of W or R: it is called with what it multiplies."""
+
+    def __init__(self, operator: str, shown: str, operand: str, product: Callable[[Any], Any]) -> None:
+        super().__init__(operator, f"{shown} without its operand", f"{shown}({operand})")
+        self._product = product
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        if len(operands) != 1 or options:
+            raise TypeError(
+                f"{self._operator}: step calls a block with {len(operands) + len(options)} operands, "
+                f"expected {self.instead}"
+            )
+        return self._product(operands[0])
+
+
+class Input(StandIn):
     """What stands for the step's input, which only W takes."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(operator, "the input x itself", "W.name(x): only W takes x")
+
+    def refused(self, what: str) -> Exception:
+        """See `Refusing`."""
+        error = super().refused(what)
+        if what in ("an if", "<", "<=", ">", ">=", "==", "!="):
+            return TypeError(f"{error}, and xp.where(condition, a, b) decides by values")
+        return error
 
 
 class Step(NamedTuple):
@@ -214,7 +304,10 @@ def states_of(operator: str, function: Callable) -> tuple[str, ...]:
     TypeError
         For a signature of another form.
     """
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # a function of C
+        raise TypeError(f"{operator}: step has no signature, expected a function by def") from None
     names = [p.name for p in parameters]
     if names[:2] != ["xp", "x"] or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters):
         raise TypeError(
@@ -255,7 +348,7 @@ class _Tracer:
         self._tape, self._states = StepTape(operator), states_of(operator, function)
         self._before = [self._tape.leaf("before", k) for k in range(len(self._states))]
         self._vectors = [self._tape.leaf("v", k, axes="column") for k in range(len(blocks["v"]))]
-        self._x = Input()
+        self._x = Input(operator)
         self._inputs: dict[str, Any] = {}
         self._products: dict[str, Any] = {}
 
@@ -298,6 +391,10 @@ class _Tracer:
                 f"{', '.join(self._states)}"
             )
         for name, value in zip(self._states, after, strict=True):
+            if isinstance(value, StandIn):
+                raise TypeError(
+                    f"{operator}: step returned {value.what} for {name}, expected {value.instead}"
+                )
             if not isinstance(value, StepValue) or value.is_flag:
                 raise TypeError(
                     f"{operator}: step returned {type(value).__name__} for {name}, expected a value of the "
@@ -309,9 +406,15 @@ class _Tracer:
         """The stand-ins for all parameters except xp, by name."""
         blocks = self._blocks
         weights = {
-            "W": {name: functools.partial(self._input_block, name, k) for k, name in enumerate(blocks["W"])},
+            "W": {
+                name: _Block(self._operator, f"W.{name}", "x", functools.partial(self._input_block, name, k))
+                for k, name in enumerate(blocks["W"])
+            },
             "R": {
-                name: functools.partial(self._product_block, name, k) for k, name in enumerate(blocks["R"])
+                name: _Block(
+                    self._operator, f"R.{name}", "value", functools.partial(self._product_block, name, k)
+                )
+                for k, name in enumerate(blocks["R"])
             },
             "v": dict(zip(blocks["v"], self._vectors, strict=True)),
         }
@@ -335,6 +438,23 @@ class _Tracer:
                 f"{self._operator}: step has R.{name} of two values, expected one product a block"
             )
         return value
+
+
+def in_order(value: Any, under: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    """A value behind all values under it, each once: a step may be longer than Python's stack is deep.
+
+    `under` gives the values under one; it is called when that one is first met.
+    """
+    met, path = {value}, [(value, iter(under(value)))]
+    while path:
+        last, rest = path[-1]
+        following = next((one for one in rest if one not in met), None)
+        if following is None:
+            path.pop()
+            yield last
+        else:
+            met.add(following)
+            path.append((following, iter(under(following))))
 
 
 def _reached(values: Sequence[Any]) -> set[Any]:

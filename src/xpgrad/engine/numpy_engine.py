@@ -272,7 +272,13 @@ def _line(matrix: np.ndarray) -> int:
 def _evaluate(stage: Elementwise, span: Span) -> None:
     """Evaluate a formula on the rows of a step with NumPy."""
     of_row = [operand.of_row for operand in stage.outputs for _ in operand.places]
-    results = evaluate(functools.partial(stage.formula, np), [_views(one, span) for one in stage.inputs])
+    given = [_views(one, span) for one in stage.inputs]
+    read = {id(view) for views in given for view in views}
+    # an operand that is a result as it is must be read before another result is written in its place
+    results = [
+        np.array(result) if id(result) in read else result
+        for result in evaluate(functools.partial(stage.formula, np), given)
+    ]
     targets = itertools.chain.from_iterable(_views(one, span) for one in stage.outputs)
     for target, result, mean in zip(targets, results, of_row, strict=True):
         if target is not None:
