@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
 import xpgrad_torch
@@ -46,6 +47,24 @@ def flat(result):
         else:
             flattened += part if isinstance(part, tuple) else [part]
     return flattened
+
+
+def under_autocast(theirs, inputs, dtype, device="cpu"):
+    """Return what PyTorch's module returns under autocast.
+
+    On a CPU torch.nn.LSTM raises there for bfloat16 without AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 shows it
+    anywhere), for float16 on most: oneDNN lacks the kernels. Then the oracle is its float32 kernel on
+    parameters and inputs rounded to the dtype, with outputs that are rounded too.
+    """
+    try:
+        with torch.autocast(device, dtype=dtype):
+            return flat(theirs(*inputs))
+    except RuntimeError as error:
+        if type(theirs) is not nn.LSTM or "could not create a primitive descriptor" not in str(error):
+            raise
+    rounded = {name: p.to(dtype).to(p.dtype) for name, p in theirs.named_parameters()}
+    outputs = functional_call(theirs, rounded, tuple(x.to(dtype).to(x.dtype) for x in inputs))
+    return [y.to(dtype) for y in flat(outputs)]
 
 
 def gradients(module, leaves, call, cotangents=None):
