@@ -1,8 +1,11 @@
 """xpgrad_torch.swap: our modules in the place of PyTorch's."""
 
 import copy
+import functools
+import gc
 import importlib.util
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,150 @@ def test_hooks_move_along_and_can_be_removed():
     handle.remove()
     model(torch.randn(4, 2, 2))
     assert len(seen) == 1
+
+
+def hooked(module, seen):
+    """Register one hook of every kind that PyTorch has, which notes the module that it gets; the handles."""
+
+    def hook(kind, result=None):
+        def note(owner, *args, **kwargs):
+            seen.append((kind, owner))
+            return result
+
+        return note
+
+    def without_module(*args):
+        seen.append(("load_state_dict without module", None))
+
+    return [
+        module.register_forward_pre_hook(hook("forward pre")),
+        module.register_forward_pre_hook(hook("forward pre with kwargs"), with_kwargs=True),
+        module.register_forward_hook(hook("forward")),
+        module.register_forward_hook(hook("forward with kwargs"), with_kwargs=True),
+        module.register_forward_hook(hook("forward always"), always_call=True),
+        module.register_full_backward_pre_hook(hook("backward pre")),
+        module.register_full_backward_hook(hook("backward")),
+        module.register_state_dict_pre_hook(hook("state_dict pre")),
+        module.register_state_dict_post_hook(hook("state_dict post")),
+        module.register_load_state_dict_pre_hook(hook("load_state_dict pre")),
+        module._register_load_state_dict_pre_hook(without_module),
+        module.register_load_state_dict_post_hook(hook("load_state_dict post")),
+    ]
+
+
+def run_hooks(model, module, seen):
+    """The kinds of hooks that run, each with the module's type; all of them get the module itself."""
+    seen.clear()
+    outputs = model(torch.randn(4, 2, 2, requires_grad=True))
+    outputs[0].sum().backward()
+    model.load_state_dict(model.state_dict())
+    with pytest.raises(RuntimeError):  # an error runs the hook that is always called
+        model(torch.randn(4, 2, 7))
+    assert all(owner in (None, module) for _, owner in seen)
+    return [kind for kind, _ in seen]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_hooks_of_every_kind_get_the_module_that_runs(back):
+    gc.collect()
+    model, seen = nn.Sequential(nn.LSTM(2, 3)), []
+    handles = hooked(model[0], seen)
+    expected = run_hooks(model, model[0], seen)
+    assert len({*expected}) == len(handles)
+    xpgrad_torch.swap(model)
+    if back:
+        xpgrad_torch.unswap(model)
+    gc.collect()  # of the module that was replaced
+    assert type(model[0]) is (nn.LSTM if back else xpgrad_torch.LSTM)
+    assert run_hooks(model, model[0], seen) == expected
+    other = copy.deepcopy(model)
+    assert run_hooks(other, other[0], seen) == expected
+    for handle in handles:
+        handle.remove()
+    assert run_hooks(model, model[0], seen) == []
+
+
+def test_hooks_of_a_single_module_get_the_module_that_runs():
+    theirs, seen = nn.LSTM(2, 3), []
+    hooked(theirs, seen)
+    expected = run_hooks(theirs, theirs, seen)
+    ours = xpgrad_torch.swap(theirs)
+    assert run_hooks(ours, ours, seen) == expected
+    del ours
+    gc.collect()
+    assert run_hooks(theirs, theirs, seen) == expected
+
+
+def wrapped_by_partial(module):
+    """As accelerate does."""
+    module._old_forward = module.forward
+
+    def forward(module, *args, **kwargs):
+        return module._old_forward(*args, **kwargs)
+
+    module.forward = functools.update_wrapper(functools.partial(forward, module), module._old_forward)
+
+
+def wrapped_by_method(module):
+    def forward(self, *args):
+        return type(self).forward(self, *args)
+
+    module.forward = types.MethodType(forward, module)
+
+
+def wrapped_by_function(module):
+    old = module.forward
+    module.forward = lambda *args: old(*args)
+
+
+BINDINGS = {
+    "partial": wrapped_by_partial,
+    "method": wrapped_by_method,
+    "function": wrapped_by_function,
+    "compile": lambda module: module.compile(backend="eager"),
+}
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_module_whose_forward_is_bound_to_it_stays(binding, alone):
+    theirs = nn.GRU(2, 3)
+    BINDINGS[binding](theirs)
+    model = theirs if alone else nn.Sequential(theirs)
+    words = r"a wrapper or a compiler has set GRU\.\w+, .*expected no such function: swap or unswap first"
+    (row,) = xpgrad_torch.swap_report(model).rows
+    assert (row.now, row.warns) == ("unchanged", True)
+    assert re.search(words, row.why)
+    with pytest.warns(UserWarning, match=f"swap: {words}"):
+        xpgrad_torch.swap(model)
+    assert type(next(iter(model.modules()) if alone else model.children())) is nn.GRU
+    ours = xpgrad_torch.GRU(2, 3)
+    BINDINGS[binding](ours)
+    model = ours if alone else nn.Sequential(ours)
+    with pytest.warns(UserWarning, match=f"unswap: {words}"):
+        xpgrad_torch.unswap(model)
+    assert next(iter(model.modules()) if alone else model.children()) is ours
+
+
+def test_a_module_whose_method_another_one_keeps_stays():
+    compiled = torch.compile(nn.GRU(2, 3), backend="eager")
+    model = nn.Sequential(compiled, nn.Sequential(nn.GRU(3, 3)))
+    with pytest.warns(UserWarning, match="swap: a wrapper or a compiler has set OptimizedModule"):
+        xpgrad_torch.swap(model)
+    assert type(compiled._orig_mod) is nn.GRU
+    assert type(model[1][0]) is xpgrad_torch.GRU
+    with pytest.warns(UserWarning, match="swap: a wrapper or a compiler has set OptimizedModule"):
+        assert xpgrad_torch.swap(compiled) is compiled
+
+
+def test_a_compiled_or_wrapped_parent_runs_what_takes_a_modules_place():
+    theirs, runs = Tagger(), []
+    wrapped_by_partial(theirs)
+    xpgrad_torch.swap(theirs)
+    assert type(theirs.rnn) is xpgrad_torch.LSTM
+    theirs.rnn.register_forward_hook(lambda *args: runs.append(1))
+    theirs(torch.zeros(2, 3, dtype=torch.int64))
+    assert runs == [1]
 
 
 def test_copy_and_conversion_after_swap():

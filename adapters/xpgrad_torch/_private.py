@@ -216,6 +216,24 @@ def applied_alone(function: type[torch.autograd.Function]) -> Callable[..., Any]
 STATE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
+def rebind_hooks(module: nn.Module, own: bool) -> None:
+    """Let the hooks before `load_state_dict` of the module that this one was made from see this one.
+
+    PyTorch keeps the module beside each of them that takes it; all other hooks get the module that runs. With
+    `own`, they are copied into a table of this module, and the other one keeps its own. Where PyTorch keeps
+    no such table, there is nothing to do.
+    """
+    hooks = vars(module).get("_load_state_dict_pre_hooks", {})
+    if not any(getattr(hook, "with_module", False) for hook in hooks.values()):
+        return
+    if own:
+        hooks = hooks.copy()
+        vars(module)["_load_state_dict_pre_hooks"] = hooks
+    for key, hook in hooks.items():
+        if getattr(hook, "with_module", False):
+            hooks[key] = type(hook)(hook.hook, module)
+
+
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     """Return a module's own children by name, each as often as it has names, and None where one is left out.
 

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from xpgrad_torch import activations as _activations
 from xpgrad_torch import convolution, losses, modules
 from xpgrad_torch._gains import GAINS
-from xpgrad_torch._private import STATE_TABLES, children_of, tree_leaves, tree_map
+from xpgrad_torch._private import STATE_TABLES, children_of, rebind_hooks, tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
@@ -37,15 +38,39 @@ _REPLACEMENTS = {theirs: ours for theirs, ours in _ALL.items() if theirs not in 
 _OURS = {ours: theirs for theirs, ours in _ALL.items()}
 
 
-def _why_not(module: nn.Module) -> str | None:
-    """Return why nothing takes the place of a module, although its type has a drop-in."""
-    for parameter in module.parameters(recurse=False):
-        if not parameter.dtype.is_floating_point:
-            return (
-                f"a {type(module).__name__} with weights of {parameter.dtype} stays torch.nn's, expected a "
-                "real floating-point dtype"
-            )
-    return None
+def _why_not(model: nn.Module) -> dict[nn.Module, str]:
+    """Return why nothing takes the place of modules in a model, whatever their types, by module."""
+    reasons = _bound(model)
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if not parameter.dtype.is_floating_point:
+                reasons.setdefault(
+                    module,
+                    f"a {type(module).__name__} with weights of {parameter.dtype} stays torch.nn's, expected "
+                    "a real floating-point dtype",
+                )
+    return reasons
+
+
+def _bound(model: nn.Module) -> dict[nn.Module, str]:
+    """Return the modules that a function runs which the model keeps, and what is wrong with it.
+
+    It would go on running them when something else has taken their place. Wrappers keep one in `forward`,
+    `module.compile()` and `torch.compile(module)` in attributes of their own.
+    """
+    found: dict[nn.Module, str] = {}
+    for module in model.modules():
+        for name, value in vars(module).items():
+            held = getattr(value, "__self__", None) if isinstance(value, MethodType) else None
+            if isinstance(held, nn.Module) and held is not module:
+                found[held] = f"{type(module).__name__}.{name}"
+            elif callable(value) and hasattr(type(module), name):  # in the place of its class's own
+                found[module] = f"{type(module).__name__}.{name}"
+    return {
+        module: f"a wrapper or a compiler has set {where}, which runs this {type(module).__name__} whatever "
+        "takes its place, expected no such function: swap or unswap first"
+        for module, where in found.items()
+    }
 
 
 def _table(operator: str, activations: bool, cells: bool) -> _Table:
@@ -55,8 +80,11 @@ def _table(operator: str, activations: bool, cells: bool) -> _Table:
     return {**_REPLACEMENTS, **(_CELLS if cells else {}), **(_ACTIVATIONS if activations else {})}
 
 
-def _same_state(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    """Return a module of another type that differs from the one it replaces in its methods only."""
+def _same_state(module: nn.Module, kind: type[nn.Module], stays: bool) -> nn.Module:
+    """Return a module of another type that differs from the one it replaces in its methods only.
+
+    `stays` tells whether the replaced one stays in use.
+    """
     new = kind.__new__(kind)
     new.__dict__.update(module.__dict__)
     # The same parameters, in tables of the new module's own, so that assigning one to the new module
@@ -64,6 +92,7 @@ def _same_state(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
     for name, value in module.__dict__.items():
         if name in STATE_TABLES or isinstance(value, list):
             new.__dict__[name] = value.copy()
+    rebind_hooks(new, stays)
     return new
 
 
@@ -74,7 +103,7 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
     def replacement(module: nn.Module) -> nn.Module:
         if module not in replaced:
             kind = wanted(module)
-            replaced[module] = module if kind is None else _same_state(module, kind)
+            replaced[module] = module if kind is None else _same_state(module, kind, module is model)
         return replaced[module]
 
     if wanted(model) is not None:
@@ -84,11 +113,6 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
             if child is not None and replacement(child) is not child:
                 setattr(parent, name, replacement(child))
     return model
-
-
-def _wanted(module: nn.Module, table: _Table) -> type[nn.Module] | None:
-    """Return the type that is to take the module's place."""
-    return None if _why_not(module) else table.get(type(module))
 
 
 def swap(
@@ -104,7 +128,8 @@ def swap(
 
     Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
     ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a warning,
-    convolutions of complex numbers. A replacement has the very parameters of the module that it replaces, so
+    convolutions of complex numbers, and modules that a wrapper or a compiler has bound a function to: swap
+    first. A replacement has the very parameters of the module that it replaces, so
     optimizers keep working, and its training flag and hooks. A module that stands in several places has one
     replacement in all of them.
 
@@ -169,7 +194,8 @@ def swap(
     for reason in dict.fromkeys(row.why for row in found.rows if row.warns):
         warnings.warn(f"swap: {reason}", stacklevel=2)
     before = None if verify is None else _results(model, verify)
-    swapped = _replace(model, lambda module: _wanted(module, table))
+    kept = _why_not(model)
+    swapped = _replace(model, lambda module: None if module in kept else table.get(type(module)))
     if before is not None:
         try:
             _compare(before, _results(swapped, verify), tolerance)
@@ -185,6 +211,7 @@ def unswap(model: nn.Module) -> nn.Module:
     """Put PyTorch's modules back in the place of xpgrad's.
 
     The parameters stay the very same. Modules with options that PyTorch's do not have stay, with a warning.
+    Modules that a wrapper or a compiler has bound a function to stay, too.
 
     Parameters
     ----------
@@ -211,14 +238,16 @@ def unswap(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"unswap: model is {type(model).__name__}, expected torch.nn.Module")
-    left = [module for module in model.modules() if type(module) in _OURS and _own_options(module)]
-    for module in left:
-        warnings.warn(
-            f"unswap: {module} stays xpgrad_torch's, expected no {', '.join(_own_options(module))}, which "
-            f"torch.nn.{_OURS[type(module)].__name__} does not have",
-            stacklevel=2,
-        )
-    return _replace(model, lambda m: None if _own_options(m) else _OURS.get(type(m)))
+    kept = {module: why for module, why in _bound(model).items() if type(module) in _OURS}
+    for module in model.modules():
+        if type(module) in _OURS and _own_options(module):
+            kept[module] = (
+                f"{module} stays xpgrad_torch's, expected no {', '.join(_own_options(module))}, which "
+                f"torch.nn.{_OURS[type(module)].__name__} does not have"
+            )
+    for why in dict.fromkeys(kept.values()):
+        warnings.warn(f"unswap: {why}", stacklevel=2)
+    return _replace(model, lambda module: None if module in kept else _OURS.get(type(module)))
 
 
 def _own_options(module: nn.Module) -> list[str]:
@@ -338,14 +367,14 @@ def _report(model: nn.Module, table: _Table) -> SwapReport:
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
-    rows = []
+    rows, kept = [], _why_not(model)
     for module, where in names.items():
         if type(module) not in table and not any(True for _ in module.parameters(recurse=False)):
             continue
-        kind, known = _wanted(module, table), type(module) in table
-        now = "unchanged" if kind is None else f"xpgrad_torch.{kind.__name__}"
-        why = "" if kind else (_why_not(module) if known else _why_unknown(module, table)) or ""
-        rows.append(ReportRow(tuple(where), type(module).__name__, now, why, known and kind is None))
+        known = type(module) in table
+        why = kept.get(module, "") if known else _why_unknown(module, table)
+        now = "unchanged" if why else f"xpgrad_torch.{table[type(module)].__name__}"
+        rows.append(ReportRow(tuple(where), type(module).__name__, now, why, known and bool(why)))
     return SwapReport(tuple(rows))
 
 
