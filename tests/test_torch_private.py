@@ -13,7 +13,7 @@ from torch import nn
 
 import xpgrad
 import xpgrad_torch
-from xpgrad_torch import _autograd, _private, functional
+from xpgrad_torch import _autograd, _kept, _private, functional
 
 ADAPTERS = Path(xpgrad_torch.__file__).parents[1]
 GETTERS = {"getattr", "setattr", "hasattr", "delattr"}
@@ -111,6 +111,7 @@ REMOVED = {
     "older_vmap_level": (torch._C, "_vmapmode_increment_nesting"),
     "remove_older_batch": (torch, "_remove_batch_dim"),
     "add_older_batch": (torch, "_add_batch_dim"),
+    "has_saved_tensors_hooks": (torch._C._autograd, "_top_saved_tensors_default_hooks"),
     "matcher_of": (torch._C._dynamo.guards, "TensorGuards"),
     "ConvNd": (nn.modules.conv, "_ConvNd"),
     "ConvTransposeNd": (nn.modules.conv, "_ConvTransposeNd"),
@@ -253,6 +254,37 @@ def test_a_tensor_has_a_version():
         assert _private.version_of(torch.ones(3)) is None
     without = type("Tensor", (), {"is_inference": lambda self: False})()
     assert _private.version_of(without) is None
+
+
+def test_hooks_of_saved_tensors_are_taken_for_there_the_plain_way(plain, monkeypatch):
+    way = plain("has_saved_tensors_hooks")
+    assert (way(), _private.has_saved_tensors_hooks()) == (True, False)
+    with torch.autograd.graph.save_on_cpu():
+        assert _private.has_saved_tensors_hooks()
+    with monkeypatch.context() as context:
+        context.setattr(_kept, "has_saved_tensors_hooks", way)
+        assert_outputs_are_copied()
+    monkeypatch.setattr(_kept, "version_of", lambda x: None)
+    assert_outputs_are_copied()
+
+
+def assert_outputs_are_copied():
+    """What is saved of an output is a copy: its memory may change."""
+    layer = xpgrad_torch.LSTM(2, 3)
+    for X in torch.randn(2, 4, 2, 2):
+        expected = torch.autograd.grad(layer(X)[0].sum(), [*layer.parameters()])
+        output = layer(X)[0]
+        loss = output.sum()
+        output.data.zero_()
+        for a, b in zip(torch.autograd.grad(loss, [*layer.parameters()]), expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_module_without_a_table_of_hooks_has_none_to_rebind():
+    layer = nn.Linear(2, 3)
+    del layer.__dict__["_load_state_dict_pre_hooks"]
+    _private.rebind_hooks(layer, True)
+    assert "_load_state_dict_pre_hooks" not in vars(layer)
 
 
 def test_without_its_file_pytorch_has_no_blas_of_its_own(plain):

@@ -53,6 +53,26 @@ def test_is_the_forward_and_the_gradient(
         assert_close(getattr(grads, field), getattr(expected, field), rtol=0, label=field)
 
 
+@each_operator()
+@pytest.mark.parametrize("kind", ["array", "list"])
+def test_lengths_may_change_before_the_pullback(
+    operator: Operator, kind: str, rng: np.random.Generator, backend: Backend
+) -> None:
+    """The pullback has those of the forward."""
+    here = case_of(operator, rng).on(backend)
+    _, pullback = vjp_of(here)
+    lengths: Any = np.asarray([5, 0, 2])
+    if kind == "list":
+        lengths = lengths.tolist()
+    arguments = {**here.arguments, **here.integers, **here.attributes, "sequence_lens": lengths}
+    _, later = operator.vjp(**arguments)
+    lengths[:] = [1, 1, 1]
+    cotangents = [here.cotangents[name] for name in operator.outputs]
+    got, expected = later(*cotangents), pullback(*cotangents)
+    for field in operator.fields.values():
+        assert_close(getattr(got, field), getattr(expected, field), rtol=1e-12, atol=1e-13, label=field)
+
+
 ORDER = {
     LSTM: ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
     GRU: ("X", "W", "R", "B", "sequence_lens", "initial_h"),

@@ -1,7 +1,7 @@
 """xpgrad's kernels under autograd and `torch.func`: one autograd function for all of them."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ import xpgrad
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._expanded import has_expanded, run_expanded
+from xpgrad_torch._kept import keep, was_written_to, without_views
 from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._opacus import KernelSamples, collecting
 from xpgrad_torch._private import (
     add_older_batch,
@@ -146,6 +148,7 @@ class Call:
         self._known = kernel.programs[0].known(self._options, layout)
         self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], Known | None] | None] = {}
         self.saved = [] if self.again else [kernel.outputs.index(name) for name in kernel.saved]
+        self._are_written_to = False
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
         self.taken = [k for name in kernel.taken for k in spans[name]]
         whole = {spans[name][0] for name, size in zip(kernel.operands, layout, strict=True) if size == PLAIN}
@@ -169,9 +172,27 @@ class Call:
             return _apply_unwatched(self, ready, *flat)
         return tuple(ready.run()[: len(self.kernel.cotangents)])
 
-    def forward(self, flat: Sequence[Tensor | None]) -> list[Tensor]:
+    def forward(self, flat: Sequence[Tensor | None]) -> Sequence[Tensor]:
         """Return the kernel's outputs."""
-        return self.kernel.programs[0].run(flat, self.layout, self._options, self._known)
+        return without_views(self.kernel.programs[0].run(flat, self.layout, self._options, self._known))
+
+    def kept(self, outputs: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
+        """Return what autograd saves of the outputs; `needed` tells which operands require a gradient."""
+        if True not in needed:
+            return []
+        returned, copies = self.kernel.returned, self._are_written_to
+        return [keep(outputs[k], copies) if k in returned else outputs[k] for k in self.saved]
+
+    def unchanged(self, kept: Sequence[Tensor], again: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """Return the outputs that were saved; if somebody has written to them, what `again` returns of all.
+
+        Whoever writes does so in each step: later forwards copy what is saved, which takes less time.
+        """
+        if not any(map(was_written_to, kept)):
+            return kept
+        self._are_written_to = True
+        outputs = again()
+        return [outputs[k] for k in self.saved]
 
     def gradient(
         self, arrays: Sequence[Tensor | None], needed: tuple[bool, ...]
@@ -249,7 +270,7 @@ class _PlannedKernel(torch.autograd.Function):
         kept = list(flat)
         for k in call.unread:
             kept[k] = None
-        ctx.save_for_backward(*kept, *[outputs[k] for k in call.saved])
+        ctx.save_for_backward(*kept, *call.kept(outputs, ctx.needs_input_grad))
         ctx.set_materialize_grads(False)
         ctx.call, ctx.samples = call, None
         if collecting.get() is not None:
@@ -263,8 +284,9 @@ class _PlannedKernel(torch.autograd.Function):
         kernel, count = call.kernel, len(needed)
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * (count + 2)
+        kept = call.unchanged(saved[count:], lambda: call.forward(saved[:count]))
         if ctx.samples is None and not call.again and are_unseen(cotangents):
-            arrays = [*[saved[k] for k in call.taken], *saved[count:], *cotangents]
+            arrays = [*[saved[k] for k in call.taken], *kept, *cotangents]
             grads = call.gradient(arrays, needed)
             if grads is not None:
                 return None, None, *grads
@@ -280,7 +302,7 @@ class _PlannedKernel(torch.autograd.Function):
         if ctx.attributes.pop("rows_of", ()):  # only programs read rows
             ctx.again = True
         else:
-            arrays += saved[count:]
+            arrays += kept
         wrt = _wanted(kernel, call.layout, needed)
         grads = _XpgradKernel._gradients(ctx, [name in wrt for name in kernel.operands], arrays, cotangents)
         flat: list[Tensor | None] = []
@@ -397,6 +419,7 @@ def apply(
     if followed and Stacked in map(type, operands):
         operands = joined(operands)
     check_call(kernel, operands, asked)
+    operands = _with_own_lengths(kernel, operands)
     outputs: Sequence[Tensor]
     if has_expanded(operands):
         return _run_expanded(kernel, operands, attributes, again, asked)[:seen]
@@ -407,16 +430,35 @@ def apply(
             own = {**attributes, "rows_of": rows} if rows else attributes
             outputs = _apply_planned(call_of(kernel, layout, own, asked, again), None, *flat)
         elif is_recorded():
-            outputs = _as_operator(kernel, operands, {**attributes, **asked}, again)
+            outputs = _apart(kernel, _as_operator(kernel, operands, {**attributes, **asked}, again))
         elif is_forward_mode():
             outputs = _as_many_operators(kernel, operands, attributes, asked)
         else:
             function = _XpgradKernel if are_transforms_active() else _EagerKernel
-            outputs = function.apply(kernel, *operands, attributes, asked, again)
+            outputs = _apart(kernel, function.apply(kernel, *operands, attributes, asked, again))
     except Exception:
         kernel.explain(operands)
         raise
     return tuple(outputs[: len(kernel.cotangents) if seen is None else seen])
+
+
+def _with_own_lengths(kernel: Kernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """Return operands with a copy of lengths, which the caller may change before the backward."""
+    if LENGTHS not in kernel.operands:
+        return operands
+    place = kernel.operands.index(LENGTHS)
+    lengths = operands[place]
+    return operands if lengths is None else [*operands[:place], lengths.clone(), *operands[place + 1 :]]
+
+
+def _apart(kernel: Kernel, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return copies of outputs that the gradient needs, where somebody follows who refuses writing to them.
+
+    An exported or traced program needs none: it runs eagerly (see `_kept`).
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or torch.jit.is_tracing():
+        return outputs
+    return [output.clone() if k in kernel.returned else output for k, output in enumerate(outputs)]
 
 
 def _run_expanded(

@@ -11,6 +11,7 @@ from torch import Tensor
 import xpgrad
 from xpgrad._kernel_description import OPEN, KernelDescription
 from xpgrad_torch._autocast import without_autocast
+from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
 from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._programs import Programs
@@ -73,6 +74,8 @@ class Kernel(KernelDescription):
     ----------
     operator, gradient_operator : callable
         PyTorch's operators for the kernel and its gradient, once `_library.registered` has made them.
+    returned : frozenset of int
+        Which of the saved outputs the caller gets and may write to, of a kernel that can run again for them.
     """
 
     def __init__(
@@ -92,6 +95,8 @@ class Kernel(KernelDescription):
         # A result for each element lies in memory as its operand does; those along an axis are contiguous.
         self._keeps_strides = self.elementwise and "axis" not in self.attributes
         self.programs = self._new_programs() if planned else []
+        own = range(len(self.cotangents)) if {*self.operands} <= {*self.taken} else ()
+        self.returned = frozenset(k for k in own if self.outputs[k] in self.saved)
         self._may_keep_rows = ordered and LENGTHS in self.operands
         self.operator: Any = None
         self.gradient_operator: Any = None
@@ -112,9 +117,10 @@ class Kernel(KernelDescription):
         """Run the kernel in the dtype of its operands: whoever calls it under autocast has converted them."""
         if self.has_programs(operands):
             options = self.forward_options(attributes)
-            return tuple(self.programs[0].run(operands, None, options, self.programs[0].known(options)))
+            outputs = self.programs[0].run(operands, None, options, self.programs[0].known(options))
+            return without_views(outputs)
         with without_autocast(operands[0]):
-            return self._run_forward(operands, attributes)
+            return without_views(self._run_forward(operands, attributes))
 
     def has_programs(self, arrays: Sequence[Any]) -> bool:
         """Tell whether calls on such arrays run from programs, whose results are contiguous."""

@@ -17,8 +17,10 @@ from torch.utils.flop_counter import register_flop_formula
 from xpgrad._operation_counts import forward_operations, gradient_operations
 from xpgrad.engine import only_shapes
 from xpgrad_torch._batching import vmap_forward, vmap_gradient
+from xpgrad_torch._kept import keep, was_written_to
 from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._layout import placed_as
+from xpgrad_torch._private import count_dispatch_modes, is_wrapped
 
 # A list of one integer stands for that integer, which applies to all dimensions.
 _SIZES = "int | Sequence[int]"
@@ -121,7 +123,11 @@ class _Forward(_Operator):
         kernel = self.kernel
         outputs = output if isinstance(output, tuple | list) else (output,)
         operands = dict(zip(kernel.operands, inputs, strict=True))
-        ctx.save_for_backward(*(operands[name] for name in kernel.taken), *kernel.saved_of(outputs))
+        if kernel.returned and all(map(_is_eager, outputs)):
+            kept = [keep(y, False) if k in kernel.returned else y for k, y in enumerate(outputs)]
+        else:
+            kept = outputs
+        ctx.save_for_backward(*(operands[name] for name in kernel.taken), *kernel.saved_of(kept))
         ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
         ctx.attributes = keyword_only_inputs or {}
 
@@ -129,7 +135,12 @@ class _Forward(_Operator):
         kernel = self.kernel
         needed = dict(zip(kernel.operands, ctx.needs_input_grad, strict=True))
         wrt = [name for name in kernel.operands if needed[name]]
-        arrays = [*ctx.saved_tensors, *cotangents[: len(kernel.cotangents)]]
+        taken, kept = ctx.saved_tensors[: len(kernel.taken)], ctx.saved_tensors[len(kernel.taken) :]
+        if any(map(was_written_to, kept)):
+            operands = dict(zip(kernel.taken, taken, strict=True))
+            again = self.call(*(operands[name] for name in kernel.operands), **ctx.attributes)
+            kept = kernel.saved_of(_list(again))
+        arrays = [*taken, *kept, *cotangents[: len(kernel.cotangents)]]
         grads = kernel.gradient_operator(*arrays, **ctx.attributes, wrt=wrt)
         by_name = dict(zip(wrt, grads, strict=True))
         return tuple(by_name.get(name) for name in kernel.operands)
@@ -241,6 +252,11 @@ def _shapes(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Sequence[i
 def _given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """Return the values that are there, by name."""
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _is_eager(output: Tensor) -> bool:
+    """Tell whether an output is memory that nobody follows: no compiler, no mode, no transformation."""
+    return type(output) is Tensor and not is_wrapped(output) and not count_dispatch_modes()
 
 
 def _list(result: Any) -> Sequence[Any]:

@@ -30,10 +30,8 @@ class _PackedKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, packing: Packing, *flat: Tensor | None) -> Any:
-        X, *others = flat
-        outputs = call.forward([_spread(packing, X), *others])
-        outputs[0] = packing.gathered(outputs[0])
-        ctx.save_for_backward(*flat, *[outputs[k] for k in call.saved])
+        outputs = _outputs(call, packing, flat)
+        ctx.save_for_backward(*flat, *call.kept(outputs, ctx.needs_input_grad))
         ctx.set_materialize_grads(False)
         ctx.call, ctx.packing = call, packing
         return tuple(outputs[: len(call.kernel.cotangents)])
@@ -43,7 +41,8 @@ class _PackedKernel(torch.autograd.Function):
         call, saved, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[2:]
         if all(cotangent is None for cotangent in cotangents):
             return (None,) * (len(needed) + 2)
-        operands, kept = saved[: len(needed)], saved[len(needed) :]
+        operands = saved[: len(needed)]
+        kept = call.unchanged(saved[len(needed) :], lambda: _outputs(call, ctx.packing, operands))
         grads = None
         if are_unseen(cotangents) and all(c is None or is_plain(c) for c in cotangents):
             grads = _gradients(call, ctx.packing, operands, kept, cotangents, needed)
@@ -57,6 +56,13 @@ _apply = applied_alone(_PackedKernel)
 
 def _spread(packing: Packing, rows: Tensor | None) -> Tensor | None:
     return None if rows is None else packing.spread(rows)
+
+
+def _outputs(call: Call, packing: Packing, flat: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return the kernel's outputs, of which H_all holds rows."""
+    X, *others = flat
+    H_all, *more = call.forward([_spread(packing, X), *others])
+    return [packing.gathered(H_all), *more]
 
 
 def _gradients(

@@ -82,6 +82,17 @@ def _any_mode() -> int:
 # called, which every mode can see. Transformations need functions with other rules than an operator's.
 count_dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack") or _any_mode
 
+# --- what autograd does with saved tensors. The plain way takes it that somebody's hooks move them.
+_saved_tensors_hooks: Callable[[bool], Any] = _found("_C._autograd._top_saved_tensors_default_hooks") or (
+    lambda ignore_is_tracing: True
+)
+
+
+def has_saved_tensors_hooks() -> bool:
+    """Tell whether hooks of `torch.autograd.graph.saved_tensors_hooks` are in use, checkpointing's too."""
+    return _saved_tensors_hooks(True) is not None
+
+
 # --- kinds of tensors
 
 

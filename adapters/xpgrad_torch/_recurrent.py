@@ -171,7 +171,8 @@ class Recurrent(Sampled, nn.Module):
             return None
         call, where = known
         tensors: list[Tensor | None] = [X]
-        given = (*states, lengths)
+        # a copy, because the caller may change lengths before the backward
+        given = (*states, None if lengths is None else lengths.clone())
         for place in where:
             if isinstance(place, str):
                 tensors.append(parameter_of(self, place))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_array_api_obj
 
 from xpgrad import activations, losses, softmax
 from xpgrad.cells import Cell
@@ -112,6 +113,13 @@ class _One(NamedTuple):
     Y: Any
 
 
+def _as_they_are(lengths: Any) -> Any:
+    """A copy of lengths: the caller may change theirs before the pullback, for the next layer often."""
+    if is_array_api_obj(lengths):
+        return array_namespace(lengths).asarray(lengths, copy=True)
+    return copy.copy(lengths)
+
+
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     """Evaluate a kernel; return its outputs and the map from cotangents to gradients.
 
@@ -159,6 +167,8 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
         raise ValueError(
             "vjp: out is an input, expected another array: the gradient takes the input as it was"
         )
+    if "sequence_lens" in arguments:
+        arguments["sequence_lens"] = _as_they_are(arguments["sequence_lens"])
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}
