@@ -6,6 +6,7 @@ import functools
 import io
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -278,6 +279,57 @@ def test_compile_sees_one_node_for_each_kernel(build, shape, more):
     got = torch.autograd.grad(outputs, leaves, cotangents)
     for a, b in zip(got, torch.autograd.grad(eager, leaves, cotangents), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+KINDS_OF_LENGTHS = {
+    "list": list,
+    "tuple": tuple,
+    "array": np.array,
+    "array of bytes": lambda numbers: np.array(numbers, dtype=np.uint8),
+    "tensor of bytes": lambda numbers: torch.tensor(numbers, dtype=torch.uint8),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("list", {}),
+        ("tuple", {"num_layers": 2, "bidirectional": True}),
+        ("array", {}),
+        ("array of bytes", {"save": 2}),
+        ("tensor of bytes", {"save": 2}),
+    ],
+)
+def test_lengths_of_every_kind_compiled(kind, options):
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    module, X = xpgrad_torch.GRU(2, 3, **options), torch.randn(6, 3, 2)
+
+    def step(X, lengths):
+        return module(X, lengths=lengths)[0].square().sum()
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for numbers in ([6, 2, 4], [1, 6, 3], [0, 2, 5]):
+        expected = torch.autograd.grad(step(X, numbers), [*module.parameters()])
+        for run in (compiled, step):
+            got = torch.autograd.grad(run(X, KINDS_OF_LENGTHS[kind](numbers)), [*module.parameters()])
+            for a, b in zip(got, expected, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", ["list", "array"])
+def test_lengths_of_functions_and_own_layers_compiled(kind):
+    torch._dynamo.reset()
+    W, R = torch.randn(1, 20, 2), torch.randn(1, 20, 5)
+    layer = xpgrad_torch.LayerNormLSTM(2, 5)
+
+    def step(X, lengths):
+        return functional.lstm(X, W, R, sequence_lens=lengths)[0].sum() + layer(X, lengths=lengths)[0].sum()
+
+    compiled, X = torch.compile(step, fullgraph=True, backend="aot_eager"), torch.randn(6, 3, 2)
+    torch.testing.assert_close(compiled(X, KINDS_OF_LENGTHS[kind]([6, 0, 4])), step(X, [6, 0, 4]))
+    with pytest.raises(ValueError, match=r"sequence_lens\[1\] is 9, expected 0 to T = 6"):
+        compiled(X, KINDS_OF_LENGTHS[kind]([6, 9, 4]))
 
 
 def test_compiled_code_runs_for_every_length():

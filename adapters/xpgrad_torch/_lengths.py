@@ -24,6 +24,8 @@ def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
     """Return lengths, which may be any sequence or array of integers, as a tensor; None for None."""
     if lengths is None or isinstance(lengths, Tensor):
         return lengths
+    if torch.compiler.is_compiling():  # the kernel checks the numbers when it runs
+        return torch.as_tensor(lengths)
     if type(lengths) in (list, tuple) and set(map(type, lengths)) == {int}:
         # the shortest way: between two programs torch.tensor(lengths) takes 40 us
         with contextlib.suppress(OverflowError):

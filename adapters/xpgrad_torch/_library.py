@@ -123,10 +123,9 @@ class _Forward(_Operator):
         kernel = self.kernel
         outputs = output if isinstance(output, tuple | list) else (output,)
         operands = dict(zip(kernel.operands, inputs, strict=True))
+        kept = list(outputs)
         if kernel.returned and all(map(_is_eager, outputs)):
             kept = [keep(y, False) if k in kernel.returned else y for k, y in enumerate(outputs)]
-        else:
-            kept = outputs
         ctx.save_for_backward(*(operands[name] for name in kernel.taken), *kernel.saved_of(kept))
         ctx.mark_non_differentiable(*outputs[len(kernel.cotangents) :])
         ctx.attributes = keyword_only_inputs or {}

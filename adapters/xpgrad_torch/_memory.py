@@ -96,6 +96,8 @@ def _run_segments(
     total = X.shape[kernel.axes("X", attributes).index("T")] if X is not None else 0
     if lengths is not None and not is_followed():  # the segments see what is cut to their own range
         check_lengths_within(kernel.name, "sequence_lens", lengths.flatten().tolist(), total)
+    if lengths is not None and not lengths.is_floating_point() and lengths.dtype is not torch.bool:
+        lengths = lengths.long()  # below zero an unsigned length would be a large one
     starts = list(range(0, max(total, 1), steps))
     if attributes["direction"] == "reverse":
         starts.reverse()
