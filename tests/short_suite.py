@@ -5,27 +5,90 @@ The full products of parameters, and the files below, are marked ``long``: ``pyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-LONG_FILES: dict[str, str] = {}
-"""Files that belong to the long suite as a whole, and why."""
+LONG_FILES = {
+    "the documentation, examples and commands of this checkout": [
+        "test_docs", "test_torch_docs", "test_examples", "test_cli_demo", "test_cli_info", "test_error_pages",
+        "test_vectors", "test_warnings", "test_types", "test_signatures",
+    ],
+    "benchmarks and their scripts": ["test_asv_bench", "test_bench_scripts", "test_cli_bench"],
+    "other libraries and namespaces": [
+        "test_peers", "test_jax_layers", "test_other_namespaces", "test_torch_distributed",
+        "test_torch_per_sample",
+    ],
+    "machines, processes and files": [
+        "test_adapters", "test_ahead", "test_blas_threads", "test_cache_folder", "test_compile_cache",
+        "test_compiling", "test_core", "test_interrupts", "test_jax_devices", "test_jax_export",
+        "test_machines", "test_numba_private", "test_options", "test_product_choice", "test_torch_private",
+    ],
+    "every digit of scalar functions": ["test_scalar_functions"],
+    "the tests of our own tools": ["test_testing"],
+}  # fmt: skip
+"""Files that belong to the long suite as a whole, by what they are about."""
+
+LONG_TESTS = {
+    "processes, threads and memory": [
+        "test_a_forked_child_has_no_team", "test_as_a_script", "test_compiled_formulas_are_kept",
+        "test_dtypes_that_two_processes_compiled_stay_apart_in_a_third",
+        "test_memory_is_freed_without_the_garbage_collector", "test_modules_save_less_and_autocast",
+        "test_the_first_call_of_a_process", "test_the_page_behind_an_arena",
+    ],
+    "what compiles many formulas again": [
+        "test_bands_of_one_image", "test_convolutions_written_down", "test_every_activation_in_a_step",
+        "test_in_every_transformation", "test_options_that_change_count",
+        "test_parameters_get_other_memory_dtypes_and_strides",
+        "test_single_precision_padding_and_large_batches", "test_the_number_in_an_option_changes", "test_tiles_for_other_machines",
+    ],
+    "second derivatives": ["test_gradgradcheck", "test_gradient_with_graph_equals_gradient_without"],
+    "what shorter tests hold too": [
+        "test_each_row_was_held_against_the_oracles_that_apply", "test_everything_that_is_installed_is_right",
+    ],
+}  # fmt: skip
+"""Test functions of other files that belong to the long suite as a whole."""
+
+FEW = {
+    "test_cells_agree_with_their_formulas_and_with_differences": 3,
+    "test_compile_sees_one_node_for_each_kernel": 6,
+    "test_compiled_and_in_programs": 1,
+    "test_every_kernel": 8,
+    "test_float64_against_autograd_with_every_combination_of_cotangents": 5,
+    "test_float64_against_finite_differences": 16,
+    "test_gradients_are_those_of_autograd_through_the_plain_loop": 3,
+    "test_gradcheck": 2,
+    "test_norms_and_weighted_sums_are_those_of_per_sample_gradients": 3,
+    "test_per_sample_gradients_add_up_and_wrt_leaves_out": 3,
+    "test_random_calls": 3,
+    "test_random_recurrences_from_programs": 2,
+    "test_small_chunks": 3,
+    "test_steps_of_the_cell_make_the_sequence": 2,
+    "test_values_and_gradients_are_those_of_autodiff": 5,
+}
+"""Test functions of which the short suite has at most so many sets of parameters, because each takes long."""
+
+_FILES = frozenset(name for names in LONG_FILES.values() for name in names)
+_TESTS = frozenset(name for names in LONG_TESTS.values() for name in names)
 
 
 def mark_long(items: Sequence[pytest.Item]) -> None:
     """Mark what the short suite leaves out."""
     functions: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        if item.path.stem in LONG_FILES:
+        if item.path.stem in _FILES or _function(item) in _TESTS:
             item.add_marker(pytest.mark.long)
         else:
             functions.setdefault((str(item.path), item.nodeid.partition("[")[0]), []).append(item)
     for same in functions.values():
-        chosen = set(covering([_values(item) for item in same]))
+        chosen = set(covering([_values(item) for item in same])[: FEW.get(_function(same[0]))])
         for number, item in enumerate(same):
             if number not in chosen:
                 item.add_marker(pytest.mark.long)
+
+
+def _function(item: pytest.Item) -> str:
+    return item.name.partition("[")[0]
 
 
 def _values(item: pytest.Item) -> frozenset[tuple[str, object]]:
@@ -44,7 +107,7 @@ def _key(value: object) -> object:
     return type(value), value
 
 
-def covering(sets: Sequence[frozenset]) -> Iterable[int]:
+def covering(sets: Sequence[frozenset]) -> Sequence[int]:
     """Numbers of as few of the sets as a greedy choice needs to have every element once."""
     missing = set[object]().union(*sets)
     if not missing:
