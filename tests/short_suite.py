@@ -40,7 +40,8 @@ LONG_TESTS = {
         "test_bands_of_one_image", "test_convolutions_written_down", "test_every_activation_in_a_step",
         "test_in_every_transformation", "test_options_that_change_count",
         "test_parameters_get_other_memory_dtypes_and_strides",
-        "test_single_precision_padding_and_large_batches", "test_the_number_in_an_option_changes", "test_tiles_for_other_machines",
+        "test_single_precision_padding_and_large_batches", "test_the_number_in_an_option_changes",
+        "test_tiles_for_other_machines",
     ],
     "second derivatives": ["test_gradgradcheck", "test_gradient_with_graph_equals_gradient_without"],
     "what shorter tests hold too": [
