@@ -33,7 +33,7 @@ PAGE, RESULTS = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.json"
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 COLUMNS = ("python", "numpy", "numba", "jax", "torch")
 
-# SPEC 0 asks for two years of NumPy's releases and three of Python's. numba and JAX pin NumPy's upper bound.
+# numba and JAX pin NumPy's upper bound.
 ROWS: tuple[Mapping[str, str], ...] = (
     {"python": "3.11", "numpy": "2.0.2"},
     {"python": "3.11", "numpy": "2.1.3"},
@@ -44,15 +44,21 @@ ROWS: tuple[Mapping[str, str], ...] = (
     {"python": "3.12", "numpy": "2.4.6"},
     {"python": "3.13", "numpy": "2.1.3"},
     {"python": "3.13", "numpy": "2.4.6"},
+    {"python": "3.12", "numpy": "2.5.5"},
+    {"python": "3.14", "numpy": "2.5.5"},
+    {"python": "3.15", "numpy": "2.5.5"},
     {"python": "3.11", "numpy": "2.1.3", "numba": "0.61.2"},
     {"python": "3.12", "numpy": "2.2.6", "numba": "0.61.2"},
     {"python": "3.13", "numpy": "2.3.5", "numba": "0.63.1"},
     {"python": "3.12", "numpy": "2.4.6", "numba": "0.65.1"},
     {"python": "3.13", "numpy": "2.4.6", "numba": "0.68.1"},
+    {"python": "3.14", "numpy": "2.5.5", "numba": "0.68.1"},
+    {"python": "3.15", "numpy": "2.5.5", "numba": "0.68.1"},
     {"python": "3.11", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.8.3"},
     {"python": "3.11", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.9.2"},
     {"python": "3.12", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.10.0"},
     {"python": "3.13", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.10.2"},
+    {"python": "3.14", "numpy": "2.5.5", "numba": "0.68.1", "jax": "0.12.0.1"},
     {"python": "3.12", "numpy": "2.4.6", "numba": "0.68.1", "torch": "2.13.0"},
 )
 
@@ -128,13 +134,18 @@ def _rows_as_table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {entry['result']} |"
 
 
+def replace_between(begin: str, end: str, lines: Sequence[str]) -> None:
+    """Put lines into the page, between two marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    PAGE.write_text(before + begin + "\n" + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+
+
 def write_page(stored: Mapping[str, Any]) -> None:
     """Put the table into the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
     lines = [*_rows_as_table(stored["rows"]), "", f"Measured on {stored['machine']}, {stored['date']}."]
-    PAGE.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
+    replace_between(BEGIN, END, lines)
 
 
 def _is_chosen(row: Mapping[str, str], only: Sequence[str], without: Sequence[str]) -> bool:
