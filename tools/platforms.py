@@ -1,0 +1,135 @@
+"""Test xpgrad as other processors and settings run it; write the table of platforms in docs/versions.md.
+
+    python tools/platforms.py --write              # all that can be emulated here
+    python tools/platforms.py --write --only v2    # only rows whose command has all of these words
+
+Each row with a command runs a script of .ci/ and counts its tests. The other rows say what is known without
+a run. Results are kept in docs/platforms.json, so rows can be measured one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from versions import PAGE, ROOT, replace_between
+
+from xpgrad.cli.console import message, progress, table
+from xpgrad.cli.info import read_cpu
+
+RESULTS = ROOT / "docs" / "platforms.json"
+BEGIN, END = "<!-- platforms: begin -->", "<!-- platforms: end -->"
+BY_READING = "by reading only"
+
+
+class Row(NamedTuple):
+    """A platform, how it was tried, the command that tries it, else what is known; and what was not tried."""
+
+    platform: str
+    how: str
+    command: str = ""
+    known: str = ""
+    untried: str = ""
+
+
+ROWS = (
+    Row("Linux, x86-64 with AVX-512", "tried", known="the whole test suite (`.ci/run`)"),
+    Row("Linux, x86-64 with AVX2", "emulated by settings of compilers and libraries", "other_machines older"),
+    Row("Linux, x86-64-v2: no FMA, no AVX", "emulated by the same", "other_machines v2", untried="speed"),
+    Row("without numba's compiling", "tried", "other_machines uncompiled"),
+    Row("one thread of every library", "tried", "other_machines one-thread"),
+    Row("other hash seeds, decimal commas", "tried", "other_machines hash-seed-and-locale"),
+    Row(
+        "Linux, 64-bit ARM", "emulated by qemu", "aarch64", untried="speed, PyTorch, JAX, float64"
+    ),
+    Row(
+        "Windows, x86-64", BY_READING, untried="everything",
+        known="`tests/test_machines.py` takes away what it lacks",
+    ),
+    Row(
+        "macOS, Apple silicon", BY_READING, untried="everything",
+        known="the same; LLVM's code for `apple-m1` is looked at",
+    ),
+    Row("macOS, Intel", BY_READING, untried="everything", known="numba's last wheels are those of 0.62"),
+    Row("Linux with musl (Alpine)", BY_READING, untried="everything", known="llvmlite has no wheels"),
+    Row("free-threaded Python", BY_READING, untried="everything", known="NumPy, numba: wheels for 3.14t"),
+    Row(
+        "GPUs", BY_READING, untried="everything: no test ran on a GPU",
+        known="arrays on a GPU take the standard engine, in their library's own operations",
+    ),
+)  # fmt: skip
+
+
+def measure(command: str) -> dict[str, Any]:
+    """Run a script of .ci/ with a cache of compiled code of its own, and count its tests."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="xpgrad-platforms-") as folder:
+        done = subprocess.run(
+            ["bash", *f".ci/{command}".split()], cwd=ROOT, capture_output=True, text=True, check=False,
+            env=os.environ | {"XPGRAD_CACHE_DIR": folder},
+        )  # fmt: skip
+    return {"result": summary(done.returncode, done.stdout), "seconds": round(time.monotonic() - began)}
+
+
+def summary(status: int, output: str) -> str:
+    """The table's text for what a script printed: the tests of all its runs of pytest."""
+    counts = dict[str, int]()
+    for line in re.findall(r"^\d+ (?:passed|failed).* in [\d.]+s.*$", output, re.MULTILINE):
+        for count, what in re.findall(r"(\d+) (passed|failed|skipped|error)", line):
+            counts[what] = counts.get(what, 0) + int(count)
+    text = ", ".join(f"{count} {what}" for what, count in counts.items()) or "no test ran"
+    return text if status == 0 else f"{text}, status {status}"
+
+
+def rows_as_table(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of the table."""
+    yield "| platform | how | result | not tried |"
+    yield "| --- | --- | --- | --- |"
+    for row in ROWS:
+        result = row.known
+        if row.command:
+            result = f"{measured.get(row.command, {}).get('result', 'not measured')} (`.ci/{row.command}`)"
+        yield f"| {row.platform} | {row.how} | {result} | {row.untried} |"
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="rows with all of these words")
+    parser.add_argument("--write", action="store_true", help="write docs/versions.md")
+    args = parser.parse_args()
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": {}}
+    measured = dict(stored["rows"])
+    chosen = [row.command for row in ROWS if row.command and all(word in row.command for word in args.only)]
+    bar = progress(chosen, "platforms")
+    for command in bar:
+        bar.note(command)
+        measured[command] = measure(command)
+    table("Platforms", ["command", "result"], [[name, entry["result"]] for name, entry in measured.items()])
+    if args.write:
+        cpu = read_cpu()
+        stored = {
+            "machine": f"{cpu.name}, {cpu.cores} cores",
+            "date": f"{datetime.now(UTC):%B %Y}",
+            "rows": {row.command: measured[row.command] for row in ROWS if row.command in measured},
+        }
+        RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        lines = [*rows_as_table(stored["rows"]), "", f"Measured on {stored['machine']}, {stored['date']}."]
+        replace_between(BEGIN, END, lines)
+        message(f"wrote {PAGE.relative_to(ROOT)}")
+    return int(any("status" in measured[command]["result"] for command in chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
