@@ -174,9 +174,6 @@ def test_vjp_is_the_forward_and_the_gradient(backend: Backend) -> None:
     for grads in (pullback(dY), pullback(dY=dY)):
         for actual, desired in zip(grads, expected, strict=True):
             assert_close(actual, desired)
-    for grads in (pullback(), pullback(None)):  # a cotangent left out is zero
-        for actual, desired in zip(grads, expected, strict=True):
-            assert_close(actual, np.zeros(desired.shape), like=X)
     _, pullback = xpgrad.vjp(xpgrad.conv_transpose, dY, W, wrt="W", **case.attributes)
     assert pullback(xpgrad.conv_transpose(dY, W, **case.attributes)).dX is None
     with pytest.raises(TypeError, match="got 2 cotangents"):

@@ -280,11 +280,16 @@ def test_no_steps_and_no_batch():
             assert [g.shape for g in grads] == [a.shape for a in arrays.values()]
 
 
-def test_without_cotangents_gradients_are_zero():
+def test_one_cotangent_at_least_is_given():
     cell = CELLS["peephole LSTM"]
     arrays = operands(cell)
-    _, pullback = xpgrad.vjp(cell, **arrays)
-    assert not any(np.any(gradient) for gradient in pullback())
+    out, pullback = xpgrad.vjp(cell, **arrays)
+    names = "grad_H_all, grad_C_all, grad_H_t, grad_C_t"
+    with pytest.raises(ValueError, match=f"pullback of peephole_lstm: no cotangent is given, .* of {names}"):
+        pullback()
+    saved = {name: getattr(out, name) for name in cell.saved}
+    with pytest.raises(ValueError, match=f"peephole_lstm_grad: no cotangent is given, .* of {names}"):
+        cell.grad(**arrays, **saved)
 
 
 def test_what_is_saved_is_what_the_gradient_needs():

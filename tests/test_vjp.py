@@ -94,18 +94,56 @@ def test_takes_arguments_by_position(operator: Operator, rng: np.random.Generato
 
 
 @each_operator()
-@pytest.mark.parametrize("given", [("H_all",), ("C_t",), ("H_t",), ("H_t", "C_t"), ()])
+@pytest.mark.parametrize("given", [("H_all",), ("C_t",), ("H_t",), ("H_t", "C_t")])
 def test_cotangents_by_name_and_by_position(
     operator: Operator, given: tuple[str, ...], rng: np.random.Generator
 ) -> None:
     case = case_of(operator, rng)
-    given = tuple(name for name in given if name in operator.outputs)
+    given = tuple(name for name in given if name in operator.outputs) or ("H_t",)
     _, pullback = vjp_of(case)
     by_position = pullback(*(case.cotangents[name] if name in given else None for name in operator.outputs))
     by_name = pullback(**{f"grad_{name}": case.cotangents[name] for name in given})
     for field in operator.fields.values():
         assert np.array_equal(getattr(by_name, field), getattr(by_position, field))
-        assert bool(np.any(getattr(by_name, field))) == bool(given)
+        assert np.any(getattr(by_name, field))
+
+
+@each_operator()
+def test_one_cotangent_at_least_is_given(operator: Operator, rng: np.random.Generator) -> None:
+    """A gradient of zeros would look like a result."""
+    case = case_of(operator, rng)
+    _, pullback = vjp_of(case)
+    names = ", ".join(f"grad_{name}" for name in operator.outputs)
+    for given in ({}, {"grad_H_t": None}):
+        with pytest.raises(ValueError, match=f"no cotangent is given, expected one or more of {names}"):
+            pullback(**given)
+    with pytest.raises(ValueError, match="_grad: no cotangent is given, expected one or more of grad_H_all"):
+        run_gradient(replace(case, cotangents={}), run_forward(case))
+
+
+@pytest.mark.parametrize("engine", [None, "standard"])
+def test_no_kernel_has_a_gradient_without_a_cotangent(engine: str | None) -> None:
+    """Functions with one output need it; their names for it are in the message."""
+    x, h = np.ones((2, 3)), np.ones((2, 3))
+    W, R = np.ones((12, 3)), np.ones((12, 3))
+    calls = {
+        "grad_H, grad_C": lambda: xpgrad.vjp(xpgrad.lstm_cell, x, h, h, W, R)[1](),
+        "grad_H": lambda: xpgrad.vjp(xpgrad.gru_cell, x, h, W[:9], R[:9])[1](),
+        "dY": lambda: xpgrad.vjp(xpgrad.relu, x)[1](),
+        "dY ": lambda: xpgrad.vjp(xpgrad.softmax_cross_entropy, x, np.asarray([0, 1]))[1](None),
+        "grad_H ": lambda: xpgrad.rnn_cell_grad(x, h, W[:3], R[:3], H_next=h),
+        "grad_H, grad_C ": lambda: xpgrad.lstm_cell_grad(
+            x, h, h, W, R, C_next=h, iofc=np.ones((2, 12))
+        ),
+    }  # fmt: skip
+    with xpgrad.use_engine(engine):
+        for names, call in calls.items():
+            with pytest.raises(
+                ValueError, match=f"no cotangent is given, expected one or more of {names.strip()}(\n|$)"
+            ):
+                call()
+        with pytest.raises(TypeError, match="relu_grad: dY is None, expected an array"):
+            xpgrad.relu_grad(None, x)
 
 
 def test_can_be_pulled_back_again(case: Case) -> None:

@@ -44,10 +44,9 @@ class Kernel(KernelDescription):
 
     def __init__(self, name: str, **described: Any) -> None:
         super().__init__(name, **described)
-        self.call, self._gradient = self.function(0), self.function(1)
+        self.call, self._gradient = self.function(0), functools.partial(run_foreign, self.function(1))
         if self.keeps_products:
             self.call = functools.partial(run_foreign, self.call, keep_products=True)
-            self._gradient = functools.partial(run_foreign, self._gradient)
         self.is_recurrent = "R" in self.operands
         """Whether all of it is written down as one program; others have programs for their loops."""
         self.factors = _FACTORS.get(name, ())

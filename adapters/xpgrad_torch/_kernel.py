@@ -10,6 +10,7 @@ from torch import Tensor
 
 import xpgrad
 from xpgrad._kernel_description import OPEN, KernelDescription
+from xpgrad._operation import run_foreign
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._kept import without_views
 from xpgrad_torch._layout import empty_images, is_channels_last, to_channels_last
@@ -179,8 +180,8 @@ class Kernel(KernelDescription):
                 programs = self.programs[1]
                 grads |= self.by_operand(programs.run(arrays, None, options, programs.known(options)))
             else:
-                named = dict(zip(self.arguments, arrays, strict=True))
-                grads |= self.by_operand(self.function(1)(**named, **options))
+                named: dict[str, Any] = dict(zip(self.arguments, arrays, strict=True))
+                grads |= self.by_operand(run_foreign(self.function(1), **named, **options))
                 if not per_sample and self._has_channels_last(named):
                     grads |= {name: to_channels_last(grads[name]) for name in own if name != "B"}
         if len(own) < len(wrt):

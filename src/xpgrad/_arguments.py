@@ -136,6 +136,13 @@ def check_given(operator: str, arrays: Mapping[str, Any]) -> None:
             raise TypeError(f"{operator}: {name} is None, expected an array")
 
 
+def check_cotangents(operator: str, cotangents: Mapping[str, Any]) -> None:
+    """Raise ValueError if a gradient gets none of its cotangents: its zeros would look like a result."""
+    if cotangents and all(cotangent is None for cotangent in cotangents.values()):
+        names = ", ".join(cotangents)
+        raise ValueError(f"{operator}: no cotangent is given, expected one or more of {names}")
+
+
 def check_rank(operator: str, name: str, array: Any, symbols: str) -> None:
     """Raise ValueError unless the array has as many dimensions as there are symbols, like ``"T, N, I"``."""
     rank = len(symbols.split(","))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xpgrad._arguments import check_choice, check_number, check_wrt, explain
+from xpgrad._arguments import check_choice, check_cotangents, check_number, check_wrt, explain
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._plans import Lengths, Plan, planned
 from xpgrad.engine import Adapter
@@ -148,6 +148,8 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
         arguments |= foreign.options
         arrays |= foreign.arrays
     try:
+        if foreign is PLAIN:  # an adapter's framework may have no cotangent, which is a gradient of zero
+            check_cotangents(operator, {name: arrays[name] for name in arrays if name.startswith("grad_")})
         options = _as_numbers(operator, arguments)
         return planned(
             operation.compute, operator, arrays, options, lengths_of, foreign.seen, foreign.joined,

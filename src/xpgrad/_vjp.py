@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from array_api_compat import array_namespace, is_array_api_obj
 
 from xpgrad import activations, losses, softmax
+from xpgrad._arguments import check_cotangents
 from xpgrad.cells import Cell
 from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
@@ -137,7 +138,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     pullback : callable
         ``pullback(*cotangents)`` takes a cotangent for each differentiable output, by position or by the
         gradient's name for it. It returns the gradients of fn's array arguments, in the form of fn's own
-        gradient. If there are several outputs, a cotangent that is omitted or None is zero. It can be called
+        gradient. A cotangent that is omitted or None is zero; at least one must be given. It can be called
         any number of times.
 
     Raises
@@ -145,7 +146,8 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     TypeError
         For a function without a gradient here, arguments that it does not take, or too many cotangents.
     ValueError
-        For a cotangent of an output that is only saved for the gradient, or an `out` that is an input.
+        For a cotangent of an output that is only saved for the gradient, for no cotangent at all, or for an
+        `out` that is an input.
 
     Examples
     --------
@@ -195,10 +197,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
                     f"{', '.join(differentiable)} at most once"
                 )
             by_name[name] = cotangent
-        if (
-            len(results) == 1 and by_name.get(only := differentiable[0]) is None
-        ):  # such a gradient does not accept None
-            by_name[only] = array_namespace(outputs).zeros_like(outputs)
+        check_cotangents(f"vjp: pullback of {fn.__name__}", dict.fromkeys(differentiable) | by_name)
         return rule.gradient(**arguments, **saved, **by_name, **options)
 
     return outputs, pullback

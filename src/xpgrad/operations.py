@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
-from xpgrad._arguments import check_arrays, check_given
+from xpgrad._arguments import check_arrays, check_cotangents, check_given
 from xpgrad.convert import convert
 from xpgrad.gru import gru_cell_grad
 from xpgrad.lstm import lstm_cell_grad
@@ -266,7 +266,7 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
         Parameters
         ----------
         grad_h, grad_c : array, shape (N, H), or None
-            Cotangents of the step's output and cell state; None for zero.
+            Cotangents of the step's output and cell state; None for zero, of one of them.
         input, h_prev, c_prev : array, shapes (N, I), (N, H), (N, H)
             The step's arguments.
         W_ih, W_hh : array, shapes (4H, I), (4H, H)
@@ -288,7 +288,9 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
             For arrays that are missing or do not agree, or a gradient of another dtype than declared.
         """
         arrays = {"input": input, "h_prev": h_prev, "c_prev": c_prev, "W_ih": W_ih, "W_hh": W_hh}
-        self._before({**arrays, "c_next": c_next, "ifgo": ifgo}, {"grad_h": grad_h, "grad_c": grad_c})
+        cotangents = {"grad_h": grad_h, "grad_c": grad_c}
+        self._before({**arrays, "c_next": c_next, "ifgo": ifgo}, cotangents)
+        check_cotangents(self.operation, cotangents)
         W, R = self._weights_to_onnx(W_ih, W_hh)
         iofc = self._gates_to_onnx(ifgo)
         grads = lstm_cell_grad(

@@ -183,6 +183,8 @@ def _recurrent(rng: np.random.Generator, plain: bool = False) -> _Drawn:
     _maybe(rng, shapes, grad_H_all=over_time, grad_H_t=state)
     if operator.endswith("lstm"):
         _maybe(rng, shapes, grad_C_t=state)
+    if not any(name.startswith("grad_") for name in shapes):
+        shapes["grad_H_all"] = over_time
     lengths = _lengths(rng, T, N) if plain or rng.random() < 0.5 else None
     options = {} if plain else _recurrent_options(rng, operator, D, T)
     options |= {"direction": direction, "layout": layout}
