@@ -557,7 +557,9 @@ def test_ours_that_fails_is_a_failure(tiny_groups, capsys, monkeypatch):
     [
         (["--only", "nothing"], "invalid choice"),
         (["--threads", "0"], "is not from 1 to"),
+        (["--threads", "two"], "'two' is no whole number"),
         (["--seconds", "-1"], "is not a number of seconds"),
+        (["--seconds", "long"], "'long' is not a number of seconds"),
         (["--python", "mars=/bin/sh"], "is none of torch, ort, jax"),
         (["--python", "jax=/no/such"], "is no file"),
     ],
@@ -566,6 +568,19 @@ def test_arguments_that_do_not_parse(arguments, says, capsys):
     with pytest.raises(SystemExit):
         main(["bench", *arguments])
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_files_that_cannot_be_written_are_refused_before_measuring(option, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: --plot is refused for that")
+    for path, words in (
+        (tmp_path, "expected a file: it is a folder"),
+        (tmp_path / "none" / "x.png", "expected a path in a folder that exists"),
+        (tmp_path / "x.nonsense", "expected a file that ends with one of"),
+    ):
+        if option == "--plot" or path.suffix != ".nonsense":
+            assert main(["bench", option, str(path)]) == 2
+            assert f"xpgrad: bench: {option} is {path}, {words}" in capsys.readouterr().err
 
 
 def test_nothing_selected(capsys):

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -412,9 +413,52 @@ def test_what_is_not_installed_is_said(
     assert {frozenset(row["errors"]) for row in report["rows"]} == {frozenset({"reference", "differences"})}
 
 
-def test_nothing_to_check_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--option", "no such option"]) == 1
+def test_nothing_to_check_is_no_success(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_kernels(monkeypatch, "relu")
+    monkeypatch.setattr(check, "BACKENDS", [b._replace(module="nothere") for b in check.BACKENDS])
+    assert main(["check", "--namespace", "numpy"]) == 1
     assert "Nothing to check." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--option nothere", "argument --option: 'nothere' is in no option's name; these are plain; no bias"),
+        ("--option clip --option nothere", "argument --option: 'nothere' is in no option's name"),
+        ("--random -3", "argument --random: -3 is not at least 1"),
+        ("--random 0", "argument --random: 0 is not at least 1"),
+        ("--random many", "argument --random: 'many' is no whole number"),
+        ("--random 2 --seed -1", "argument --seed: -1 is negative"),
+    ],
+)
+def test_wrong_numbers_and_names_are_refused(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as status:
+        main(["check", *arguments.split()])
+    assert status.value.code == 2
+    assert f"error: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--random 2 --option clip", "--random goes without --option"),
+        ("--peers --namespace torch", "--peers goes without --namespace"),
+        ("--seed 3", "--seed goes with --random"),
+        ("--peers --write {0}/missing/page.md", "--write is .*, expected a path in a folder that exists"),
+        ("--peers --write {0}", "--write is .*, expected a file: it is a folder"),
+    ],
+)
+def test_arguments_without_an_effect_are_refused(
+    arguments: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["check", *arguments.format(tmp_path).split()]) == 2
+    said = capsys.readouterr()
+    assert re.fullmatch(f"xpgrad: check: {words}\n", said.err)
+    assert not said.out
 
 
 def test_progress_does_not_reach_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

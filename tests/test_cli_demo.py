@@ -449,6 +449,8 @@ def test_a_plot_that_cannot_be_written_becomes_text(name, tmp_path, capsys):
 def test_a_plot_in_no_folder_is_refused_before_training(tmp_path, capsys):
     assert main(["demo", "--plot", str(tmp_path / "none" / "x.png")]) == 2
     assert "expected a path in a folder that exists" in capsys.readouterr().err
+    assert main(["demo", "--plot", str(tmp_path)]) == 2
+    assert "expected a file: it is a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("module", [text, series, digits])

@@ -185,3 +185,28 @@ def test_an_operand_that_onnx_does_not_have_is_not_dropped(
 def test_bad_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["vectors", "elu", "--option", "x", "--out", str(tmp_path)]) == 1
     assert "option is 'x', expected one of plain; alpha" in capsys.readouterr().err
+    for arguments, words in (
+        ("--cases 0", "--cases: 0 is not at least 1"),
+        ("--cases -2", "--cases: -2 is not at least 1"),
+        ("--seed -1", "--seed: -1 is negative"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["vectors", "elu", *arguments.split(), "--out", str(tmp_path)])
+        assert f"error: argument {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["npz", "json"])
+def test_a_folder_that_cannot_be_written_is_one_line(
+    written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["vectors", "elu", "--cases", "1", "--format", written, "--out"]
+    (tmp_path / "file").write_text("mine")
+    for path, reason in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "x", "Not a directory")):
+        assert main([*command, str(path)]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert said[-1] == f"xpgrad: vectors: --out is {path}, expected a folder to write to: {reason}"
+        assert not any("Traceback" in line for line in said)
+    assert (tmp_path / "file").read_text() == "mine"
+    (tmp_path / f"elu_000.{written}").mkdir()  # a file that cannot be written
+    assert main([*command, str(tmp_path)]) == 2
+    assert "expected a folder to write to: Is a directory" in capsys.readouterr().err

@@ -16,7 +16,6 @@ environment.
 
 import argparse
 import json
-import math
 import os
 import platform
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from .arguments import seconds, unwritable, whole_number
 from .benches import measure
 from .benches.groups import FAMILIES, GROUPS, Group
 from .benches.implementations import MODULES, OURS
@@ -51,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one work of each group, once: does it run?",
     )
-    parser.add_argument(
-        "--seconds", type=_seconds, help=f"for each work (default: {measure.USUAL.seconds:g})"
-    )
+    parser.add_argument("--seconds", type=seconds, help=f"for each work (default: {measure.USUAL.seconds:g})")
     parser.add_argument("--threads", type=_threads, help="threads of each implementation (default: its own)")
     parser.add_argument(
         "--python", action="append", default=[], type=_interpreter, metavar="PEER=INTERPRETER",
@@ -65,16 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not (value >= 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return value
-
-
 def _threads(text: str) -> int:
-    value = int(text)
-    cores = os.cpu_count() or 1
+    value, cores = whole_number(text), os.cpu_count() or 1
     if not 1 <= value <= cores:
         raise argparse.ArgumentTypeError(f"{text} is not from 1 to the {cores} cores of this machine")
     return value
@@ -123,26 +113,41 @@ def run(args: argparse.Namespace) -> int:
         report,
         "Each work ran once: all of it runs, but the ratios are no measurement." if args.quick else None,
     )
+    try:
+        _write(report, args)
+    except OSError as error:
+        message(f"bench: cannot write {error.filename}: {error.strerror}")
+        return 2
+    return 0
+
+
+def _write(report: dict[str, Any], args: argparse.Namespace) -> None:
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if args.plot:
         from .bench_plot import draw
 
         draw(report, args.plot)
-    return 0
 
 
 def _problem(args: argparse.Namespace) -> str | None:
     """Check early for errors that would otherwise appear after all measurements."""
     for option in ("json", "plot"):
         path = getattr(args, option)
-        if path is not None and not path.absolute().parent.is_dir():
-            return f"--{option} is {path}, expected a path in a folder that exists"
-    if args.plot:
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            return "--plot needs matplotlib: pip install 'xpgrad[demo]'"
+        problem = None if path is None else unwritable(f"--{option}", path)
+        if problem:
+            return problem
+    return _undrawable(args.plot) if args.plot else None
+
+
+def _undrawable(path: Path) -> str | None:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ImportError:
+        return "--plot needs matplotlib: pip install 'xpgrad[demo]'"
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in kinds:
+        return f"--plot is {path}, expected a file that ends with one of {', '.join(sorted(kinds))}"
     return None
 
 

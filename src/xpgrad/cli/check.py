@@ -22,6 +22,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,8 +35,9 @@ from .._cases.case import Array, Arrays, Case, Kernel, Oracle
 from .._cases.kernels import KERNELS
 from .._testing import dtype_name, relative_error
 from . import check_jax
+from .arguments import at_least_one, not_negative, unwritable
 from .check_random import run_random
-from .console import progress, table
+from .console import message, progress, table
 
 __all__ = ["add_arguments", "run"]
 
@@ -260,6 +262,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--option",
         action="append",
+        type=_option,
         metavar="TEXT",
         help="check only the options whose name contains TEXT (repeatable; default: all)",
     )
@@ -275,7 +278,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     peers.add_argument("--write", metavar="FILE", help="write what was measured as a page")
     parser.add_argument(
         "--random",
-        type=int,
+        type=at_least_one,
         metavar="COUNT",
         help="make this many random calls instead, each three times, and compare with the standard engine",
     )
@@ -287,9 +290,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put memory between red zones, and check them after each instruction (much slower)",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the number of the first random call (default: 0)"
-    )
+    parser.add_argument("--seed", type=not_negative, help="the number of the first random call (default: 0)")
+
+
+def _option(text: str) -> str:
+    """A part of an option's name; for argparse's ``type``."""
+    known = dict.fromkeys(option for kernel in KERNELS for option in kernel.options)
+    if not any(text in option for option in known):
+        raise argparse.ArgumentTypeError(f"{text!r} is in no option's name; these are {'; '.join(known)}")
+    return text
+
+
+def _problem(args: argparse.Namespace) -> str | None:
+    """Which arguments do not go together, or cannot be had."""
+    given = [name for name, value in vars(args).items() if value and name not in ("command", "seed")]
+    for alone, others in (("random", ("guard", "lengths")), ("peers", ("interpreter", "write", "option", "json"))):
+        beyond = [name for name in given if name not in (alone, *others)]
+        if alone in given and beyond:
+            return f"--{alone} goes without --{beyond[0]}"
+    for name in ("seed", "lengths"):
+        if getattr(args, name) not in (None, False) and args.random is None:
+            return f"--{name} goes with --random"
+    return unwritable("--write", Path(args.write)) if args.write else None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -303,8 +325,13 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0 if every error is within its tolerance; 1 if not, or if the arguments select nothing.
+        0 if every error is within its tolerance; 1 if not, or if the arguments select nothing; 2 if they do
+        not go together, or if a file cannot be written.
     """
+    problem = _problem(args)
+    if problem:
+        message(f"check: {problem}")
+        return 2
     if args.guard:
         guard.turn_on()
     if args.peers or args.write or args.interpreter:
@@ -312,7 +339,7 @@ def run(args: argparse.Namespace) -> int:
 
         return run_peers(KERNELS, args)
     if args.random is not None:
-        return run_random(args.random, args.seed, args.lengths)
+        return run_random(args.random, args.seed or 0, args.lengths)
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]
     every = args.all or args.json or bool(args.option) or bool(args.namespace)
     backends = [b for b in wanted if b.installed]

@@ -16,6 +16,7 @@ import importlib
 from pathlib import Path
 from typing import NamedTuple
 
+from .arguments import at_least_one, not_negative, unwritable
 from .console import message
 
 __all__ = ["add_arguments", "run"]
@@ -45,15 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", choices=DEMOS, default=first, help=f"which demo (default: {first})"
     )
-    parser.add_argument("--steps", type=_positive, help=f"training steps (default: {defaults('steps')})")
+    parser.add_argument("--steps", type=at_least_one, help=f"training steps (default: {defaults('steps')})")
     parser.add_argument(
         "--hidden",
-        type=_positive,
+        type=at_least_one,
         help="size of the recurrent layer, or channels of the first convolution "
         f"(default: {defaults('hidden')})",
     )
     parser.add_argument(
-        "--seed", type=_natural, default=0, help="of weights, batches and samples (default: 0)"
+        "--seed", type=not_negative, default=0, help="of weights, batches and samples (default: 0)"
     )
     parser.add_argument(
         "--plot",
@@ -72,21 +73,8 @@ def run(args: argparse.Namespace) -> int:
     args.steps = sizes.steps if args.steps is None else args.steps
     args.hidden = sizes.hidden if args.hidden is None else args.hidden
     args.plot = Path(f"xpgrad-demo-{args.name}.png") if args.plot is None else args.plot
-    if not args.plot.parent.is_dir():
-        message(f"demo: --plot is {args.plot}, expected a path in a folder that exists")
+    problem = unwritable("--plot", args.plot)
+    if problem:
+        message(f"demo: {problem}")
         return 2
     return int(importlib.import_module(f".demos.{args.name}", __package__).run(args))
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value

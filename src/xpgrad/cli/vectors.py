@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._cases.vectors import Vector, operators, vectors
+from .arguments import at_least_one, not_negative
 from .console import message, progress, table
 
 __all__ = ["add_arguments", "run"]
@@ -34,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cases",
-        type=int,
+        type=at_least_one,
         metavar="N",
         help="how many, going through the options in turn (default: one of each)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the numbers (default: %(default)s)"
+        "--seed", type=not_negative, default=0, metavar="N", help="seed of the numbers (default: %(default)s)"
     )
     parser.add_argument("--option", metavar="NAME", help="the only option to take, as check prints it")
 
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0, or 1 if the arguments select nothing or the format's package is missing.
+        0; 1 if the arguments select nothing or the format's package is missing; 2 if nothing can be written.
     """
     try:
         write = FORMATS[args.format]()
@@ -66,7 +67,26 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         message(str(error))
         return 1
-    args.out.mkdir(parents=True, exist_ok=True)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        rows = _written(args, found, write)
+    except OSError as error:
+        message(f"vectors: --out is {args.out}, expected a folder to write to: {error.strerror}")
+        return 2
+    written = sum(row[-1] == "written" for row in rows)
+    table(
+        f"Vectors of {args.operator} in {args.out}",
+        ["case", "option", "error", ""],
+        rows,
+        footer=f"{written} of {len(rows)} written. Errors are those to central differences, in float64.",
+    )
+    return 0 if written else 1
+
+
+def _written(
+    args: argparse.Namespace, found: Iterator[Vector], write: Callable[..., None]
+) -> list[list[str]]:
+    """Write the vectors; a line for each."""
     rows = []
     for index, vector in enumerate(progress(found, "vectors", args.cases)):
         name = f"{vector.operator}_{index:03d}"
@@ -76,14 +96,7 @@ def run(args: argparse.Namespace) -> int:
             rows.append([name, vector.option, f"{vector.error:.1e}", f"left out: {error}"])
         else:
             rows.append([name, vector.option, f"{vector.error:.1e}", "written"])
-    written = sum(row[-1] == "written" for row in rows)
-    table(
-        f"Vectors of {args.operator} in {args.out}",
-        ["case", "option", "error", ""],
-        rows,
-        footer=f"{written} of {len(rows)} written. Errors are those to central differences, in float64.",
-    )
-    return 0 if written else 1
+    return rows
 
 
 # ----------------------------------------------------------------------------------------------- the formats

@@ -30,7 +30,8 @@ def run_peers(kernels: Sequence[Kernel], args: argparse.Namespace) -> int:
     Returns
     -------
     int
-        0, or 1 if ours is wrong, nothing was measured, or no program shows a wrong entry.
+        0; 1 if ours is wrong, nothing was measured, or no program shows a wrong entry; 2 if the page cannot
+        be written.
     """
     if not args.peers:
         message("--interpreter and --write go with --peers")
@@ -55,7 +56,11 @@ def run_peers(kernels: Sequence[Kernel], args: argparse.Namespace) -> int:
     else:
         _print(measured)
     if args.write:
-        Path(args.write).write_text(page(measured, given).rstrip() + "\n", encoding="utf-8")
+        try:
+            Path(args.write).write_text(page(measured, given).rstrip() + "\n", encoding="utf-8")
+        except OSError as error:
+            message(f"check: cannot write {args.write}: {error.strerror}")
+            return 2
     ours = {peer.key for peer in OURS}
     bad = [entry for entry in measured.entries if entry.peer in ours and entry.status != "right"]
     unshown = without_reproducer(measured.entries)
