@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch):
     """A terminal in the place of the error stream, before which a person does not wait for long."""
     stream = Terminal()
-    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream))  # pytest sets that of sys itself
+    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream, modules={}))  # pytest sets stderr
     monkeypatch.setattr(notice, "_PATIENCE", 0.05)
     monkeypatch.setattr(notice, "_LOADING", 0.0)
     monkeypatch.delenv("XPGRAD_NOTICE", raising=False)
@@ -85,6 +85,61 @@ def test_nothing_is_told(why, terminal, monkeypatch):
         time.sleep(0.1)
     assert not compiling._told
     assert why == "closed" or not terminal.getvalue()
+
+
+class KernelStream(io.TextIOBase):
+    """Like the stream of a kernel: no terminal, and no file."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+        return len(text)
+
+    def getvalue(self):
+        return self.text
+
+
+def _ipython(shell):
+    return {"IPython": types.SimpleNamespace(get_ipython=lambda: shell)}
+
+
+def test_it_is_told_in_a_notebook(terminal, monkeypatch):
+    stream = KernelStream()
+    shell = types.SimpleNamespace(kernel=object())
+    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream, modules=_ipython(shell)))
+    with notice._Notice()():
+        assert "compiling" in wait_for(stream)
+
+
+@pytest.mark.parametrize("why", ["no IPython", "no shell", "no kernel", "captured", "a file"])
+def test_nothing_is_told_without_a_notebook(why, terminal, monkeypatch):
+    stream = {"captured": io.StringIO(), "a file": io.TextIOWrapper(io.BytesIO())}.get(why, KernelStream())
+    shells = {"no shell": None, "no kernel": types.SimpleNamespace()}
+    shell = shells.get(why, types.SimpleNamespace(kernel=object()))
+    modules = {} if why == "no IPython" else _ipython(shell)
+    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream, modules=modules))
+    compiling = notice._Notice()
+    with compiling():
+        time.sleep(0.1)
+    assert not compiling._told
+
+
+def test_a_kernel_shows_it(tmp_path):
+    """A real one: the notice is in the cell's output."""
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    import nbformat
+
+    code = (
+        "import time\nfrom xpgrad.engine.process import notice\nnotice._PATIENCE = 0.1\n"
+        "with notice.compiling():\n    time.sleep(1)"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = "".join(output.get("text", "") for output in notebook.cells[0].outputs)
+    assert shown.startswith("xpgrad: compiling for this machine")
 
 
 def test_an_error_passes_through(terminal):

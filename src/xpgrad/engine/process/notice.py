@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 # Seconds of compiling before the message, and the longest time that loading from the cache takes.
 _PATIENCE, _LOADING = 2.0, 0.2
@@ -48,14 +50,20 @@ class _Notice:
 
 
 def _someone_is_looking() -> bool:
-    """Whether the error stream is a terminal, and ``XPGRAD_NOTICE`` is not 0."""
+    """Whether the error stream is a terminal or a notebook's, and ``XPGRAD_NOTICE`` is not 0."""
     if os.environ.get("XPGRAD_NOTICE", "1") == "0":
         return False
     stream = sys.stderr
     try:
-        return stream is not None and stream.isatty()
+        return stream is not None and (stream.isatty() or _is_of_notebook(stream))
     except ValueError:  # closed
         return False
+
+
+def _is_of_notebook(stream: Any) -> bool:
+    """Whether an IPython kernel runs this process and shows the stream, which no file or text captures."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel") and not isinstance(stream, io.TextIOWrapper | io.StringIO)
 
 
 compiling = _Notice()
