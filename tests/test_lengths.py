@@ -100,6 +100,24 @@ def beside(xp: Any, expected: list[np.ndarray]) -> None:
     assert_same(forward_and_gradient(np, xp.asarray(LENGTHS)), expected)
 
 
+@pytest.mark.parametrize("save", ["all", 2])
+def test_errors_of_layers_name_their_argument(save: str | int) -> None:
+    torch, xpgrad_torch = namespace("torch"), importlib.import_module("xpgrad_torch")
+
+    def elman(xp: Any, x: Any, h: Any, W: Any, R: Any) -> Any:
+        return xp.tanh(W.z(x) + R.z(h))
+
+    layers = {name: getattr(xpgrad_torch, name)(2, 3, save=save) for name in ("LSTM", "GRU", "RNN")}
+    layers |= {
+        name: getattr(xpgrad_torch, name)(2, 3, save=save) for name in ("LayerNormLSTM", "LayerNormGRU")
+    }
+    layers["CellLayer"] = xpgrad_torch.CellLayer(xpgrad.Cell(elman, W="z", R="z"), 2, 3)
+    for name, layer in layers.items():
+        for wrong in ([2, 0, 5], [2, -1, 4], [2.0, 0, 4], [2, 0], torch.tensor([2, 0, 7]), torch.ones(3)):
+            with pytest.raises((ValueError, TypeError), match=rf"^{name}: lengths.*expected"):
+                layer(torch.randn(4, 3, 2), lengths=wrong)
+
+
 def test_modules_and_functions_of_the_adapter() -> None:
     torch = namespace("torch")
     xpgrad_torch = importlib.import_module("xpgrad_torch")

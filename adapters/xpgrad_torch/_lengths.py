@@ -1,6 +1,7 @@
 """Lengths of sequences: any integers as a tensor, and a tensor as programs take it."""
 
 import contextlib
+import re
 import weakref
 from array import array
 from collections.abc import Callable
@@ -34,6 +35,13 @@ def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
     if any(number.bit_length() > 63 for number in numbers):
         raise ValueError(f"{operator}: {name} is {numbers}, expected numbers from 0 to T")
     return torch.tensor(numbers, dtype=torch.int64)
+
+
+def name_lengths(error: Exception, layer: str) -> None:
+    """Let a kernel's error about lengths name the layer and its argument instead of the kernel and its."""
+    if error.args:
+        text = re.sub(rf"^\w+: {LENGTHS}\b", f"{layer}: lengths", str(error.args[0]))
+        error.args = (text, *error.args[1:])
 
 
 class Lengths(NamedTuple):

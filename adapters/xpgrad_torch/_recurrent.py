@@ -18,7 +18,7 @@ from xpgrad_torch._autograd import Call, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import is_single, type_of
-from xpgrad_torch._lengths import LENGTHS, lengths_tensor
+from xpgrad_torch._lengths import LENGTHS, lengths_tensor, name_lengths
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._packed import are_rows_taken
@@ -124,7 +124,11 @@ class Recurrent(Sampled, nn.Module):
         return {}
 
     def _run_kernel(self, operands: Mapping[str, Any], seen: int | None = None) -> States:
-        return functional.run_recurrent(self._KERNEL, self._arguments(operands), seen)
+        try:
+            return functional.run_recurrent(self._KERNEL, self._arguments(operands), seen)
+        except (TypeError, ValueError) as error:
+            name_lengths(error, self._NAME)
+            raise
 
     def _arguments(self, operands: Mapping[str, Any]) -> dict[str, Any]:
         """Return the kernel's operands and options by name."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from xpgrad_torch._autocast import autocasts
 from xpgrad_torch._fx import Proxy, as_node
 from xpgrad_torch._kernel import is_single
+from xpgrad_torch._lengths import name_lengths
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
 
@@ -106,7 +107,11 @@ class SequenceLayer(Sampled, nn.Module):
             dtype = self.W.dtype
             X = X.to(dtype)
             initial = None if initial is None else [s if s is None else s.to(dtype) for s in initial]
-        sequence, finals = self._run(X, initial, lengths)
+        try:
+            sequence, finals = self._run(X, initial, lengths)
+        except (TypeError, ValueError) as error:
+            name_lengths(error, type(self).__name__)
+            raise
         output = sequence.transpose(1, 2).flatten(2)
         if single:
             output, finals = output.squeeze(1), tuple(state.squeeze(1) for state in finals)
