@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -448,6 +449,57 @@ def test_jit_trace_says_what_it_cannot_record(module):
     module, X = module(3, 4, activations=["HardSigmoid", "Tanh"]), torch.randn(2, 3)
     with pytest.raises(RuntimeError, match=r"gru.*: torch.jit.trace cannot record .* activations .*export"):
         torch.jit.trace(module, X)
+
+
+class Bag(nn.Module):
+    """A module in a larger model."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.head = nn.Sequential(inner), nn.Linear(3, 2)
+
+    def forward(self, X: Tensor):
+        return self.inner(self.head(X))
+
+
+RECURRENT_MODULES = (
+    "LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "LayerNormLSTM", "LayerNormGRU",
+)  # fmt: skip
+every_class = pytest.mark.parametrize(
+    "build",
+    [
+        *(lambda name=name: getattr(xpgrad_torch, name)(2, 3) for name in RECURRENT_MODULES),
+        lambda: xpgrad_torch.CellLayer(CELLS["GRU"], 2, 3),
+        *(lambda n=n: getattr(xpgrad_torch, f"Conv{n}d")(2, 3, 3) for n in (1, 2, 3)),
+        *(lambda n=n: getattr(xpgrad_torch, f"ConvTranspose{n}d")(2, 3, 3) for n in (1, 2, 3)),
+        *(lambda name=name: module(xpgrad_torch, name) for name in ACTIVATIONS),
+        xpgrad_torch.QuickGELU,
+        xpgrad_torch.CrossEntropyLoss,
+        xpgrad_torch.BCEWithLogitsLoss,
+    ],
+)
+
+
+@traced
+@every_class
+def test_jit_script_says_what_to_do_instead(build):
+    inner = build()
+    words = rf"^{type(inner).__name__}: torch.jit.script cannot .*unswap\(model\).*trace.*compile.*export"
+    for scripted in (inner, Bag(inner)):
+        with pytest.raises(RuntimeError, match=words):
+            torch.jit.script(scripted)
+
+
+@traced
+def test_jit_script_of_an_unswapped_model():
+    model, X = Bag(nn.GRU(2, 3)), torch.randn(4, 5, 3)
+    expected = model(X)
+    xpgrad_torch.swap(model)
+    with pytest.raises(RuntimeError, match="unswap"):
+        torch.jit.script(model)
+    assert type(model.inner[0]) is xpgrad_torch.GRU
+    for a, b in zip(flat(torch.jit.script(xpgrad_torch.unswap(model))(X)), flat(expected), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @traced

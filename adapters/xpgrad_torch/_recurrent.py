@@ -16,7 +16,7 @@ from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
-from xpgrad_torch._fx import Proxy, as_node
+from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import is_single, type_of
 from xpgrad_torch._lengths import LENGTHS, lengths_tensor, name_lengths
 from xpgrad_torch._memory import check_save
@@ -38,7 +38,7 @@ _known_steps: Remembered[tuple[Call, Sequence[str | int | None]]] = Remembered()
 parameter, the number of a state or of lengths behind the states, None for an operand that is absent."""
 
 
-class Recurrent(Sampled, nn.Module):
+class Recurrent(Unscripted, Sampled, nn.Module):
     """A recurrent module on one of xpgrad's kernels, with the kernel's attributes as options.
 
     `_OPTIONS` names the options. The class attributes that hold them have the values that make the module

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts
-from xpgrad_torch._fx import Proxy, as_node
+from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import is_single
 from xpgrad_torch._lengths import name_lengths
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
 
 
-class SequenceLayer(Sampled, nn.Module):
+class SequenceLayer(Unscripted, Sampled, nn.Module):
     """A layer in one or two directions, with parameters named and shaped as the operator has them.
 
     Parameters

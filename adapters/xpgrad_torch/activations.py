@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts, lowered, raised
 from xpgrad_torch._autograd import Kernel, apply
-from xpgrad_torch._fx import Proxy, as_node
+from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
 
@@ -409,7 +409,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------- modules, PyTorch's too
 
 
-class _Activation(nn.Module):
+class _Activation(Unscripted, nn.Module):
     """A module on one of the functions above, whose arguments are the module's attributes of these names."""
 
     _FUNCTION: ClassVar[Callable[..., Tensor]]

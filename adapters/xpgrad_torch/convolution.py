@@ -13,7 +13,7 @@ from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, Kernel, apply, call_of, is_followed
 from xpgrad_torch._docs import described_as
-from xpgrad_torch._fx import Proxy, as_node
+from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._opacus import Sampled
@@ -347,7 +347,7 @@ def conv_transpose3d(
 # --------------------------------------------------------------------------------------------- modules
 
 
-class _Module(Sampled):
+class _Module(Unscripted, Sampled):
     """What all modules share."""
 
     _FUNCTION: ClassVar[Any]

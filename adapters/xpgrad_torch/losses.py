@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts, raised
 from xpgrad_torch._autograd import Kernel
-from xpgrad_torch._fx import Proxy, as_node
+from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
 from xpgrad_torch._private import are_transforms_active
@@ -196,7 +196,7 @@ def binary_cross_entropy_with_logits(
     return _run(name, _BINARY_CROSS_ENTROPY, input, target, weights, {"reduction": reduction})
 
 
-class CrossEntropyLoss(nn.CrossEntropyLoss):
+class CrossEntropyLoss(Unscripted, nn.CrossEntropyLoss):
     """`torch.nn.CrossEntropyLoss` on `functional.cross_entropy`."""
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
@@ -217,7 +217,7 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
         )
 
 
-class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
+class BCEWithLogitsLoss(Unscripted, nn.BCEWithLogitsLoss):
     """`torch.nn.BCEWithLogitsLoss` on `functional.binary_cross_entropy_with_logits`."""
 
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
