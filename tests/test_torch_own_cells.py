@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from own_cells import CELLS
+from xpgrad import Cell
 from xpgrad.testing import cell_reference
 from xpgrad_torch import CellLayer, run_cell
 
@@ -117,6 +121,111 @@ def test_single_precision_is_that_of_the_double_one():
     X = torch.randn(6, 20, 3, dtype=torch.float64)
     double = layer(X)[0]
     torch.testing.assert_close(layer.float()(X.float())[0], double.float(), rtol=1e-4, atol=1e-5)
+
+
+# --- the names of operators, which programs and caches keep
+
+
+LOADED = """
+import sys
+import pytest
+import torch
+import own_cells
+import xpgrad
+from xpgrad_torch import CellLayer
+
+X = torch.linspace(-1, 1, 36, dtype=torch.float64).view(4, 3, 3)
+
+
+def refused():
+    with pytest.raises(RuntimeError, match="error when deserializing"):
+        torch.export.load(sys.argv[1])
+    with pytest.raises(RuntimeError, match="Unknown builtin op: xpgrad::cell_minimal_gated_unit_"):
+        torch.jit.load(sys.argv[2])
+
+
+refused()
+other = xpgrad.Cell(own_cells.two_products, W="a", R="a b c", name="minimal_gated_unit")
+CellLayer(other, 3, 4)
+refused()
+other = xpgrad.Cell(own_cells.minimal_gated_unit, W="f n", R="n f", v="f n")  # another order
+CellLayer(other, 3, 4)
+refused()
+CellLayer(xpgrad.Cell(own_cells.minimal_gated_unit, W="f n", R="f n", v="f n"), 3, 4)
+expected = torch.load(sys.argv[3])
+torch.testing.assert_close(torch.export.load(sys.argv[1]).module()(X)[0], expected)
+torch.testing.assert_close(torch.jit.load(sys.argv[2])(X)[0], expected)
+"""
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Converting a tensor to a Python boolean", "ignore:.torch.jit:DeprecationWarning"
+)
+def test_a_program_runs_its_own_cell_in_another_process_or_none(tmp_path):
+    layer = layer_of(CELLS["minimal gated unit"])
+    X = torch.linspace(-1, 1, 36, dtype=torch.float64).view(4, 3, 3)
+    files = [str(tmp_path / name) for name in ("program.pt2", "trace.pt", "output.pt")]
+    torch.export.save(torch.export.export(layer, (X,)), files[0])
+    torch.jit.save(torch.jit.trace(layer, X), files[1])
+    torch.save(layer(X)[0].detach(), files[2])
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *files], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+
+
+def test_cells_of_one_formula_share_an_operator():
+    def made(step, **blocks):
+        return Cell(step, **{"W": "z", "R": "z", **blocks}, name="made")
+
+    def first(xp, x, h, c, W, R):
+        return xp.tanh(W.z(x) + R.z(h)) + c, c + h
+
+    def second(xp, x, h, c, W, R):  # another state goes into the product
+        return xp.tanh(W.z(x) + R.z(c)) + c, c + h
+
+    def third(xp, x, h, c, W, R):  # another number
+        return xp.tanh(W.z(x) + R.z(h)) + c, c + 1.5 * h
+
+    def fourth(xp, x, h, d, W, R):  # another name of a state
+        return xp.tanh(W.z(x) + R.z(h)) + d, d + h
+
+    digests = [made(step).digest for step in (first, second, third, fourth)]
+    assert len({*digests}) == 4
+    assert made(first).digest == digests[0]
+    X = torch.randn(4, 3, 3)
+    layers = [CellLayer(made(step), 3, 4) for step in (first, first, second)]
+    for layer in layers[1:]:
+        layer.load_state_dict(layers[0].state_dict())
+    exported = [torch.export.export(layer, (X,)) for layer in layers]
+    names = [
+        next(str(node.target) for node in program.graph.nodes if "xpgrad" in str(node.target))
+        for program in exported
+    ]
+    assert names[0] == names[1] == f"xpgrad.cell_made_{digests[0]}.default"
+    assert names[2] == f"xpgrad.cell_made_{digests[1]}.default"
+
+
+@pytest.mark.parametrize("count", [14, 15])
+def test_states_are_as_many_as_an_operator_can_have(count):
+    states = ", ".join(f"s{k}" for k in range(count))
+    after = ", ".join(f"0.5 * s{k} + a" for k in range(1, count))
+    made = {}
+    exec(
+        f"def many(xp, x, {states}, W, R):\n    a = xp.tanh(W.z(x) + R.z(s0))\n    return a, {after}\n", made
+    )
+    cell = Cell(made["many"], W="z", R="z")
+    if count == 14:
+        output, finals = CellLayer(cell, 3, 4)(torch.randn(5, 2, 3))
+        output.sum().backward()
+        assert len(finals) == count
+        return
+    words = r"many: 15 states make 68 arguments of the gradient's operator, expected at most 64"
+    with pytest.raises(ValueError, match=words):
+        CellLayer(cell, 3, 4)
+    with pytest.raises(ValueError, match=words):
+        run_cell(cell, torch.zeros(5, 2, 3), torch.zeros(1, 4, 3), torch.zeros(1, 4, 4))
 
 
 def test_wrong_calls_are_refused():

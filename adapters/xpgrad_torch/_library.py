@@ -38,6 +38,16 @@ _TYPES = {
 }
 
 
+MOST_ARGUMENTS = 64
+"""How many arguments an operator of PyTorch may have."""
+
+
+def count_arguments(kernel: Kernel) -> int:
+    """Return how many arguments the gradient's operator has; the kernel's own has fewer."""
+    options = len(kernel.attributes | kernel.gradient_attributes) + kernel.has_per_sample + 1  # wrt
+    return len(kernel.gradient_arrays) + options
+
+
 def registered(kernel: Kernel) -> Kernel:
     """Register a kernel and its gradient as operators, and return it."""
     kernel.operator = _Forward(kernel, kernel.operator_name).call

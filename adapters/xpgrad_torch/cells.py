@@ -1,6 +1,5 @@
 """`xpgrad.Cell` in PyTorch: as a differentiable function of tensors, and as a layer."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +8,13 @@ from torch import Tensor
 import xpgrad
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
-from xpgrad_torch._library import registered
+from xpgrad_torch._library import MOST_ARGUMENTS, count_arguments, registered
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._sequence_layer import SequenceLayer
 from xpgrad_torch.functional import lengths_tensor
 
 _kernels: dict[xpgrad.Cell, Kernel] = {}
-_number = itertools.count()
+_by_operator: dict[str, Kernel] = {}
 
 
 def _kernel_of(cell: xpgrad.Cell) -> Kernel:
@@ -24,24 +23,30 @@ def _kernel_of(cell: xpgrad.Cell) -> Kernel:
         raise TypeError(f"run_cell: cell is {type(cell).__name__}, expected xpgrad.Cell")
     found = _kernels.get(cell)
     if found is None:
-        counts = {kind: len(names) for kind, names in cell.blocks.items()}
-        tails = {"W": " I", "R": " H", "v": ""}
-        shapes = {kind: f"D {count}H{tails[kind]}" for kind, count in counts.items()}
-        shapes |= {"X": "T N I", "sequence_lens": "N"}
-        shapes |= {f"initial_{state}": "D N H" for state in cell.carried}
-        shapes |= {name: "T D N H" if name.endswith("_all") else "D N H" for name in cell.cotangents}
-        kept = {name: width for name, width in cell.saved.items() if name not in cell.cotangents}
-        shapes |= {name: f"T D N {f'{width}H' if width > 0 else -width}" for name, width in kept.items()}
-        found = _kernels[cell] = registered(
-            Kernel(
-                cell.__name__,
-                shapes=shapes,
-                planned=True,
-                operator=f"cell_{cell.__name__}_{next(_number)}",
-                cell=cell,
-            )
-        )
+        # Exported programs and compilers' caches keep the name: one formula has the same in each process.
+        operator = f"cell_{cell.__name__}_{cell.digest}"
+        found = _by_operator.get(operator) or _made(cell, operator)
+        _kernels[cell] = _by_operator[operator] = found
     return found
+
+
+def _made(cell: xpgrad.Cell, operator: str) -> Kernel:
+    """Return the cell's kernel, with its operators, which are registered under this name."""
+    counts = {kind: len(names) for kind, names in cell.blocks.items()}
+    tails = {"W": " I", "R": " H", "v": ""}
+    shapes = {kind: f"D {count}H{tails[kind]}" for kind, count in counts.items()}
+    shapes |= {"X": "T N I", "sequence_lens": "N"}
+    shapes |= {f"initial_{state}": "D N H" for state in cell.carried}
+    shapes |= {name: "T D N H" if name.endswith("_all") else "D N H" for name in cell.cotangents}
+    kept = {name: width for name, width in cell.saved.items() if name not in cell.cotangents}
+    shapes |= {name: f"T D N {f'{width}H' if width > 0 else -width}" for name, width in kept.items()}
+    kernel = Kernel(cell.__name__, shapes=shapes, planned=True, operator=operator, cell=cell)
+    if (count := count_arguments(kernel)) > MOST_ARGUMENTS:
+        raise ValueError(
+            f"{cell.__name__}: {len(cell.states)} states make {count} arguments of the gradient's operator, "
+            f"expected at most {MOST_ARGUMENTS} in PyTorch"
+        )
+    return registered(kernel)
 
 
 def run_cell(
