@@ -304,7 +304,8 @@ def _option(text: str) -> str:
 def _problem(args: argparse.Namespace) -> str | None:
     """Which arguments do not go together, or cannot be had."""
     given = [name for name, value in vars(args).items() if value and name not in ("command", "seed")]
-    for alone, others in (("random", ("guard", "lengths")), ("peers", ("interpreter", "write", "option", "json"))):
+    beside = {"random": ("guard", "lengths"), "peers": ("interpreter", "write", "option", "json")}
+    for alone, others in beside.items():
         beyond = [name for name in given if name not in (alone, *others)]
         if alone in given and beyond:
             return f"--{alone} goes without --{beyond[0]}"
