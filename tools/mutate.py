@@ -15,6 +15,7 @@ import difflib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,9 @@ AREAS = {
     "src/xpgrad/cells.py": ["test_own_cells"],
     "src/xpgrad/_plans.py": ["test_same_call", "test_program_lengths", "test_plans"],
     "src/xpgrad/engine/process/settings.py": ["test_bad_calls"],
-    "src/xpgrad/engine/programs/schedule.py": ["test_program_lengths"],
+    "src/xpgrad/engine/compiled/products/matrix.py": ["test_guard", "test_thresholds", "test_products"],
+    "src/xpgrad/engine/images/compiled_shifts.py": ["test_guard", "test_thresholds", "test_conv_tiles"],
+    "src/xpgrad/engine/programs/schedule.py": ["test_guard", "test_thresholds", "test_program_lengths"],
     "src/xpgrad/engine/programs/recorder.py": ["test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/programs/program.py": ["test_program_lengths", "test_same_call"],
     "src/xpgrad/engine/programs/instructions.py": ["test_plans", "test_program_lengths", "test_same_call"],
@@ -97,6 +100,10 @@ AREAS = {
     "adapters/xpgrad_jax/*.py": ["test_jax_operators", "test_jax_engine", "test_jax_recurrent"],
     "adapters/xpgrad_onnx/*.py": ["test_onnx_operators", "test_onnx_gradients"],
 }  # fmt: skip
+_SIZES = re.compile(
+    r"size|bytes|room|most|limit|largest|fresh\(|Block\(|elements|_table\(|stride|columns|padded"
+)
+"""What lines about sizes of memory have."""
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -154,11 +161,15 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
                     yield parent, field, place
 
 
-def draw(path: Path, rng: random.Random) -> str:
-    """The file's text with one edit; formatting and comments are lost."""
+def draw(path: Path, rng: random.Random, about: re.Pattern[str] | None = None) -> str:
+    """The file's text with one edit, in a line that is about something; formatting and comments are lost."""
+    lines = path.read_text().splitlines()
     while True:
         tree = ast.parse(path.read_text())
         parent, field, place = rng.choice(list(places(tree)))
+        node = getattr(parent, field) if place is None else getattr(parent, field)[place]
+        if about is not None and not about.search(lines[getattr(node, "lineno", 1) - 1]):
+            continue
         value = getattr(parent, field)
         found = list(edits(value if place is None else value[place]))
         if not found:
@@ -187,8 +198,8 @@ def tests_of(name: str) -> list[str]:
     return [f"tests/{file}.py{colons}{test}" for file, colons, test in files]
 
 
-def survives(tree: Path, name: str, text: str, seconds: float) -> str | None:
-    """How an edit survives its area's tests; None if they fail."""
+def survives(tree: Path, name: str, text: str, seconds: float, marks: str) -> str | None:
+    """How an edit survives its area's tests, those with such marks; None if they fail."""
     path = tree / name
     original = path.read_text()
     path.write_text(text)
@@ -196,7 +207,18 @@ def survives(tree: Path, name: str, text: str, seconds: float) -> str | None:
         "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree / "adapters")]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests_of(name)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        marks,
+        *tests_of(name),
+    ]
     try:
         run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=seconds)
         return None if run.returncode else "the tests pass"
@@ -218,7 +240,12 @@ def main() -> int:
     parser.add_argument(
         "--tried", type=Path, metavar="FILE", help="append each edit and its fate, as JSON lines"
     )
+    parser.add_argument("--short", action="store_true", help="only the tests of the short suite")
+    parser.add_argument(
+        "--sizes", action="store_true", help="only edits of lines that are about sizes of memory"
+    )
     arguments = parser.parse_args()
+    marks = "not long" if arguments.short else ""
     console, rng = Console(), random.Random(arguments.seed)
     names = sorted(
         str(path.relative_to(ROOT))
@@ -235,11 +262,14 @@ def main() -> int:
         for _ in track(range(arguments.edits), "edits", console=console):
             name = rng.choice(names)
             if name not in sound:
-                if survives(tree, name, (tree / name).read_text(), arguments.seconds) != "the tests pass":
+                if (
+                    survives(tree, name, (tree / name).read_text(), arguments.seconds, marks)
+                    != "the tests pass"
+                ):
                     parser.error(f"the tests of {name} fail, or take too long, without any edit")
                 sound.add(name)
-            text = draw(ROOT / name, rng)
-            how = survives(tree, name, text, arguments.seconds)
+            text = draw(ROOT / name, rng, _SIZES if arguments.sizes else None)
+            how = survives(tree, name, text, arguments.seconds, marks)
             before = ast.unparse(ast.parse((ROOT / name).read_text())).splitlines()
             lines = difflib.unified_diff(before, text.splitlines(), name, how or "", lineterm="", n=2)
             changed = "\n".join(lines)
