@@ -180,12 +180,12 @@ def _distrust(folder: Path) -> str:
 
 def _is_private(group: int) -> bool:
     """Whether a group has this user alone, by the usual sign: both have one name, or one number."""
-    import grp
-    import pwd
-
     try:
+        import grp
+        import pwd
+
         found, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
-    except KeyError:  # users and groups without names, as in containers
+    except (ImportError, KeyError):  # users and groups without names, as in containers; Android has none
         return group == os.getegid() == os.geteuid()
     return group == user.pw_gid and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
 
