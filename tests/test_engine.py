@@ -566,6 +566,7 @@ def test_unwritable_cache_folder(tmp_path):
         print(*(one.message for one in said), sep="\\n")
         """,
         XPGRAD_CACHE_DIR=str(blocked / "cache"),
+        XPGRAD_JIT="1",
     )
     shapes, said = output.splitlines()
     assert shapes == "(1, 2) (1, 2)"
