@@ -682,8 +682,8 @@ def test_layers_with_lengths_are_repeated_without_checks(checks, kind, options, 
 @pytest.mark.parametrize(
     ("lengths", "error", "message"),
     [
-        (torch.tensor([5, 6, 1]), ValueError, "sequence_lens"),
-        (torch.tensor([5, -1, 1]), ValueError, "sequence_lens"),
+        (torch.tensor([5, 6, 1]), ValueError, r"LSTM: lengths\[1\] is 6, expected 0 to T = 5"),
+        (torch.tensor([5, -1, 1]), ValueError, r"LSTM: lengths\[1\] is -1, expected 0 to T = 5"),
         (torch.tensor([5, 1]), ValueError, "lengths has shape"),
         (torch.tensor([5.0, 1.0, 1.0]), TypeError, "lengths has dtype"),
         ("5 1 1", TypeError, "lengths"),
