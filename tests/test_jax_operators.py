@@ -80,6 +80,24 @@ def test_kinks_where_xla_rounds_a_product_and_a_sum_together() -> None:
         np.testing.assert_array_equal(plain_gradient(jnp.ones_like(given), given), 0)
 
 
+def test_logits_of_a_run_that_diverged() -> None:
+    """NaN where there is no distribution, of the loss too; a masked class counts nothing."""
+    inf = jnp.inf
+    x = jnp.asarray(
+        [[inf, 1.0, 2.0], [-inf, -inf, -inf], [jnp.nan, 0.0, 1.0], [0.5, -inf, 0.5], [1.0, inf, 0.0]]
+    )
+    labels = jnp.zeros(5, jnp.int32)
+    for function in (xpgrad_jax.softmax_cross_entropy, plain("softmax_cross_entropy")):
+        value, pullback = jax.vjp(lambda x, f=function: f(x, labels, reduction="none"), x)
+        (dx,) = jax.jit(pullback)(jnp.ones(5))
+        np.testing.assert_allclose(value, [jnp.nan] * 3 + [np.log(2), jnp.nan])
+        np.testing.assert_allclose(dx[3], [-0.5, 0, 0.5])
+        if function is xpgrad_jax.softmax_cross_entropy:  # the kernel's own gradient
+            assert jnp.isnan(dx[jnp.asarray([0, 1, 2, 4])]).all()
+    y = jax.jit(xpgrad_jax.softmax)(x)
+    np.testing.assert_allclose(y, [[jnp.nan] * 3, [0, 0, 0], [jnp.nan] * 3, [0.5, 0, 0.5], [jnp.nan] * 3])
+
+
 def test_activations(rng: np.random.Generator) -> None:
     x = jnp.asarray(rng.normal(size=(3, 4)) * 3)
 

@@ -201,9 +201,94 @@ def test_extremes(backend: Backend) -> None:
         with np.errstate(all="raise"):
             loss = to_numpy(xpgrad.softmax_cross_entropy(x, t, reduction="none"))
             dX = to_numpy(xpgrad.softmax_cross_entropy_grad(cotangent, x, t, reduction="none"))
-        np.testing.assert_allclose(loss, [0, np.log(2), 0, 0, 2e4], rtol=1e-6, atol=1e-7)
-        expected = [[0, 0, 0], [0, -1, 1], [0, 0, 0], [0, 0, 0], [-5, 5, 0]]
+        nan = np.nan
+        np.testing.assert_allclose(loss, [0, np.log(2), nan, nan, 2e4], rtol=1e-6, atol=1e-7)
+        expected = [[0, 0, 0], [0, -1, 1], [nan] * 3, [nan] * 3, [-5, 5, 0]]
         np.testing.assert_allclose(dX, expected, rtol=1e-6, atol=1e-6)
+
+
+# every row of three logits, finite and not
+LOGITS = np.asarray([*itertools.product((0.5, 2.0, -np.inf, np.inf, np.nan), repeat=3)])
+
+
+def _of_pytorch(
+    labels: np.ndarray, dtype: str, weights: Any, **options: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """PyTorch's losses and gradients of LOGITS, one for each row."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: there is nothing to compare with")
+    x = torch.tensor(LOGITS.astype(dtype), requires_grad=True)
+    target = torch.tensor(labels.astype(dtype) if labels.ndim > 1 else labels)
+    weight = None if weights is None else torch.tensor(np.asarray(weights, dtype))
+    loss = torch.nn.functional.cross_entropy(x, target, weight, reduction="none", **options)
+    loss.backward(torch.ones_like(loss))
+    return loss.detach().numpy(), x.grad.numpy()
+
+
+def _ours(backend: Backend, labels: np.ndarray, dtype: str, weights: Any, **options: Any) -> tuple:
+    x, one = backend.array(LOGITS, dtype), backend.array(np.ones(len(LOGITS)), dtype)
+    t = backend.array(labels, dtype)
+    w = None if weights is None else backend.array(np.asarray(weights), dtype)
+    with np.errstate(all="raise"):
+        loss = xpgrad.softmax_cross_entropy(x, t, w, reduction="none", **options)
+        dX = xpgrad.softmax_cross_entropy_grad(one, x, t, w, reduction="none", **options)
+    return to_numpy(loss), to_numpy(dX)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5]], ids=["plain", "weights"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("label", [0, 2])
+def test_a_run_that_diverged_has_no_loss(
+    backend: Backend, label: int, smoothing: float, weights: Any
+) -> None:
+    """As in PyTorch: NaN for a sample with inf or NaN, or with -inf throughout; -inf elsewhere is a mask."""
+    labels = np.full(len(LOGITS), label)
+    for dtype in {"float32", "float64"} & set(backend.dtypes):
+        found = _ours(backend, labels, dtype, weights, label_smoothing=smoothing)
+        desired = _of_pytorch(labels, dtype, weights, label_smoothing=smoothing)
+        assert np.isnan(desired[0]).sum() == 99
+        for actual, expected in zip(found, desired, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", ["a weight of 0", "a probability of 0", "probabilities"])
+def test_a_run_that_diverged_has_no_loss_by_other_targets(backend: Backend, target: str) -> None:
+    """A class without a target counts nothing where it is masked: PyTorch has 0 times inf there."""
+    shares = {"a probability of 0": [0.0, 0.5, 0.5], "probabilities": [0.25, 0.25, 0.5]}
+    labels = np.asarray([shares[target]] * len(LOGITS)) if target in shares else np.zeros(len(LOGITS), int)
+    weights = None if target in shares else [0.0, 1.0, 1.0]
+    for dtype in {"float32", "float64"} & set(backend.dtypes):
+        found = _ours(backend, labels, dtype, weights)
+        desired = list(_of_pytorch(labels, dtype, weights))
+        if target != "probabilities":
+            masked = (
+                np.isneginf(LOGITS[:, 0])
+                & ~(np.isposinf(LOGITS) | np.isnan(LOGITS)).any(axis=1)
+                & np.isfinite(LOGITS[:, 1:]).any(axis=1)
+            )
+            assert masked.sum() == 8
+            assert np.isnan(desired[0][masked]).all()
+            expected = np.zeros(8)
+            if target in shares:
+                rest = LOGITS[masked, 1:]
+                with np.errstate(invalid="ignore"):
+                    expected = np.log(np.exp(rest).sum(axis=1)) - rest @ [0.5, 0.5]
+            desired[0][masked] = expected
+        for actual, expected in zip(found, desired, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_one_sample_that_diverged_spoils_the_loss_unless_it_is_ignored(
+    backend: Backend, reduction: str
+) -> None:
+    for row in ([np.inf, 1.0], [1.0, np.inf], [-np.inf, -np.inf], [np.nan, 1.0]):
+        x = backend.array(np.asarray([[1.0, 2.0], row]))
+        spoiled = xpgrad.softmax_cross_entropy(x, backend.array(np.asarray([0, 0])), reduction=reduction)
+        assert np.isnan(float(to_numpy(spoiled)))
+        kept = xpgrad.softmax_cross_entropy(
+            x, backend.array(np.asarray([0, IGNORED])), ignore_index=IGNORED, reduction=reduction
+        )
+        np.testing.assert_allclose(float(to_numpy(kept)), np.log(1 + np.exp(1.0)))
 
 
 @pytest.mark.parametrize("jit", ["0", "1"])

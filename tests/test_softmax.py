@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from typing import Any
 
 import numpy as np
@@ -113,16 +114,36 @@ def test_accuracy(name: str, how: str, dtype: str, bound: float, monkeypatch: py
 
 
 @BOTH
+def test_infinite_and_missing_logits_are_pytorchs(name: str, backend: Backend) -> None:
+    """Every row of three; but a row of -inf is a mask of all, with softmax 0 and gradient 0."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: there is nothing to compare with")
+    X = np.asarray([*itertools.product((0.5, 2.0, -np.inf, np.inf, np.nan), repeat=3)])
+    masked = np.isneginf(X).all(axis=1)
+    for dtype in {"float32", "float64"} & set(backend.dtypes):
+        d = np.random.default_rng(8).normal(size=X.shape).astype(dtype)
+        x = torch.tensor(X.astype(dtype), requires_grad=True)
+        desired = getattr(torch, name)(x, 1)
+        desired.backward(torch.tensor(d))
+        with np.errstate(all="raise"):
+            y = getattr(xpgrad, name)(backend.array(X, dtype))
+            dx = to_numpy(getattr(xpgrad, f"{name}_grad")(backend.array(d, dtype), y))
+        np.testing.assert_allclose(to_numpy(y)[~masked], desired.detach().numpy()[~masked], rtol=1e-5)
+        np.testing.assert_allclose(dx[~masked], x.grad.numpy()[~masked], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(to_numpy(y)[masked], 0 if name == "softmax" else -np.inf)
+        np.testing.assert_array_equal(dx[masked], 0)
+
+
+@BOTH
 def test_extremes(name: str, backend: Backend) -> None:
-    """Masks, huge logits and infinite ones, without a warning."""
+    """Masks, huge logits and infinite ones, without a warning; as in PyTorch inf leaves no number."""
     inf, third = np.inf, 1 / 3
     rows = {
         "large": ([1e4, 1e4 - 1, -1e4], [1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(1.0)), 0]),
         "small": ([-1e4, -1e4, -1e4], [third] * 3),
         "masked": ([-inf, 2.0, 2.0], [0, 0.5, 0.5]),
         "masked throughout": ([-inf, -inf, -inf], [0, 0, 0]),
-        "one infinite": ([inf, 3.0, -inf], [1, 0, 0]),
-        "two infinite": ([inf, inf, 0.0], [0.5, 0.5, 0]),
+        "one infinite": ([inf, 3.0, -inf], [np.nan] * 3),
+        "two infinite": ([inf, inf, 0.0], [np.nan] * 3),
     }
     X = np.asarray([row for row, _ in rows.values()])
     shares = np.asarray([share for _, share in rows.values()])

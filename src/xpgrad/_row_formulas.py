@@ -1,7 +1,7 @@
 """The formulas of softmax, log-softmax and the softmax cross-entropy: steps over a row of logits.
 
-A row of only -inf has no distribution: softmax, loss and all gradients are 0 there. A logit of inf takes the
-whole probability; several divide it evenly.
+A row of only -inf is a mask of all classes: its softmax is 0, its log-softmax -inf, their gradients are 0.
+It has no loss: that is NaN, with its gradient. A row with inf or NaN is NaN throughout.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from xpgrad.engine import RowFormula, Step
 
 
 def below_peak(xp: Any, x: Any, peak: Any) -> Any:
-    """The value above its row's peak; -inf for -inf, and 0 for the peak itself, even if it is infinite."""
-    difference = xp.where(x == peak, xp.zeros_like(x), x - peak)
-    return xp.where(x == -xp.inf, x, difference)
+    """The value above its row's peak; a row of only -inf stays as it is, so its exponentials are 0."""
+    return x - xp.where(peak == -xp.inf, xp.zeros_like(peak), peak)
 
 
 def peak_of(xp: Any, x: Any) -> tuple:
@@ -98,6 +97,10 @@ LOG_SOFTMAX_GRAD = RowFormula(
 # A row's target distribution is t; its loss is sum_j w_j t_j (log(total) - (x_j - peak)).
 
 
+def plain_logarithm(xp: Any, total: Any) -> tuple:
+    return (xp.log(total),)
+
+
 def one_hot(xp: Any, x: Any, label: Any, number: Any, keep: Any, spread: Any) -> Any:
     """The target of a class by its number: 1 for the label, smoothed."""
     spread = xp.zeros_like(x) + spread
@@ -111,7 +114,12 @@ def weighted(xp: Any, t: Any, weight: Any) -> Any:
 def expected(xp: Any, x: Any, peak: Any, log_total: Any, t: Any) -> Any:
     """A class's part of the loss; 0 if its target is 0, even if its probability is 0 too."""
     part = t * (log_total - below_peak(xp, x, peak))
-    return xp.where((t == 0) | (peak == -xp.inf), xp.zeros_like(x), part)
+    return xp.where(t == 0, xp.zeros_like(x), part)
+
+
+def loss_of_row(xp: Any, parts: Any, log_total: Any) -> tuple:
+    """The sum of the parts; NaN without a distribution, even if no class counts."""
+    return (parts + (log_total - log_total),)
 
 
 def loss_of_label(
@@ -144,10 +152,9 @@ def target_of_probabilities(
     return e, e, weighted(xp, p * keep + spread, weight)
 
 
-def factors(xp: Any, peak: Any, total: Any, mass: Any, d: Any) -> tuple:
-    """The factors of e and the target: 0 for rows that are ignored or have no distribution."""
-    factor = xp.where(peak == -xp.inf, xp.zeros_like(d), d)
-    return factor, xp.where(factor == 0, factor, factor * mass / total)
+def factors(xp: Any, total: Any, mass: Any, d: Any) -> tuple:
+    """The factors of e and the target: 0 for rows that are ignored."""
+    return d, xp.where(d == 0, d, d * mass / total)
 
 
 def difference(xp: Any, e: Any, t: Any, factor: Any, share_factor: Any) -> Any:
@@ -170,7 +177,8 @@ def pullback_of_probabilities(
     return (difference(xp, e, t, factor, share_factor),)
 
 
-_LOG_TOTAL = Step(logarithm, {"log_total": "row"})
+_LOG_TOTAL = Step(plain_logarithm, {"log_total": "row"})
+_LOSS = Step(loss_of_row, {"loss": "row"})
 _FACTORS = Step(factors, {"factor": "row", "share_factor": "row"})
 _EXPONENTIALS_AND_MASS = {"e": "each", "total": "sum", "mass": "sum"}
 
@@ -179,7 +187,7 @@ LABEL_LOSS = RowFormula(
     rows=("label",),
     columns=("number", "weight"),
     parameters=("keep", "spread"),
-    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_label, {"loss": "sum"})),
+    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_label, {"parts": "sum"}), _LOSS),
     outputs=("loss",),
 )
 LABEL_LOSS_GRAD = RowFormula(
@@ -199,7 +207,7 @@ PROBABILITY_LOSS = RowFormula(
     each=("x", "p"),
     columns=("weight",),
     parameters=("keep", "spread"),
-    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_probabilities, {"loss": "sum"})),
+    steps=(_PEAK, _TOTAL, _LOG_TOTAL, Step(loss_of_probabilities, {"parts": "sum"}), _LOSS),
     outputs=("loss",),
 )
 PROBABILITY_LOSS_GRAD = RowFormula(

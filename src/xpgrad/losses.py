@@ -69,7 +69,8 @@ def softmax_cross_entropy(
     Returns
     -------
     array, shape () or, for "none", X's without the classes
-        The loss. 0 for a sample whose logits are all -inf.
+        The loss; NaN for a sample with a logit of inf or NaN, or with logits of -inf alone. A class whose
+        target is 0 counts nothing, even where its logit is -inf.
 
     Raises
     ------

@@ -44,8 +44,7 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     Returns
     -------
     array, shape (...)
-        Y, of X's shape and dtype. A row of only -inf gives 0; a logit of inf takes the whole share, several
-        divide it evenly.
+        Y, of X's shape and dtype. A row of only -inf gives 0, one with inf or NaN gives NaN.
 
     Raises
     ------
@@ -142,7 +141,7 @@ def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = Non
     Returns
     -------
     array, shape (...)
-        Y, of X's shape and dtype. A row of only -inf gives -inf.
+        Y, of X's shape and dtype. A row of only -inf gives -inf, one with inf or NaN gives NaN.
 
     Raises
     ------
