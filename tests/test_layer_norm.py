@@ -299,10 +299,11 @@ def test_wrong_calls_are_refused(name):
         function(**arrays, **options, activations=["Tanh"])
     with pytest.raises(ValueError, match="initial_h has shape"):
         function(**arrays | {"initial_h": arrays["X"]}, **options)
+    outputs = function(**arrays, **options)
     with pytest.raises(ValueError, match="wrt has 'P'"):
-        xpgrad.vjp(function, **arrays, **options, wrt="P")[1]()
+        xpgrad.vjp(function, **arrays, **options, wrt="P")[1](grad_H_all=outputs.H_all)
     with pytest.raises(ValueError, match="per_sample is 'norms'"):
-        xpgrad.vjp(function, **arrays, **options, per_sample="norms")[1]()
+        xpgrad.vjp(function, **arrays, **options, per_sample="norms")[1](grad_H_all=outputs.H_all)
     out = function(**arrays, **options)
     kept = {
         label: getattr(out, label) for label in ("H_all", "C_all", "saved", "means") if hasattr(out, label)

@@ -468,7 +468,7 @@ def test_wrong_calls_are_refused():
         cell(**arrays, direction="up")
     out = cell(**arrays)
     with pytest.raises(ValueError, match=r"saved has shape .* expected \(T, D, N, 4H\)"):
-        cell.grad(**arrays, H_all=out.H_all, saved=out.saved[..., :6])
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved[..., :6], grad_H_all=out.H_all)
     with pytest.raises(ValueError, match="grad_H_all has shape"):
         cell.grad(**arrays, H_all=out.H_all, saved=out.saved, grad_H_all=out.H_t)
     with pytest.raises(ValueError, match="per_sample is 'norms', expected"):

@@ -414,6 +414,7 @@ def test_what_only_the_gradient_takes(operator: Operator, bad: Any) -> None:
     outputs = run_forward(case)
     inputs = {**case.arguments, **case.integers}
     saved = {name: getattr(outputs, name) for name in operator.saved}
+    saved["grad_H_all"] = outputs.H_all
     with pytest.raises(error, match="^" + re.escape(f"{operator.name}_grad: {message}") + "(?m:$)"):
         operator.gradient(**{**inputs, **saved, **change})
 

@@ -60,6 +60,10 @@ def test_float64_against_autograd_with_every_combination_of_cotangents(
         for field in outputs._fields:
             desired = getattr(expected_outputs, field).detach().numpy()
             assert_close(getattr(outputs, field), desired, rtol=EXACT, label=f"{name}: {field}")
+        if not used.cotangents:
+            with pytest.raises(ValueError, match="no cotangent is given"):
+                run_gradient(used, outputs)
+            continue
         grads = run_gradient(used, outputs)
         for argument, gradient in named_gradients(used, grads).items():
             given = ", ".join(used.cotangents) or "none"
