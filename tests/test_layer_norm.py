@@ -309,6 +309,7 @@ def test_wrong_calls_are_refused(name):
         label: getattr(out, label) for label in ("H_all", "C_all", "saved", "means") if hasattr(out, label)
     }
     given = {label: array for label, array in arrays.items() if label != "B"}
+    kept["grad_H_all"] = out.H_all
     gradient = getattr(xpgrad, f"{function.__name__}_grad")
     with pytest.raises(ValueError, match="saved has shape"):
         gradient(**given, **kept | {"saved": out.saved[..., 1:]}, **options)

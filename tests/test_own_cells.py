@@ -472,17 +472,17 @@ def test_wrong_calls_are_refused():
     with pytest.raises(ValueError, match="grad_H_all has shape"):
         cell.grad(**arrays, H_all=out.H_all, saved=out.saved, grad_H_all=out.H_t)
     with pytest.raises(ValueError, match="per_sample is 'norms', expected"):
-        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, per_sample="norms")
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, grad_H_all=out.H_all, per_sample="norms")
     with pytest.raises(ValueError, match="sample_weight has shape"):
-        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, sample_weight=arrays["X"])
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, grad_H_all=out.H_all, sample_weight=arrays["X"])
     with pytest.raises(ValueError, match="wrt has 'B'"):
-        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, wrt=["B"])
+        cell.grad(**arrays, H_all=out.H_all, saved=out.saved, grad_H_all=out.H_all, wrt=["B"])
     means = CELLS["centered"]
     arrays = operands(means)
     out = means(**arrays)
     assert out.means.shape == (5, 1, 4, 2)
     with pytest.raises(ValueError, match=r"means has shape .* expected \(T, D, N, 2\)"):
-        means.grad(**arrays, H_all=out.H_all, saved=out.saved, means=out.means[..., :1])
+        means.grad(**arrays, H_all=out.H_all, saved=out.saved, means=out.means[..., :1], grad_H_all=out.H_all)
 
 
 def test_wrong_helpers_are_refused():
