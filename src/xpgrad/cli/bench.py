@@ -142,6 +142,7 @@ def _problem(args: argparse.Namespace) -> str | None:
 
 def _undrawable(path: Path) -> str | None:
     try:
+        import matplotlib  # noqa: F401  # its parts may be loaded where it is said not to be there
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
         return "--plot needs matplotlib: pip install 'xpgrad[demo]'"
