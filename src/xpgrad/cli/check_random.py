@@ -513,6 +513,8 @@ def _difference(call: RandomCall, got: Array, wanted: Array) -> str | None:
         return None
     error = np.abs(a[finite] - b[finite]).max() / max(np.abs(b[finite]).max(), 1e-3)
     bound = _TOLERANCE[call.dtype]
+    if call.function.startswith("layer_norm"):  # of nearly equal numbers it multiplies their rounding errors
+        bound *= 10
     return (
         None
         if error <= bound
