@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ from xpgrad import engine
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.compiled.products import matrix as products
+from xpgrad.engine.process import blas as process_blas
 from xpgrad.engine.programs.recorded import row_major
 from xpgrad.engine.programs.recorder import Recorder
 
@@ -39,13 +41,13 @@ def measured(monkeypatch):
     """Which classes were measured; a BLAS is so many times as fast as `measured.ratio` says."""
 
     class Calls(list):
-        ratio = 2.0
+        ratio, is_steady = 2.0, True
 
     calls = Calls()
 
     def measure(engine, blas, dtype, kind):
         calls.append((dtype, kind))
-        return calls.ratio
+        return product_choice.Measured(calls.ratio, calls.is_steady)
 
     monkeypatch.setattr(product_choice, "_measure", measure)
     return calls
@@ -73,8 +75,66 @@ def test_measured_once_and_remembered(numpy_engine, measured, monkeypatch):
 def test_a_blas_that_wins_once_only(numpy_engine, monkeypatch):
     """What took the cores from one measurement is gone at the next."""
     ratios = iter([6.5, 0.8])
-    monkeypatch.setattr(product_choice, "_measure", lambda *_: next(ratios))
+    monkeypatch.setattr(product_choice, "_measure", lambda *_: product_choice.Measured(next(ratios), True))
     assert choose(numpy_engine) == "own"
+
+
+def test_what_others_disturbed_is_measured_again_in_the_next_process(numpy_engine, measured, monkeypatch):
+    def later_process(ratio, is_steady):
+        monkeypatch.setattr(product_choice, "_chosen", {})
+        measured.ratio, measured.is_steady = ratio, is_steady
+        before = len(measured)
+        way = choose(numpy_engine)
+        assert choose(numpy_engine) == way  # for as long as the process lives
+        return way, len(measured) - before
+
+    assert later_process(0.5, False) == ("own", 1)
+    assert later_process(3.0, False) == ("own", 2)  # a BLAS has to win every time
+    assert later_process(3.0, True) == ("blas", 2)
+    assert later_process(0.5, True) == ("blas", 0)
+
+
+def test_a_machine_that_is_never_quiet_settles(numpy_engine, measured, monkeypatch):
+    measured.is_steady, ways = False, []
+    for ratio in (3.0, 2.5, 1.9, 2.2, 4.0, 0.1, 0.2):
+        monkeypatch.setattr(product_choice, "_chosen", {})
+        measured.ratio = ratio
+        ways.append(choose(numpy_engine))
+    assert ways == ["blas"] * 7
+    assert len(measured) == 2 * product_choice._TRIES
+
+
+@pytest.mark.parametrize("text", ['[0.5, "fast"]', "[null, -1.0]", "[]"])
+def test_damaged_tries_are_left_out(text, numpy_engine, measured):
+    name = product_choice._name(numpy_engine.blas, numpy_engine.team.size(), "float32", "few rows")
+    product_choice._path().write_text(f'{{"{name}": {text}}}')
+    measured.is_steady = False
+    assert choose(numpy_engine) == ("own" if "0.5" in text else "blas")
+
+
+@pytest.mark.parametrize(("share", "is_steady"), [(1.0, True), (0.8, True), (0.6, False), (0.5, False)])
+def test_threads_that_wait_for_a_core_disturb(share, is_steady, numpy_engine, monkeypatch):
+    """Our threads' time on processors tells it, of all rounds of all sizes together."""
+    threads = numpy_engine.team.size()
+    monkeypatch.setattr(product_choice, "_ratio", lambda *_: (1.5, share * threads * 0.2, 0.2))
+    found = product_choice._measure(numpy_engine, numpy_engine.blas, "float32", "many rows")
+    assert found == (pytest.approx(1.5), is_steady)
+
+
+def test_rounds_take_the_shortest_times_and_count_ours_alone(monkeypatch):
+    """The clocks are those of a machine on which ours has both cores, and the other way none."""
+    clock = {"wall": 0.0, "used": 0.0}
+    times = {"ours": iter([9.0, 3.0, 2.0] + [3.0] * 6), "theirs": iter([9.0, 1.0] + [2.0] * 7)}
+
+    def run(which):
+        taken = next(times[which])
+        clock["wall"] += taken
+        clock["used"] += 2 * taken if which == "ours" else 0
+
+    ways = [functools.partial(run, which) for which in times]
+    monkeypatch.setattr(product_choice.time, "perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr(product_choice.time, "process_time", lambda: clock["used"])
+    assert product_choice._ratio(*ways) == (2.0, 46.0, 23.0)
 
 
 @pytest.mark.parametrize(("has_pool", "way"), [(True, "own"), (False, "blas")])
@@ -117,6 +177,25 @@ def test_a_folder_that_cannot_be_written(numpy_engine, measured, monkeypatch, tm
     assert choose(numpy_engine) == "blas"
 
 
+@pytest.mark.parametrize("what", ["removed", "upgraded"])
+def test_the_file_of_a_blas_that_is_loaded_may_change(what, numpy_engine, measured, monkeypatch, tmp_path):
+    """Another version's file must not take the loaded one's result."""
+    library = tmp_path / "blas.so"
+    library.write_bytes(b"old")
+    blas = numpy_engine.blas._replace(extension=str(library), size=3)
+    monkeypatch.setattr(NumpyEngine, "blas", blas)
+    name = product_choice._name(blas, 2, "float32", "few rows")
+    library.unlink() if what == "removed" else library.write_bytes(b"a newer one")
+    assert product_choice._name(blas, 2, "float32", "few rows") == name
+    assert choose(numpy_engine) == "blas"
+    assert product_choice.describe(numpy_engine)
+
+
+def test_a_library_is_found_without_its_file(numpy_engine):
+    assert numpy_engine.blas.size == os.stat(numpy_engine.blas.extension).st_size
+    assert process_blas._size_of("no such file") == 0
+
+
 def test_forced(numpy_engine, measured, monkeypatch):
     monkeypatch.setenv("XPGRAD_PRODUCTS", "own")
     assert choose(numpy_engine) == "own"
@@ -151,8 +230,8 @@ def test_what_is_measured_is_one_product(kind, dtype, numpy_engine, monkeypatch)
 
     results, pairs = [], []
     monkeypatch.setattr(product_choice, "_matrices", keep)
-    monkeypatch.setattr(product_choice, "_ratio", lambda ours, theirs: pairs.append((ours, theirs)) or 1.5)
-    assert product_choice._measure(numpy_engine, numpy_engine.blas, dtype, kind) == pytest.approx(1.5)
+    monkeypatch.setattr(product_choice, "_ratio", lambda *pair: pairs.append(pair) or (1.5, 1.0, 1.0))
+    assert product_choice._measure(numpy_engine, numpy_engine.blas, dtype, kind).ratio == pytest.approx(1.5)
     for (ours, theirs), c in zip(pairs, results, strict=True):
         ours()
         found = c.copy()

@@ -32,7 +32,7 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call a kernel
         self._known: dict[Key, ForeignProgram] = {}
         self._tables: list[np.ndarray] = []
         self.words = np.zeros(2, dtype=np.int64)

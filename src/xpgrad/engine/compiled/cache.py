@@ -15,7 +15,6 @@ import importlib.util
 import os
 import stat
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +23,11 @@ from typing import Any, TypeVar
 
 from xpgrad.engine.compiled import folder
 from xpgrad.engine.compiled.folder import cache_folder
+from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.notice import compiling
 
 _Function = TypeVar("_Function", bound=Callable)
-_lock = threading.RLock()
+_lock = LastingLock()
 
 
 def one_at_a_time(function: _Function) -> _Function:

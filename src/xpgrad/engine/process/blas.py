@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.memory import address_of
 
 _LETTERS = {"float32": "s", "float64": "d"}
@@ -48,7 +49,8 @@ class Blas(NamedTuple):
 
     Inside the context `in_one_thread` each product uses one BLAS thread, because the caller's team already
     runs several. `has_pool` says whether the BLAS has its own pool of threads, so that this makes a
-    difference. `extension` is the path of the module that is linked with it.
+    difference. `extension` is the path of the module that is linked with it, `size` that file's size when the
+    BLAS was found: later the file may be another version's, or gone.
     """
 
     gemm: dict[str, int]
@@ -56,6 +58,7 @@ class Blas(NamedTuple):
     in_one_thread: Callable[[], contextlib.AbstractContextManager[None]]
     has_pool: bool
     extension: str
+    size: int
 
 
 class PackedWeight(NamedTuple):
@@ -93,8 +96,16 @@ def find_blas(extension: str) -> Blas | None:
         if all(address and _multiplies(address, dtype) for dtype, address in functions.items()):
             pool = _thread_functions(library)
             in_one_thread = functools.partial(_limited, pool)
-            return Blas(functions, _find_packed(library), in_one_thread, pool is not None, extension)
+            packed, size = _find_packed(library), _size_of(extension)
+            return Blas(functions, packed, in_one_thread, pool is not None, extension, size)
     return None
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # a loaded library works without its file
+        return 0
 
 
 def _find_packed(library: ctypes.CDLL) -> dict[str, PackedGemm]:
@@ -168,7 +179,7 @@ def _thread_functions(library: ctypes.CDLL) -> tuple[Callable, Callable] | None:
     return None
 
 
-_limits = threading.RLock()  # a signal handler may call a kernel
+_limits = LastingLock()
 _limit_depth: dict[int, tuple[int, int]] = {}  # by setter: contexts open, number of threads before the first
 
 

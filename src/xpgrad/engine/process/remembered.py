@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, TypeVar
+
+from xpgrad.engine.process.locks import LastingLock
 
 _Value = TypeVar("_Value")
 
@@ -12,7 +13,7 @@ class Remembered(dict[Any, _Value]):
     """A dict of at most 512 entries: a new one takes the place of the oldest."""
 
     MOST = 512
-    _writing = threading.RLock()  # a signal handler may call a kernel
+    _writing = LastingLock()
 
     def __setitem__(self, key: Any, value: _Value) -> None:
         with self._writing:

@@ -1,0 +1,34 @@
+"""Locks that outlive a fork and a signal handler."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+
+class LastingLock:
+    """A lock, for `with`, that its own thread may take again, and that is free in every forked child.
+
+    A signal handler may call a kernel in the middle of another call, in the same thread. A fork copies a lock
+    as it is: if another thread holds it, nobody in the child can give it back. So a child has a new one. The
+    fork does not wait for the other thread instead, which may itself wait for a lock that the fork has taken,
+    such as logging's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        """In a child: another thread's lock is lost; one of the forking thread itself goes on."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
