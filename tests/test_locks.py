@@ -63,7 +63,7 @@ def test_a_child_finds_every_lock_free(lock: str) -> None:
         with lock, lock:  # its own thread may take it again
             pass
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
     held.wait()
     assert in_child(take)
@@ -100,7 +100,7 @@ def test_a_child_calls_kernels_though_its_parent_held_the_locks() -> None:
             held.set()
             go.wait()
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
     held.wait()
     X, W = X[:2], W.astype("float32") + 1  # a form that is new
