@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -139,6 +140,19 @@ def test_memory_that_is_read_before_it_is_written(rng, monkeypatch):
     monkeypatch.setattr(recorder.Recorder, "multiply", added)
     X, W = np.ones((3, 4, 2)), np.ones((1, 8, 2))
     assert np.isnan(xpgrad.rnn(X, W[:, :5], np.ones((1, 5, 5))).H_all).all()
+
+
+def test_a_write_beside_a_result_that_no_program_computes(rng):
+    """As long as a view of the result is there; whatever is computed next finds it."""
+    X = rng.normal(size=1000)
+    view = xpgrad.softplus(X)[10:]
+    assert xpgrad.softplus(X).shape == X.shape
+    behind = ctypes.c_uint8.from_address(view.ctypes.data + view.nbytes)
+    behind.value ^= 1
+    with pytest.raises(GuardError, match="wrote beside a result of 8000 bytes"):
+        xpgrad.softplus(X)
+    behind.value ^= 1
+    xpgrad.softplus(X)
 
 
 def test_random_calls_under_the_guard():

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -80,7 +79,6 @@ def damage(address: int, zones: Sequence[Zone]) -> str | None:
 
 # --- results of calls that no program computes
 
-_lock = threading.Lock()
 _results: dict[int, tuple[weakref.ref, int]] = {}
 
 
@@ -89,8 +87,8 @@ def result(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     whole, address = memory(size)
     array = whole.view(dtype).reshape(shape)
-    with _lock:
-        _results[address] = weakref.ref(whole, lambda _: _results.pop(address, None)), size
+    # Every view of the array refers to this one: the array itself may go while a view of it stays.
+    _results[address] = weakref.ref(array.base, lambda _: _results.pop(address, None)), size
     return array
 
 
@@ -98,9 +96,7 @@ def check_results(what: str) -> None:
     """Raise a GuardError if what has just been computed wrote beside a result that is still there."""
     if not on:
         return
-    with _lock:
-        known = [*_results.items()]
-    for address, (alive, size) in known:
+    for address, (alive, size) in [*_results.items()]:
         if alive() is not None:
             found = damage(address, [Zone(-64, 0), Zone(size, size + RED)])
             if found:
