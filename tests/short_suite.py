@@ -63,14 +63,14 @@ FEW = {
     "test_a_retained_graph": 1,
     "test_against_torch_nn": 2,
     "test_all_sequences_empty": 2,
-    "test_arrays_that_run_backwards": 2,
+    "test_conv_properties::test_arrays_that_run_backwards": 2,
     "test_cells_agree_with_their_formulas_and_with_differences": 3,
     "test_clip_passes_the_cotangent_at_its_bounds_of_the_lstm": 3,
     "test_compile_sees_one_node_for_each_kernel": 1,
     "test_compile_without_optional_operands": 3,
-    "test_compiled": 2,
+    "test_torch_inplace::test_compiled": 2,
     "test_compiled_and_in_programs": 1,
-    "test_convolutions": 1,
+    "test_jax_operators::test_convolutions": 1,
     "test_device_and_dtype": 4,
     "test_each_saved_array_matters": 2,
     "test_every_kernel": 8,
@@ -86,7 +86,7 @@ FEW = {
     "test_gradcheck_without_optional_operands": 2,
     "test_gradient_of_arguments_that_were_left_out": 1,
     "test_gradients_are_those_of_autograd_through_the_plain_loop": 3,
-    "test_hooks": 8,
+    "test_torch_samples::test_hooks": 8,
     "test_hooks_of_every_kind_get_the_module_that_runs": 1,
     "test_inference_kernel": 10,
     "test_inference_with_every_attribute": 8,
@@ -95,7 +95,7 @@ FEW = {
     "test_layers_are_repeated_without_checks": 4,
     "test_layers_are_the_plain_loop": 3,
     "test_layers_pass_gradcheck": 2,
-    "test_lower_precision_against_float64": 2,
+    "test_torch_functional::test_lower_precision_against_float64": 2,
     "test_module_samples": 8,
     "test_modules_per_sample": 3,
     "test_norms_and_weighted_sums_are_those_of_per_sample_gradients": 3,
@@ -129,9 +129,12 @@ FEW = {
     "test_vmap_of_the_registered_gradient": 6,
     "test_vmap_of_the_registered_operator": 6,
     "test_vmap_over_another_axis_and_out": 3,
-    "test_wrt_gives_the_same_and_nothing_else": 3,
+    "test_recurrent_backends::test_wrt_gives_the_same_and_nothing_else": 3,
 }
-"""Test functions of which the short suite has at most so many sets of parameters, because each takes long."""
+"""Test functions of which the short suite has at most so many sets of parameters, because each takes long.
+
+The file stands in front of a name that is cheap in other files.
+"""
 
 _FILES = frozenset(name for names in LONG_FILES.values() for name in names)
 _TESTS = frozenset(name for names in LONG_TESTS.values() for name in names)
@@ -146,7 +149,7 @@ def mark_long(items: Sequence[pytest.Item]) -> None:
         else:
             functions.setdefault((str(item.path), item.nodeid.partition("[")[0]), []).append(item)
     for same in functions.values():
-        chosen = set(covering([_values(item) for item in same])[: FEW.get(_function(same[0]))])
+        chosen = set(covering([_values(item) for item in same])[: _most(same[0])])
         for number, item in enumerate(same):
             if number not in chosen:
                 item.add_marker(pytest.mark.long)
@@ -154,6 +157,12 @@ def mark_long(items: Sequence[pytest.Item]) -> None:
 
 def _function(item: pytest.Item) -> str:
     return item.name.partition("[")[0]
+
+
+def _most(item: pytest.Item) -> int | None:
+    """How many sets of parameters of a function the short suite has at most; None for as many as it needs."""
+    name = _function(item)
+    return FEW.get(f"{item.path.stem}::{name}", FEW.get(name))
 
 
 def _values(item: pytest.Item) -> frozenset[tuple[str, object]]:
