@@ -1,4 +1,17 @@
-"""Calls of functions that have no wrapper for Python, because compiled code alone calls them."""
+"""Compiled functions for tests, and calls of such that have no wrapper for Python."""
+
+TEXT = """
+from xpgrad.engine.compiled.cache import cfunc, njit
+
+@njit()
+def twice(x):
+    return 2 * x
+
+@cfunc("float64(float64)")
+def thrice(x):
+    return 3 * x
+"""
+"""A text as the cache folder keeps it."""
 
 
 def from_python(function):

@@ -21,24 +21,13 @@ pytest.importorskip("grp", reason="folders have no bits here that say who writes
 import grp
 import pwd
 
+from compiled_calls import TEXT
 from xpgrad.engine.compiled import cache as compile_cache
 from xpgrad.engine.compiled import folder
 
 ROOT = os.geteuid() == 0
 NOBODY = 65534
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can work as another user")
-
-TEXT = """
-from xpgrad.engine.compiled.cache import cfunc, njit
-
-@njit()
-def twice(x):
-    return 2 * x
-
-@cfunc("float64(float64)")
-def thrice(x):
-    return 3 * x
-"""
 
 # Prints a text's results, how often machine code was found and compiled, and the warnings. It becomes another
 # user only when all is imported: Python itself may be where that user cannot read.

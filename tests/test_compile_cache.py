@@ -9,19 +9,8 @@ import pytest
 
 pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
+from compiled_calls import TEXT
 from xpgrad.engine.compiled import cache as compile_cache
-
-TEXT = """
-from xpgrad.engine.compiled.cache import cfunc, njit
-
-@njit()
-def twice(x):
-    return 2 * x
-
-@cfunc("float64(float64)")
-def thrice(x):
-    return 3 * x
-"""
 
 
 def in_a_new_process():

@@ -21,7 +21,8 @@ from xpgrad.engine.compiled import machine
 from xpgrad.engine.compiled.products import matrix
 from xpgrad.engine.images import compiled_shifts
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.guard import GuardError, Workspaces
+from xpgrad.engine.process.guard import GuardError
+from xpgrad.engine.process.memory import Workspaces
 from xpgrad.engine.process.team import PoolTeam
 from xpgrad.engine.programs import schedule
 from xpgrad.engine.programs.schedule import Schedule, ScheduledChunk

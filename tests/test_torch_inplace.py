@@ -95,14 +95,19 @@ def assert_writing_changes_no_gradient(module, call, which=None, how="y *= x", p
                 assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(("name", "options"), LAYER_CASES)
-@pytest.mark.parametrize("given", ["full", "lengths", "single"])
-def test_layers(name, options, given):
+def layer_and_input(name, options):
     torch.manual_seed(0)
     module = LAYERS[name](I, H, **OPTIONS[options], dtype=torch.float64)
     X = torch.randn(T, N, I, dtype=torch.float64)
     if OPTIONS[options].get("batch_first"):
         X = X.transpose(0, 1).contiguous()
+    return module, X
+
+
+@pytest.mark.parametrize(("name", "options"), LAYER_CASES)
+@pytest.mark.parametrize("given", ["full", "lengths", "single"])
+def test_layers(name, options, given):
+    module, X = layer_and_input(name, options)
     if given == "single":
         X = torch.randn(T, I, dtype=torch.float64)
     more = {"lengths": LENGTHS} if given == "lengths" else {}
@@ -273,11 +278,7 @@ def halved(lengths, numbers):
 @pytest.mark.parametrize(("name", "options"), LAYER_CASES)
 @pytest.mark.parametrize("behind", [False, True])
 def test_lengths_that_change(name, options, behind):
-    torch.manual_seed(0)
-    module = LAYERS[name](I, H, **OPTIONS[options], dtype=torch.float64)
-    X = torch.randn(T, N, I, dtype=torch.float64)
-    if OPTIONS[options].get("batch_first"):
-        X = X.transpose(0, 1).contiguous()
+    module, X = layer_and_input(name, options)
 
     def call(module, changes):
         torch.manual_seed(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -28,12 +29,12 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-class Refusing:
+class Refusing(ABC):
     """Refuses what no formula can contain."""
 
+    @abstractmethod
     def refused(self, what: str) -> Exception:
         """The error for an operator or function that a step applied to it."""
-        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

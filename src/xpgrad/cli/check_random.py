@@ -261,7 +261,7 @@ def _activation(rng: np.random.Generator) -> _Drawn:
 
 def _any_shape(rng: np.random.Generator) -> tuple[int, ...]:
     shape = tuple(_size(rng) for _ in range(int(rng.integers(1, 5))))
-    return (int(rng.integers(4000, 9000)),) if rng.random() < 0.05 else shape
+    return (near(rng, thresholds().elements),) if rng.random() < 0.05 else shape
 
 
 def _along_axis(rng: np.random.Generator) -> _Drawn:

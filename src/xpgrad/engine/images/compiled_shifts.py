@@ -34,8 +34,7 @@ from xpgrad.engine.compiled.strided import distances, forwards
 from xpgrad.engine.images.shift_tables import rows_in_grid, sum_tables
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.guard import Workspaces
-from xpgrad.engine.process.memory import WorkMemory, address_of, new_array, result_array
+from xpgrad.engine.process.memory import WorkMemory, Workspaces, address_of, new_array, result_array
 from xpgrad.engine.process.team import integers
 
 # The number of sums in a group, and of pairs of sums and images, from which tiles pay.

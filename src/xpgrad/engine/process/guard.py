@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -103,40 +103,12 @@ def check_results(what: str) -> None:
                 raise GuardError(f"guard: {what} wrote beside a result of {size} bytes: {found}")
 
 
-# --- memory of the parts of some work
+def check(what: str, address: int, size: int, inside: Iterable[Zone] = ()) -> None:
+    """Raise a GuardError if what has just been computed left its memory, or wrote beside a result.
 
-
-class Workspaces(NamedTuple):
-    """Memory for `parts` parts of some work, so many bytes each: what they need, and no more.
-
-    Compiled code finds that of a part at `stride` times its number.
+    `inside` are zones of that memory, of `size` bytes.
     """
-
-    parts: int
-    bytes: int
-
-    @property
-    def stride(self) -> int:
-        """Bytes from one part's memory to the next: whole cache lines, and a red zone if there is a guard."""
-        return -(-self.bytes // 64) * 64 + (RED if on else 0)
-
-    @property
-    def total(self) -> int:
-        """Bytes of all parts."""
-        return self.parts * self.stride
-
-    def zones(self) -> Iterator[Zone]:
-        """What lies between the parts' memory."""
-        if on:
-            for part in range(self.parts):
-                yield Zone(part * self.stride + self.bytes, (part + 1) * self.stride)
-
-
-def check(what: str, address: int, workspaces: Workspaces) -> None:
-    """Raise a GuardError if a part, or all of them, left their memory, or a result."""
-    around = [Zone(-RED, 0), *workspaces.zones(), Zone(workspaces.total, workspaces.total + RED)]
-    found = damage(address, around)
+    found = damage(address, [Zone(-RED, 0), *inside, Zone(size, size + RED)])
     if found:
-        parts, size = workspaces
-        raise GuardError(f"guard: {what} left its memory, {parts} times {size} bytes: {found}")
+        raise GuardError(f"guard: {what} left its memory of {size} bytes: {found}")
     check_results(what)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.guard import Workspaces
 
 LINE = 64
 """Bytes of a cache line: what begins in one shares it with nothing else."""
@@ -106,6 +106,32 @@ def _popped(kept: list[Arena]) -> Arena | None:
         return None
 
 
+class Workspaces(NamedTuple):
+    """Memory for `parts` parts of some work, so many bytes each: what they need, and no more.
+
+    Compiled code finds that of a part at `stride` times its number.
+    """
+
+    parts: int
+    bytes: int
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one part's memory to the next: whole cache lines, and a red zone if there is a guard."""
+        return -(-self.bytes // LINE) * LINE + (guard.RED if guard.on else 0)
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return self.parts * self.stride
+
+    def zones(self) -> Iterator[guard.Zone]:
+        """What lies between the parts' memory."""
+        if guard.on:
+            for part in range(self.parts):
+                yield guard.Zone(part * self.stride + self.bytes, (part + 1) * self.stride)
+
+
 class WorkMemory:
     """``with WorkMemory(workspaces, what) as address``: memory for the parts of a compiled function.
 
@@ -126,7 +152,7 @@ class WorkMemory:
         if kind is not None:  # a thread may still write to it
             return
         if guard.on:
-            guard.check(self._what, self._arena[1], self._workspaces)
+            guard.check(self._what, self._arena[1], self._workspaces.total, self._workspaces.zones())
         keep_arena(self._arena)
 
 

@@ -43,6 +43,8 @@ class Watch:
 
     Attributes
     ----------
+    starts : sequence of int
+        As given.
     head : int
         Where the Guard stands.
     """
@@ -55,7 +57,7 @@ class Watch:
         outside: Collection[Block],
         itemsize: int,
     ) -> None:
-        self._instructions = draft.instructions
+        self._instructions, self.starts = draft.instructions, starts
         self._blocks = _lives(draft, outside)
         self._zones: list[tuple[Block, int, int]] = []
         for block in self._blocks:

@@ -22,8 +22,8 @@ from xpgrad.engine.compiled.records import Factor, Strided
 from xpgrad.engine.formulas.formula import Elementwise, Product
 from xpgrad.engine.process import sharing
 from xpgrad.engine.process.blas import PackedGemm
-from xpgrad.engine.process.guard import Workspaces, Zone
-from xpgrad.engine.process.memory import name_of
+from xpgrad.engine.process.guard import Zone
+from xpgrad.engine.process.memory import Workspaces, name_of
 from xpgrad.engine.process.team import Team
 
 _KIND = records.positions(records.Kind)

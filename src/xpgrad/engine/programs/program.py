@@ -181,7 +181,6 @@ class Program:
         first, *rest = stretches
         self._first = first[:2]
         self._rest = [(begin, end, work) for begin, end, work in rest if work is not None or begin < end]
-        self._starts = [*starts, self.end]
         self.watch = None
         if guard.on:
             self.watch = guarded.Watch(draft, starts, code, {*outside, HOST}, self._dtype.itemsize)
@@ -254,7 +253,7 @@ class Program:
     def _run_watched(self, watch: guarded.Watch, code: np.ndarray, own: int) -> None:
         """Run each instruction on its own, under a guard."""
         by_python = {start: (begin, start, work) for begin, start, work in self._rest if work is not None}
-        for number, (begin, end) in enumerate(itertools.pairwise(self._starts)):
+        for number, (begin, end) in enumerate(itertools.pairwise([*watch.starts, self.end])):
             guarded.watcher("before")(own, number)
             watch.raise_if_broken(code)
             work = by_python.get(begin)

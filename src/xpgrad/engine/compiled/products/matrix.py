@@ -18,8 +18,7 @@ import numpy as np
 
 from xpgrad.engine.compiled.records import Factor, Product, Products, flat
 from xpgrad.engine.process import settings, sharing
-from xpgrad.engine.process.guard import Workspaces
-from xpgrad.engine.process.memory import LINE, WorkMemory, address_of, aligned
+from xpgrad.engine.process.memory import LINE, WorkMemory, Workspaces, address_of, aligned
 from xpgrad.engine.process.team import Team, integers
 
 _INNER = 256  # elements of a block of a sum, at most
