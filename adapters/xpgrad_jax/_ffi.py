@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from xpgrad.engine.process.locks import LastingLock
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs.foreign import ForeignProgram
 
@@ -32,7 +32,7 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may call a kernel
+        self._lock = LastingLock()
         self._known: dict[Key, ForeignProgram] = {}
         self._tables: list[np.ndarray] = []
         self.words = np.zeros(2, dtype=np.int64)
