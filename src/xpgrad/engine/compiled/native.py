@@ -161,6 +161,12 @@ def _call_by_reference(typingctx, address, values):
 
 
 @inlined
+def _line(elements):
+    """The length of a line, for a BLAS: it prints an error where an empty matrix's is 0."""
+    return max(elements, 1)
+
+
+@inlined
 def gemm(address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
     """BLAS's gemm: C (m, n) = A (m, k) B (k, n) + beta C, column-major.
 
@@ -168,8 +174,9 @@ def gemm(address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
     """
     _call_by_reference(
         address,
-        (a_form, b_form, m, n, k, one, pointer(a), lda, pointer(b), ldb, type(one)(beta), pointer(c), ldc),
-    )
+        (a_form, b_form, m, n, k, one, pointer(a), _line(lda), pointer(b), _line(ldb), type(one)(beta),
+         pointer(c), _line(ldc)),
+    )  # fmt: skip
 
 
 @inlined
@@ -177,8 +184,9 @@ def _gemm_packed(address, one, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c,
     """MKL's gemm_compute: its A has the form P, which is packed."""
     _call_by_reference(
         address,
-        (a_form, b_form, m, n, k, pointer(a), lda, pointer(b), ldb, type(one)(beta), pointer(c), ldc),
-    )
+        (a_form, b_form, m, n, k, pointer(a), _line(lda), pointer(b), _line(ldb), type(one)(beta), pointer(c),
+         _line(ldc)),
+    )  # fmt: skip
 
 
 def _rows_multiplier(gemm, weight_form):
