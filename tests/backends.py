@@ -22,7 +22,10 @@ FULL = ("float64", "float32")
 @contextmanager
 def without_programs() -> Iterator[None]:
     """Every call asks its engine, as one does that no program can be written for."""
-    with mock.patch.object(_plans, "_plan", return_value=None), mock.patch.object(_plans, "_known", {}):
+    with (
+        mock.patch.object(_plans, "_plan", return_value=None),
+        mock.patch.object(_plans, "_known", _plans.CallCache()),
+    ):
         yield
 
 

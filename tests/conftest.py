@@ -98,3 +98,13 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     return Path(__file__).parent / "data"
+
+
+@pytest.fixture
+def timeline_in_python(monkeypatch):
+    """The compiled schedule's functions as Python's: compiled ones have no wrapper for Python."""
+    native_timeline = pytest.importorskip("xpgrad.engine.programs.native_timeline")
+    functions = ("_row", "_write_span", "_write_spans", "_write_chunks", "_write_cuts", "_sort", "_fill")
+    for name in functions:
+        monkeypatch.setattr(native_timeline, name, getattr(native_timeline, name).py_func)
+    return native_timeline

@@ -284,7 +284,7 @@ def test_bands_of_one_image(method: str, monkeypatch: pytest.MonkeyPatch, rng: n
     whole = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 1)
     monkeypatch.setattr(patches, "_COLUMNS", 1)
-    monkeypatch.setattr(_plans, "_known", {})
+    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     for jit in ("1", "0"):
         monkeypatch.setenv("XPGRAD_JIT", jit)
         apart = [xpgrad.conv(X, W, pads=1, method=method), *xpgrad.conv_grad(dY, X, W, pads=1, method=method)]
@@ -339,7 +339,7 @@ def test_patches_of_several_images_at_a_time(
     """The last product has fewer images than the others."""
     monkeypatch.setattr("xpgrad.engine.images.in_place.BAND", 64)
     monkeypatch.setattr(patches, "_COLUMNS", 200)
-    monkeypatch.setattr(_plans, "_known", {})
+    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     arrays = case.arrays()
     expected = case.expected(arrays)
     X, W, B, dY = (arrays[name] for name in ("X", "W", "B", "dY"))

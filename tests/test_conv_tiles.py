@@ -20,7 +20,6 @@ from xpgrad._conv import winograd
 from xpgrad.engine import NumpyEngine
 from xpgrad.engine.compiled import register_tiles
 from xpgrad.engine.images import compiled_shifts, compiled_windows, row_tiles, windows
-from xpgrad.engine.process.remembered import Remembered
 from xpgrad.testing import assert_close
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
@@ -61,7 +60,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
             yield
         return
     pytest.importorskip("torch", reason="its team of threads can be started by compiled code")
-    monkeypatch.setattr(_plans, "_known", Remembered())
+    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     yield
 
 

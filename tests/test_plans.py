@@ -10,7 +10,7 @@ import pytest
 
 import xpgrad
 from backends import without_programs
-from xpgrad import _plans
+from xpgrad import _plans, _shared_steps
 from xpgrad._operation import run_foreign
 from xpgrad.engine import numpy_engine
 from xpgrad.engine.process import sharing
@@ -27,7 +27,7 @@ SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H
 
 @pytest.fixture(autouse=True)
 def no_plans_yet(monkeypatch):
-    monkeypatch.setattr(_plans, "_known", _plans.Remembered())
+    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
 
 
 def operands(kind, rng, sizes=(T, N, I, H), dtype="float32", directions=1):
@@ -66,7 +66,7 @@ def compare(got, expected, tolerance):
 
 
 def programs_made():
-    return sum(isinstance(value, tuple) for value in _plans._known.values())
+    return sum(isinstance(value, tuple) for value in _plans._known.programs.values())
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -221,14 +221,14 @@ def test_gradients_per_sample(kind, direction, lengths, rng):
 def test_without_jit_there_are_none(rng, monkeypatch):
     monkeypatch.setenv("XPGRAD_JIT", "0")
     xpgrad.lstm(**operands("lstm", rng))
-    assert not _plans._known
+    assert not _plans._known.programs
 
 
 def test_old_forms_are_forgotten(rng, monkeypatch):
     monkeypatch.setattr(_plans.Remembered, "MOST", 3)
     for steps in range(1, 6):
         xpgrad.lstm(**operands("lstm", rng, (steps, N, I, H)))
-    assert len(_plans._known) == 3
+    assert len(_plans._known.programs) == 3
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -247,6 +247,7 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
         monkeypatch.setattr(xpgrad.engine._numpy_engine, "_own_team", pool)
     try:
         arrays = operands(kind, rng, sizes)
+        arrays["R"] *= np.float32(0.3)  # gradients that do not grow from step to step
         expected = without_plans(lambda: step(kind, arrays, rng))
         if team == "torch":
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -255,9 +256,9 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
             compare([x.numpy() for x in out], expected[: len(out)], 1e-5)
         else:
             compare(step(kind, arrays, rng), expected, 1e-4)
-        (first, *_) = (value[0] for value in _plans._known.values() if isinstance(value, tuple))
+        (first, *_) = (value[0] for value in _plans._known.programs.values() if isinstance(value, tuple))
         loops = [loop for *_, loop in first._rest if loop is not None]
-        assert max(loop.parts for loop in first._kept) == 2
+        assert max(len(bounds) - 1 for _, bounds in first._kept) == 2
         assert bool(loops) == (team == "pool")
     finally:
         if team == "torch":
@@ -476,3 +477,88 @@ def test_a_function_in_a_kernels_place_must_not_ignore_the_order_of_gates():
     W[:, 2:4] = -1
     ordered = run_foreign(passes_on, X, W[:, [0, 1, 4, 5, 6, 7, 2, 3]], R, gate_order=(0, 3, 1, 2))
     np.testing.assert_array_equal(ordered.H_t, xpgrad.lstm(X, W, R).H_t)
+
+
+# --- programs for several T
+
+
+def lengths_for(kind, rng, T, N):
+    return {} if kind == "all" else {"sequence_lens": rng.integers(0, T + 1, size=N)}
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", ["all", "some"])
+@pytest.mark.parametrize("kind", GATES)
+def test_many_lengths_of_sequences_share_a_program(kind, lengths, direction, layout, rng):
+    """Two programs serve T of 17 to 20 in any order, right at the first call of each T and at the next."""
+    directions = 2 if direction == "bidirectional" else 1
+    options = {"direction": direction, "layout": layout}
+    for steps in (19, 17, 20, 18, 17, 20):
+        arrays = operands(kind, rng, (steps, N, I, H), "float64", directions)
+        if layout:
+            arrays |= {name: arrays[name].swapaxes(0, 1).copy() for name in ("X", "initial_h")}
+        given = options | lengths_for(lengths, rng, steps, N)
+        expected = without_plans(lambda arrays=arrays, given=given: step(kind, arrays, rng, **given))
+        got = step(kind, arrays, rng, **given)
+        assert [x.shape for x in got if x is not None] == [x.shape for x in expected if x is not None]
+        compare(got, expected, 1e-12)
+    assert programs_made() == 2
+
+
+def test_classes_of_steps():
+    """At most a quarter is planned in vain, and a class is what its largest T says."""
+    for steps in range(1, 3000):
+        most = _shared_steps.largest_steps(steps)
+        assert steps <= most <= max(8, 1.25 * steps)
+        assert _shared_steps.largest_steps(most) == most
+    assert len({_shared_steps.largest_steps(steps) for steps in range(1, 1025)}) == 36
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_bits_do_not_depend_on_earlier_calls(kind, rng):
+    """The program is that of the class, whichever of its T came first."""
+    arrays = operands(kind, rng, (18, N, I, H))
+    first = step(kind, arrays, rng)
+    for steps in (20, 17):
+        _plans._known.clear()
+        step(kind, operands(kind, rng, (steps, N, I, H)), rng)
+        for a, b in zip(step(kind, arrays, rng), first, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_an_array_of_another_t_is_named(rng):
+    """Its program's T is not the call's, which is in the message."""
+    arrays = operands("lstm", rng, (18, N, I, H))
+    out = xpgrad.lstm(**arrays)
+    saved = {name: getattr(out, name) for name in SAVED["lstm"]}
+    with pytest.raises(ValueError, match=rf"grad_H_all has shape \(19, .*expected .*\(18, 1, {N}, {H}\)"):
+        xpgrad.lstm_grad(**arrays, **saved, grad_H_all=np.ones((19, 1, N, H), np.float32))
+    with pytest.raises(ValueError, match=r"sequence_lens\[0\] is 19, expected 0 to T = 18"):
+        xpgrad.lstm(**arrays, sequence_lens=[19] * N)
+
+
+def test_new_steps_push_no_program_out(rng, monkeypatch):
+    monkeypatch.setattr(_plans.Remembered, "MOST", 3)
+    for steps in (17, 18, 19, 20, 17, 18):
+        step("gru", operands("gru", rng, (steps, N, I, H)), rng)
+    assert programs_made() == 2
+
+
+@pytest.mark.parametrize("view", ["a part of longer sequences", "batch first", "broadcast", "columns"])
+def test_layouts_of_many_steps(view, rng):
+    """Strides that depend on T, and strides that do not."""
+    for steps in (18, 17, 20):
+        arrays = operands("lstm", rng, (steps, N, I, H), "float64")
+        X = arrays["X"]
+        if view == "a part of longer sequences":
+            X = np.concatenate([X, X], axis=1)[:, :N]
+        elif view == "batch first":
+            X = X.swapaxes(0, 1).copy().swapaxes(0, 1)
+        elif view == "broadcast":
+            X = np.broadcast_to(X[:, :1], X.shape)
+        else:
+            X = np.repeat(X, 2, axis=2)[:, :, ::2]
+        arrays["X"] = X
+        compare(step("lstm", arrays, rng), without_plans(lambda a=arrays: step("lstm", a, rng)), 1e-12)
+    assert programs_made() <= (3 if view == "columns" else 2) + (view == "broadcast")

@@ -16,7 +16,6 @@ from xpgrad.engine.process import sharing
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 
-from xpgrad.engine.programs import native_timeline
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 SAVED = {"lstm": ("H_all", "C_all", "iofc"), "gru": ("H_all", "zrh"), "rnn": ("H_all",)}
@@ -25,7 +24,7 @@ STATES = {"lstm": ("initial_h", "initial_c"), "gru": ("initial_h",), "rnn": ("in
 
 @pytest.fixture(autouse=True)
 def no_plans_yet(monkeypatch):
-    monkeypatch.setattr(_plans, "_known", _plans.Remembered())
+    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def small_pieces(monkeypatch):
 
 
 def programs_made():
-    return sum(isinstance(value, tuple) for value in _plans._known.values())
+    return sum(isinstance(value, tuple) for value in _plans._known.programs.values())
 
 
 def draw(kind, rng, sizes, *, directions=1, peepholes=False, states=True, bias=True):
@@ -271,13 +270,13 @@ def test_saved_rows_of_another_shape(kind, rng):
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 100])
 @pytest.mark.parametrize("counts", [[], [3], [4, 4, 2, 1], [5, 1, 1, 1, 1]])
-def test_chunks_of_few_rows_are_written_first(limit, counts):
+def test_chunks_of_few_rows_are_written_first(limit, counts, timeline_in_python):
     """All rows from last to first; where fewer chunks are needed than there can be, the last are empty."""
     steps, most = len(counts), -(-25 // limit)
     starts = np.cumsum([0, *counts])
     chunk, span = records.length(records.ChunkQuantities), records.length(Span)
     chunks, spans = np.zeros(most * chunk, np.int64), np.zeros(5 * span, np.int64)
-    native_timeline._write_chunks.py_func(limit, most, chunks, spans, starts, steps)
+    timeline_in_python._write_chunks(limit, most, False, chunks, spans, starts, steps)
     found = [records.ChunkQuantities(*row) for row in chunks.reshape(most, chunk).tolist()]
     behind = starts[-1]
     for one in found:
@@ -290,12 +289,12 @@ def test_chunks_of_few_rows_are_written_first(limit, counts):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_cuts_between_threads_are_even(parts, rng):
+def test_cuts_between_threads_are_even(parts, rng, timeline_in_python):
     """Of two parts the larger one is as small as can be; all rows are in one part each."""
     for _ in range(20):
         lengths = np.sort(rng.integers(1, 20, size=rng.integers(1, 12)))[::-1]
         cuts = np.full(parts + 1, -1)
-        native_timeline._write_cuts.py_func(cuts, parts, lengths, 0, 20, len(lengths))
+        timeline_in_python._write_cuts(cuts, parts, lengths, 0, 20, len(lengths))
         assert cuts[0] == 0
         assert cuts[-1] == len(lengths)
         assert (np.diff(cuts) >= 0).all()

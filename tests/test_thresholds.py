@@ -19,7 +19,6 @@ pytest.importorskip("numba", reason="numba is not installed: there is no compile
 
 from xpgrad.engine.compiled import records
 from xpgrad.engine.process import guard
-from xpgrad.engine.programs import native_timeline
 
 CHUNK = records.positions(records.ChunkQuantities)
 
@@ -27,19 +26,19 @@ CHUNK = records.positions(records.ChunkQuantities)
 @pytest.fixture
 def guarded(monkeypatch, compiled):
     monkeypatch.setattr(guard, "on", True)
-    monkeypatch.setattr(_plans, "_known", _plans.Remembered())
+    monkeypatch.setattr(_plans, "_known", _plans.CallCache())
 
 
-def starts_of(lengths, steps):
+def starts_of(timeline, lengths, steps):
     """What `_sort` finds of some lengths: the first row of each step, and how many steps there are."""
     batch = len(lengths)
     order, place, ordered = (np.zeros(batch, np.int64) for _ in range(3))
     starts = np.full(steps + 2, -1)
-    longest = native_timeline._sort.py_func(np.asarray(lengths), steps, order, place, ordered, starts)
+    longest = timeline._sort(np.asarray(lengths), steps, order, place, ordered, starts)
     return starts, longest, ordered
 
 
-def test_chunks_are_never_longer_than_planned(rng):
+def test_chunks_are_never_longer_than_planned(rng, timeline_in_python):
     """`Schedule.chunks` plans for limit + N rows: a chunk is complete once it has `limit` rows or more."""
     for steps, batch in itertools.product([1, 2, 3, 7, 20], [1, 2, 5, 16]):
         for limit in {1, 2, 3, batch, 2 * batch + 1, steps * batch // 2 + 1, steps * batch}:
@@ -47,9 +46,9 @@ def test_chunks_are_never_longer_than_planned(rng):
             for trial in range(8):
                 longest = steps if trial < 4 else max(1, steps // 2)
                 lengths = rng.integers(0, longest + 1, size=batch) if trial else np.full(batch, steps)
-                starts, found, _ = starts_of(lengths, steps)
+                starts, found, _ = starts_of(timeline_in_python, lengths, steps)
                 quantities, spans = np.full(len(CHUNK) * most, -1), np.full(4 * steps, -1)
-                native_timeline._write_chunks.py_func(limit, most, quantities, spans, starts, found)
+                timeline_in_python._write_chunks(limit, most, False, quantities, spans, starts, found)
                 table = quantities.reshape(most, len(CHUNK))
                 assert (table >= 0).all()
                 assert table[:, CHUNK.count].max() <= min(limit + batch, steps * batch)
@@ -59,18 +58,46 @@ def test_chunks_are_never_longer_than_planned(rng):
                 assert (table[:, CHUNK.first_place] + table[:, CHUNK.first] <= steps).all()
 
 
-def test_cuts_between_threads_stay_within_the_batch(rng):
+@pytest.mark.parametrize("limit", [1, 4, 7, 12, 100])
+def test_chunks_whose_rows_have_the_order_of_time(limit, timeline_in_python):
+    """In reverse, step k of a full batch is time T - 1 - k; the rows before it follow in memory."""
+    steps, batch = 6, 3
+    starts, found, ordered = starts_of(timeline_in_python, [steps] * batch, steps)
+    tables = [np.full(batch, -1) for _ in range(3)]
+    of_full = np.full(steps + 2, -1)
+    assert timeline_in_python._fill(steps, *tables, of_full) == found
+    np.testing.assert_array_equal(of_full[: steps + 1], starts[: steps + 1])
+    np.testing.assert_array_equal(tables[2], ordered)
+    most = -(-steps * batch // limit)
+    quantities, spans = np.full(len(CHUNK) * most, -1), np.full(4 * steps, -1)
+    timeline_in_python._write_chunks(limit, most, True, quantities, spans, starts, found)
+    behind = 0
+    for values in quantities.reshape(most, len(CHUNK)):
+        chunk = CHUNK._make(values.tolist())
+        if not chunk.count:
+            continue
+        assert chunk.start == behind
+        behind += chunk.count
+        for step in range(chunk.high - 1, chunk.low - 1, -1):
+            rows, now, before, local = spans[4 * (steps - 1 - step) :][:4]
+            assert (rows, now) == (batch, (steps - 1 - step) * batch)
+            assert local == now - chunk.start
+            assert not step or before == now + batch
+    assert behind == steps * batch
+
+
+def test_cuts_between_threads_stay_within_the_batch(rng, timeline_in_python):
     for batch, parts in itertools.product([1, 2, 5, 16, 33], [1, 2, 3, 8]):
         for lengths in (
             rng.integers(0, 9, size=batch),
             np.full(batch, 8),
             np.eye(1, batch, dtype=int)[0] * 8,
         ):
-            starts, longest, ordered = starts_of(lengths, 8)
+            starts, longest, ordered = starts_of(timeline_in_python, lengths, 8)
             for low, high in [(0, longest), (0, min(longest, 1)), (longest // 2, longest)]:
                 count = starts[low + 1] - starts[low] if high > low else 0
                 cuts = np.full(parts + 1, -1)
-                native_timeline._write_cuts.py_func(cuts, parts, ordered, low, high, count)
+                timeline_in_python._write_cuts(cuts, parts, ordered, low, high, count)
                 assert cuts[0] == 0
                 assert cuts[-1] == count
                 assert (np.diff(cuts) >= 0).all()

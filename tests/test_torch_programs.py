@@ -307,7 +307,7 @@ def test_a_gradient_looks_at_lengths_that_changed():
     X, shorter = torch.zeros(6, 3, 2), torch.zeros(5, 3, 2)
 
     def look(X, lengths, is_gradient):
-        return _lengths.lengths_in_memory(engine, X, lengths, 0, is_gradient)
+        return _lengths.lengths_in_memory(engine, X, lengths, {}, is_gradient)
 
     found = look(X, lengths, False)
     assert list(found.held) == [6, 2, 6]

@@ -4,7 +4,7 @@ import contextlib
 import re
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -67,7 +67,7 @@ _last = _Checked(lambda: None, (), FULL)
 
 
 def lengths_in_memory(
-    engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_gradient: bool
+    engine: Adapter, X: Tensor, lengths: Tensor, options: Mapping[str, Any], is_gradient: bool
 ) -> Lengths | None:
     """Return a call's lengths as its program takes them; None where they are wrong, or no program takes them.
 
@@ -75,16 +75,17 @@ def lengths_in_memory(
     """
     global _last
     version = version_of(lengths)
-    about, last = (X.shape, layout, type(layout), version), _last
+    layout, is_packed = options.get("layout", 0), bool(options.get("packed"))
+    about, last = (X.shape, layout, type(layout), is_packed, version), _last
     if is_gradient and version is not None and last.tensor() is lengths and last.about == about:
         return last.found
-    found = _looked_at(engine, X, lengths, layout)
+    found = _looked_at(engine, X, lengths, layout, is_packed)
     if found is not None:
         _last = _Checked(weakref.ref(lengths), about, found)
     return found
 
 
-def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> Lengths | None:
+def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_packed: bool) -> Lengths | None:
     """Return the same without what is known: a copy, because numbers that were checked must not change."""
     if (
         lengths.dtype is torch.int64
@@ -99,11 +100,12 @@ def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> Leng
         least = min(numbers)
         if least < 0 or max(numbers) > steps:
             return None
-        if least == steps:
+        if least == steps and not is_packed:
             return FULL
         copy = array("q", numbers)
         return Lengths(copy, copy.buffer_info()[0])
-    usable, in_numpy = lengths_of(engine, {"X": X, "sequence_lens": lengths}, {"layout": layout})
+    options = {"layout": layout, "packed": is_packed}
+    usable, in_numpy = lengths_of(engine, {"X": X, "sequence_lens": lengths}, options)
     if not usable:
         return None
     if in_numpy is None:

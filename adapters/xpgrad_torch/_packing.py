@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from xpgrad._shared_steps import largest_steps
 from xpgrad_torch._autograd import is_followed
 
 __all__ = ["Packing"]
@@ -71,10 +72,10 @@ class Packing:
         """Return rows of a plain tensor as if they were a whole array (T, N, width), without a copy.
 
         There is no memory behind the last row. A program's form does not tell how many rows there are, so
-        that batches with other lengths share it.
+        that batches with other lengths share it; T is the largest of its class, for other longest ones.
         """
         flat = data.detach().contiguous().numpy()
-        shape = (len(self._sizes), len(self.lengths), flat.shape[1])
+        shape = (largest_steps(len(self._sizes)), len(self.lengths), flat.shape[1])
         row = flat.itemsize * shape[2]  # an axis of size 1 may have any stride
         strides = (row * shape[1], row, flat.itemsize)
         return torch.from_numpy(np.lib.stride_tricks.as_strided(flat, shape, strides))

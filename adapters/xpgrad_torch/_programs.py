@@ -10,7 +10,7 @@ from xpgrad import engine as engines
 from xpgrad._operation import run_foreign
 from xpgrad._plans import Plan
 from xpgrad.engine.process.remembered import Remembered
-from xpgrad.engine.programs.program import Form, Fresh, Program
+from xpgrad.engine.programs.program import Form, Fresh, Program, ProgramForSteps
 from xpgrad_torch._autocast import without_autocast
 from xpgrad_torch._lengths import FULL, LENGTHS, Lengths, lengths_in_memory
 from xpgrad_torch._private import matcher_of
@@ -25,7 +25,7 @@ Order = list[int] | None
 class Ready(NamedTuple):
     """A program that can run: on memory at these addresses, with fresh memory for its results."""
 
-    program: Program
+    program: Program | ProgramForSteps
     addresses: list[int]
     fresh: Fresh
     lengths: Lengths
@@ -58,7 +58,7 @@ class _Alike(NamedTuple):
     has_lengths: bool
     form: Form
     fresh: Fresh
-    program: Program
+    program: Program | ProgramForSteps
 
     def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths) -> Ready | None:
         """Return the program for such a call; None if this one is not."""
@@ -112,7 +112,7 @@ class Known:
         arrays: Sequence[Tensor | None],
         form: Form,
         fresh: Fresh,
-        program: Program,
+        program: Program | ProgramForSteps,
         order: Order,
         has_lengths: bool,
     ) -> None:
@@ -264,7 +264,7 @@ class Programs:
         engine, X, given = engines.of_type(arrays[0]), arrays[0], arrays[place]
         if engine is None or X is None or given is None:
             return arrays, None
-        lengths = lengths_in_memory(engine, X, given, options.get("layout", 0), self._is_gradient)
+        lengths = lengths_in_memory(engine, X, given, options, self._is_gradient)
         return [*arrays[:place], None, *arrays[place + 1 :]], lengths
 
     def _look(

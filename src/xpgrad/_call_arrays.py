@@ -116,9 +116,10 @@ class _Recorded:
         self, steps: int, batch: int, lengths: Any, reverse: bool, like: Any
     ) -> Timeline | RecordedTimeline:
         """See CallArrays. A program reads the lengths of each call."""
-        if lengths is None:
+        if lengths is None and self.engine.steps is None:
             return Timeline(self.engine.xp, steps, batch, None, reverse, like)
-        return RecordedTimeline(self.engine, steps, batch, self.engine.input("sequence_lens"), reverse)
+        given = None if lengths is None else self.engine.input("sequence_lens")
+        return RecordedTimeline(self.engine, steps, batch, given, reverse)
 
     def check_norms(self, batch: int) -> None:
         """See CallArrays."""
@@ -127,5 +128,5 @@ class _Recorded:
 
     def check_parts(self, lengths: Any) -> None:
         """See CallArrays."""
-        if lengths is not None:
+        if lengths is not None or self.engine.steps is not None:
             raise CannotRecordError("some samples of lengths that are not known")

@@ -107,10 +107,10 @@ class GradientSums:
         timeline = self._direction.timeline
         zero = initial is None
         initial = timeline.zeros(self._call.state_width) if zero else timeline.sort(initial)
-        if self._per_sample or not timeline.dense:
+        pieces = None if self._per_sample else timeline.pieces_before(rows, initial, chunk)
+        if pieces is None:
             self.add_weight(name, d, timeline.previous(rows, initial, chunk))
             return
-        pieces = timeline.pieces_before(rows, initial, chunk)
         for part, x in pieces:
             needless = x is initial and zero and (len(pieces) > 1 or name in self._sums)
             if not needless:

@@ -189,4 +189,5 @@ def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str,
     least, most = int(numbers.min()), int(numbers.max())
     if least < 0 or most > T:
         return Lengths(False, None)
-    return Lengths(True, None if least == T else numbers)
+    is_full = least == T and not options.get("packed")  # rows are as few as the lengths say, whatever T is
+    return Lengths(True, None if is_full else numbers)

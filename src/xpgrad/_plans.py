@@ -16,14 +16,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad import engine as engines
+from xpgrad._shared_steps import SharedSteps, shared_steps
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.foreign import ForeignMachine, ForeignProgram
-from xpgrad.engine.programs.program import Form, Program, address_of
+from xpgrad.engine.programs.instructions import most
+from xpgrad.engine.programs.program import Form, Program, ProgramForSteps, address_of
 from xpgrad.engine.programs.recorder import CannotRecordError, Joined, Recorder, row_major
 
-# By form the program, and what makes the call's result of the program's; None for a form without a program.
-_known: Remembered[Any] = Remembered()
+
+class CallCache:
+    """Programs, each with what makes the call's result of the program's results; None for a form without one.
+
+    `calls` finds them by what one look at a call shows, its T among that. `programs` has each once, by all
+    that it depends on: many T that share a program push no other out.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Remembered[Any] = Remembered()
+        self.programs: Remembered[Any] = Remembered()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.calls.clear()
+        self.programs.clear()
+
+
+_known = CallCache()
 _writing_for: ContextVar[_Writing | None] = ContextVar("xpgrad_writing_for", default=None)
 _NEW = object()
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -55,7 +74,7 @@ class Asked(NamedTuple):
 class Plan(NamedTuple):
     """A program, the function from its results to the call's, and the names of its arrays."""
 
-    program: Program
+    program: Program | ProgramForSteps
     result: Callable[[list[Any]], Any]
     names: tuple[str, ...]
 
@@ -115,15 +134,15 @@ def planned(
         arrays = {**arrays, "sequence_lens": None}
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
-        options_key = map(_typed, options.values())
-        key = (compute, look.form, numbers is None, tuple(given), counts, *options_key)
-        known = _known.get(key, _NEW)
+        options_key = tuple(map(_typed, options.values()))
+        key = (compute, look.form, numbers is None, tuple(given), counts, options_key)
+        known = _known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
     if known is _NEW:
-        layouts = _layouts(look.form, given, joined, numbers)
-        known = _plan(compute, operator, arrays, options, look.form, layouts)
-        _known[key] = known
+        layouts = _layouts(look.form, given, joined)
+        call = _Call(compute, operator, arrays, options, options_key, look.form, layouts, numbers)
+        known = _known.calls[key] = call.found(joined)
     if known is None:
         return compute(Asked(operator, arrays), **options)
     program, result = known
@@ -134,18 +153,70 @@ def planned(
     return result(program.run(look.addresses, look.fresh))
 
 
-def _layouts(
-    form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]], lengths: np.ndarray | None
-) -> dict[str, Any]:
+def _layouts(form: Form, given: Mapping[str, Any], joined: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """The layout of each array by name; of an array that was joined, those of its parts."""
     each = iter(form.layouts)
-    layouts = {
-        name: Joined([next(each) for _ in joined[name]], tuple(array.shape)) if name in joined else next(each)
+    return {
+        name: Joined(tuple([next(each) for _ in joined[name]]), tuple(array.shape))
+        if name in joined
+        else next(each)
         for name, array in given.items()
     }
-    if lengths is not None:
-        layouts["sequence_lens"] = (lengths.shape, (1,))
-    return layouts
+
+
+class _Call(NamedTuple):
+    """A call whose program is looked for, or written."""
+
+    compute: Callable[..., Any]
+    operator: str
+    arrays: Mapping[str, Any]
+    options: Mapping[str, Any]
+    options_key: tuple
+    form: Form
+    layouts: Mapping[str, Any]
+    lengths: np.ndarray | None
+
+    def found(
+        self, joined: Mapping[str, Any]
+    ) -> tuple[Program | ProgramForSteps, Callable[[list[Any]], Any]] | None:
+        """Its program, which may serve other T too; and what makes the result of the program's results."""
+        shared = None
+        if "sequence_lens" in self.arrays:
+            whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
+            shared = shared_steps(whole, self.options)
+        known = None if shared is None else self._planned(shared)
+        if known is None or shared is None:
+            return self._planned(None)
+        program, result = known
+        return ProgramForSteps(program, shared.steps), result
+
+    def _planned(self, shared: SharedSteps | None) -> tuple[Program, Callable[[list[Any]], Any]] | None:
+        layouts = self.layouts if shared is None else {**self.layouts, **shared.layouts}
+        form = self.form.dtype, self.form.machine, self.form.threads
+        key = self.compute, form, self.lengths is None, *layouts.items(), self.options_key
+        known = _known.programs.pop(key, _NEW)
+        if known is _NEW:
+            known = self._written(layouts, shared)
+        _known.programs[key] = known  # the last one used goes last
+        return known
+
+    def _written(self, layouts: Mapping[str, Any], shared: SharedSteps | None) -> Any:
+        if self.lengths is not None:
+            layouts = {**layouts, "sequence_lens": (self.lengths.shape, (1,))}
+        if shared is None:
+            recorder = Recorder(self.form.machine, layouts, self.form.dtype)
+            return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
+        recorder = Recorder(self.form.machine, layouts, self.form.dtype, shared.most)
+        arrays = dict.fromkeys(self.arrays)
+        for name, layout in layouts.items():
+            shape = layout.shape if isinstance(layout, Joined) else tuple(map(most, layout[0]))
+            arrays[name] = np.broadcast_to(np.zeros((), self.form.dtype), shape)
+        if self.lengths is not None:
+            arrays["sequence_lens"] = self.lengths
+        try:
+            return _plan(recorder, layouts, self.compute, self.operator, arrays, self.options)
+        except (TypeError, ValueError):  # the call itself says what is wrong, of its own sizes
+            return None
 
 
 def _typed(value: Any) -> Any:
@@ -164,15 +235,14 @@ def _typed(value: Any) -> Any:
 
 
 def _plan(
+    recorder: Recorder,
+    layouts: Mapping[str, Any],
     compute: Callable[..., Any],
     operator: str,
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
-    form: Form,
-    layouts: dict[str, Any],
 ) -> tuple[Program, Callable[[list[Any]], Any]] | None:
     try:
-        recorder = Recorder(form.machine, layouts, form.dtype)
         result = compute(Asked(operator, arrays, recorder), **options)
         joined = {f"d{name}": name for name, layout in layouts.items() if isinstance(layout, Joined)}
         fields = getattr(result, "_fields", ())

@@ -302,10 +302,7 @@ class RecurrentCall:
     def over_time(self, parts: list[Any]) -> Any:
         """Each direction's rows as one result (T, D, N, width), in the caller's layout and dtype."""
         arrays = [d.timeline.unpack(rows) for d, rows in zip(self.directions, parts, strict=True)]
-        if self.D == 1:
-            array = self.xp.reshape(arrays[0], (self.T, 1, self.N, arrays[0].shape[2]))
-        else:
-            array = self.xp.stack(arrays, axis=1)
+        array = self.xp.expand_dims(arrays[0], axis=1) if self.D == 1 else self.xp.stack(arrays, axis=1)
         if self.layout:
             array = self.xp.permute_dims(array, (2, 0, 1, 3))
         return self._lower(array)

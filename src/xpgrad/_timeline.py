@@ -20,9 +20,8 @@ from array_api_compat import device
 
 from xpgrad.engine.compiled.records import positions
 from xpgrad.engine.formulas.formula import Span
-from xpgrad.engine.programs.instructions import Quantity
 from xpgrad.engine.programs.recorder import Recorded, Recorder
-from xpgrad.engine.programs.schedule import ScheduledChunk, Steps
+from xpgrad.engine.programs.schedule import Part, ScheduledChunk, Steps
 
 _SPAN = positions(Span)
 
@@ -186,14 +185,16 @@ class Timeline:
             count = int(chunk.first[0, 0])
             later = self._take(rows, self._starts[step[count:] - 1] + place[count:])
             return self.xp.concat([initial[:count, :], later], axis=0)
-        pieces = [piece for _, piece in self.pieces_before(rows, initial, chunk)]
+        pieces = [piece for _, piece in self.pieces_before(rows, initial, chunk) or ()]
         return pieces[0] if len(pieces) == 1 else self.xp.concat(pieces, axis=0)
 
-    def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> list[tuple[slice, Any]]:
-        """The same for dense rows without a copy: slices of the chunk's rows, and the rows before each."""
+    def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> list[tuple[slice, Any]] | None:
+        """The same without a copy: parts of the chunk's rows, and the rows before each; or None."""
         start, stop, N = chunk.start, chunk.start + chunk.rows, self.batch
         if chunk.rows == 0:
             return [(slice(0, 0), rows)]
+        if not self.dense:
+            return None
         if not len(chunk.first):
             shift = N if self.reverse else -N
             return [(slice(0, chunk.rows), rows[start + shift : stop + shift, :])]
@@ -227,49 +228,59 @@ class Timeline:
 
 
 class RecordedTimeline:
-    """The order of rows for one direction in a program, with lengths that each call brings.
+    """The order of rows for one direction in a program, with lengths, or a T, that each call brings.
 
-    It has the interface of `Timeline`. Sizes that depend on the lengths are quantities of the program.
+    It has the interface of `Timeline`. Sizes that depend on them are quantities of the program.
 
     Parameters
     ----------
     recorder : Recorder
         It records the program.
     steps, batch : int
-        T and N.
-    lengths : Recorded
-        Of each sequence, 64-bit integers.
+        The largest T, and N.
+    lengths : Recorded or None
+        Of each sequence, 64-bit integers; None if all are T, which each call brings.
     reverse : bool
         Whether time runs backwards.
     """
 
-    dense = False
-
-    def __init__(self, recorder: Recorder, steps: int, batch: int, lengths: Recorded, reverse: bool) -> None:
-        self._recorder, self.steps, self.batch, self.reverse = recorder, steps, batch, reverse
+    def __init__(
+        self, recorder: Recorder, steps: int, batch: int, lengths: Recorded | None, reverse: bool
+    ) -> None:
+        self._recorder, self.batch, self.reverse = recorder, batch, reverse
+        self.steps: Any = steps if recorder.steps is None else recorder.steps
         self._schedule = recorder.schedule(lengths, steps, batch)
-        self.rows: Quantity = self._schedule.rows
+        # Of a full batch the rows have the order of time in both directions, as those of a dense Timeline.
+        self._is_full = lengths is None
+        self._is_turned = self._is_full and reverse
+        self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
 
     def forward(self) -> tuple[Steps, Steps]:
         """See Timeline."""
-        return self._schedule.forward()
+        return self._schedule.forward(self._is_turned)
 
     def chunks(self, limit: int | None) -> list[ScheduledChunk]:
         """See Timeline."""
-        return self._schedule.chunks(self.rows.most if limit is None else limit)
+        return self._schedule.chunks(self.rows.most if limit is None else limit, self._is_turned)
 
     def pack(self, array: Recorded) -> Recorded:
         """See Timeline."""
-        return self._recorder.move_rows("pack", array, (self.rows, array.shape[-1]), reverse=self.reverse)
+        sizes = (self.rows, array.shape[-1])
+        step, row, column = array.strides
+        if self._is_full and (step == row * self.batch or self.batch == 1):
+            return array.view(array.offset, sizes, (step if self.batch == 1 else row, column))
+        return self._recorder.move_rows("pack", array, sizes, reverse=self.reverse and not self._is_full)
 
     def unpack(self, rows: Recorded) -> Recorded:
         """See Timeline."""
-        sizes = (self.steps, self.batch, rows.shape[-1])
+        sizes, (row, column) = (self.steps, self.batch, rows.shape[-1]), rows.strides
+        if self._is_full:
+            return rows.view(rows.offset, sizes, (row * self.batch, row, column))
         return self._recorder.move_rows("unpack", rows, sizes, reverse=self.reverse)
 
     def keep(self, rows: Recorded) -> Recorded:
         """See Timeline. Nothing is written behind the rows."""
-        return rows.view(rows.offset, rows.shape, rows.strides)
+        return rows.view(rows.offset, (self.steps * self.batch, rows.shape[1]), rows.strides)
 
     def kept(self, array: Recorded) -> Recorded:
         """See Timeline."""
@@ -277,26 +288,39 @@ class RecordedTimeline:
 
     def turn(self, rows: Recorded) -> Recorded:
         """See Timeline."""
-        if not self.reverse:
+        if not self.reverse or self._is_full:
             return rows
         return self._recorder.move_rows("turn", rows, (self.rows, rows.shape[-1]))
 
     def sort(self, states: Recorded) -> Recorded:
         """See Timeline."""
-        return self._recorder.move_rows("sort", states, states.sizes)
+        return states if self._is_full else self._recorder.move_rows("sort", states, states.sizes)
 
     def unsort(self, states: Recorded) -> Recorded:
         """See Timeline."""
-        return self._recorder.move_rows("unsort", states, states.sizes)
+        return states if self._is_full else self._recorder.move_rows("unsort", states, states.sizes)
 
     def last(self, rows: Recorded, initial: Recorded) -> Recorded:
         """See Timeline."""
-        return self._recorder.move_rows("last", rows, initial.sizes, initial=initial)
+        return self._recorder.move_rows("last", rows, initial.sizes, initial=initial, reverse=self._is_turned)
 
     def previous(self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk) -> Recorded:
         """See Timeline."""
         sizes = (chunk.rows, rows.shape[-1])
-        return self._recorder.move_rows("previous", rows, sizes, initial=initial, chunk=chunk)
+        return self._recorder.move_rows(
+            "previous", rows, sizes, initial=initial, chunk=chunk, reverse=self._is_turned
+        )
+
+    def pieces_before(
+        self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk
+    ) -> list[tuple[Part, Recorded]] | None:
+        """See Timeline. Which of several chunks has the first step is not known."""
+        if not self._is_full or chunk.most < self.rows.most:
+            return None
+        N, later = self.batch, self._schedule.later * self.batch
+        if self.reverse:
+            return [(Part(0, later), rows[Part(N, later), :]), (Part(later, N), initial)]
+        return [(Part(0, N), initial), (Part(N, later), rows[Part(0, later), :])]
 
     def zeros(self, width: int) -> Recorded:
         """See Timeline."""
@@ -322,8 +346,6 @@ class MaskedTimeline:
     like : array
         An array of the dtype in use.
     """
-
-    dense = False
 
     def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
         self.xp, self.steps, self.batch, self.reverse, self._like = xp, steps, batch, reverse, like
@@ -390,6 +412,9 @@ class MaskedTimeline:
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
         """See Timeline."""
         return self.xp.concat([initial, rows], axis=0)[: self.rows, :]
+
+    def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> None:
+        """See Timeline: padding has rows too."""
 
     def zeros(self, width: int) -> Any:
         """See Timeline."""

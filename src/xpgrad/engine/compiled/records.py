@@ -145,13 +145,15 @@ class ArraysHead(NamedTuple):
 class ProgramHead(NamedTuple):
     """What stands in front of all instructions: BLAS's gemm, a team's entry point, native.share_parts.
 
-    `guard` is the address of a Guard, or 0.
+    `guard` is the address of a Guard, or 0. `steps` is the call's T where calls with different ones share the
+    program, else 0.
     """
 
     gemm: Any
     team: Any
     share: Any
     guard: Any
+    steps: Any
 
 
 class InstructionHead(NamedTuple):
@@ -542,11 +544,13 @@ class ForeignProgram(NamedTuple):
 class Quantities(NamedTuple):
     """Integers that the lengths of a batch decide; every table of them begins so.
 
-    `first` is 1 where there is a step, and `later` how many come after it.
+    `padded` is T, and `steps` the largest length; `first` is 1 where there is a step, and `later` how many
+    come after it.
     """
 
     zero: Any
     rows: Any
+    padded: Any
     steps: Any
     first: Any
     later: Any
@@ -583,10 +587,14 @@ class Tables(NamedTuple):
 
 
 class ChunkRequest(NamedTuple):
-    """Chunks of about `limit` rows, `most` of them: where their quantities and their table of steps begin."""
+    """Chunks of about `limit` rows, `most` of them: where their quantities and their table of steps begin.
+
+    `is_turned` says that rows have the order of time, and steps run against it.
+    """
 
     limit: Any
     most: Any
+    is_turned: Any
     quantities: Any
     spans: Any
 
@@ -610,11 +618,15 @@ class Addition(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """What finds the tables; its requests follow, those for chunks and then those for cuts."""
+    """What finds the tables; its requests follow, those for chunks and then those for cuts.
+
+    A place below 0 stands for a table that nobody needs.
+    """
 
     lengths: Any
     known: Tables
     spans: Any
+    turned_spans: Any
     quantities: Any
     code: Any
     additions: Any
@@ -633,6 +645,7 @@ class MoveRows(NamedTuple):
     low: Any
     high: Any
     first: Any
+    steps: Any
     width: Any
     target: Strided
     source: Strided

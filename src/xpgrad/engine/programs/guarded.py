@@ -62,7 +62,7 @@ class Watch:
         self._zones: list[tuple[Block, int, int]] = []
         for block in self._blocks:
             self._zones += _zones_of(block, itemsize)
-        self._limits = sorted({value for value in code if isinstance(value, Quantity)} | _in_addresses(code))
+        self._limits = _limits(code)
         self._rows = [
             limit for number, (one, start) in enumerate(zip(draft.instructions, starts, strict=True))
             if isinstance(one, Loop) for limit in _row_limits(number, one, start)
@@ -87,7 +87,7 @@ class Watch:
             records.Unwritten(Address(block, 0), block.size * itemsize, first)
             for block, (first, _) in lives.items()
         ])  # fmt: skip
-        limits = append([records.QuantityLimit(*limit) for limit in self._limits])
+        limits = append(self._limits)
         rows = append(self._rows)
         scheduled, quantities, tables = -1, Address(None, 0), records.Tables(*[0] * _TABLES)
         for number, instruction in enumerate(self._instructions):
@@ -148,7 +148,7 @@ def _lives(draft: Draft, outside: Collection[Block]) -> dict[Block, tuple[int, i
     lives: dict[Block, tuple[int, int]] = {}
     for number, instruction in enumerate(draft.instructions):
         for part in instruction.blocks():
-            block, _ = draft.whole(part)
+            block = draft.whole(part).block
             if block not in outside:
                 lives[block] = lives.get(block, (number, number))[0], number
     return lives
@@ -161,8 +161,11 @@ def _zones_of(block: Block, itemsize: int) -> list[tuple[Block, int, int]]:
     return [(block, -RED, 0), *inside, (block, size, -(-size // LINE) * LINE + RED)]
 
 
-def _in_addresses(code: Sequence[Any]) -> set[Quantity]:
-    return {v.quantity for v in code if isinstance(v, Address) and v.quantity is not None}
+def _limits(code: Sequence[Any]) -> list[records.QuantityLimit]:
+    """The largest value of each quantity among a program's integers and in its addresses."""
+    named = [value for value in code if isinstance(value, Quantity)]
+    named += [quantity for value in code if isinstance(value, Address) for quantity, _ in value.shifts]
+    return sorted({records.QuantityLimit(one.number, one.most // one.factor) for one in named if one.factor})
 
 
 def _row_limits(number: int, instruction: Loop, start: int) -> list[records.RowsLimit]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from typing import Any, NamedTuple
@@ -56,11 +57,31 @@ class Block:
         return block
 
 
-class Quantity(NamedTuple):
-    """An integer that a call's lengths decide: its number in a Schedule's table, and the largest value."""
+class CannotRecordError(Exception):
+    """What is asked for has no instruction: the call runs without a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """An integer that a call decides, by its lengths or its T; a product with an integer is one, too.
+
+    `number` says which of a Schedule's table it is, `factor` times that; `most` is the largest value.
+    """
 
     number: int
     most: int
+    factor: int = 1
+
+    def __mul__(self, other: int | Quantity) -> Quantity:
+        if isinstance(other, Quantity):
+            raise CannotRecordError("a product of two sizes that a call decides")
+        return Quantity(self.number, self.most * other, self.factor * other)
+
+    __rmul__ = __mul__
+
+
+Shift = tuple[Quantity, int]
+"""A distance that a call decides: the product of the two."""
 
 
 class Additions(Enum):
@@ -80,30 +101,26 @@ HOST = Block(0)
 class Address(NamedTuple):
     """A place in memory: bytes from the beginning of a block; None is the program's own array.
 
-    A quantity adds its value times `unit` bytes.
+    Each shift adds so many bytes.
     """
 
     block: Block | None
     bytes: int
-    quantity: Quantity | None = None
-    unit: int = 0
+    shifts: Sequence[Shift] = ()
 
 
 class Location(NamedTuple):
-    """An operand: its first element, and its strides, in elements.
-
-    A quantity moves the first element by its value times `unit` elements.
-    """
+    """An operand: its first element, and its strides, in elements; each shift moves the first element."""
 
     block: Block
     offset: int = 0
-    strides: Sequence[int] = ()
-    quantity: Quantity | None = None
-    unit: int = 0
+    strides: Sequence[Any] = ()  # integers, and quantities where they depend on a call's T
+    shifts: Sequence[Shift] = ()
 
     def address(self, itemsize: int) -> Address:
         """Of the first element."""
-        return Address(self.block, self.offset * itemsize, self.quantity, self.unit * itemsize)
+        shifts = [(quantity, unit * itemsize) for quantity, unit in self.shifts]
+        return Address(self.block, self.offset * itemsize, shifts)
 
     def strided(self, itemsize: int) -> Strided:
         """The address and three strides; an axis that it lacks has none.

@@ -14,6 +14,7 @@ from xpgrad.engine.compiled.records import (
     CutRequest,
     MoveKind,
     MoveRows,
+    ProgramHead,
     Quantities,
     Schedule,
     length,
@@ -27,12 +28,24 @@ _FAR = 1 << 60
 _SCHEDULE, _MOVE_ROWS, _MOVE = positions(Schedule), positions(MoveRows), positions(MoveKind)
 _SPAN, _QUANTITIES, _CHUNK = positions(Span), positions(Quantities), positions(ChunkQuantities)
 _CHUNK_REQUEST, _CUT_REQUEST, _ADDITION = positions(ChunkRequest), positions(CutRequest), positions(Addition)
+_PROGRAM = positions(ProgramHead)
 _REQUESTS = length(Schedule)  # where those for chunks and cuts begin
 
 
 @inlined
 def _vector(address):
     return words(address, _FAR)
+
+
+@inside()
+def _fill(steps, order, place, ordered, starts):
+    """The same as `_sort` for a full batch, whose lengths are all `steps`."""
+    batch = len(order)
+    for n in range(batch):
+        order[n], place[n], ordered[n] = n, n, steps
+    for step in range(steps + 1):
+        starts[step] = step * batch
+    return steps if batch else 0
 
 
 @inside()
@@ -66,17 +79,32 @@ def _sort(lengths, steps, order, place, ordered, starts):
     return most
 
 
+@inlined
+def _row(step, is_turned, starts, steps):
+    """The first row of a step. Of a full batch, rows may have the order of time, against which steps run."""
+    return starts[steps - 1 - step] if is_turned else starts[step]
+
+
+@inlined
+def _write_span(span, step, is_turned, starts, steps, start):
+    """A step, as the engines' Span has it; `start` is the chunk's first row."""
+    now = _row(step, is_turned, starts, steps)
+    span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], now
+    span[_SPAN.before], span[_SPAN.local] = (
+        _row(step - 1, is_turned, starts, steps) if step else 0,
+        now - start,
+    )
+
+
 @inside()
-def _write_spans(spans, starts, steps):
-    """The steps from first to last, as the engines' Span has them."""
+def _write_spans(spans, is_turned, starts, steps):
+    """The steps from first to last."""
     for step in range(steps):
-        span = spans[len(_SPAN) * step :]
-        span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], starts[step]
-        span[_SPAN.before], span[_SPAN.local] = starts[step - 1] if step else 0, 0
+        _write_span(spans[len(_SPAN) * step :], step, is_turned, starts, steps, 0)
 
 
 @inside()
-def _write_chunks(limit, most, chunks, spans, starts, steps):
+def _write_chunks(limit, most, is_turned, chunks, spans, starts, steps):
     """The quantities of chunks of about `limit` rows, from the last one to the first, and their steps.
 
     `most` chunks are there, as many as the longest sequences need. Where fewer are needed, the last ones
@@ -91,17 +119,15 @@ def _write_chunks(limit, most, chunks, spans, starts, steps):
         while low > 0 and starts[low - 1] * used >= cut * rows:
             low -= 1
         middle = max(low, min(high, 1))
-        start = starts[low]
+        start = starts[steps - high] if is_turned else starts[low]
         values = chunks[len(at) * number :]
         values[at.low], values[at.middle], values[at.high] = low, middle, high
-        values[at.start], values[at.count] = start, starts[high] - start
+        values[at.start], values[at.count] = start, starts[high] - starts[low]
         values[at.later], values[at.first] = high - middle, middle - low
         values[at.later_place], values[at.first_place] = steps - high, steps - middle
         for step in range(low, high):
             span = spans[len(_SPAN) * (steps - 1 - step) :]
-            span[_SPAN.rows], span[_SPAN.now] = starts[step + 1] - starts[step], starts[step]
-            span[_SPAN.before] = starts[step - 1] if step else 0
-            span[_SPAN.local] = starts[step] - start
+            _write_span(span, step, is_turned, starts, steps, start)
         high = low
 
 
@@ -130,22 +156,32 @@ def _write_cuts(cuts, parts, ordered, low, high, count):
 def schedule(data):
     """Write the tables of a program's Timeline, and complete the program; see `schedule.Schedule.data`."""
     at = _SCHEDULE
-    lengths, batch, steps = _vector(data[at.lengths]), data[at.known.batch], data[at.known.steps]
+    lengths, batch = _vector(data[at.lengths]), data[at.known.batch]
     tables, code = _vector(data[at.known.tables]), _vector(data[at.code])
+    steps = code[_PROGRAM.steps]
+    if not steps:
+        steps = data[at.known.steps]
     order, place = tables[data[at.known.order] :][:batch], tables[data[at.known.place] :]
     ordered, starts = tables[data[at.known.ordered] :], tables[data[at.known.starts] :]
     quantities, additions = tables[data[at.quantities] :], _vector(data[at.additions])
-    longest = _sort(lengths, steps, order, place, ordered, starts)
-    _write_spans(tables[data[at.spans] :], starts, longest)
+    if data[at.lengths]:
+        longest = _sort(lengths, steps, order, place, ordered, starts)
+    else:
+        longest = _fill(steps, order, place, ordered, starts)
+    if data[at.spans] >= 0:
+        _write_spans(tables[data[at.spans] :], False, starts, longest)
+    if data[at.turned_spans] >= 0:
+        _write_spans(tables[data[at.turned_spans] :], True, starts, longest)
     of = _QUANTITIES
-    quantities[of.zero], quantities[of.rows], quantities[of.steps] = 0, starts[longest], longest
+    quantities[of.zero], quantities[of.rows] = 0, starts[longest]
+    quantities[of.padded], quantities[of.steps] = steps, longest
     quantities[of.first] = min(longest, 1)
     quantities[of.later] = longest - quantities[of.first]
     i, asked = _REQUESTS, _CHUNK_REQUEST
     for _ in range(data[at.chunk_count]):
         limit, most = data[i + asked.limit], data[i + asked.most]
         chunks, spans = quantities[data[i + asked.quantities] :], tables[data[i + asked.spans] :]
-        _write_chunks(limit, most, chunks, spans, starts, longest)
+        _write_chunks(limit, most, data[i + asked.is_turned], chunks, spans, starts, longest)
         i += len(asked)
     cut = _CUT_REQUEST
     for _ in range(data[at.cut_count]):
@@ -186,15 +222,15 @@ def move_rows(data, part, one):
     """One part of a MoveRows: every `parts`-th step, or sequence."""
     at, tables = _MOVE_ROWS, _vector(data[_MOVE_ROWS.known.tables])
     kind, parts, reverse = data[at.kind], data[at.parts], data[at.reverse]
-    batch, steps = data[at.known.batch], data[at.known.steps]
+    batch = data[at.known.batch]
     order, place = tables[data[at.known.order] :], tables[data[at.known.place] :]
     ordered, starts = tables[data[at.known.ordered] :], tables[data[at.known.starts] :]
-    first, width = data[at.first], data[at.width]
+    first, width, steps = data[at.first], data[at.width], data[at.steps]
     target, y0, y1, y2 = _strided(data, at.target)
     source, x0, x1, x2 = _strided(data, at.source)
     initial, _, z1, z2 = _strided(data, at.initial)
     if kind == _MOVE.unpack:  # rows to time and batch
-        for time in range(part, steps, parts):
+        for time in range(part, data[at.high], parts):
             for n in range(batch):
                 to, p = elements(target, y0 * time + y1 * n, one), place[n]
                 if time < ordered[p]:
@@ -212,21 +248,25 @@ def move_rows(data, part, one):
             elif kind == _MOVE.unsort:
                 _copy_row(of_batch, y2, of_rows, x2, width)
             elif ordered[p]:
-                last = elements(source, x1 * (starts[ordered[p] - 1] + p), one)
+                last = elements(source, x1 * (_row(ordered[p] - 1, reverse, starts, steps) + p), one)
                 _copy_row(of_batch, y2, last, x2, width)
             else:
                 _copy_row(of_batch, y2, elements(initial, z1 * p, one), z2, width)
         return
     for step in range(data[at.low] + part, data[at.high], parts):
         for p in range(starts[step + 1] - starts[step]):
-            to = elements(target, y1 * (starts[step] - first + p), one)
             other = ordered[p] - 1 - step
+            if kind == _MOVE.previous:
+                to = elements(target, y1 * (_row(step, reverse, starts, steps) - first + p), one)
+            else:
+                to = elements(target, y1 * (starts[step] - first + p), one)
             if kind == _MOVE.pack:  # time and batch to rows
                 time = other if reverse else step
                 _copy_row(to, y2, elements(source, x0 * time + x1 * order[p], one), x2, width)
             elif kind == _MOVE.turn:  # rows of one direction to those of the other
                 _copy_row(to, y2, elements(source, x1 * (starts[other] + p), one), x2, width)
             elif step:  # the row of the step before
-                _copy_row(to, y2, elements(source, x1 * (starts[step - 1] + p), one), x2, width)
+                before = _row(step - 1, reverse, starts, steps) + p
+                _copy_row(to, y2, elements(source, x1 * before, one), x2, width)
             else:
                 _copy_row(to, y2, elements(initial, z1 * p, one), z2, width)

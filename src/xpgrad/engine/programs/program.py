@@ -30,11 +30,13 @@ from xpgrad.engine.programs.instructions import (
     Block,
     Instruction,
     Quantity,
+    Shift,
     Starter,
     Work,
 )
 
 _GUARD_AT = records.positions(records.ProgramHead).guard
+_STEPS_AT = records.positions(records.ProgramHead).steps
 
 Fresh = Callable[[tuple[int, ...], Any], tuple[Any, int]]
 """Makes memory for a result by shape and dtype: an array of the caller's kind, and its address."""
@@ -70,13 +72,21 @@ class Look(NamedTuple):
     fresh: Fresh
 
 
+class Place(NamedTuple):
+    """A place in a block, in elements from its beginning; each shift moves it further."""
+
+    block: Block
+    start: int
+    shifts: Sequence[Shift]
+
+
 class Draft:
     """A program that is being written: its instructions, and which memory is a part of which."""
 
     def __init__(self) -> None:
         self.inputs: list[Block] = []
         self.instructions: list[Instruction] = []
-        self._inside: dict[Block, tuple[Block, int]] = {}
+        self._inside: dict[Block, Place] = {}
 
     def new_input(self) -> Block:
         """The memory of the call's next array."""
@@ -87,24 +97,25 @@ class Draft:
         """Write down the next instruction."""
         self.instructions.append(instruction)
 
-    def place(self, block: Block, whole: Block, start: int) -> bool:
+    def place(self, block: Block, where: Place) -> bool:
         """Let a block's memory be a part of a larger one's, where it is free to be; tell whether it was."""
         if block in self.inputs or block in self._inside:
             return False
-        self._inside[block] = (whole, start)
+        self._inside[block] = where
         return True
 
     def is_placed(self, block: Block) -> bool:
         """Whether the block is a part of another one."""
         return block in self._inside
 
-    def whole(self, block: Block) -> tuple[Block, int]:
-        """The block that is no part of another, and where in it this one begins, in elements."""
-        start = 0
+    def whole(self, block: Block) -> Place:
+        """Where this block begins in one that is no part of another."""
+        start, shifts = 0, list[Shift]()
         while block in self._inside:
-            block, distance = self._inside[block]
+            block, distance, further = self._inside[block]
             start += distance
-        return block, start
+            shifts += further
+        return Place(block, start, shifts)
 
 
 class Program:
@@ -114,8 +125,8 @@ class Program:
     ----------
     draft : Draft
         What it does.
-    outputs : sequence of (Block, tuple of int) or None
-        Of each result the memory and the shape, None for none.
+    outputs : sequence of (Block, tuple of int or Quantity) or None
+        Of each result the memory and the sizes, None for none.
     machine : Machine
         On whose threads and BLAS it runs.
     dtype : dtype
@@ -139,13 +150,14 @@ class Program:
     def __init__(
         self,
         draft: Draft,
-        outputs: Sequence[tuple[Block, tuple[int, ...]] | None],
+        outputs: Sequence[tuple[Block, tuple[int | Quantity, ...]] | None],
         machine: Machine,
         dtype: np.dtype,
     ) -> None:
         self._dtype, self.name = dtype, name_of(dtype)
         self.count = len(draft.inputs)
-        self._shapes = [None if output is None else output[1] for output in outputs]
+        self._sizes = [None if output is None else output[1] for output in outputs]
+        self._shapes = self.shapes(0)
         results = [output[0] for output in outputs if output is not None]
         outside = [*draft.inputs, *results]
         code = self._written(draft, machine, outside)
@@ -165,7 +177,7 @@ class Program:
         blas = machine.blas
         gemm = 0 if blas is None else blas.gemm[self.name]
         team = (machine.team.addresses or (0, 0, 0))[0]
-        code: list[Any] = [*records.ProgramHead(gemm, team, compiled_share(), guard=0)]
+        code: list[Any] = [*records.ProgramHead(gemm, team, compiled_share(), guard=0, steps=0)]
         stretches: list[tuple[int, int, Starter | None]] = []
         self.begin = begin = len(code)
         starts = []
@@ -175,7 +187,10 @@ class Program:
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
             if isinstance(instruction, Work) and not instruction.is_native():
-                stretches += [(begin, start, None), (instruction.data_start(start + 1), start, instruction.starter())]
+                stretches += [
+                    (begin, start, None),
+                    (instruction.data_start(start + 1), start, instruction.starter()),
+                ]
                 begin = len(code)
         self.end = len(code)
         stretches.append((begin, self.end, None))
@@ -198,11 +213,11 @@ class Program:
         number_of[HOST] = own + 1
         begins, self.arena_bytes = _arranged(draft, number_of, self._dtype.itemsize)
         where, memory = [], []
-        for place, value in _addresses(code):
+        for place, value in _addresses(code, draft, self._dtype.itemsize):
             if value.block is None:
                 number, distance = own, value.bytes
             else:
-                block, first = draft.whole(value.block)
+                block, first, _ = draft.whole(value.block)
                 distance = value.bytes + first * self._dtype.itemsize
                 number = number_of.get(block, arena)
                 distance += begins.get(block, 0)
@@ -212,12 +227,26 @@ class Program:
         self.code = np.asarray(code, dtype=np.int64)
         self.where, self.memory = (np.asarray(numbers, dtype=np.int64) for numbers in (where, memory))
 
+    def shapes(self, steps: int) -> list[tuple[int, ...] | None]:
+        """The shapes of the results of a call with this T, None for those that there are not."""
+
+        def number(size: int | Quantity) -> int:
+            return size.factor * steps if isinstance(size, Quantity) else size
+
+        return [None if sizes is None else tuple(map(number, sizes)) for sizes in self._sizes]
+
     def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
         """The results, for the call's arrays at these addresses."""
+        return self.run_for(0, self._shapes, addresses, fresh)
+
+    def run_for(
+        self, steps: int, shapes: Sequence[tuple[int, ...] | None], addresses: list[int], fresh: Fresh
+    ) -> list[Any]:
+        """The same, of these shapes; `steps` is T where calls have different ones, else 0."""
         if len(addresses) != self.count:  # compiled code would read behind them
             raise ValueError(f"a program of {self.count} arrays was given {len(addresses)}")
         results: list[Any] = []
-        for shape in self._shapes:
+        for shape in shapes:
             if shape is None:
                 results.append(None)
                 continue
@@ -230,6 +259,7 @@ class Program:
         except IndexError:
             code = self.code.copy()
             own = address_of(code)
+        code[_STEPS_AT] = steps
         addresses += [arena[1], own]
         held = array("q", addresses)  # until it was read
         if self.watch is not None:
@@ -262,12 +292,34 @@ class Program:
             watch.raise_if_broken(code)
 
 
+class ProgramForSteps:
+    """A program whose calls have different T, for one of them.
+
+    Parameters
+    ----------
+    program : Program
+        The program.
+    steps : int
+        T.
+    """
+
+    __slots__ = ("_run", "_shapes", "_steps", "count")
+
+    def __init__(self, program: Program, steps: int) -> None:
+        self._run, self._steps, self._shapes = program.run_for, steps, program.shapes(steps)
+        self.count = program.count
+
+    def run(self, addresses: list[int], fresh: Fresh) -> list[Any]:
+        """See Program."""
+        return self._run(self._steps, self._shapes, addresses, fresh)
+
+
 def _arranged(draft: Draft, elsewhere: Mapping[Block, int], itemsize: int) -> tuple[dict[Block, int], int]:
     """Where in the arena each memory begins, and the arena's size: first fit, by first and last use."""
     uses: dict[Block, list[int]] = {}
     for number, instruction in enumerate(draft.instructions):
         for part in instruction.blocks():
-            block, _ = draft.whole(part)
+            block = draft.whole(part).block
             if block not in elsewhere:
                 uses.setdefault(block, []).append(number)
     placed: list[tuple[int, int, int]] = []  # first byte, behind the last byte, last use
@@ -287,7 +339,7 @@ def _arranged(draft: Draft, elsewhere: Mapping[Block, int], itemsize: int) -> tu
     return begins, max((behind for _, behind, _ in placed), default=0)
 
 
-def _addresses(code: list[Any]) -> list[tuple[int, Address]]:
+def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, Address]]:
     """The addresses in a program's integers, by their places.
 
     The table of additions follows the instructions, and the Schedule gets its address.
@@ -300,10 +352,14 @@ def _addresses(code: list[Any]) -> list[tuple[int, Address]]:
     for place, value in others:
         if isinstance(value, Address):
             addresses.append((place, value))
-            if value.quantity is not None:
-                additions += records.Addition(place, value.quantity.number, value.unit, kept=1)
+            shifts = [*value.shifts]
+            if value.block is not None:
+                further = draft.whole(value.block).shifts
+                shifts += [(quantity, unit * itemsize) for quantity, unit in further]
+            for quantity, unit in shifts:
+                additions += records.Addition(place, quantity.number, quantity.factor * unit, kept=1)
         elif isinstance(value, Quantity):
-            additions += records.Addition(place, value.number, 1, kept=0)
+            additions += records.Addition(place, value.number, value.factor, kept=0)
             code[place] = 0
         elif isinstance(value, Additions):
             asked.append((place, value))

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from xpgrad.engine.programs.instructions import Block, Location, Quantity, most
+from xpgrad.engine.programs.instructions import Block, CannotRecordError, Location, Quantity, Shift, most
 from xpgrad.engine.programs.schedule import Part
 
 if TYPE_CHECKING:
     from xpgrad.engine.programs.recorder import Recorder
 
-Strides = tuple[int, ...]
 Sizes = tuple[int | Quantity, ...]
-
-
-class CannotRecordError(Exception):
-    """What is asked for has no instruction: the call runs without a program."""
+Strides = tuple[Any, ...]  # integers, and quantities where they depend on a call's T
 
 
 class Recorded:
@@ -31,12 +27,15 @@ class Recorded:
         The memory.
     offset : int
         Of the first element, counted in elements.
-    shape, strides : tuple of int
-        As NumPy's, strides in elements. The shape has the largest of a size that a call's lengths decide.
-    sizes : tuple of int or Quantity, optional
-        The shape, with quantities for such sizes.
-    shift : (Quantity, int), optional
-        The first element is the product of the two further on, in elements.
+    sizes, strides : tuple of int or Quantity
+        As NumPy's shape and strides, in elements, with quantities for those that a call decides.
+    shifts : sequence of (Quantity, int), optional
+        The first element is the product of each two further on, in elements.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The largest sizes.
     """
 
     device = "cpu"
@@ -50,16 +49,16 @@ class Recorded:
         offset: int,
         sizes: Sizes,
         strides: Strides,
-        shift: tuple[Quantity | None, int] = (None, 0),
+        shifts: Sequence[Shift] = (),
     ) -> None:
         self._recorder, self.block, self.offset = recorder, block, offset
-        self.sizes, self.shape, self.shift = sizes, tuple(map(most, sizes)), shift
+        self.sizes, self.shape, self.shifts = sizes, tuple(map(most, sizes)), shifts
         self.strides, self.dtype = strides, recorder.dtype
 
     @property
     def place(self) -> Location:
         """Where it is, for an instruction."""
-        return Location(self.block, self.offset, self.strides, *self.shift)
+        return Location(self.block, self.offset, self.strides, self.shifts)
 
     @property
     def is_fixed(self) -> bool:
@@ -84,16 +83,15 @@ class Recorded:
     @property
     def contiguous(self) -> bool:
         """Whether the elements follow one another in memory."""
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size > 1 and stride != expected:
-                return False
-            expected *= size
-        return True
+        expected = row_major(self.sizes)
+        return all(
+            size <= 1 or stride == own
+            for size, stride, own in zip(self.shape, self.strides, expected, strict=True)
+        )
 
     def view(self, offset: int, sizes: Sizes, strides: Strides) -> Recorded:
         """Other elements of the same memory."""
-        return Recorded(self._recorder, self.block, offset, sizes, strides, self.shift)
+        return Recorded(self._recorder, self.block, offset, sizes, strides, self.shifts)
 
     def split_last(self, sizes: tuple[int, ...]) -> Recorded:
         """With several axes in the place of the last one."""
@@ -102,12 +100,14 @@ class Recorded:
 
     def part(self, part: Part) -> Recorded:
         """Rows whose numbers the lengths decide."""
-        if self.shift[0] is not None:
-            raise CannotRecordError("a part of a part")
-        shift = part.start, self.strides[0]
-        return Recorded(
-            self._recorder, self.block, self.offset, (part.rows, *self.sizes[1:]), self.strides, shift
-        )
+        line = self.strides[0]
+        if isinstance(line, Quantity):
+            raise CannotRecordError("rows whose distance a call decides")
+        sizes = (part.rows, *self.sizes[1:])
+        if not isinstance(part.start, Quantity):
+            return self.view(self.offset + part.start * line, sizes, self.strides)
+        shifts = (*self.shifts, (part.start, line))
+        return Recorded(self._recorder, self.block, self.offset, sizes, self.strides, shifts)
 
     def __getitem__(self, key: Any) -> Recorded:
         keys = list(key) if isinstance(key, tuple) else [key]
@@ -118,9 +118,16 @@ class Recorded:
         if isinstance(keys[0], Part):
             return self.part(keys[0])[(slice(None), *keys[1:])]
         offset, sizes, strides = self.offset, list[int | Quantity](), []
+        shifts = list(self.shifts)
         for k, size, stride in zip(keys, self.sizes, self.strides, strict=True):
             if not isinstance(k, slice):
-                offset += (k % most(size)) * stride
+                if isinstance(size, Quantity):
+                    raise CannotRecordError("one place along a size that a call decides")
+                k %= size
+                if isinstance(stride, Quantity):
+                    shifts += [(stride, k)] if k else []
+                else:
+                    offset += k * stride
                 continue
             strides.append(stride)
             if k == slice(None):
@@ -130,11 +137,14 @@ class Recorded:
             else:
                 start, stop, step = k.indices(most(size))
                 if step < 1 or isinstance(size, Quantity):
-                    raise CannotRecordError("steps backwards, or parts of a size that lengths decide")
-                offset += start * stride
+                    raise CannotRecordError("steps backwards, or parts of a size that a call decides")
+                if isinstance(stride, Quantity):
+                    shifts += [(stride, start)] if start else []
+                else:
+                    offset += start * stride
                 sizes.append(len(range(start, stop, step)))
                 strides[-1] = stride * step
-        return self.view(offset, tuple(sizes), tuple(strides))
+        return Recorded(self._recorder, self.block, offset, tuple(sizes), tuple(strides), shifts)
 
     def __add__(self, other: Recorded) -> Recorded:
         return self._recorder.arithmetic("add", self, other)
@@ -159,8 +169,7 @@ class RecordedNamespace:
     def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
         """The same elements in another shape."""
         x = self._recorder.contiguous(x)
-        if not x.is_fixed:
-            raise CannotRecordError("another shape of an array whose sizes the lengths decide")
+        check_fixed(x)
         if -1 in shape:
             rest = x.size // max(1, -prod(shape))
             shape = tuple(rest if size == -1 else size for size in shape)
@@ -179,6 +188,7 @@ class RecordedNamespace:
 
     def flip(self, x: Recorded, *, axis: Sequence[int]) -> Recorded:
         """With these axes backwards."""
+        check_fixed(x)
         strides = [-step if k in axis else step for k, step in enumerate(x.strides)]
         first = sum((x.shape[k] - 1) * x.strides[k] for k in axis)
         return x.view(x.offset + first, x.sizes, tuple(strides))
@@ -195,7 +205,7 @@ class RecordedNamespace:
         """
         sizes, axis = list(arrays[0].sizes), axis % arrays[0].ndim
         if any(isinstance(x.sizes[axis], Quantity) for x in arrays):
-            raise CannotRecordError("joining arrays whose sizes the lengths decide")
+            raise CannotRecordError("joining arrays whose sizes a call decides")
         sizes[axis] = sum(x.shape[axis] for x in arrays)
         result, start = self._recorder.fresh(tuple(sizes)), 0
         for x in arrays:
@@ -224,10 +234,16 @@ class RecordedNamespace:
         return self.concat([x[cut], x[rest]], axis=axis)
 
 
-def row_major(shape: Sequence[int]) -> Strides:
+def check_fixed(*arrays: Recorded) -> None:
+    """Raise a CannotRecordError for an array whose sizes or strides a call decides."""
+    for x in arrays:
+        if not x.is_fixed or any(isinstance(stride, Quantity) for stride in x.strides):
+            raise CannotRecordError("sizes that a call decides")
+
+
+def row_major(sizes: Sequence[int | Quantity]) -> Strides:
     """The strides, in elements, of an array whose elements follow one another."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
+    strides: list[int | Quantity] = [1] * len(sizes)
+    for axis in range(len(sizes) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * sizes[axis]
+    return tuple(strides)

@@ -16,7 +16,7 @@ from xpgrad.engine.images.padding import Index
 from xpgrad.engine.images.shifts import Embedding, Shifts
 from xpgrad.engine.images.windows import Transform, Windows
 from xpgrad.engine.programs.instructions import parts_for
-from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes
+from xpgrad.engine.programs.recorded import CannotRecordError, Recorded, Sizes, check_fixed
 
 if TYPE_CHECKING:
     from xpgrad.engine.images.compiled_shifts import Plan
@@ -60,6 +60,7 @@ class RecordedImages(InPlaceImages):
         """Compiled."""
         from xpgrad.engine.images.compiled_shifts import row_sums_loop
 
+        check_fixed(array)
         rows, sums = self.contiguous(array), self.fresh(array.shape[:-1])
         parts = min(parts_for(rows.size, self._machine.team), max(1, sums.size))
         record = RowSums(0, sums.size, rows.shape[-1], 0, parts)
@@ -216,8 +217,10 @@ class RecordedImages(InPlaceImages):
         self, a: Recorded, b: Recorded, target: Recorded | None = None, add: bool = False
     ) -> Recorded:
         """Each matrix of the stacks with its own, those of the smaller stack again and again."""
+        if a.ndim > 2 or b.ndim > 2:
+            check_fixed(a, b)
         lead = max(a.shape[:-2], b.shape[:-2], key=len)
-        result = self.fresh((*lead, a.shape[-2], b.shape[-1])) if target is None else target
+        result = self.fresh((*lead, a.sizes[-2], b.sizes[-1])) if target is None else target
         if not result.size or (prod(lead) > 1 and self.multiply_stack(result, a, b, add)):
             return result
         if prod(lead) > _MOST:

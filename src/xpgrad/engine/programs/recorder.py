@@ -38,17 +38,18 @@ from xpgrad.engine.programs.instructions import (
     Quantity,
     most,
 )
-from xpgrad.engine.programs.program import Draft, Program
+from xpgrad.engine.programs.program import Draft, Place, Program
 from xpgrad.engine.programs.recorded import (
     CannotRecordError,
     Recorded,
     RecordedNamespace,
     Sizes,
     Strides,
+    check_fixed,
     row_major,
 )
 from xpgrad.engine.programs.recorded_images import RecordedImages
-from xpgrad.engine.programs.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps
+from xpgrad.engine.programs.schedule import MoveRows, Part, Schedule, ScheduledChunk, Steps, steps_of_call
 from xpgrad.engine.standard import first_row
 
 _PIECES = 1024  # of an array with more axes than an instruction has
@@ -72,18 +73,25 @@ class Recorder(RecordedImages):
     ----------
     machine : Machine
         The one on whose threads and BLAS the program is to run.
-    arrays : dict of str to (tuple of int, tuple of int) or Joined
-        Shapes and strides of the call's arrays, in elements.
+    arrays : dict of str to (tuple, tuple) or Joined
+        Sizes and strides of the call's arrays, in elements: integers, or multiples of `steps_of_call`.
     dtype : dtype
         Of all of them.
+    steps : int, optional
+        The largest T of the calls that share the program; 0 if all have the same.
     """
 
     name = "recorder"
 
     def __init__(
-        self, machine: Machine, arrays: Mapping[str, tuple[tuple[int, ...], Strides] | Joined], dtype: Any
+        self,
+        machine: Machine,
+        arrays: Mapping[str, tuple[Sizes, Strides] | Joined],
+        dtype: Any,
+        steps: int = 0,
     ) -> None:
         self._machine, self.dtype, self._name = machine, dtype, name_of(dtype)
+        self.steps = steps_of_call(steps) if steps else None
         self._draft = Draft()
         self._schedule: Schedule | None = None
         self._has_one_step = False
@@ -128,7 +136,7 @@ class Recorder(RecordedImages):
 
     def program(self, results: Sequence[Recorded | None]) -> Program:
         """What was written down, to be run for these results."""
-        outputs: list[tuple[Block, tuple[int, ...]] | None] = []
+        outputs: list[tuple[Block, Sizes] | None] = []
         taken = set(self._draft.inputs)
         for result in results:
             if result is None:
@@ -140,7 +148,7 @@ class Recorder(RecordedImages):
                 own = self.fresh(own.sizes)
                 self.copy(own, result)
             taken.add(own.block)
-            outputs.append((own.block, own.shape))
+            outputs.append((own.block, own.sizes))
         return Program(self._draft, outputs, self._machine, self.dtype)
 
     def lower(self, array: Recorded) -> Recorded:
@@ -156,12 +164,12 @@ class Recorder(RecordedImages):
     def fresh(self, sizes: Sizes) -> Recorded:
         """New memory, to be written first."""
         shape = tuple(map(most, sizes))
-        return Recorded(self, Block(prod(shape)), 0, tuple(sizes), row_major(shape))
+        return Recorded(self, Block(prod(shape)), 0, tuple(sizes), row_major(sizes))
 
     def place(self, x: Recorded, target: Recorded) -> bool:
         """Let an array's memory be the target's, where it is all of a memory that is free for it."""
-        whole = x.size == x.block.size and x.contiguous and x.is_fixed
-        return whole and self._draft.place(x.block, target.block, target.offset)
+        whole = x.size == x.block.size and x.contiguous
+        return whole and self._draft.place(x.block, Place(target.block, target.offset, target.shifts))
 
     def contiguous(self, x: Recorded) -> Recorded:
         """The array, or a copy whose elements follow one another."""
@@ -190,8 +198,9 @@ class Recorder(RecordedImages):
 
     def _broadcast(self, arrays: Sequence[Recorded]) -> tuple[Recorded, ...]:
         """Views of one shape."""
-        if len({x.ndim for x in arrays}) > 1 or not all(x.is_fixed for x in arrays):
+        if len({x.ndim for x in arrays}) > 1:
             raise CannotRecordError("broadcasting")
+        check_fixed(*arrays)
         shape = np.broadcast_shapes(*(x.shape for x in arrays))
         return tuple(self.broadcast(x, shape) for x in arrays)
 
@@ -199,8 +208,9 @@ class Recorder(RecordedImages):
         """Arithmetic on arrays of the target's shape: along more axes than an instruction has, in several."""
         sizes, strides = _merged(target.sizes, [target.strides, *(x.strides for x in operands)])
         if len(sizes) > Arithmetic.AXES:
-            axis = next(k for k, size in enumerate(target.shape) if size > 1)
-            if target.shape[axis] > _PIECES or not target.is_fixed:
+            known = [k for k, size in enumerate(target.sizes) if isinstance(size, int) and size > 1]
+            axis = min(known, key=target.shape.__getitem__)
+            if target.shape[axis] > _PIECES:
                 raise CannotRecordError("an array with many axes")
             for number in range(target.shape[axis]):
                 here = (*[slice(None)] * axis, number)
@@ -264,6 +274,7 @@ class Recorder(RecordedImages):
         if isinstance(first, Quantity):
             self.multiply(target.part(Part(first, a.sizes[0])), a, b)
         else:
+            check_fixed(a)
             self.multiply(target[first : first + a.shape[0], :], a, b)
 
     def add_product(self, total: Recorded | None, a: Recorded, b: Recorded) -> Recorded:
@@ -280,6 +291,7 @@ class Recorder(RecordedImages):
 
     def broadcast(self, array: Recorded, shape: tuple[int, ...]) -> Recorded:
         """A view."""
+        check_fixed(array)
         pairs = zip(array.shape, array.strides, shape, strict=True)
         strides = tuple(stride if own == size else 0 for own, stride, size in pairs)
         return array.view(array.offset, shape, strides)
@@ -323,6 +335,7 @@ class Recorder(RecordedImages):
         Their distances must be equal, and each thread needs a matrix. A stack of factors may have fewer axes
         than the target's.
         """
+        check_fixed(target, a, b)
         lead, team = target.shape[:-2], self._machine.team
         if prod(lead) < team.size():
             return False
@@ -399,6 +412,7 @@ class Recorder(RecordedImages):
     ) -> Recorded:
         """The one result of a formula of contiguous arrays: of one shape, or of one element."""
         given = [x for x in inputs if x is not None]
+        check_fixed(*given)
         shape = max((x.shape for x in given), key=prod)
         kinds = tuple(None if x is None else "each" if x.shape == shape else "one" for x in inputs)
         if any(x.shape != shape and x.size != 1 for x in given):
@@ -413,8 +427,9 @@ class Recorder(RecordedImages):
         self, formula: RowFormula, operands: Sequence[Recorded | None], numbers: Sequence[float] = ()
     ) -> tuple[Recorded, ...]:
         """The outputs of a row formula of contiguous arrays (A, n, 1), rows (A, 1, 1), columns (1, n, 1)."""
-        each = next(x for x in operands if x is not None)
-        A, n, _ = each.shape
+        given = [x for x in operands if x is not None]
+        check_fixed(*given)
+        A, n, _ = given[0].shape
         kinds = tuple(None if x is None else "integers" if x.is_integer else "each" for x in operands)
         code = array_loops.row_code(formula, kinds, None, self._name)
         results = {
@@ -422,7 +437,7 @@ class Recorder(RecordedImages):
         }
         # the result of every element comes before the numbers of rows
         ordered = sorted(results, key=lambda name: name != formula.each_output)
-        arrays = [*(x for x in operands if x is not None), *(results[name] for name in ordered)]
+        arrays = [*given, *(results[name] for name in ordered)]
         self._add_array_loop(code, A, A * n, (n,), arrays, numbers)
         return tuple(results[name] for name in formula.outputs)
 
@@ -442,10 +457,11 @@ class Recorder(RecordedImages):
 
     # --- sequences of uneven lengths
 
-    def schedule(self, lengths: Recorded, steps: int, batch: int) -> Schedule:
-        """What such lengths decide; found once, in front of everything that asks for it."""
+    def schedule(self, lengths: Recorded | None, steps: int, batch: int) -> Schedule:
+        """What lengths and T decide; found once, in front of everything that asks for it."""
         if self._schedule is None:
-            self._schedule = Schedule(lengths.block, steps, batch, self.dtype.itemsize, self._machine.team)
+            block = None if lengths is None else lengths.block
+            self._schedule = Schedule(block, steps, batch, self.dtype.itemsize, self._machine.team)
             self._draft.add(self._schedule)
         return self._schedule
 

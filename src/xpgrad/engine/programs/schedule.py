@@ -32,34 +32,41 @@ _CHUNK = records.length(records.ChunkQuantities)
 _SPAN = records.length(Span)  # integers of a step
 
 
+def steps_of_call(most: int) -> Quantity:
+    """T, where the calls of a program have different ones."""
+    return Quantity(_QUANTITY.padded, most)
+
+
 class Schedule(Work):
-    """What a call's lengths decide: the order of the batch, the steps of loops, rows, and cuts for threads.
+    """What a call's lengths and T decide: the order of the batch, steps of loops, rows, cuts for threads.
 
     It writes tables of integers, among them the program's quantities, and completes the program by these.
 
     Parameters
     ----------
-    lengths : Block
-        The length of each sequence, 64-bit integers one behind the other.
+    lengths : Block or None
+        The length of each sequence, 64-bit integers one behind the other; None if all are T.
     steps, batch : int
-        T and N.
+        The largest T, and N.
     itemsize : int
         Bytes of an element of the program's arrays.
     team
         The threads, of which this takes one.
     """
 
-    def __init__(self, lengths: Block, steps: int, batch: int, itemsize: int, team: Team) -> None:
+    def __init__(self, lengths: Block | None, steps: int, batch: int, itemsize: int, team: Team) -> None:
         from xpgrad.engine.programs.entry_points import compiled_schedule
 
         self.steps, self.batch, self.tables = steps, batch, Block(0)
-        super().__init__(compiled_schedule(), 1, team, [Location(lengths), Location(self.tables)])
+        places = [Location(block) for block in (lengths, self.tables) if block is not None]
+        super().__init__(compiled_schedule(), 1, team, places)
         self._lengths, self._itemsize = lengths, itemsize
         self._size = 0
         self._order, self._place, self._ordered = (self._table(batch) for _ in range(3))
-        self._starts, self._spans = self._table(steps + 2), self._table(_SPAN * steps)
+        self._starts = self._table(steps + 2)
         self._quantities = records.length(records.Quantities)
-        self._chunks: dict[int, records.ChunkRequest] = {}
+        self._spans: dict[bool, int] = {}  # by whether rows have the order of time, and steps run against it
+        self._chunks: dict[tuple[int, bool], records.ChunkRequest] = {}
         self._cuts: list[records.CutRequest] = []
 
     def _table(self, count: int) -> int:
@@ -76,26 +83,36 @@ class Schedule(Work):
         """S, the number of rows."""
         return Quantity(_QUANTITY.rows, self.steps * self.batch)
 
-    def forward(self) -> tuple[Steps, Steps]:
-        """The first step, whose state before is the initial one, and the later ones."""
-        at = _QUANTITY
-        one, others = Quantity(at.first, 1), Quantity(at.later, self.steps - 1)
-        first = Steps(self, one, at.zero, at.first, self._spans, None)
-        later = Steps(self, others, at.first, at.steps, self._spans, one)
+    @property
+    def later(self) -> Quantity:
+        """How many steps come after the first one."""
+        return Quantity(_QUANTITY.later, self.steps - 1)
+
+    def forward(self, is_turned: bool = False) -> tuple[Steps, Steps]:
+        """The first step, whose state before is the initial one, and the later ones.
+
+        With `is_turned` the rows of a full batch have the order of time, and steps run against it.
+        """
+        if is_turned not in self._spans:
+            self._spans[is_turned] = self._table(_SPAN * self.steps)
+        at, spans, one = _QUANTITY, self._spans[is_turned], Quantity(_QUANTITY.first, 1)
+        first = Steps(self, one, at.zero, at.first, spans, None)
+        later = Steps(self, self.later, at.first, at.steps, spans, one)
         return first, later
 
-    def chunks(self, limit: int) -> list[ScheduledChunk]:
+    def chunks(self, limit: int, is_turned: bool = False) -> list[ScheduledChunk]:
         """The steps from last to first, in as many chunks of about `limit` rows as there can be.
 
         The last of these are empty where the sequences are short.
         """
         limit = max(1, min(limit, self.steps * self.batch))
-        if limit not in self._chunks:
+        key = limit, is_turned
+        if key not in self._chunks:
             most = -(-self.steps * self.batch // limit)
             spans = self._table(_SPAN * self.steps)
-            self._chunks[limit] = records.ChunkRequest(limit, most, self._quantities, spans)
+            self._chunks[key] = records.ChunkRequest(limit, most, int(is_turned), self._quantities, spans)
             self._quantities += most * _CHUNK
-        asked = self._chunks[limit]
+        asked = self._chunks[key]
         largest = min(limit + self.batch, self.steps * self.batch)
         begins = range(asked.quantities, asked.quantities + asked.most * _CHUNK, _CHUNK)
         return [ScheduledChunk(self, begin, asked.spans, largest) for begin in begins]
@@ -121,9 +138,10 @@ class Schedule(Work):
         """See Work."""
         self._quantities_at = self._table(self._quantities)
         head = records.Schedule(
-            lengths=Address(self._lengths, 0),
+            lengths=0 if self._lengths is None else Address(self._lengths, 0),
             known=self.known(),
-            spans=self._spans,
+            spans=self._spans.get(False, -1),
+            turned_spans=self._spans.get(True, -1),
             quantities=self._quantities_at,
             code=Address(None, 0),
             additions=Additions.WHERE,
@@ -168,7 +186,8 @@ class Steps:
 
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
         """The head with these steps, and with the cuts between `parts` threads."""
-        spans = Address(self._schedule.tables, 8 * self._table, self._first, 8 * _SPAN)
+        shifts = [] if self._first is None else [(self._first, 8 * _SPAN)]
+        spans = Address(self._schedule.tables, 8 * self._table, shifts)
         bounds = self._schedule.cuts(parts, self._low, self._high)
         return head._replace(steps=self._count, spans=spans, bounds=bounds)
 
@@ -210,13 +229,13 @@ class Part:
 
     Parameters
     ----------
-    start : Quantity
+    start : Quantity or int
         The first.
     rows : Quantity or int
         How many.
     """
 
-    def __init__(self, start: Quantity, rows: Quantity | int) -> None:
+    def __init__(self, start: Quantity | int, rows: Quantity | int) -> None:
         self.start, self.rows = start, rows
 
 
@@ -230,7 +249,7 @@ class MoveRows(Work):
     schedule : Schedule
         Which knows the rows.
     reverse : bool
-        Whether time runs backwards.
+        Whether time runs backwards; of "previous" and "last", whether it does and rows have its order.
     places : sequence of Location
         The target, the source, and the states before the first step where there are some; with the strides of
         arrays over time and batch (T, N, width), else as if these were the last two axes.
@@ -262,7 +281,8 @@ class MoveRows(Work):
         self._kind, self._schedule, self._reverse, self._width = kind, schedule, reverse, width
         if chunk is None:
             zero = Quantity(_QUANTITY.zero, 0)
-            self._range = zero, Quantity(_QUANTITY.steps, schedule.steps), zero
+            steps = _QUANTITY.padded if kind == "unpack" else _QUANTITY.steps
+            self._range = zero, Quantity(steps, schedule.steps), zero
         else:
             self._range = chunk.low, chunk.high, chunk.start
 
@@ -279,6 +299,7 @@ class MoveRows(Work):
                 low=low,
                 high=high,
                 first=first,
+                steps=Quantity(_QUANTITY.steps, self._schedule.steps),
                 width=self._width,
                 target=target,
                 source=source,
