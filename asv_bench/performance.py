@@ -14,9 +14,8 @@ from pathlib import Path
 
 import gains
 from page import machine_page, write_between
-from xpgrad.cli import bench_plot
-from xpgrad.cli.bench import group_lines, machine_rows, notes, summary_rows
-from xpgrad.cli.benches import measure
+from xpgrad_bench import measure, plot
+from xpgrad_bench.command import group_lines, machine_rows, notes, summary_rows
 
 ROOT = Path(__file__).parents[1]
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
@@ -91,7 +90,7 @@ def main():
     files = parser.parse_args().runs
     report = measure.merge([json.loads(file.read_text(encoding="utf-8")) for file in files])
     page = machine_page(report["machine"]["cpu"])
-    bench_plot.draw(report, page.with_suffix(".png"))
+    plot.draw(report, page.with_suffix(".png"))
     for name, text in (
         ("machine", machine(report)),
         ("summary", summary(report)),

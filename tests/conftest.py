@@ -13,6 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ import pytest
 import xpgrad
 from backends import BACKENDS, Backend, without_programs
 from short_suite import mark_long
+
+sys.path.append(str(Path(__file__).parents[1] / "asv_bench"))  # the packages of benchmarks and of peers
 
 try:
     import hypothesis

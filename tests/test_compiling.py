@@ -10,8 +10,7 @@ import types
 import pytest
 
 from xpgrad import __main__ as command_line
-from xpgrad.cli import warm
-from xpgrad.cli.benches.recurrent import OPERATORS
+from xpgrad.cli import warm_works
 from xpgrad.engine.compiled import machine
 from xpgrad.engine.process import notice
 
@@ -192,27 +191,24 @@ def test_what_is_not_installed(monkeypatch, capsys):
     """An error where it was asked for, else nothing to compile."""
     pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
-    def missing(name, work):
-        raise NotImplementedError("torch is not installed")
-
-    monkeypatch.setattr(warm.implementations, "make", missing)
+    monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delenv("XPGRAD_NOTICE", raising=False)
     assert command_line.main(["warm", "lstm", "--arrays", "torch"]) == 1
     assert "torch is not installed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("operator", [name for name in warm.WORKS if name in OPERATORS])
+@pytest.mark.parametrize("operator", warm_works.RECURRENT)
 def test_threads_share_columns_in_one_work(operator):
     """These loops are code of their own; see `machine._share_columns`."""
-    gates = OPERATORS[operator].gates
-    shapes = [work.shape for work in warm.WORKS[operator]("float32")]
+    gates = warm_works.RECURRENT[operator].gates
+    shapes = [work.shape for work in warm_works.WORKS[operator]("float32")]
     height, threads = 4, 2  # of the lowest tall tile
     saved = [(height // 2) * (1 - 1 / threads) * gates * H * H for _, N, _, H in shapes if N == 1]
     assert max(saved) >= machine._SAVED
 
 
-@pytest.mark.parametrize("operator", warm.WORKS)
+@pytest.mark.parametrize("operator", warm_works.WORKS)
 def test_every_operator_has_works_of_a_dtype(operator):
-    works = list(warm.WORKS[operator]("float64"))
+    works = list(warm_works.WORKS[operator]("float64"))
     assert works
     assert all(work.dtype == "float64" for work in works)

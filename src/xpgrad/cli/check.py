@@ -9,8 +9,8 @@ an error exceeds its tolerance.
 Compiled code is checked in float32 and half precision, so only half as much must be compiled with a cold
 cache; --all, --json, --option or --namespace check float64 too.
 
---peers also measures the kernels of other libraries, against float64 references that share no code with any
-of them. A library that needs another NumPy runs in its own interpreter.
+--peers, in a checkout, measures the kernels of other libraries too, against float64 references that share no
+code with any of them. A library that needs another NumPy runs in its own interpreter.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from .._testing import dtype_name, relative_error
 from . import check_jax
 from .arguments import at_least_one, not_negative, unwritable
 from .check_random import run_random
+from .checkout import tool
 from .console import message, progress, table
 
 __all__ = ["add_arguments", "run"]
@@ -340,9 +341,7 @@ def run(args: argparse.Namespace) -> int:
     if args.guard:
         guard.turn_on()
     if args.peers or args.write or args.interpreter:
-        from .peers.command import run_peers  # large, and rarely needed
-
-        return run_peers(KERNELS, args)
+        return int(tool("xpgrad_peers.command", "check --peers").run_peers(KERNELS, args))
     if args.random is not None:
         return run_random(args.random, args.seed or 0, args.lengths)
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
+from xpgrad._cases.case import Arrays, Case, Kernel
+from xpgrad.cli import onnx_node
+from xpgrad.cli.console import progress
+from xpgrad.testing import relative_error
 
-from ..._cases.case import Arrays, Case, Kernel
-from ..._testing import relative_error
-from ..console import progress
 from . import references
 
 __all__ = ["OURS", "PEERS", "WRONG", "Entry", "Measured", "Peer", "interpreter", "measure"]
@@ -28,11 +29,13 @@ __all__ = ["OURS", "PEERS", "WRONG", "Entry", "Measured", "Peer", "interpreter",
 WRONG = 1e-4
 """The error above which an entry is wrong: rounding of float32 stays below a tenth of it."""
 
-# The package of callers goes last on the path, so that no module of this folder hides another one.
+# The package of callers and the file that makes models for ONNX go last on the path, so that no module of
+# their folders hides another one.
 _CALLERS = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "import runpy, sys; sys.path += [sys.argv.pop(1), sys.argv.pop(1)]; "
     "runpy.run_module('callers', run_name='__main__', alter_sys=True)"
 )
+_ONNX_NODE = str(Path(onnx_node.__file__).parent)
 _PATIENCE = 1800  # seconds for all of a peer's cases
 
 
@@ -311,7 +314,7 @@ def _in_child(python: str, peer: Peer, chosen: Sequence[_Job]) -> tuple[dict[str
         paths = [str(Path(folder) / name) for name in ("jobs.npz", "results.npz")]
         np.savez(paths[0], jobs=json.dumps(about), **arrays)
         done = subprocess.run(
-            [python, "-c", _CALLERS, str(Path(__file__).parent), peer.key, *paths],
+            [python, "-c", _CALLERS, str(Path(__file__).parent), _ONNX_NODE, peer.key, *paths],
             cwd=folder, capture_output=True, text=True, timeout=_PATIENCE, check=False,
         )  # fmt: skip
         if done.returncode:

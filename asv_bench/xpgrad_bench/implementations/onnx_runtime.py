@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.process.settings import schedulable_cores
-
 from .. import convolutions, recurrent
+from ..floor import schedulable_cores
 from . import need
 
 INPUTS = {

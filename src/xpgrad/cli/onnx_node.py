@@ -1,10 +1,15 @@
-"""Models of one node for ONNX Runtime and onnx's reference evaluator."""
+"""ONNX's own operator for a case, as a model of one node.
 
+The file needs only NumPy and onnx: the callers of other libraries (``asv_bench/xpgrad_peers``) read it in
+interpreters that have no xpgrad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
-from .case import Absent, Job, per_dimension
 
 __all__ = ["attributes_of", "model", "one_node"]
 
@@ -24,31 +29,50 @@ _NAMES = {
 _SWISH = 24  # the opset that has it
 
 
-def one_node(job: Job) -> tuple[Any, dict, list]:
-    """ONNX's own operator for a case: a model of it, its inputs, and the names of its outputs."""
-    if job.kernel not in _NAMES:
-        raise Absent(job.kernel)
-    name, a = _NAMES[job.kernel], attributes_of(job)
-    inputs = {**job.arguments, **job.integers}
+def one_node(
+    kernel: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any], pads: Sequence[Sequence[int]] = ()
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Return a model of a case's operator, its inputs, and the names of its outputs.
+
+    Parameters
+    ----------
+    kernel : str
+        The kernel's name in xpgrad.
+    arrays : mapping
+        Its array arguments.
+    attributes : mapping
+        Its attributes.
+    pads : sequence
+        The pads of a convolution, at the begins and at the ends.
+
+    Raises
+    ------
+    NotImplementedError
+        For an operator, an operand or an attribute that ONNX does not have.
+    """
+    if kernel not in _NAMES:
+        raise NotImplementedError(kernel)
+    name, a = _NAMES[kernel], attributes_of(kernel, arrays, attributes, pads)
+    inputs = dict(arrays)
     outputs, opset = ["Y"], _SWISH if name == "Swish" else 20
-    if job.kernel in _RECURRENT:
-        known, outputs = (text.split() for text in _RECURRENT[job.kernel])
+    if kernel in _RECURRENT:
+        known, outputs = (text.split() for text in _RECURRENT[kernel])
         if set(inputs) - set(known):
-            raise Absent(", ".join(sorted(set(inputs) - set(known))))
+            raise NotImplementedError(", ".join(sorted(set(inputs) - set(known))))
         inputs = {k: inputs.get(k) for k in known}
         if inputs["sequence_lens"] is not None:
             inputs["sequence_lens"] = inputs["sequence_lens"].astype(np.int32)
     if name == "Softplus" and a:
-        raise Absent("beta")
+        raise NotImplementedError("beta")
     if a.pop("flatten", False):
         opset = 12
-    if job.kernel == "quick_gelu":
+    if kernel == "quick_gelu":
         a.setdefault("alpha", 1.702)
     if name == "Clip":
         bounds, dtype = (a.pop("min_val", -1.0), a.pop("max_val", 1.0)), inputs["X"].dtype
         inputs |= {k: np.asarray(v, dtype=dtype) for k, v in zip(("min", "max"), bounds)}  # noqa: B905
     if name == "SoftmaxCrossEntropyLoss" and ("label_smoothing" in a or inputs["labels"].dtype.kind == "f"):
-        raise Absent("smoothing or probabilities")
+        raise NotImplementedError("smoothing or probabilities")
     made = model(name, inputs, dict.fromkeys(outputs, True), opset=opset, **a)
     return made, {k: v for k, v in inputs.items() if v is not None}, outputs
 
@@ -79,18 +103,20 @@ def model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=9 if opset <= 20 else 11)
 
 
-def attributes_of(job: Job) -> dict:
-    """The attributes in ONNX's form."""
-    a = dict(job.attributes)
+def attributes_of(
+    kernel: str, arrays: Mapping[str, Any], attributes: Mapping[str, Any], pads: Sequence[Sequence[int]]
+) -> dict[str, Any]:
+    """Return the attributes in ONNX's form."""
+    a = dict(attributes)
     if "input_forget" in a:
         a["input_forget"] = int(a["input_forget"])
-    if job.kernel in ("lstm", "gru", "rnn"):
-        a["hidden_size"] = job.arguments["R"].shape[2]
-    if job.kernel in ("conv", "conv_transpose"):
-        rank = job.arguments["X"].ndim - 2
+    if kernel in ("lstm", "gru", "rnn"):
+        a["hidden_size"] = arrays["R"].shape[2]
+    if kernel in ("conv", "conv_transpose"):
+        rank = arrays["X"].ndim - 2
         for name in ("strides", "dilations", "output_padding"):
             if name in a:
-                a[name] = per_dimension(a[name], rank)
+                a[name] = [a[name]] * rank if isinstance(a[name], int) else list(a[name])
         if "pads" in a:
-            a["pads"] = [n for end in job.pads for n in end]
+            a["pads"] = [n for end in pads for n in end]
     return a

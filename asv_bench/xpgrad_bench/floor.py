@@ -1,16 +1,20 @@
 """The floor of every implementation: operations over the product rate, bytes over the bandwidth."""
 
 import concurrent.futures
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.process.settings import schedulable_cores
-
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (64, 512, 2048))
 COPY = 32 << 20  # bytes of the copied array, larger than the cores' own caches
+
+
+def schedulable_cores() -> int:
+    """Cores on which this process may be scheduled; all cores where the system does not tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Floor(NamedTuple):

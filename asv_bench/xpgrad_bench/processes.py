@@ -15,8 +15,8 @@ from typing import IO, Any, cast
 from .timing import Times, summary
 from .worker import encode
 
-START = "import sys; sys.path.append(sys.argv[1]); from benches.worker import main; main()"
-PACKAGES = Path(__file__).parents[1]  # the folder that contains this package alone
+START = "import sys; sys.path.append(sys.argv[1]); from xpgrad_bench.worker import main; main()"
+PACKAGES = Path(__file__).parents[1]
 THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

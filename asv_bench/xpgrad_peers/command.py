@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..._cases.case import Kernel
-from ..console import message, table
+from xpgrad._cases.case import Kernel
+from xpgrad.cli.console import message, table
+
 from .matrix import OURS, PEERS, Entry, Measured, measure
 from .page import page, without_reproducer
 
