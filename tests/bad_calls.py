@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
+from xpgrad._types import array_arguments
 
 T, N, I, H = 3, 2, 2, 3
 
@@ -31,11 +32,8 @@ def _good() -> dict[str, dict[str, Any]]:
     x = _zeros(2, 3)
     for name in xpgrad.__all__:
         function = getattr(xpgrad, name)
-        if getattr(function, "__module__", "") == "xpgrad.activations" and callable(function):
-            takes = inspect.signature(function).parameters
-            arrays = [n for n, p in takes.items() if p.annotation == "Any" and n != "out"]
-            if arrays and not inspect.isclass(function):
-                calls[name] = dict.fromkeys(arrays, x)
+        if inspect.isfunction(function) and function.__module__ == "xpgrad.activations":
+            calls[name] = dict.fromkeys(array_arguments(function), x)
     for name in ("softmax", "log_softmax"):
         calls[name] = {"X": x}
         calls[f"{name}_grad"] = {"dY": x, "Y": x}

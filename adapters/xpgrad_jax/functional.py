@@ -4,15 +4,19 @@ Each has the name and the arguments of the function of `xpgrad`. They work under
 `jax.vmap`, `jax.jvp` and what else JAX has, in any order.
 """
 
+# ruff: noqa: D103 - each function gets its docstring from its decorator
+
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from xpgrad._kernel_description import MASKS
 from xpgrad._recurrent import check_lengths
@@ -54,6 +58,11 @@ __all__ = [
     "tanh",
     "thresholded_relu",
 ]
+
+ArrayLike: TypeAlias = jax.Array | NDArray[Any]
+Lengths: TypeAlias = Sequence[int] | ArrayLike
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 
 _LSTM = Kernel("lstm")
 _GRU = Kernel("gru", products=True)
@@ -137,49 +146,34 @@ def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, 
     return kernel.gradient_result(*(by_name.get(name) for name in kernel.graded))
 
 
-# --- functions whose arguments are those of xpgrad's, without `out`
+# --- functions whose arguments are those of xpgrad's, without `out`, and those of the gradient alone
 
 
-def _signature(kernel: Kernel, returned: int) -> inspect.Signature:
-    """The kernel's signature with the attributes of its gradient alone, for so many results."""
-    source = inspect.signature(kernel.function(0))
-    parameters = [p for p in source.parameters.values() if p.name != "out"]
-    result = "jax.Array" if returned == 1 else f"tuple[{', '.join(['jax.Array'] * returned)}]"
-    parameters += kernel.gradient_attributes.values()
-    return source.replace(parameters=parameters, return_annotation=result)
+def _public(kernel: Kernel, function: Callable[_P, _Result], text: str) -> Callable[_P, _Result]:
+    """A function with its docstring; where arguments do not fit, the error names the kernel."""
 
-
-def _function(kernel: Kernel, signature: inspect.Signature, text: str) -> Callable[..., Any]:
-    """The function of a kernel with that docstring; it returns as many results as the signature says."""
-    returned = signature.return_annotation.count("jax.Array")
-    every = {name: p.default for name, p in signature.parameters.items()}
-    positional = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    needed = [name for name, default in every.items() if default is inspect.Parameter.empty]
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        given = {**every, **dict(zip(positional, args, strict=False)), **kwargs}
-        # `bind` would take a fourth of a small call's time; it is left to say what is wrong
-        if (
-            len(args) > len(positional)
-            or len(given) > len(every)
-            or not kwargs.keys().isdisjoint(positional[: len(args)])
-            or any(given[name] is inspect.Parameter.empty for name in needed)
-        ):
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
             try:
-                signature.bind(*args, **kwargs)
+                inspect.signature(function).bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{kernel.name}: {error}") from None
-        if "sequence_lens" in given:
-            lengths = given["sequence_lens"], given["X"], given["layout"]
-            given["sequence_lens"] = _lengths(kernel.name, *lengths)
-        operands = [given.pop(name) for name in kernel.operands]
-        outputs = apply(kernel, operands, given)[:returned]
-        return outputs[0] if returned == 1 else outputs
+            raise
 
-    function.__name__ = function.__qualname__ = kernel.name
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__doc__ = text
-    return function
+    call.__doc__ = text
+    return call
+
+
+def _run(kernel: Kernel, given: dict[str, Any], returned: int) -> Any:
+    """So many of the kernel's outputs, for the arguments of its function. They are taken apart."""
+    if "sequence_lens" in given:
+        given["sequence_lens"] = _lengths(kernel.name, given["sequence_lens"], given["X"], given["layout"])
+    operands = [given.pop(name) for name in kernel.operands]
+    outputs = apply(kernel, operands, given)[:returned]
+    return outputs[0] if returned == 1 else outputs
 
 
 _NO_ARRAY = "an operand is no array of JAX or NumPy, or the operands differ in dtype"
@@ -221,21 +215,143 @@ _WORDS = Words(
 )
 
 
-def _recurrent(kernel: Kernel, what: str, results: str, arguments: str) -> Callable[..., Any]:
+def _recurrent(
+    kernel: Kernel, what: str, results: str, arguments: str
+) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
     """A recurrent function: the first line of its docstring, its results, and arguments for an example."""
-    signature = _signature(kernel, len(results.split(", ")))
-    sections = recurrent_sections(kernel.name, signature, results, arguments, _WORDS)
-    return _function(kernel, signature, what + sections)
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        signature = inspect.signature(function)
+        sections = recurrent_sections(kernel.name, signature, results, arguments, _WORDS)
+        return _public(kernel, function, what + sections)
+
+    return decorate
 
 
 _OF_JAX = "The ONNX {} as a differentiable function of JAX arrays."
 _STEP = "One step of `{}`, for loops of one's own."
-lstm = _recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
-gru = _recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
-rnn = _recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
-lstm_cell = _recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
-gru_cell = _recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
-rnn_cell = _recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")
+
+
+@_recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
+def lstm(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    initial_c: ArrayLike | None = None,
+    P: ArrayLike | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    layout: int = 0,
+    S: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
+    zoneout_h: ArrayLike | None = None,
+    zoneout_c: ArrayLike | None = None,
+    peephole: str = "full",
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return _run(_LSTM, locals(), 3)
+
+
+@_recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
+def gru(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+    recurrent_mask: ArrayLike | None = None,
+    zoneout_h: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_GRU, locals(), 2)
+
+
+@_recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
+def rnn(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: str = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_RNN, locals(), 2)
+
+
+@_recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
+def lstm_cell(
+    X: ArrayLike,
+    H: ArrayLike,
+    C: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    P: ArrayLike | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    peephole: str = "full",
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_LSTM_CELL, locals(), 2)
+
+
+@_recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
+def gru_cell(
+    X: ArrayLike,
+    H: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+) -> jax.Array:
+    return _run(_GRU_CELL, locals(), 1)
+
+
+@_recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")
+def rnn_cell(
+    X: ArrayLike,
+    H: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+) -> jax.Array:
+    return _run(_RNN_CELL, locals(), 1)
+
 
 _SECTIONS = """`xpgrad.{name}` as a differentiable function of JAX arrays.
 
@@ -260,48 +376,192 @@ See Also
 --------
 xpgrad.{name} : The equation and its source.
 """
+_WHOLE: dict[str, Kernel] = {}
+"""Kernels of one result on whole arrays."""
 
 
-def _of_whole_arrays(name: str, returns: str, **replaced: str) -> Callable[..., Any]:
-    """A function of one result."""
-    kernel = Kernel(name, replaced=replaced)
-    signature = _signature(kernel, 1)
-    parameters = ", ".join(signature.parameters)
-    text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
-    return _function(kernel, signature, text)
+def _whole(returns: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """A function of one result; its docstring says so much of it."""
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        name, parameters = function.__name__, ", ".join(inspect.signature(function).parameters)
+        text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
+        # relu's slope is told by its output, which JAX keeps for the next operator
+        kernel = _WHOLE[name] = Kernel(name, replaced={"X": "Y"} if name == "relu" else {})
+        return _public(kernel, function, text)
+
+    return decorate
 
 
-def _elementwise(name: str, **replaced: str) -> Callable[..., Any]:
-    return _of_whole_arrays(name, ", of X's shape and dtype.", **replaced)
+_elementwise = _whole(", of X's shape and dtype.")
+_loss = _whole(': a number, or one for each sample with ``reduction="none"``.')
+_image = _whole(", (N, O, *size).")
 
 
-celu = _elementwise("celu")
-elu = _elementwise("elu")
-gelu = _elementwise("gelu")
-hard_sigmoid = _elementwise("hard_sigmoid")
-hard_swish = _elementwise("hard_swish")
-hard_tanh = _elementwise("hard_tanh")
-leaky_relu = _elementwise("leaky_relu")
-log_sigmoid = _elementwise("log_sigmoid")
-log_softmax = _elementwise("log_softmax")
-mish = _elementwise("mish")
-prelu = _elementwise("prelu")
-quick_gelu = _elementwise("quick_gelu")
-relu = _elementwise("relu", X="Y")
-scaled_tanh = _elementwise("scaled_tanh")
-selu = _elementwise("selu")
-sigmoid = _elementwise("sigmoid")
-silu = _elementwise("silu")
-softmax = _elementwise("softmax")
-softplus = _elementwise("softplus")
-softsign = _elementwise("softsign")
-tanh = _elementwise("tanh")
-thresholded_relu = _elementwise("thresholded_relu")
+@_elementwise
+def celu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["celu"], locals(), 1)
 
-_LOSS = ': a number, or one for each sample with ``reduction="none"``.'
-softmax_cross_entropy = _of_whole_arrays("softmax_cross_entropy", _LOSS)
-binary_cross_entropy_with_logits = _of_whole_arrays("binary_cross_entropy_with_logits", _LOSS)
 
-_IMAGE = ", (N, O, *size)."
-conv = _of_whole_arrays("conv", _IMAGE)
-conv_transpose = _of_whole_arrays("conv_transpose", _IMAGE)
+@_elementwise
+def elu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["elu"], locals(), 1)
+
+
+@_elementwise
+def gelu(X: ArrayLike, *, approximate: str = "none") -> jax.Array:
+    return _run(_WHOLE["gelu"], locals(), 1)
+
+
+@_elementwise
+def hard_sigmoid(X: ArrayLike, *, alpha: float = 0.2, beta: float = 0.5) -> jax.Array:
+    return _run(_WHOLE["hard_sigmoid"], locals(), 1)
+
+
+@_elementwise
+def hard_swish(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["hard_swish"], locals(), 1)
+
+
+@_elementwise
+def hard_tanh(X: ArrayLike, *, min_val: float = -1.0, max_val: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["hard_tanh"], locals(), 1)
+
+
+@_elementwise
+def leaky_relu(X: ArrayLike, *, alpha: float = 0.01) -> jax.Array:
+    return _run(_WHOLE["leaky_relu"], locals(), 1)
+
+
+@_elementwise
+def log_sigmoid(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["log_sigmoid"], locals(), 1)
+
+
+@_elementwise
+def log_softmax(X: ArrayLike, *, axis: int = -1, flatten: bool = False) -> jax.Array:
+    return _run(_WHOLE["log_softmax"], locals(), 1)
+
+
+@_elementwise
+def mish(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["mish"], locals(), 1)
+
+
+@_elementwise
+def prelu(X: ArrayLike, slope: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["prelu"], locals(), 1)
+
+
+@_elementwise
+def quick_gelu(X: ArrayLike, *, alpha: float = 1.702) -> jax.Array:
+    return _run(_WHOLE["quick_gelu"], locals(), 1)
+
+
+@_elementwise
+def relu(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["relu"], locals(), 1)
+
+
+@_elementwise
+def scaled_tanh(X: ArrayLike, *, alpha: float = 1.0, beta: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["scaled_tanh"], locals(), 1)
+
+
+@_elementwise
+def selu(X: ArrayLike, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> jax.Array:
+    return _run(_WHOLE["selu"], locals(), 1)
+
+
+@_elementwise
+def sigmoid(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["sigmoid"], locals(), 1)
+
+
+@_elementwise
+def silu(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["silu"], locals(), 1)
+
+
+@_elementwise
+def softmax(X: ArrayLike, *, axis: int = -1, flatten: bool = False) -> jax.Array:
+    return _run(_WHOLE["softmax"], locals(), 1)
+
+
+@_elementwise
+def softplus(X: ArrayLike, *, beta: float = 1.0, threshold: float | None = None) -> jax.Array:
+    return _run(_WHOLE["softplus"], locals(), 1)
+
+
+@_elementwise
+def softsign(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["softsign"], locals(), 1)
+
+
+@_elementwise
+def tanh(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["tanh"], locals(), 1)
+
+
+@_elementwise
+def thresholded_relu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["thresholded_relu"], locals(), 1)
+
+
+@_loss
+def softmax_cross_entropy(
+    X: ArrayLike,
+    labels: ArrayLike,
+    weights: ArrayLike | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> jax.Array:
+    return _run(_WHOLE["softmax_cross_entropy"], locals(), 1)
+
+
+@_loss
+def binary_cross_entropy_with_logits(
+    X: ArrayLike,
+    targets: ArrayLike,
+    weight: ArrayLike | None = None,
+    *,
+    pos_weight: ArrayLike | None = None,
+    reduction: str = "mean",
+) -> jax.Array:
+    return _run(_WHOLE["binary_cross_entropy_with_logits"], locals(), 1)
+
+
+@_image
+def conv(
+    X: ArrayLike,
+    W: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilations: int | Sequence[int] = 1,
+    group: int = 1,
+    auto_pad: str = "NOTSET",
+    method: str = "auto",
+) -> jax.Array:
+    return _run(_WHOLE["conv"], locals(), 1)
+
+
+@_image
+def conv_transpose(
+    X: ArrayLike,
+    W: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilations: int | Sequence[int] = 1,
+    group: int = 1,
+    auto_pad: str = "NOTSET",
+    output_padding: int | Sequence[int] = 0,
+    output_shape: Sequence[int] | None = None,
+    method: str = "auto",
+) -> jax.Array:
+    return _run(_WHOLE["conv_transpose"], locals(), 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import xpgrad
 from xpgrad._axes import AXES, ELEMENTWISE, gradient_name
+from xpgrad._types import array_arguments, result_type
 from xpgrad._vjp import rule_of
 from xpgrad.cells import Cell
 
@@ -54,8 +55,7 @@ class KernelDescription:
         self._cell, self.keeps_products = cell, products
         forward, gradient = (inspect.signature(self.function(which)) for which in (0, 1))
         # The types of their results where these have names; a cell's are its own.
-        self.result: Any = getattr(xpgrad, str(forward.return_annotation), None)
-        self.gradient_result: Any = getattr(xpgrad, str(gradient.return_annotation), None)
+        self.result, self.gradient_result = (result_type(self.function(which)) for which in (0, 1))
         self._read_forward(forward.parameters)
         self._read_results()
         self._read_gradient(gradient.parameters, dict(replaced or {}))
@@ -67,12 +67,13 @@ class KernelDescription:
 
     def _read_forward(self, parameters: Mapping[str, inspect.Parameter]) -> None:
         """Find the operands and attributes among the kernel's parameters."""
-        # Memory for the result is the caller's or the framework's to choose.
-        arrays = [p for p in parameters.values() if p.annotation == "Any" and p.name != "out"]
-        self.operands = tuple(p.name for p in arrays)
-        self.required = {p.name for p in arrays if p.default is p.empty and p.name != "B"}  # None: no biases
+        self.operands = array_arguments(self.function(0))
+        needed = {name for name in self.operands if parameters[name].default is inspect.Parameter.empty}
+        self.required = needed - {"B"}  # None: no biases
         self.attributes = {
-            name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"
+            name: p
+            for name, p in parameters.items()
+            if p.kind is p.KEYWORD_ONLY and name not in (*self.operands, "out")
         }
         self.masks = [name for name in self.operands if name in MASKS]
         self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)

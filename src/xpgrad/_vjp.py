@@ -7,18 +7,56 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, overload
 
 from array_api_compat import array_namespace, is_array_api_obj
 
 from xpgrad import activations, losses, softmax
 from xpgrad._arguments import check_cotangents
+from xpgrad._types import A, Array, MaybeNone, Wanted
+from xpgrad.activations import PReLUGrads
 from xpgrad.cells import Cell
-from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
-from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
-from xpgrad.layer_norm import layer_norm_gru, layer_norm_gru_grad, layer_norm_lstm, layer_norm_lstm_grad
-from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
-from xpgrad.rnn import rnn, rnn_cell, rnn_cell_grad, rnn_grad
+from xpgrad.conv import ConvGrads, ConvTransposeGrads, conv, conv_grad, conv_transpose, conv_transpose_grad
+from xpgrad.gru import (
+    GRUCellForward,
+    GRUCellGrads,
+    GRUForward,
+    GRUGrads,
+    gru,
+    gru_cell,
+    gru_cell_grad,
+    gru_grad,
+)
+from xpgrad.layer_norm import (
+    LayerNormGRUForward,
+    LayerNormGRUGrads,
+    LayerNormLSTMForward,
+    LayerNormLSTMGrads,
+    layer_norm_gru,
+    layer_norm_gru_grad,
+    layer_norm_lstm,
+    layer_norm_lstm_grad,
+)
+from xpgrad.lstm import (
+    LSTMCellForward,
+    LSTMCellGrads,
+    LSTMForward,
+    LSTMGrads,
+    lstm,
+    lstm_cell,
+    lstm_cell_grad,
+    lstm_grad,
+)
+from xpgrad.rnn import (
+    RNNCellForward,
+    RNNCellGrads,
+    RNNForward,
+    RNNGrads,
+    rnn,
+    rnn_cell,
+    rnn_cell_grad,
+    rnn_grad,
+)
 
 
 class _Rule(NamedTuple):
@@ -121,6 +159,127 @@ def _as_they_are(lengths: Any) -> Any:
     return copy.copy(lengths)
 
 
+# --- for checkers: a kernel's parameters and result tell which one it is -----------------------------------
+
+
+class _Example(Protocol):
+    """A type of arrays: protocols with `Any` would match every kernel."""
+
+    @property
+    def shape(self) -> int: ...
+    @property
+    def dtype(self) -> int: ...
+    def __getitem__(self, key: object, /) -> _Example: ...
+
+
+class _Prelu(Protocol):
+    def __call__(self, X: _Example, slope: _Example) -> _Example: ...
+
+
+class _ConvTranspose(Protocol):
+    def __call__(self, X: _Example, W: _Example, *, output_padding: int) -> _Example: ...
+
+
+class _Conv(Protocol):
+    def __call__(self, X: _Example, W: _Example) -> _Example: ...
+
+
+class _CrossEntropy(Protocol):
+    def __call__(self, X: _Example, labels: _Example) -> _Example: ...
+
+
+class _BinaryCrossEntropy(Protocol):
+    def __call__(self, X: _Example, targets: _Example) -> _Example: ...
+
+
+@overload
+def vjp(fn: Cell, *args: Any, **kwargs: Any) -> tuple[Any, Callable[..., Any]]: ...
+@overload
+def vjp(
+    fn: _Prelu, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+) -> tuple[A, Callable[..., PReLUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _ConvTranspose, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+) -> tuple[A, Callable[..., ConvTransposeGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _Conv, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+) -> tuple[A, Callable[..., ConvGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example], _Example] | _CrossEntropy | _BinaryCrossEntropy,
+    X: Array[A],
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[A, Callable[..., A]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], LSTMForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LSTMForward[A], Callable[..., LSTMGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], GRUForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[GRUForward[A], Callable[..., GRUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], RNNForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[RNNForward[A], Callable[..., RNNGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[
+        [_Example, _Example, _Example, _Example, _Example, _Example, _Example, _Example],
+        LayerNormLSTMForward[_Example],
+    ],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LayerNormLSTMForward[A], Callable[..., LayerNormLSTMGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example, _Example, _Example], LayerNormGRUForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LayerNormGRUForward[A], Callable[..., LayerNormGRUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example, _Example], LSTMCellForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LSTMCellForward[A], Callable[..., LSTMCellGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example], GRUCellForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[GRUCellForward[A], Callable[..., GRUCellGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example], RNNCellForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[RNNCellForward[A], Callable[..., RNNCellGrads[A | MaybeNone]]]: ...
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     """Evaluate a kernel; return its outputs and the map from cotangents to gradients.
 

@@ -36,6 +36,7 @@ from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
 from xpgrad._operation import PLAIN, Operation, planned_call
 from xpgrad._plans import Asked
+from xpgrad._types import Array
 
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
 
@@ -306,7 +307,7 @@ class _Gradient:
         return self._run(_bound(self.__name__, self.__signature__, args, kwargs))
 
     def __repr__(self) -> str:
-        return f"{self.__name__}{self.__signature__}"
+        return f"{self.__name__}{_without_types(self.__signature__)}"
 
 
 def _block_names(operator: str, kind: str, names: Any) -> tuple[str, ...]:
@@ -332,17 +333,23 @@ def _signature(
     """Of a cell or of its gradient, with annotations as the package's own operators have them."""
     kinds = inspect.Parameter
     anywhere, by_name = kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY
-    found = [kinds(name, anywhere, annotation="Any") for name in positional]
-    found += [kinds(name, anywhere, default=None, annotation="Any") for name in optional]
-    found += [kinds(name, by_name, annotation="Any") for name in needed]
-    found += [kinds(name, by_name, default=None, annotation="Any") for name in keywords]
+    found = [kinds(name, anywhere, annotation=Array) for name in positional]
+    found += [kinds(name, anywhere, default=None, annotation=Array) for name in optional]
+    found += [kinds(name, by_name, annotation=Array) for name in needed]
+    found += [kinds(name, by_name, default=None, annotation=Array) for name in keywords]
     found.append(kinds("direction", by_name, default="forward", annotation="str"))
     found.append(kinds("layout", by_name, default=0, annotation="int"))
     if gradient:
         found.append(kinds("per_sample", by_name, default=False, annotation="bool | str"))
-        found.append(kinds("sample_weight", by_name, default=None, annotation="Any"))
+        found.append(kinds("sample_weight", by_name, default=None, annotation=Array))
         found.append(kinds("wrt", by_name, default=None, annotation="Iterable[str] | None"))
     return inspect.Signature(found)
+
+
+def _without_types(signature: inspect.Signature) -> inspect.Signature:
+    """For messages: names and defaults."""
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters)
 
 
 def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -350,7 +357,7 @@ def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) 
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{operator}: {error}, expected {signature}") from None
+        raise TypeError(f"{operator}: {error}, expected {_without_types(signature)}") from None
     bound.apply_defaults()
     return {**bound.arguments, "_foreign": foreign}
 

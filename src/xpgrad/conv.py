@@ -27,10 +27,10 @@ Which pairs meet stands in one `ConvGeometry`; how the sums are computed, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, cast
 
 from array_api_compat import device
 
@@ -45,9 +45,10 @@ from xpgrad._conv.geometry import (
 )
 from xpgrad._conv.method import Method, with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
-from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
+from xpgrad._operation import PLAIN, Operation, planned_call, public
 from xpgrad._per_sample import samples_at_a_time, square_norms
 from xpgrad._plans import Asked
+from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
 from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")
@@ -55,7 +56,7 @@ _GIVEN = ("dY", "X", "W", "sample_weight")
 _OF_IMAGES: dict[str, Any] = {"page": "convolution", "needs_team": True}
 
 
-class ConvGrads(NamedTuple):
+class ConvGrads(NamedTuple, Generic[AnyArray]):
     """What `conv_grad` returns: a gradient each, None where it was not asked for.
 
     Parameters
@@ -68,12 +69,12 @@ class ConvGrads(NamedTuple):
         Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
-    dX: Any
-    dW: Any
-    dB: Any
+    dX: AnyArray
+    dW: AnyArray
+    dB: AnyArray
 
 
-class ConvTransposeGrads(NamedTuple):
+class ConvTransposeGrads(NamedTuple, Generic[AnyArray]):
     """What `conv_transpose_grad` returns: a gradient each, None where it was not asked for.
 
     Parameters
@@ -86,9 +87,9 @@ class ConvTransposeGrads(NamedTuple):
         Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
-    dX: Any
-    dW: Any
-    dB: Any
+    dX: AnyArray
+    dW: AnyArray
+    dB: AnyArray
 
 
 # --- convolution -----------------------------------------------------------------------------------------
@@ -96,9 +97,9 @@ class ConvTransposeGrads(NamedTuple):
 
 @public
 def conv(
-    X: Any,
-    W: Any,
-    B: Any = None,
+    X: Array[A],
+    W: Array[A],
+    B: Array[A] | None = None,
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
@@ -106,8 +107,8 @@ def conv(
     group: int = 1,
     auto_pad: str = "NOTSET",
     method: str = "auto",
-    _foreign: Foreign = PLAIN,
-) -> Any:
+    _foreign: object = PLAIN,
+) -> A:
     r"""Convolution over any number of spatial dimensions, ONNX's Conv.
 
     .. math:: Y_{n,o,j} = B_o + \sum_{c,k} W_{o,c,k}\,X_{n,c,\,j s + k d - p}
@@ -167,9 +168,9 @@ def conv(
 
 @public
 def conv_grad(
-    dY: Any,
-    X: Any,
-    W: Any,
+    dY: Array[A],
+    X: Array[A],
+    W: Array[A],
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
@@ -178,10 +179,10 @@ def conv_grad(
     auto_pad: str = "NOTSET",
     method: str = "auto",
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
-    _foreign: Foreign = PLAIN,
-) -> ConvGrads:
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
+    _foreign: object = PLAIN,
+) -> ConvGrads[A | MaybeNone]:
     r"""Gradient of `conv`.
 
     .. math::
@@ -260,9 +261,9 @@ def _compute_conv_grad(
 
 @public
 def conv_transpose(
-    X: Any,
-    W: Any,
-    B: Any = None,
+    X: Array[A],
+    W: Array[A],
+    B: Array[A] | None = None,
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
@@ -272,8 +273,8 @@ def conv_transpose(
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
-    _foreign: Foreign = PLAIN,
-) -> Any:
+    _foreign: object = PLAIN,
+) -> A:
     r"""Transposed convolution over any number of spatial dimensions, ONNX's ConvTranspose.
 
     .. math:: Y_{n,o,i} = B_o + \sum_{c,\,(j,k):\,js + kd - p = i} W_{c,o,k}\,X_{n,c,j}
@@ -338,9 +339,9 @@ def conv_transpose(
 
 @public
 def conv_transpose_grad(
-    dY: Any,
-    X: Any,
-    W: Any,
+    dY: Array[A],
+    X: Array[A],
+    W: Array[A],
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
@@ -351,10 +352,10 @@ def conv_transpose_grad(
     output_shape: Sequence[int] | None = None,
     method: str = "auto",
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
-    _foreign: Foreign = PLAIN,
-) -> ConvTransposeGrads:
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
+    _foreign: object = PLAIN,
+) -> ConvTransposeGrads[A | MaybeNone]:
     r"""Gradient of `conv_transpose`.
 
     .. math::

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from xpgrad import _cell_layouts
 from xpgrad._arguments import check_arrays, check_choice, check_shape
+from xpgrad._types import A, Array
 
 _CONVERT = "convert"
 
@@ -76,14 +77,14 @@ _LAYOUTS: dict[str, dict[str, _Layout]] = {
 
 def convert(
     operator: str,
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, Array[A]],
     source: str,
     target: str,
     *,
     linear_before_reset: int = 0,
     biases: int | None = None,
     gradients: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, A]:
     """Convert the parameters of a recurrent operator, or their gradients, between frameworks' layouts.
 
     =======  ==========  =================================================================================
@@ -195,7 +196,7 @@ def convert(
 
 def _convert_cell(
     operator: str,
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, Array[A]],
     source: str,
     target: str,
     linear_before_reset: int,

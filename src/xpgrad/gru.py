@@ -30,8 +30,8 @@ for statistical machine translation" (2014).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._arguments import check_choice
@@ -42,6 +42,7 @@ from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh")
@@ -53,7 +54,7 @@ _GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_w
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
-class GRUForward(NamedTuple):
+class GRUForward(NamedTuple, Generic[AnyArray]):
     """What `gru` returns. `gru_grad` also needs the last one.
 
     Parameters
@@ -66,21 +67,21 @@ class GRUForward(NamedTuple):
         Every step's gates z, r and candidate n, after their activations.
     """
 
-    H_all: Any
-    H_t: Any
-    zrh: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    zrh: AnyArray
 
 
-class KeptGRUForward(NamedTuple):
+class KeptGRUForward(NamedTuple, Generic[AnyArray]):
     """GRUForward and the candidate's recurrent products (T, D, N, H); see `run_foreign`."""
 
-    H_all: Any
-    H_t: Any
-    zrh: Any
-    products: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    zrh: AnyArray
+    products: AnyArray
 
 
-class GRUGrads(NamedTuple):
+class GRUGrads(NamedTuple, Generic[AnyArray]):
     """What `gru_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -94,11 +95,11 @@ class GRUGrads(NamedTuple):
         Of the initial state.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
@@ -204,12 +205,12 @@ def _gru_reset_pullback_before(
 
 @public
 def gru(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     *,
     direction: str = "forward",
     activations: Sequence[str] | None = None,
@@ -218,10 +219,10 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
     _foreign: Foreign = PLAIN,
-) -> GRUForward:
+) -> GRUForward[A]:
     r"""Gated recurrent unit over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -427,17 +428,17 @@ def _bias(call: RecurrentCall, direction: Direction) -> Operand:
 
 @public
 def gru_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    H_all: Any,
-    zrh: Any,
-    grad_H_all: Any = None,
-    grad_H_t: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    H_all: Array[A],
+    zrh: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     direction: str = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
@@ -445,13 +446,13 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> GRUGrads:
+) -> GRUGrads[A | MaybeNone]:
     r"""Gradient of `gru`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -885,7 +886,7 @@ class _BackwardResetBefore(_Backward):
 # --- one step ----------------------------------------------------------------------------------------
 
 
-class GRUCellForward(NamedTuple):
+class GRUCellForward(NamedTuple, Generic[AnyArray]):
     """What `gru_cell` returns.
 
     Parameters
@@ -896,11 +897,11 @@ class GRUCellForward(NamedTuple):
         The gates z, r and the candidate n, after their activations.
     """
 
-    H_next: Any
-    zrh: Any
+    H_next: AnyArray
+    zrh: AnyArray
 
 
-class GRUCellGrads(NamedTuple):
+class GRUCellGrads(NamedTuple, Generic[AnyArray]):
     """What `gru_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -911,20 +912,20 @@ class GRUCellGrads(NamedTuple):
         Of the parameters.
     """
 
-    dX: Any
-    dH: Any
-    dW: Any
-    dR: Any
-    dB: Any
+    dX: AnyArray
+    dH: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
 
 
 @public
 def gru_cell(
-    X: Any,
-    H: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
+    X: Array[A],
+    H: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
     *,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
@@ -932,7 +933,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
     _foreign: Foreign = PLAIN,
-) -> GRUCellForward:
+) -> GRUCellForward[A]:
     """One step of `gru`, for your own loops.
 
     Parameters
@@ -975,24 +976,24 @@ def gru_cell(
 
 @public
 def gru_cell_grad(
-    X: Any,
-    H: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    H: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    zrh: Any,
-    grad_H: Any = None,
-    B: Any = None,
+    zrh: Array[A],
+    grad_H: Array[A] | None = None,
+    B: Array[A] | None = None,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> GRUCellGrads:
+) -> GRUCellGrads[A | MaybeNone]:
     """Gradient of `gru_cell`.
 
     Parameters

@@ -26,8 +26,8 @@ Ba, Kiros, Hinton, "Layer normalization" (2016).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._activation_formulas import BoundActivation
 from xpgrad._arguments import check_number, check_shape
@@ -35,10 +35,11 @@ from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
 from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad.cells import Cell, activation_step, layer_norm
 
 
-class LayerNormLSTMForward(NamedTuple):
+class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_lstm` returns; `layer_norm_lstm_grad` needs H_all and the last three.
 
     Parameters
@@ -55,15 +56,15 @@ class LayerNormLSTMForward(NamedTuple):
         The variances, of the products over all gates times 4.
     """
 
-    H_all: Any
-    H_t: Any
-    C_t: Any
-    C_all: Any
-    saved: Any
-    means: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    C_t: AnyArray
+    C_all: AnyArray
+    saved: AnyArray
+    means: AnyArray
 
 
-class LayerNormLSTMGrads(NamedTuple):
+class LayerNormLSTMGrads(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_lstm_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -81,19 +82,19 @@ class LayerNormLSTMGrads(NamedTuple):
         Of those of the cell state.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
-    dC0: Any
-    dgamma: Any
-    dbeta: Any
-    dgamma_c: Any
-    dbeta_c: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+    dC0: AnyArray
+    dgamma: AnyArray
+    dbeta: AnyArray
+    dgamma_c: AnyArray
+    dbeta_c: AnyArray
 
 
-class LayerNormGRUForward(NamedTuple):
+class LayerNormGRUForward(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_gru` returns; `layer_norm_gru_grad` needs H_all and the last two.
 
     Parameters
@@ -108,13 +109,13 @@ class LayerNormGRUForward(NamedTuple):
         The variances of the products, times 3.
     """
 
-    H_all: Any
-    H_t: Any
-    saved: Any
-    means: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    saved: AnyArray
+    means: AnyArray
 
 
-class LayerNormGRUGrads(NamedTuple):
+class LayerNormGRUGrads(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_gru_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -130,13 +131,13 @@ class LayerNormGRUGrads(NamedTuple):
         Of the scales and shifts of both products.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
-    dgamma: Any
-    dbeta: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+    dgamma: AnyArray
+    dbeta: AnyArray
 
 
 # --- the steps ---------------------------------------------------------------------------------------
@@ -392,17 +393,17 @@ def _operations(name: str, own: _Operator, result: type, gradients: type) -> tup
 
 @public
 def layer_norm_lstm(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any,
-    gamma: Any,
-    beta: Any,
-    gamma_c: Any,
-    beta_c: Any,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A],
+    gamma: Array[A],
+    beta: Array[A],
+    gamma_c: Array[A],
+    beta_c: Array[A],
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
     *,
     epsilon: float = 1e-5,
     direction: str = "forward",
@@ -412,7 +413,7 @@ def layer_norm_lstm(
     clip: float | None = None,
     layout: int = 0,
     _foreign: Foreign = PLAIN,
-) -> LayerNormLSTMForward:
+) -> LayerNormLSTMForward[A]:
     r"""LSTM with layer normalization over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -494,26 +495,26 @@ _LSTM_FORWARD, _LSTM_GRADIENT = _operations(
 
 @public
 def layer_norm_lstm_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    gamma: Any,
-    beta: Any,
-    gamma_c: Any,
-    beta_c: Any,
-    H_all: Any,
-    C_all: Any,
-    saved: Any,
-    means: Any,
-    grad_H_all: Any = None,
-    grad_C_all: Any = None,
-    grad_H_t: Any = None,
-    grad_C_t: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
+    gamma: Array[A],
+    beta: Array[A],
+    gamma_c: Array[A],
+    beta_c: Array[A],
+    H_all: Array[A],
+    C_all: Array[A],
+    saved: Array[A],
+    means: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_C_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    grad_C_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
     epsilon: float = 1e-5,
     direction: str = "forward",
     activations: Sequence[str] | None = None,
@@ -522,10 +523,10 @@ def layer_norm_lstm_grad(
     clip: float | None = None,
     layout: int = 0,
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LayerNormLSTMGrads:
+) -> LayerNormLSTMGrads[A | MaybeNone]:
     r"""Gradient of `layer_norm_lstm`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -595,14 +596,14 @@ def layer_norm_lstm_grad(
 
 @public
 def layer_norm_gru(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any,
-    gamma: Any,
-    beta: Any,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A],
+    gamma: Array[A],
+    beta: Array[A],
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     *,
     epsilon: float = 1e-5,
     direction: str = "forward",
@@ -612,7 +613,7 @@ def layer_norm_gru(
     clip: float | None = None,
     layout: int = 0,
     _foreign: Foreign = PLAIN,
-) -> LayerNormGRUForward:
+) -> LayerNormGRUForward[A]:
     r"""GRU with layer normalization over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -687,20 +688,20 @@ _GRU_FORWARD, _GRU_GRADIENT = _operations("layer_norm_gru", _GRU, LayerNormGRUFo
 
 @public
 def layer_norm_gru_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    gamma: Any,
-    beta: Any,
-    H_all: Any,
-    saved: Any,
-    means: Any,
-    grad_H_all: Any = None,
-    grad_H_t: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    gamma: Array[A],
+    beta: Array[A],
+    H_all: Array[A],
+    saved: Array[A],
+    means: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     epsilon: float = 1e-5,
     direction: str = "forward",
     activations: Sequence[str] | None = None,
@@ -709,10 +710,10 @@ def layer_norm_gru_grad(
     clip: float | None = None,
     layout: int = 0,
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LayerNormGRUGrads:
+) -> LayerNormGRUGrads[A | MaybeNone]:
     r"""Gradient of `layer_norm_gru`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::

@@ -22,21 +22,22 @@ from xpgrad._arguments import (
 )
 from xpgrad._computation import Computation
 from xpgrad._elementwise import ElementwiseKernel
+from xpgrad._types import A, Array
 from xpgrad.engine import Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")
 
 
 def softmax_cross_entropy(
-    X: Any,
-    labels: Any,
-    weights: Any = None,
+    X: Array[A],
+    labels: Array[Any],
+    weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-    out: Any = None,
-) -> Any:
+    out: Array[A] | None = None,
+) -> A:
     r"""Cross-entropy between target distributions and the softmax of logits.
 
     .. math::
@@ -104,16 +105,16 @@ def softmax_cross_entropy(
 
 
 def softmax_cross_entropy_grad(
-    dY: Any,
-    X: Any,
-    labels: Any,
-    weights: Any = None,
+    dY: Array[A],
+    X: Array[A],
+    labels: Array[Any],
+    weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-    out: Any = None,
-) -> Any:
+    out: Array[A] | None = None,
+) -> A:
     r"""Gradient of `softmax_cross_entropy` with respect to the logits.
 
     .. math::
@@ -330,14 +331,14 @@ class _CrossEntropy:
 
 
 def binary_cross_entropy_with_logits(
-    X: Any,
-    targets: Any,
-    weight: Any = None,
+    X: Array[A],
+    targets: Array[A],
+    weight: Array[A] | None = None,
     *,
-    pos_weight: Any = None,
+    pos_weight: Array[A] | None = None,
     reduction: str = "mean",
-    out: Any = None,
-) -> Any:
+    out: Array[A] | None = None,
+) -> A:
     r"""Cross-entropy between probabilities of yes and the sigmoid of logits.
 
     .. math::
@@ -406,15 +407,15 @@ def binary_cross_entropy_with_logits(
 
 
 def binary_cross_entropy_with_logits_grad(
-    dY: Any,
-    X: Any,
-    targets: Any,
-    weight: Any = None,
+    dY: Array[A],
+    X: Array[A],
+    targets: Array[A],
+    weight: Array[A] | None = None,
     *,
-    pos_weight: Any = None,
+    pos_weight: Array[A] | None = None,
     reduction: str = "mean",
-    out: Any = None,
-) -> Any:
+    out: Array[A] | None = None,
+) -> A:
     r"""Gradient of `binary_cross_entropy_with_logits` with respect to the logits.
 
     .. math::

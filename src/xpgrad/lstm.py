@@ -30,8 +30,8 @@ Schraudolph and Schmidhuber, "Learning precise timing with LSTM recurrent networ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._arguments import check_choice
@@ -42,6 +42,7 @@ from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
@@ -55,7 +56,7 @@ _GRADIENT_OPERANDS = (
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P", "S")
 
 
-class LSTMForward(NamedTuple):
+class LSTMForward(NamedTuple, Generic[AnyArray]):
     """What `lstm` returns. `lstm_grad` also needs the last two.
 
     Parameters
@@ -70,14 +71,14 @@ class LSTMForward(NamedTuple):
         Every step's gates, after their activations.
     """
 
-    H_all: Any
-    H_t: Any
-    C_t: Any
-    C_all: Any
-    iofc: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    C_t: AnyArray
+    C_all: AnyArray
+    iofc: AnyArray
 
 
-class LSTMGrads(NamedTuple):
+class LSTMGrads(NamedTuple, Generic[AnyArray]):
     """What `lstm_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -91,14 +92,14 @@ class LSTMGrads(NamedTuple):
         Of the initial states.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
-    dC0: Any
-    dP: Any | None
-    dS: Any | None
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+    dC0: AnyArray
+    dP: AnyArray | Any
+    dS: AnyArray | Any
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
@@ -252,14 +253,14 @@ def _constants(call: RecurrentCall, direction: Direction) -> dict[str, Any]:
 
 @public
 def lstm(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    P: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
+    P: Array[A] | None = None,
     *,
     direction: str = "forward",
     activations: Sequence[str] | None = None,
@@ -268,12 +269,12 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
-    S: Any = None,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
-    zoneout_c: Any = None,
+    S: Array[A] | None = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
+    zoneout_c: Array[A] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LSTMForward:
+) -> LSTMForward[A]:
     r"""Long short-term memory over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -439,22 +440,22 @@ def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
 
 @public
 def lstm_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    H_all: Any,
-    C_all: Any,
-    iofc: Any,
-    grad_H_all: Any = None,
-    grad_H_t: Any = None,
-    grad_C_t: Any = None,
-    grad_C_all: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    P: Any = None,
+    H_all: Array[A],
+    C_all: Array[A],
+    iofc: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    grad_C_t: Array[A] | None = None,
+    grad_C_all: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
+    P: Array[A] | None = None,
     direction: str = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
@@ -462,16 +463,16 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
-    S: Any = None,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
-    zoneout_c: Any = None,
+    S: Array[A] | None = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
+    zoneout_c: Array[A] | None = None,
     peephole: str = "full",
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LSTMGrads:
+) -> LSTMGrads[A | MaybeNone]:
     r"""Gradient of `lstm`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -741,7 +742,7 @@ class _Backward:
 # --- one step ----------------------------------------------------------------------------------------
 
 
-class LSTMCellForward(NamedTuple):
+class LSTMCellForward(NamedTuple, Generic[AnyArray]):
     """What `lstm_cell` returns.
 
     Parameters
@@ -752,12 +753,12 @@ class LSTMCellForward(NamedTuple):
         The gates, after their activations.
     """
 
-    H_next: Any
-    C_next: Any
-    iofc: Any
+    H_next: AnyArray
+    C_next: AnyArray
+    iofc: AnyArray
 
 
-class LSTMCellGrads(NamedTuple):
+class LSTMCellGrads(NamedTuple, Generic[AnyArray]):
     """What `lstm_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -768,24 +769,24 @@ class LSTMCellGrads(NamedTuple):
         Of the parameters.
     """
 
-    dX: Any
-    dH: Any
-    dC: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dP: Any | None
+    dX: AnyArray
+    dH: AnyArray
+    dC: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dP: AnyArray | Any
 
 
 @public
 def lstm_cell(
-    X: Any,
-    H: Any,
-    C: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    P: Any = None,
+    X: Array[A],
+    H: Array[A],
+    C: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    P: Array[A] | None = None,
     *,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
@@ -793,7 +794,7 @@ def lstm_cell(
     clip: float | None = None,
     input_forget: bool = False,
     _foreign: Foreign = PLAIN,
-) -> LSTMCellForward:
+) -> LSTMCellForward[A]:
     """One step of `lstm`, for your own loops.
 
     Parameters
@@ -838,18 +839,18 @@ def lstm_cell(
 
 @public
 def lstm_cell_grad(
-    X: Any,
-    H: Any,
-    C: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    H: Array[A],
+    C: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    C_next: Any,
-    iofc: Any,
-    grad_H: Any = None,
-    grad_C: Any = None,
-    B: Any = None,
-    P: Any = None,
+    C_next: Array[A],
+    iofc: Array[A],
+    grad_H: Array[A] | None = None,
+    grad_C: Array[A] | None = None,
+    B: Array[A] | None = None,
+    P: Array[A] | None = None,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -857,10 +858,10 @@ def lstm_cell_grad(
     input_forget: bool = False,
     peephole: str = "full",
     per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LSTMCellGrads:
+) -> LSTMCellGrads[A | MaybeNone]:
     """Gradient of `lstm_cell`.
 
     Parameters

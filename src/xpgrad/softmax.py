@@ -18,10 +18,11 @@ from xpgrad._arguments import (
     explained,
 )
 from xpgrad._computation import Computation
+from xpgrad._types import A, Array
 from xpgrad.engine import RowFormula
 
 
-def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None) -> A:
     r"""Shares of a whole: exponentials along an axis, divided by their sum.
 
     .. math::
@@ -73,7 +74,9 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     return _along("softmax", formulas.SOFTMAX, ("X",), (X,), axis, flatten, out)
 
 
-def softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def softmax_grad(
+    dY: Array[A], Y: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None
+) -> A:
     r"""Gradient of `softmax`.
 
     .. math::
@@ -119,7 +122,7 @@ def softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out:
     return _along("softmax_grad", formulas.SOFTMAX_GRAD, ("dY", "Y"), (dY, Y), axis, flatten, out)
 
 
-def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def log_softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None) -> A:
     r"""Logarithm of `softmax`.
 
     .. math::
@@ -168,7 +171,9 @@ def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = Non
     return _along("log_softmax", formulas.LOG_SOFTMAX, ("X",), (X,), axis, flatten, out)
 
 
-def log_softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def log_softmax_grad(
+    dY: Array[A], Y: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None
+) -> A:
     r"""Gradient of `log_softmax`.
 
     .. math::
