@@ -31,7 +31,16 @@ from xpgrad_torch._private import (
 from xpgrad_torch._programs import Known, Ready, key_of
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
-__all__ = ["Call", "Kernel", "apply", "are_unseen", "call_of", "check_call", "is_followed", "map_older_batch"]
+__all__ = [
+    "CallTemplate",
+    "Kernel",
+    "apply",
+    "are_unseen",
+    "call_of",
+    "check_call",
+    "is_followed",
+    "map_older_batch",
+]
 
 
 class _XpgradKernel(torch.autograd.Function):
@@ -123,7 +132,7 @@ class _EagerKernel(_XpgradKernel):
 
 
 @dataclass(eq=False)
-class Call:
+class CallTemplate:
     """The data that calls of a planned kernel share if they differ in their tensors alone.
 
     Parameters
@@ -232,20 +241,20 @@ def _wanted(kernel: Kernel, layout: Layout, needed: Sequence[bool]) -> tuple[str
     return tuple(name for name, span in spans if any(needed[k] for k in span))
 
 
-_calls: Remembered[Call] = Remembered()
+_calls: Remembered[CallTemplate] = Remembered()
 
 
 def call_of(
     kernel: Kernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
-) -> Call:
+) -> CallTemplate:
     """Return the data of such calls."""
     fixed = key_of((*attributes.values(), *asked.values()))
     if fixed is None:
-        return Call(kernel, layout, attributes, asked, again)
+        return CallTemplate(kernel, layout, attributes, asked, again)
     key = kernel, layout, again, tuple(attributes), tuple(asked), fixed
     call = _calls.get(key)
     if call is None:
-        call = _calls[key] = Call(kernel, layout, attributes, asked, again)
+        call = _calls[key] = CallTemplate(kernel, layout, attributes, asked, again)
     return call
 
 
@@ -259,13 +268,13 @@ def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
 class _PlannedKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
-    Its arguments are a `Call`, its program if that is known, and the operands. An operand of several
+    Its arguments are a `CallTemplate`, its program if that is known, and the operands. An operand of several
     parameters comes as these, so autograd needs no nodes to join them. It returns the outputs that have a
     cotangent.
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, ready: Ready | None, *flat: Tensor | None) -> Any:
+    def forward(ctx: Any, call: CallTemplate, ready: Ready | None, *flat: Tensor | None) -> Any:
         outputs, kernel = call.forward(flat) if ready is None else ready.run(), call.kernel
         kept = list(flat)
         for k in call.unread:

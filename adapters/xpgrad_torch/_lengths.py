@@ -44,14 +44,14 @@ def name_lengths(error: Exception, layer: str) -> None:
         error.args = (text, *error.args[1:])
 
 
-class Lengths(NamedTuple):
+class LengthsMemory(NamedTuple):
     """Lengths in memory: 64-bit integers, one behind the other; `held` keeps the memory."""
 
     held: Any
     address: int
 
 
-FULL = Lengths(None, 0)
+FULL = LengthsMemory(None, 0)
 """Those of sequences that are all as long as can be."""
 
 
@@ -60,7 +60,7 @@ class _Checked(NamedTuple):
 
     tensor: Callable[[], Tensor | None]
     about: tuple
-    found: Lengths
+    found: LengthsMemory
 
 
 _last = _Checked(lambda: None, (), FULL)
@@ -68,7 +68,7 @@ _last = _Checked(lambda: None, (), FULL)
 
 def lengths_in_memory(
     engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_gradient: bool
-) -> Lengths | None:
+) -> LengthsMemory | None:
     """Return a call's lengths as its program takes them; None where they are wrong, or no program takes them.
 
     A gradient takes what its forward found, if that was the last call: no look at the numbers then.
@@ -84,7 +84,7 @@ def lengths_in_memory(
     return found
 
 
-def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> Lengths | None:
+def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> LengthsMemory | None:
     """Return the same without what is known: a copy, because numbers that were checked must not change."""
     if (
         lengths.dtype is torch.int64
@@ -102,11 +102,11 @@ def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> Leng
         if least == steps:
             return FULL
         copy = array("q", numbers)
-        return Lengths(copy, copy.buffer_info()[0])
+        return LengthsMemory(copy, copy.buffer_info()[0])
     usable, in_numpy = lengths_of(engine, {"X": X, "sequence_lens": lengths}, {"layout": layout})
     if not usable:
         return None
     if in_numpy is None:
         return FULL
     in_numpy = in_numpy.copy()
-    return Lengths(in_numpy, address_of(in_numpy))
+    return LengthsMemory(in_numpy, address_of(in_numpy))

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from xpgrad import engine as engines
 from xpgrad._operation import run_foreign
-from xpgrad._plans import Plan
+from xpgrad._plans import PlannedCall
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.program import Form, Fresh, Program
 from xpgrad_torch._autocast import without_autocast
-from xpgrad_torch._lengths import FULL, LENGTHS, Lengths, lengths_in_memory
+from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
 from xpgrad_torch._private import matcher_of
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
@@ -28,7 +28,7 @@ class Ready(NamedTuple):
     program: Program
     addresses: list[int]
     fresh: Fresh
-    lengths: Lengths
+    lengths: LengthsMemory
 
     def run(self) -> list[Any]:
         """Return the results. Each run needs a list of addresses of its own."""
@@ -60,7 +60,7 @@ class _Alike(NamedTuple):
     fresh: Fresh
     program: Program
 
-    def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths) -> Ready | None:
+    def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory) -> Ready | None:
         """Return the program for such a call; None if this one is not."""
         if self.has_lengths is (lengths is FULL):
             return None
@@ -83,18 +83,18 @@ class Known:
     """The programs of calls with the same options and layout, by all else that they depend on."""
 
     def __init__(self) -> None:
-        self._plans: Remembered[tuple[Plan, Order]] = Remembered()
+        self._plans: Remembered[tuple[PlannedCall, Order]] = Remembered()
         self._alike: Remembered[list[_Alike]] = Remembered()  # by the shape of the first array
 
-    def get(self, key: tuple) -> tuple[Plan, Order] | None:
+    def get(self, key: tuple) -> tuple[PlannedCall, Order] | None:
         """Return the plan and the order of its arrays."""
         return self._plans.get(key)
 
-    def add(self, key: tuple, plan: Plan, order: Order) -> None:
+    def add(self, key: tuple, plan: PlannedCall, order: Order) -> None:
         """Remember them."""
         self._plans[key] = plan, order
 
-    def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths = FULL) -> Ready | None:
+    def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory = FULL) -> Ready | None:
         """Return the program of a call that is like an earlier one; its lengths are not among its arrays."""
         first = arrays[0]
         engine = engines.of_type(first)
@@ -246,7 +246,7 @@ class Programs:
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
         }
-        seen: list[Plan] = []
+        seen: list[PlannedCall] = []
         keywords: dict[str, Any] = {**dict(zip(self._names, joined(operands), strict=True)), **options}
         with without_autocast(next(x for x in arrays if x is not None)):
             results = run_foreign(function, **keywords, seen=seen, joined=stacked)
@@ -256,7 +256,7 @@ class Programs:
 
     def _apart(
         self, arrays: Sequence[Tensor | None], layout: Layout | None, options: Mapping[str, Any]
-    ) -> tuple[Sequence[Tensor | None], Lengths | None]:
+    ) -> tuple[Sequence[Tensor | None], LengthsMemory | None]:
         """Return the arrays without lengths, and these; None where no program takes them."""
         place = self._place_of_lengths(layout) if self._has_lengths else None
         if place is None or arrays[place] is None:
@@ -268,7 +268,7 @@ class Programs:
         return [*arrays[:place], None, *arrays[place + 1 :]], lengths
 
     def _look(
-        self, arrays: Sequence[Tensor | None], lengths: Lengths
+        self, arrays: Sequence[Tensor | None], lengths: LengthsMemory
     ) -> tuple[tuple, list[int], Fresh] | None:
         """Return all else that a program depends on, addresses of arrays, and memory for results.
 
@@ -290,7 +290,7 @@ class Programs:
         number = self._names.index(LENGTHS)
         return number if layout is None else sum(size for size, _ in layout[:number])
 
-    def _order(self, plan: Plan, operands: Sequence[Any]) -> list[int] | None:
+    def _order(self, plan: PlannedCall, operands: Sequence[Any]) -> list[int] | None:
         """Return which of the arrays that are given the program takes, in its order."""
         places: dict[str, list[int]] = {}
         count = 0

@@ -14,7 +14,7 @@ from xpgrad._kernel_description import MASKS
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import Call, is_followed
+from xpgrad_torch._autograd import CallTemplate, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import is_single, type_of
@@ -22,7 +22,7 @@ from xpgrad_torch._lengths import LENGTHS, lengths_tensor, name_lengths
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._packed import are_rows_taken
-from xpgrad_torch._packing import Packing
+from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._private import parameter_of, parameters_in
 from xpgrad_torch._programs import key_of
 from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
@@ -33,7 +33,7 @@ _UNBIASED = {"W": ("weight_ih",), "R": ("weight_hh",)}
 _BIASED = {**_UNBIASED, "B": ("bias_ih", "bias_hh")}
 
 
-_known_steps: Remembered[tuple[Call, Sequence[str | int | None]]] = Remembered()
+_known_steps: Remembered[tuple[CallTemplate, Sequence[str | int | None]]] = Remembered()
 """Calls by all that they depend on beside tensors, and where the tensors behind X are found: the name of a
 parameter, the number of a state or of lengths behind the states, None for an operand that is absent."""
 
@@ -408,7 +408,7 @@ class Layers(Recurrent, nn.RNNBase):
             states = tuple(state.index_select(1, sorted_indices) for state in states)
         if (samples := collecting.get()) is not None:
             samples.order = unsorted_indices
-        packing = Packing(packed)
+        packing = PackedRows(packed)
         in_rows = self._takes_rows(packing, data, states or ())
         X = data if in_rows else packing.padded(data)
         sequences, finals = self._run_layers(X, packing.lengths, states, packing)
@@ -420,7 +420,7 @@ class Layers(Recurrent, nn.RNNBase):
         )
         return output, self._join(finals), *more
 
-    def _takes_rows(self, packing: Packing, data: Tensor, states: Sequence[Tensor]) -> bool:
+    def _takes_rows(self, packing: PackedRows, data: Tensor, states: Sequence[Tensor]) -> bool:
         """Tell whether the layers run on the rows of a packed sequence as they are."""
         draws = self.recurrent_dropout and self.training
         if draws or any(self._shares()) or self._sequences() > 1 or self.save != "all":
@@ -431,7 +431,7 @@ class Layers(Recurrent, nn.RNNBase):
         return are_rows_taken(packing, [data, *states, *parameters])
 
     def _run_layers(
-        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: Packing | None = None
+        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: PackedRows | None = None
     ) -> tuple[States, States]:
         """Run the layers one after the other on a (T, N, I) input, which may come from a packing.
 
@@ -457,7 +457,7 @@ class Layers(Recurrent, nn.RNNBase):
         return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
 
     def _run_rows(
-        self, suffixes: Sequence[str], X: Tensor, packing: Packing, states: Sequence[Tensor]
+        self, suffixes: Sequence[str], X: Tensor, packing: PackedRows, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of one layer on rows of a packed sequence."""
         initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
@@ -546,7 +546,7 @@ class Layers(Recurrent, nn.RNNBase):
         return (0.0,)
 
 
-class Cell(Recurrent, nn.RNNCellBase):
+class CellModule(Recurrent, nn.RNNCellBase):
     """One step, in the place of a module over `torch.nn.RNNCellBase`."""
 
     _STATE_OPERANDS = ("H", "C")
@@ -648,7 +648,7 @@ def _drawn(X: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     return (torch.rand(shape, device=X.device) < p).to(X.dtype)
 
 
-def _dropout(X: Tensor, p: float, packing: Packing | None) -> Tensor:
+def _dropout(X: Tensor, p: float, packing: PackedRows | None) -> Tensor:
     """Drop outputs of a layer, with the random numbers that PyTorch would draw for the same input."""
     if packing is None or X.dim() == 2:
         return nn.functional.dropout(X, p)

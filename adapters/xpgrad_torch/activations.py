@@ -409,7 +409,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------- modules, PyTorch's too
 
 
-class _Activation(Unscripted, nn.Module):
+class _ActivationModule(Unscripted, nn.Module):
     """A module on one of the functions above, whose arguments are the module's attributes of these names."""
 
     _FUNCTION: ClassVar[Callable[..., Tensor]]
@@ -444,91 +444,91 @@ class _Activation(Unscripted, nn.Module):
         return type(self)._FUNCTION(input, *[getattr(self, name) for name in self._ARGUMENTS])
 
 
-class ReLU(_Activation, nn.ReLU, function=relu):
+class ReLU(_ActivationModule, nn.ReLU, function=relu):
     """`torch.nn.ReLU` on `functional.relu`."""
 
 
-class ReLU6(_Activation, nn.ReLU6, function=relu6):
+class ReLU6(_ActivationModule, nn.ReLU6, function=relu6):
     """`torch.nn.ReLU6` on `functional.relu6`."""
 
 
-class LeakyReLU(_Activation, nn.LeakyReLU, function=leaky_relu):
+class LeakyReLU(_ActivationModule, nn.LeakyReLU, function=leaky_relu):
     """`torch.nn.LeakyReLU` on `functional.leaky_relu`."""
 
 
-class PReLU(_Activation, nn.PReLU, function=prelu):
+class PReLU(_ActivationModule, nn.PReLU, function=prelu):
     """`torch.nn.PReLU` on `functional.prelu`."""
 
 
-class Sigmoid(_Activation, nn.Sigmoid, function=sigmoid):
+class Sigmoid(_ActivationModule, nn.Sigmoid, function=sigmoid):
     """`torch.nn.Sigmoid` on `functional.sigmoid`."""
 
 
-class Tanh(_Activation, nn.Tanh, function=tanh):
+class Tanh(_ActivationModule, nn.Tanh, function=tanh):
     """`torch.nn.Tanh` on `functional.tanh`."""
 
 
-class GELU(_Activation, nn.GELU, function=gelu):
+class GELU(_ActivationModule, nn.GELU, function=gelu):
     """`torch.nn.GELU` on `functional.gelu`."""
 
 
-class SiLU(_Activation, nn.SiLU, function=silu):
+class SiLU(_ActivationModule, nn.SiLU, function=silu):
     """`torch.nn.SiLU` on `functional.silu`."""
 
 
-class Mish(_Activation, nn.Mish, function=mish):
+class Mish(_ActivationModule, nn.Mish, function=mish):
     """`torch.nn.Mish` on `functional.mish`."""
 
 
-class Softplus(_Activation, nn.Softplus, function=softplus):
+class Softplus(_ActivationModule, nn.Softplus, function=softplus):
     """`torch.nn.Softplus` on `functional.softplus`."""
 
 
-class Softsign(_Activation, nn.Softsign, function=softsign):
+class Softsign(_ActivationModule, nn.Softsign, function=softsign):
     """`torch.nn.Softsign` on `functional.softsign`."""
 
 
-class ELU(_Activation, nn.ELU, function=elu):
+class ELU(_ActivationModule, nn.ELU, function=elu):
     """`torch.nn.ELU` on `functional.elu`."""
 
 
-class SELU(_Activation, nn.SELU, function=selu):
+class SELU(_ActivationModule, nn.SELU, function=selu):
     """`torch.nn.SELU` on `functional.selu`."""
 
 
-class CELU(_Activation, nn.CELU, function=celu):
+class CELU(_ActivationModule, nn.CELU, function=celu):
     """`torch.nn.CELU` on `functional.celu`."""
 
 
-class Hardsigmoid(_Activation, nn.Hardsigmoid, function=hardsigmoid):
+class Hardsigmoid(_ActivationModule, nn.Hardsigmoid, function=hardsigmoid):
     """`torch.nn.Hardsigmoid` on `functional.hardsigmoid`."""
 
 
-class Hardswish(_Activation, nn.Hardswish, function=hardswish):
+class Hardswish(_ActivationModule, nn.Hardswish, function=hardswish):
     """`torch.nn.Hardswish` on `functional.hardswish`."""
 
 
-class Hardtanh(_Activation, nn.Hardtanh, function=hardtanh):
+class Hardtanh(_ActivationModule, nn.Hardtanh, function=hardtanh):
     """`torch.nn.Hardtanh` on `functional.hardtanh`."""
 
 
-class Threshold(_Activation, nn.Threshold, function=threshold):
+class Threshold(_ActivationModule, nn.Threshold, function=threshold):
     """`torch.nn.Threshold` on `functional.threshold`."""
 
 
-class LogSigmoid(_Activation, nn.LogSigmoid, function=logsigmoid):
+class LogSigmoid(_ActivationModule, nn.LogSigmoid, function=logsigmoid):
     """`torch.nn.LogSigmoid` on `functional.logsigmoid`."""
 
 
-class Softmax(_Activation, nn.Softmax, function=softmax):
+class Softmax(_ActivationModule, nn.Softmax, function=softmax):
     """`torch.nn.Softmax` on `functional.softmax`."""
 
 
-class LogSoftmax(_Activation, nn.LogSoftmax, function=log_softmax):
+class LogSoftmax(_ActivationModule, nn.LogSoftmax, function=log_softmax):
     """`torch.nn.LogSoftmax` on `functional.log_softmax`."""
 
 
-class QuickGELU(_Activation, function=quick_gelu):
+class QuickGELU(_ActivationModule, function=quick_gelu):
     """x σ(alpha x), which approximates GELU: `functional.quick_gelu`, ONNX Runtime's QuickGelu, as a module.
 
     Parameters

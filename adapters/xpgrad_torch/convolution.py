@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import Call, Kernel, apply, call_of, is_followed
+from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of, is_followed
 from xpgrad_torch._docs import described_as
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
@@ -41,7 +41,7 @@ Sizes = int | Sequence[int]
 _CONV = registered(Kernel("conv", planned=True, images=True))
 _CONV_TRANSPOSE = registered(Kernel("conv_transpose", planned=True, images=True))
 _ATTRIBUTES = {"stride": "strides", "padding": "pads", "dilation": "dilations"}  # ONNX's names
-_known_calls: Remembered[Call] = Remembered()
+_known_calls: Remembered[CallTemplate] = Remembered()
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from xpgrad_torch._autograd import Call, Kernel, apply, call_of
+from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
 from xpgrad_torch._lengths import lengths_tensor
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch._packed import apply_packed
-from xpgrad_torch._packing import Packing
+from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._stacked import flattened
 from xpgrad_torch.activations import (
     celu,
@@ -134,7 +134,7 @@ def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> 
     return apply(kernel, operands, given, seen=seen, **asked)
 
 
-def run_packed(name: str, given: dict[str, Any], packing: Packing, seen: int) -> tuple[Tensor, ...]:
+def run_packed(name: str, given: dict[str, Any], packing: PackedRows, seen: int) -> tuple[Tensor, ...]:
     """Return the same for rows of a packed sequence in X's place, which H_all then has too."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)
@@ -142,7 +142,9 @@ def run_packed(name: str, given: dict[str, Any], packing: Packing, seen: int) ->
     return apply_packed(kernel, operands, attributes, packing, seen, **asked)
 
 
-def recurrent_call(name: str, given: dict[str, Any], seen: int | None = None) -> tuple[Call, tuple[str, ...]]:
+def recurrent_call(
+    name: str, given: dict[str, Any], seen: int | None = None
+) -> tuple[CallTemplate, tuple[str, ...]]:
     """Return the data of calls that differ from this one in tensors alone, and the names of its operands."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad._arguments import check_choice
-from xpgrad_torch._recurrent import Cell, Layers, Recurrent, check_zoneout
+from xpgrad_torch._recurrent import CellModule, Layers, Recurrent, check_zoneout
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
 
@@ -423,7 +423,7 @@ class RNN(_RNNOptions, _OneState):
         self._begin("RNN_RELU" if nonlinearity == "relu" else "RNN_TANH", locals())
 
 
-class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
+class LSTMCell(_LSTMOptions, CellModule, nn.LSTMCell):
     """One step of an LSTM: `torch.nn.LSTMCell`, with the options of `LSTM`.
 
     The equations are those of `LSTM`. Constructor, parameters, their names and random initialisation, inputs
@@ -492,7 +492,7 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
             self._add_peepholes()
 
 
-class GRUCell(_GRUOptions, Cell, nn.GRUCell):
+class GRUCell(_GRUOptions, CellModule, nn.GRUCell):
     """One step of a GRU: `torch.nn.GRUCell`, with the options of `GRU`.
 
     The equations are those of `GRU`. Constructor, parameters, their names and random initialisation, inputs
@@ -552,7 +552,7 @@ class GRUCell(_GRUOptions, Cell, nn.GRUCell):
         self._set_options(locals())
 
 
-class RNNCell(_RNNOptions, Cell, nn.RNNCell):
+class RNNCell(_RNNOptions, CellModule, nn.RNNCell):
     """One step of a plain recurrent network: `torch.nn.RNNCell`, with the options of `RNN`.
 
     The equation is that of `RNN`. Constructor, parameters, their names and random initialisation, inputs and

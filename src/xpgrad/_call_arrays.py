@@ -61,7 +61,7 @@ def call_arrays(asked: Asked, xp: Any, floats: Sequence[Any], names: Mapping[str
     """
     if asked.recorder is None:
         return _Given(Computation(asked.operator, xp, floats))
-    return _Recorded(asked.recorder, names)
+    return _RecordedArrays(asked.recorder, names)
 
 
 class _Given:
@@ -94,7 +94,7 @@ class _Given:
         """See CallArrays: it always can."""
 
 
-class _Recorded:
+class _RecordedArrays:
     """What stands for the arrays of a call that is recorded."""
 
     def __init__(self, recorder: Recorder, names: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from xpgrad._arguments import check_choice, check_cotangents, check_number, check_wrt, explain
 from xpgrad._per_sample import PER_SAMPLE
-from xpgrad._plans import Lengths, Plan, planned
+from xpgrad._plans import Lengths, PlannedCall, planned
 from xpgrad.engine import Adapter
 
 
@@ -23,7 +23,7 @@ class Foreign(NamedTuple):
 
     options: Mapping[str, Any] = {}
     arrays: Mapping[str, Any] = {}
-    seen: list[Plan] | None = None
+    seen: list[PlannedCall] | None = None
     joined: Mapping[str, Sequence[Any]] = {}
 
 
@@ -81,7 +81,7 @@ def run_foreign(
     keep_products: bool = False,
     rows_of: Sequence[str] = (),
     packed: bool = False,
-    seen: list[Plan] | None = None,
+    seen: list[PlannedCall] | None = None,
     joined: Mapping[str, Sequence[Any]] | None = None,
     **keywords: Any,
 ) -> Any:

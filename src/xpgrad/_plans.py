@@ -52,7 +52,7 @@ class Asked(NamedTuple):
     recorder: Recorder | None = None
 
 
-class Plan(NamedTuple):
+class PlannedCall(NamedTuple):
     """A program, the function from its results to the call's, and the names of its arrays."""
 
     program: Program
@@ -66,7 +66,7 @@ def planned(
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
     lengths_of: Callable[[Adapter, Mapping[str, Any], Mapping[str, Any]], Lengths],
-    seen: list[Plan] | None = None,
+    seen: list[PlannedCall] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
     needs_team: bool = False,
 ) -> Any:
@@ -128,7 +128,7 @@ def planned(
         return compute(Asked(operator, arrays), **options)
     program, result = known
     if seen is not None:
-        seen.append(Plan(program, result, tuple(given)))
+        seen.append(PlannedCall(program, result, tuple(given)))
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))

@@ -59,7 +59,7 @@ from xpgrad.rnn import (
 )
 
 
-class _Rule(NamedTuple):
+class _GradientRule(NamedTuple):
     """How the outputs of a forward kernel are passed to its gradient.
 
     A forward with one output, Y, returns the bare array.
@@ -72,39 +72,39 @@ class _Rule(NamedTuple):
     )  # output -> the gradient's argument for its cotangent
 
 
-def _rules_of(module: Any, *saving: str) -> dict[Callable, _Rule]:
+def _rules_of(module: Any, *saving: str) -> dict[Callable, _GradientRule]:
     """The rules of a module's pairs with one output; the named gradients take it, others the input."""
     pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
     names = {name.removesuffix("_grad"): gradient for name, gradient in pairs.items()}
     return {
-        getattr(module, name): _Rule(gradient, ("Y",) if name in saving else ())
+        getattr(module, name): _GradientRule(gradient, ("Y",) if name in saving else ())
         for name, gradient in names.items()
     }
 
 
-_RULES: dict[Callable, _Rule] = {
-    conv: _Rule(conv_grad),
-    conv_transpose: _Rule(conv_transpose_grad),
-    gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
-    gru_cell: _Rule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
-    lstm_cell: _Rule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
-    lstm: _Rule(
+_RULES: dict[Callable, _GradientRule] = {
+    conv: _GradientRule(conv_grad),
+    conv_transpose: _GradientRule(conv_transpose_grad),
+    gru: _GradientRule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
+    gru_cell: _GradientRule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
+    lstm_cell: _GradientRule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
+    lstm: _GradientRule(
         lstm_grad,
         ("H_all", "C_all", "iofc"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
     ),
-    layer_norm_gru: _Rule(
+    layer_norm_gru: _GradientRule(
         layer_norm_gru_grad,
         ("H_all", "saved", "means"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t"},
     ),
-    layer_norm_lstm: _Rule(
+    layer_norm_lstm: _GradientRule(
         layer_norm_lstm_grad,
         ("H_all", "C_all", "saved", "means"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
     ),
-    rnn: _Rule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
-    rnn_cell: _Rule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
+    rnn: _GradientRule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
+    rnn_cell: _GradientRule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
     **_rules_of(activations, "leaky_relu", "sigmoid", "tanh"),
     **_rules_of(softmax, "softmax", "log_softmax"),
     **_rules_of(losses),
@@ -130,8 +130,8 @@ class _Arguments(NamedTuple):
     gradient_only: frozenset[str]
 
 
-def rule_of(fn: Any) -> _Rule:
-    rule = _Rule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
+def rule_of(fn: Any) -> _GradientRule:
+    rule = _GradientRule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
     if rule is None:
         known = ", ".join(sorted(known.__name__ for known in _RULES))
         raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected a Cell or one of {known}")
@@ -184,11 +184,11 @@ class _Conv(Protocol):
     def __call__(self, X: _Example, W: _Example) -> _Example: ...
 
 
-class _CrossEntropy(Protocol):
+class _ClassLoss(Protocol):
     def __call__(self, X: _Example, labels: _Example) -> _Example: ...
 
 
-class _BinaryCrossEntropy(Protocol):
+class _BinaryLoss(Protocol):
     def __call__(self, X: _Example, targets: _Example) -> _Example: ...
 
 
@@ -208,7 +208,7 @@ def vjp(
 ) -> tuple[A, Callable[..., ConvGrads[A | MaybeNone]]]: ...
 @overload
 def vjp(
-    fn: Callable[[_Example], _Example] | _CrossEntropy | _BinaryCrossEntropy,
+    fn: Callable[[_Example], _Example] | _ClassLoss | _BinaryLoss,
     X: Array[A],
     *args: Any,
     **kwargs: Any,

@@ -23,7 +23,7 @@ from xpgrad._types import A, Array
 _CONVERT = "convert"
 
 
-class _Layout(NamedTuple):
+class _WeightLayout(NamedTuple):
     """How one framework stores the parameters of one recurrent operator.
 
     Parameters
@@ -51,26 +51,28 @@ class _Layout(NamedTuple):
     peephole: str | None = None
 
 
-_LAYOUTS: dict[str, dict[str, _Layout]] = {
+_LAYOUTS: dict[str, dict[str, _WeightLayout]] = {
     "lstm": {
-        "onnx": _Layout("iofc", "W", "R", ("B",), peephole="P"),
-        "torch": _Layout(
+        "onnx": _WeightLayout("iofc", "W", "R", ("B",), peephole="P"),
+        "torch": _WeightLayout(
             "ifco", "weight_ih", "weight_hh", ("bias_ih", "bias_hh"), peephole="weight_peephole"
         ),
-        "keras": _Layout("ifco", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _Layout("ifco", "W", "R", ("bW", "bR")),
+        "keras": _WeightLayout(
+            "ifco", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True
+        ),
+        "cudnn": _WeightLayout("ifco", "W", "R", ("bW", "bR")),
     },
     "gru": {
-        "onnx": _Layout("zrh", "W", "R", ("B",)),
-        "torch": _Layout("rzh", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
-        "keras": _Layout("zrh", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _Layout("rzh", "W", "R", ("bW", "bR")),
+        "onnx": _WeightLayout("zrh", "W", "R", ("B",)),
+        "torch": _WeightLayout("rzh", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
+        "keras": _WeightLayout("zrh", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+        "cudnn": _WeightLayout("rzh", "W", "R", ("bW", "bR")),
     },
     "rnn": {
-        "onnx": _Layout("h", "W", "R", ("B",)),
-        "torch": _Layout("h", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
-        "keras": _Layout("h", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _Layout("h", "W", "R", ("bW", "bR")),
+        "onnx": _WeightLayout("h", "W", "R", ("B",)),
+        "torch": _WeightLayout("h", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
+        "keras": _WeightLayout("h", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+        "cudnn": _WeightLayout("h", "W", "R", ("bW", "bR")),
     },
 }
 
@@ -228,7 +230,7 @@ def _convert_cell(
     return _cell_layouts.WRITERS[target](check_arrays(_CONVERT, arrays), operator, arrays, gradients)
 
 
-def _check_names(given: Mapping[str, Any], layout: _Layout, source: str) -> None:
+def _check_names(given: Mapping[str, Any], layout: _WeightLayout, source: str) -> None:
     known = [layout.input, layout.recurrent, *layout.biases]
     known += [layout.peephole] if layout.peephole else []
     for name in given:
@@ -239,7 +241,7 @@ def _check_names(given: Mapping[str, Any], layout: _Layout, source: str) -> None
             )
 
 
-def _convert_weight(xp: Any, weight: Any, name: str, old: _Layout, new: _Layout) -> Any:
+def _convert_weight(xp: Any, weight: Any, name: str, old: _WeightLayout, new: _WeightLayout) -> Any:
     if weight.ndim < 2:
         raise ValueError(
             f"convert: {name} has {weight.ndim} dimensions with shape {tuple(weight.shape)}, "
@@ -273,7 +275,7 @@ def _blocks(array: Any, count: int, axis: int) -> list[Any]:
 
 
 def _read_biases(
-    xp: Any, given: Mapping[str, Any], layout: _Layout, gradients: bool, after: bool
+    xp: Any, given: Mapping[str, Any], layout: _WeightLayout, gradients: bool, after: bool
 ) -> list[Any] | None:
     """Input and recurrence biases, in the layout's order of gates; None if none are given."""
     names = [name for name in layout.biases if name in given]
@@ -306,7 +308,7 @@ def _read_biases(
     return [bias, bias] if gradients else [bias, xp.zeros_like(bias)]
 
 
-def _write_biases(xp: Any, halves: list[Any], layout: _Layout) -> dict[str, Any]:
+def _write_biases(xp: Any, halves: list[Any], layout: _WeightLayout) -> dict[str, Any]:
     """Two biases under the layout's names."""
     if len(layout.biases) == 2:
         return dict(zip(layout.biases, halves, strict=True))

@@ -28,7 +28,7 @@ __all__ = ["add_arguments", "run"]
 _TIMES = 3  # the first call records the program; later calls take shorter paths to it
 
 
-class Part(NamedTuple):
+class WarmedPart(NamedTuple):
     """Operators that are compiled together: one line of the result."""
 
     operator: str
@@ -120,17 +120,17 @@ def _kept(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
 
 
-def _compile(args: argparse.Namespace) -> tuple[dict[Part, float], list[str]]:
+def _compile(args: argparse.Namespace) -> tuple[dict[WarmedPart, float], list[str]]:
     """Seconds of each part; and the parts that could not run, with the reason."""
     arrays = args.arrays or ["numpy", "torch"]
     works = [
-        (Part(operator, dtype, kind), work)
+        (WarmedPart(operator, dtype, kind), work)
         for operator in dict.fromkeys(args.operators or WORKS)
         for dtype in dict.fromkeys(args.dtype)
         for kind in dict.fromkeys(arrays)
         for work in WORKS[operator](dtype)
     ]
-    seconds: dict[Part, float] = {}
+    seconds: dict[WarmedPart, float] = {}
     missing: dict[str, None] = {}
     bar = progress(works, "compiling")
     for part, work in bar:

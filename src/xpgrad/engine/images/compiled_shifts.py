@@ -322,7 +322,7 @@ def _table(rows: np.ndarray) -> Table:
 # --- how much of the grid is in memory
 
 
-class _Grid(NamedTuple):
+class _GridMemory(NamedTuple):
     """Memory for a stretch of the grid with all channels of a group; there are so many stretches.
 
     `room` is a channel's, `elements` all of it, and `step` the elements of a tile's row.
@@ -335,15 +335,15 @@ class _Grid(NamedTuple):
     step: int = 1
 
 
-def _grid_of_images(places: Sequence[Embedding], seen: int, end: int) -> _Grid:
+def _grid_of_images(places: Sequence[Embedding], seen: int, end: int) -> _GridMemory:
     """Of whole images."""
     layer = places[0].lead + prod(places[0].grid)
-    return _Grid(end, 1, layer, len(places) * seen * layer)
+    return _GridMemory(end, 1, layer, len(places) * seen * layer)
 
 
 def _grid_of_tiles(
     dtype: np.dtype, kinds: Tiles, channels: int, reach: int, length: int, images: int, threads: int
-) -> _Grid:
+) -> _GridMemory:
     """Of stretches that fit the cache, as many as divide the work evenly."""
     lanes = kinds.lanes(dtype)
     step = max(kinds.tall[1], kinds.flat[1]) * lanes
@@ -356,7 +356,7 @@ def _grid_of_tiles(
     # an odd number of vectors: with a power of two all channels would compete for a few cache lines
     room = (-(-(stretch + reach) // lanes) | 1) * lanes
     # tiles read beyond a channel's end
-    return _Grid(stretch, -(-length // stretch), room, channels * room + step, step)
+    return _GridMemory(stretch, -(-length // stretch), room, channels * room + step, step)
 
 
 def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:

@@ -22,7 +22,7 @@ from xpgrad.engine.compiled.native import (
     variant,
     words,
 )
-from xpgrad.engine.compiled.native_loops import Sum, Vectors
+from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
 from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
@@ -203,7 +203,7 @@ def _inner_products(real, count):
         emitter = Emitter(context, builder, real)
         begins = dict(enumerate(_stretches(emitter, grid, offsets, count)))
         begins["a"] = builder.inttoptr(a, emitter.type.as_pointer())
-        sums = [Sum(emitter) for _ in range(count)]
+        sums = [UnorderedSum(emitter) for _ in range(count)]
         for one in sums:
             one.begin()
         vectors = Vectors(emitter, begins)
