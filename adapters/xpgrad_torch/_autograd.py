@@ -28,7 +28,7 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._programs import Known, Ready, key_of
+from xpgrad_torch._programs import CallCache, Ready, key_of
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
 __all__ = [
@@ -155,7 +155,7 @@ class CallTemplate:
         kernel, layout = self.kernel, self.layout
         self._options = kernel.forward_options(self.attributes)
         self._known = kernel.programs[0].known(self._options, layout)
-        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], Known | None] | None] = {}
+        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], CallCache | None] | None] = {}
         self.saved = [] if self.again else [kernel.outputs.index(name) for name in kernel.saved]
         self._are_written_to = False
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
@@ -218,7 +218,7 @@ class CallTemplate:
         results = self.kernel.programs[1].run(arrays, self._gradient_layout, *found)
         return [None if place is None else results[place] for place in self._places]
 
-    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], Known | None] | None:
+    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], CallCache | None] | None:
         wrt = _wanted(self.kernel, self.layout, needed)
         sizes = zip(self.kernel.operands, self.layout, strict=True)
         stacked = {name for name, size in sizes if size != PLAIN}
@@ -408,7 +408,7 @@ def apply(
     attributes: Mapping[str, Any],
     *,
     again: bool = False,
-    seen: int | None = None,
+    wanted_outputs: int | None = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the kernel's outputs that have a cotangent.
@@ -419,7 +419,7 @@ def apply(
         What to run, on what, and how.
     again : bool
         Keep no outputs for the gradient, which then runs the kernel again: less memory for more time.
-    seen : int, optional
+    wanted_outputs : int, optional
         How many outputs the caller looks at, the first ones; all by default.
     **asked
         Attributes of the gradient alone.
@@ -431,11 +431,11 @@ def apply(
     operands = _with_own_lengths(kernel, operands)
     outputs: Sequence[Tensor]
     if has_expanded(operands):
-        return _run_expanded(kernel, operands, attributes, again, asked)[:seen]
+        return _run_expanded(kernel, operands, attributes, again, asked)[:wanted_outputs]
     try:
         if not followed and kernel.has_programs(operands):
             layout, flat = flattened(operands)
-            rows = () if again or collecting.get() is not None else kernel.rows_of(operands, seen)
+            rows = () if again or collecting.get() is not None else kernel.rows_of(operands, wanted_outputs)
             own = {**attributes, "rows_of": rows} if rows else attributes
             outputs = _apply_planned(call_of(kernel, layout, own, asked, again), None, *flat)
         elif is_recorded():
@@ -448,7 +448,7 @@ def apply(
     except Exception:
         kernel.explain(operands)
         raise
-    return tuple(outputs[: len(kernel.cotangents) if seen is None else seen])
+    return tuple(outputs[: len(kernel.cotangents) if wanted_outputs is None else wanted_outputs])
 
 
 def _with_own_lengths(kernel: Kernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

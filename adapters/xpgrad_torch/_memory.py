@@ -34,16 +34,18 @@ def apply_sequence(
     attributes: dict[str, Any],
     save: str | int,
     *,
-    seen: int | None = None,
+    wanted_outputs: int | None = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the outputs of a sequence kernel, of which autograd keeps what `save` says.
 
-    For `seen` see `apply`.
+    For `wanted_outputs` see `apply`.
     """
     check_save(kernel.name, save)
     if isinstance(save, str):
-        return apply(kernel, operands, attributes, again=save == "states", seen=seen, **asked)
+        return apply(
+            kernel, operands, attributes, again=save == "states", wanted_outputs=wanted_outputs, **asked
+        )
     operands = joined(operands)
     kernel.check(operands)
     named = dict(zip(kernel.operands, operands, strict=True))
@@ -52,11 +54,11 @@ def apply_sequence(
         for one, own in _directions(kernel, named, attributes, save)
     ]
     if len(parts) == 1:
-        return parts[0][:seen]
+        return parts[0][:wanted_outputs]
     return tuple(
         torch.cat(pair, kernel.axes(name, attributes).index("D"))
         for name, pair in zip(kernel.outputs, zip(*parts, strict=True), strict=False)
-    )[:seen]
+    )[:wanted_outputs]
 
 
 def _directions(

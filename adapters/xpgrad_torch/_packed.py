@@ -115,7 +115,7 @@ def apply_packed(
     operands: Sequence[Any],
     attributes: Mapping[str, Any],
     packing: PackedRows,
-    seen: int,
+    wanted_outputs: int,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the outputs that a caller looks at, of which H_all holds rows, for operands with X's rows.
@@ -124,6 +124,6 @@ def apply_packed(
     """
     check_call(kernel, operands, asked)
     layout, flat = flattened(operands)
-    own = {**attributes, "rows_of": kernel.rows_of(operands, seen), "packed": True}
+    own = {**attributes, "rows_of": kernel.rows_of(operands, wanted_outputs), "packed": True}
     outputs = _apply(call_of(kernel, layout, own, asked, False), packing, *flat)
-    return tuple(outputs[:seen])
+    return tuple(outputs[:wanted_outputs])

@@ -79,7 +79,7 @@ class _Alike(NamedTuple):
         return Ready(self.program, addresses, self.fresh, lengths)
 
 
-class Known:
+class CallCache:
     """The programs of calls with the same options and layout, by all else that they depend on."""
 
     def __init__(self) -> None:
@@ -175,9 +175,9 @@ class Programs:
         self._find, self._names, self._function = find, tuple(names), find()
         self._has_lengths, self._is_gradient = LENGTHS in self._names, any(gradients)
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
-        self._known: Remembered[Known] = Remembered()
+        self._known: Remembered[CallCache] = Remembered()
 
-    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> Known | None:
+    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> CallCache | None:
         """Return the programs of calls with these options and layout; None if the options may change."""
         fixed = key_of(tuple(options.values()))
         if fixed is None:
@@ -185,7 +185,7 @@ class Programs:
         key = layout, tuple(options), fixed
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Known()
+            known = self._known[key] = CallCache()
         return known
 
     def ready(
@@ -193,7 +193,7 @@ class Programs:
         arrays: Sequence[Tensor | None],
         layout: Layout | None,
         options: Mapping[str, Any],
-        known: Known | None,
+        known: CallCache | None,
     ) -> Ready | None:
         """Return the program of a call that is like one with the same options and layout; see `run`.
 
@@ -209,7 +209,7 @@ class Programs:
         arrays: Sequence[Tensor | None],
         layout: Layout | None,
         options: Mapping[str, Any],
-        known: Known | None = None,
+        known: CallCache | None = None,
     ) -> list[Any]:
         """Return the function's results.
 
@@ -221,7 +221,7 @@ class Programs:
             Which ones are joined; none by default. Gradients come in pieces for the same ones.
         options : mapping
             What else it takes.
-        known : Known, optional
+        known : CallCache, optional
             What `known` returns for the same options and layout.
         """
         function, looked = self._find(), None
@@ -246,12 +246,12 @@ class Programs:
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
         }
-        seen: list[PlannedCall] = []
+        plans_out: list[PlannedCall] = []
         keywords: dict[str, Any] = {**dict(zip(self._names, joined(operands), strict=True)), **options}
         with without_autocast(next(x for x in arrays if x is not None)):
-            results = run_foreign(function, **keywords, seen=seen, joined=stacked)
-        if looked is not None and known is not None and seen:
-            known.add(key, seen[0], self._order(seen[0], operands))
+            results = run_foreign(function, **keywords, plans_out=plans_out, joined=stacked)
+        if looked is not None and known is not None and plans_out:
+            known.add(key, plans_out[0], self._order(plans_out[0], operands))
         return list(self._flat(results, operands))
 
     def _apart(

@@ -123,9 +123,9 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         """Return the attributes that the gradient has and the kernel has not."""
         return {}
 
-    def _run_kernel(self, operands: Mapping[str, Any], seen: int | None = None) -> States:
+    def _run_kernel(self, operands: Mapping[str, Any], wanted_outputs: int | None = None) -> States:
         try:
-            return functional.run_recurrent(self._KERNEL, self._arguments(operands), seen)
+            return functional.run_recurrent(self._KERNEL, self._arguments(operands), wanted_outputs)
         except (TypeError, ValueError) as error:
             name_lengths(error, self._NAME)
             raise
@@ -149,8 +149,8 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         form = self._form(suffixes, operands.get(LENGTHS) is not None)
         if form is None or form in _known_steps:
             return
-        seen = 1 + len(self._STATES)
-        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands), seen)
+        wanted_outputs = 1 + len(self._STATES)
+        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands), wanted_outputs)
         parts, given = self._operand_parts(), (*self._STATE_OPERANDS[: len(self._STATES)], LENGTHS)
         where: list[str | int | None] = []
         for operand in names[1:]:
@@ -462,8 +462,10 @@ class Layers(Recurrent, nn.RNNBase):
         """Run all directions of one layer on rows of a packed sequence."""
         initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
         operands = {"X": X, **self._weights(suffixes), **initial, "sequence_lens": packing.lengths}
-        seen = 1 + len(self._STATES)
-        H_all, *finals = functional.run_packed(self._KERNEL, self._arguments(operands), packing, seen)
+        wanted_outputs = 1 + len(self._STATES)
+        H_all, *finals = functional.run_packed(
+            self._KERNEL, self._arguments(operands), packing, wanted_outputs
+        )
         return (H_all,), tuple(finals)
 
     def _run_layer(

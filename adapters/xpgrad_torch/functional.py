@@ -116,11 +116,11 @@ _LAYER_NORM_LSTM = _kernel("layer_norm_lstm")
 _LAYER_NORM_GRU = _kernel("layer_norm_gru")
 
 
-def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> Any:
+def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:
     """Return what the kernel of that name computes from arguments by name, which it takes out of `given`.
 
-    Operands are tensors or `Stacked`; one that is missing is None. `seen` is how many of the results the
-    caller wants, the first ones; by default all that have a cotangent.
+    Operands are tensors or `Stacked`; one that is missing is None. `wanted_outputs` is how many of the first
+    results the caller reads; by default all that have a cotangent.
     """
     kernel = _RECURRENT[name]
     if (lengths := given.get("sequence_lens")) is not None:
@@ -130,26 +130,30 @@ def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> 
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
     operands, asked = _taken_out(kernel, given)
     if "save" in given:
-        return apply_sequence(kernel, operands, given, given.pop("save"), seen=seen, **asked)
-    return apply(kernel, operands, given, seen=seen, **asked)
+        return apply_sequence(
+            kernel, operands, given, given.pop("save"), wanted_outputs=wanted_outputs, **asked
+        )
+    return apply(kernel, operands, given, wanted_outputs=wanted_outputs, **asked)
 
 
-def run_packed(name: str, given: dict[str, Any], packing: PackedRows, seen: int) -> tuple[Tensor, ...]:
+def run_packed(
+    name: str, given: dict[str, Any], packing: PackedRows, wanted_outputs: int
+) -> tuple[Tensor, ...]:
     """Return the same for rows of a packed sequence in X's place, which H_all then has too."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
-    return apply_packed(kernel, operands, attributes, packing, seen, **asked)
+    return apply_packed(kernel, operands, attributes, packing, wanted_outputs, **asked)
 
 
 def recurrent_call(
-    name: str, given: dict[str, Any], seen: int | None = None
+    name: str, given: dict[str, Any], wanted_outputs: int | None = None
 ) -> tuple[CallTemplate, tuple[str, ...]]:
     """Return the data of calls that differ from this one in tensors alone, and the names of its operands."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
-    if rows := kernel.rows_of(operands, seen):
+    if rows := kernel.rows_of(operands, wanted_outputs):
         attributes["rows_of"] = rows
     return call_of(kernel, flattened(operands)[0], attributes, asked, False), kernel.operands
 
@@ -186,7 +190,7 @@ def lstm(
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The ONNX LSTM as a differentiable function of PyTorch tensors."""
-    return run_recurrent("lstm", locals(), seen=3)
+    return run_recurrent("lstm", locals(), wanted_outputs=3)
 
 
 @described_recurrent("H_all, H_t", "X, W, R, linear_before_reset=1")

@@ -23,7 +23,7 @@ class Foreign(NamedTuple):
 
     options: Mapping[str, Any] = {}
     arrays: Mapping[str, Any] = {}
-    seen: list[PlannedCall] | None = None
+    plans_out: list[PlannedCall] | None = None
     joined: Mapping[str, Sequence[Any]] = {}
 
 
@@ -81,7 +81,7 @@ def run_foreign(
     keep_products: bool = False,
     rows_of: Sequence[str] = (),
     packed: bool = False,
-    seen: list[PlannedCall] | None = None,
+    plans_out: list[PlannedCall] | None = None,
     joined: Mapping[str, Sequence[Any]] | None = None,
     **keywords: Any,
 ) -> Any:
@@ -107,7 +107,7 @@ def run_foreign(
         the rows of a packed sequence, step by step and one behind the other, in arrays of the shape (T, N,
         width). Of two directions each row of H_all has both states. Nobody reads or writes what is behind
         the last row: there need be no memory.
-    seen : list, optional
+    plans_out : list, optional
         Takes the program from which the call ran.
     joined : mapping of str to sequence of array, optional
         Of arguments that were joined from several arrays along the first axis: these. A program then takes
@@ -120,7 +120,7 @@ def run_foreign(
         options["rows_of"] = tuple(rows_of)
     if packed:
         options["packed"] = True
-    foreign = Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
+    foreign = Foreign(options, {} if products is None else {"products": products}, plans_out, joined or {})
     # A function in a kernel's place can do without the program, but must not ignore the rest.
     if foreign.options or foreign.arrays or getattr(kernel, "takes_foreign", False):
         keywords["_foreign"] = foreign
@@ -152,7 +152,7 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
             check_cotangents(operator, {name: arrays[name] for name in arrays if name.startswith("grad_")})
         options = _as_numbers(operator, arguments)
         return planned(
-            operation.compute, operator, arrays, options, lengths_of, foreign.seen, foreign.joined,
+            operation.compute, operator, arrays, options, lengths_of, foreign.plans_out, foreign.joined,
             operation.needs_team,
         )  # fmt: skip
     except (TypeError, ValueError) as error:

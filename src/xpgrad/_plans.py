@@ -66,7 +66,7 @@ def planned(
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
     lengths_of: Callable[[Adapter, Mapping[str, Any], Mapping[str, Any]], Lengths],
-    seen: list[PlannedCall] | None = None,
+    plans_out: list[PlannedCall] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
     needs_team: bool = False,
 ) -> Any:
@@ -85,7 +85,7 @@ def planned(
         Everything else that the result depends on.
     lengths_of : callable
         Finds the lengths: ``lengths_of(engine, arrays, options)``.
-    seen : list, optional
+    plans_out : list, optional
         Gets the call's plan, for callers that keep it.
     joined : mapping of str to sequence of array, optional
         The parts of each array that was joined along the first axis. A program takes the parts, and returns
@@ -127,8 +127,8 @@ def planned(
     if known is None:
         return compute(Asked(operator, arrays), **options)
     program, result = known
-    if seen is not None:
-        seen.append(PlannedCall(program, result, tuple(given)))
+    if plans_out is not None:
+        plans_out.append(PlannedCall(program, result, tuple(given)))
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))

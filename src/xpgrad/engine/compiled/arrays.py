@@ -127,7 +127,7 @@ def _module(
     dtype: str,
     by_rows: bool = False,
 ) -> str:
-    """The loop on addresses, on arrays, and for one part of the work; for the rest see `native_arrays.RowsLoop`.
+    """The loop on addresses, on arrays, and for one part of the work; see `native_arrays.RowsLoop`.
 
     Without rows, the elements from start to stop are one row.
     """

@@ -356,7 +356,7 @@ class ShiftedSums(NamedTuple):
     images: Batch
     rows: Table
     groups: Any
-    seen: Any
+    channels_in: Any
     sums: Any
     panel_rows: Any
     parts: Table
@@ -387,7 +387,7 @@ class ShiftedProducts(NamedTuple):
     rows: Table
     count: Any
     groups: Any
-    seen: Any
+    channels_in: Any
     sums: Any
     taps: Table
     length: Any
@@ -409,12 +409,12 @@ class TapPacking(NamedTuple):
     weights: Any
     by_group: Any
     by_sum: Any
-    by_seen: Any
+    by_channel_in: Any
     by_tap: Any
     groups: Any
     sums: Any
     panel_rows: Any
-    seen: Any
+    channels_in: Any
     taps: Any
     count: Any
     target: Any

@@ -20,7 +20,7 @@ _TEXT = (
 )
 
 
-class _Notice:
+class _CompileMessage:
     """Counts the seconds of compiling, and prints the message when they exceed the limit."""
 
     def __init__(self) -> None:
@@ -66,5 +66,5 @@ def _is_of_notebook(stream: Any) -> bool:
     return hasattr(shell, "kernel") and not isinstance(stream, io.TextIOWrapper | io.StringIO)
 
 
-compiling = _Notice()
+compiling = _CompileMessage()
 """A context in which something is compiled, or loaded from the cache."""
