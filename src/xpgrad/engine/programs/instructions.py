@@ -70,6 +70,9 @@ class Additions(Enum):
     COUNT = 1
 
 
+Starter = Callable[[np.ndarray], None]
+"""Runs a work on the integers that its function takes."""
+
 HOST = Block(0)
 """Where a host that runs programs itself stands: its HostWords."""
 
@@ -221,9 +224,10 @@ class Work(Instruction):
         """Whether compiled code can start it, without Python's help for its threads."""
         return self._parts == 1 or self._team.addresses is not None
 
-    def run(self, data: np.ndarray) -> None:
-        """Run it with Python's help, on the integers that its function takes."""
-        self._team.run(self._function, data.ctypes.data, self._parts)
+    def starter(self) -> Starter:
+        """What runs it with Python's help, and keeps nothing of the recording alive."""
+        team, function, parts = self._team, self._function, self._parts
+        return lambda data: team.run(function, data.ctypes.data, parts)
 
 
 class Pack(Work):
@@ -400,7 +404,7 @@ class Loop(Work):
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
         places = [*tables, *(memory.place for memory, _ in loop.matrices)]
         super().__init__(loop.function, loop.parts, machine.team, places)
-        self.loop = self.kept = loop
+        self.loop, self.kept = loop, loop.kept
         self.stages = stages
         self._machine = machine
 
@@ -417,6 +421,7 @@ class Loop(Work):
         """See Work: Python also holds back the threads of a BLAS that has its own."""
         return super().is_native() and (self._parts == 1 or not (self.loop.blas and self.loop.blas.has_pool))
 
-    def run(self, data: np.ndarray) -> None:
+    def starter(self) -> Starter:
         """See Work."""
-        self._machine.run_loop(self.loop, data)
+        machine, loop = self._machine, self.loop._replace(matrices=[])
+        return lambda data: machine.run_loop(loop, data)

@@ -30,6 +30,7 @@ from xpgrad.engine.programs.instructions import (
     Block,
     Instruction,
     Quantity,
+    Starter,
     Work,
 )
 
@@ -165,7 +166,7 @@ class Program:
         gemm = 0 if blas is None else blas.gemm[self.name]
         team = (machine.team.addresses or (0, 0, 0))[0]
         code: list[Any] = [*records.ProgramHead(gemm, team, compiled_share(), guard=0)]
-        stretches: list[tuple[int, int, Work | None]] = []
+        stretches: list[tuple[int, int, Starter | None]] = []
         self.begin = begin = len(code)
         starts = []
         for instruction in draft.instructions:
@@ -174,13 +175,13 @@ class Program:
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
             if isinstance(instruction, Work) and not instruction.is_native():
-                stretches += [(begin, start, None), (instruction.data_start(start + 1), start, instruction)]
+                stretches += [(begin, start, None), (instruction.data_start(start + 1), start, instruction.starter())]
                 begin = len(code)
         self.end = len(code)
         stretches.append((begin, self.end, None))
         first, *rest = stretches
         self._first = first[:2]
-        self._rest = [(begin, end, work) for begin, end, work in rest if work is not None or begin < end]
+        self._rest = [one for one in rest if one[2] is not None or one[0] < one[1]]
         self.watch = None
         if guard.on:
             self.watch = guarded.Watch(draft, starts, code, {*outside, HOST}, self._dtype.itemsize)
@@ -242,22 +243,21 @@ class Program:
         keep_arena(arena)
         return results
 
-    def _run(self, stretches: Sequence[tuple[int, int, Work | None]], code: np.ndarray, own: int) -> None:
+    def _run(self, stretches: Sequence[tuple[int, int, Starter | None]], code: np.ndarray, own: int) -> None:
         """Run instructions: those of a stretch together, and each that only Python can start."""
-        for begin, end, work in stretches:
-            if work is None:
+        for begin, end, start in stretches:
+            if start is None:
                 _executor(self.name)(own, begin, end)
             else:
-                work.run(code[begin:])
+                start(code[begin:])
 
     def _run_watched(self, watch: guarded.Watch, code: np.ndarray, own: int) -> None:
         """Run each instruction on its own, under a guard."""
-        by_python = {start: (begin, start, work) for begin, start, work in self._rest if work is not None}
+        by_python = {one[1]: one for one in self._rest if one[2] is not None}
         for number, (begin, end) in enumerate(itertools.pairwise([*watch.starts, self.end])):
             guarded.watcher("before")(own, number)
             watch.raise_if_broken(code)
-            work = by_python.get(begin)
-            self._run([(begin, end, None) if work is None else work], code, own)
+            self._run([by_python.get(begin, (begin, end, None))], code, own)
             guarded.watcher("after")(own, number)
             watch.raise_if_broken(code)
 
