@@ -38,12 +38,14 @@ BY_HAND = ("convert", "use_engine", "vjp", "__version__")
 LENGTHS = "Sequence[int] | _IntegerArray"
 SPECIAL = {
     "sequence_lens": lambda array: LENGTHS,
+    "reset": lambda array: _BOOLEANS.get(array, "NDArray[np.bool_]"),
     "labels": lambda array: _INTEGERS.get(array, "NDArray[np.integer[Any]]"),
 }
 """Arguments that are no arrays of the others' dtype: their type where the others' is `array`."""
 
 _NUMPY, _OTHER, _JAX = "NDArray[_S]", "_A", "ArrayLike"
 _INTEGERS = {_OTHER: _OTHER, _JAX: _JAX}
+_BOOLEANS = {_OTHER: "_IntegerArray", _JAX: _JAX}  # any array: the protocol asks for no dtype
 
 CORE_HEAD = f"""{NOTE}
 from collections.abc import Callable, Iterable, Mapping, Sequence

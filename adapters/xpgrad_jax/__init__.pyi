@@ -104,6 +104,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: ArrayLike | None = None,
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]: ...
@@ -143,6 +144,7 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: ArrayLike | None = None,
     S: ArrayLike | None = None,
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
@@ -183,6 +185,7 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]: ...
 def rnn_cell(
     X: ArrayLike,

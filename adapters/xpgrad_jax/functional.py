@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xpgrad._arguments import check_lengths
 from xpgrad._kernel_description import MASKS
-from xpgrad._recurrent import check_lengths
 from xpgrad._recurrent_docs import Words, recurrent_sections
+from xpgrad._resets import check_with_resets, has_resets, with_resets
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
@@ -88,8 +89,10 @@ def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]
     return tuple(forward(kernel, arrays, as_attributes(kernel.name, attributes))[: len(kernel.cotangents)])
 
 
-def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
-    """Lengths as an array; checked, where their numbers are known."""
+def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None) -> Any:
+    """Lengths as an array, with resets where there are some; checked, where their numbers are known."""
+    if reset is not None:
+        lengths = with_resets(operator, X, lengths, reset, layout)
     if lengths is None or isinstance(lengths, jax.core.Tracer):
         return lengths
     known = np.asarray(lengths)
@@ -97,7 +100,7 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
         raise TypeError(f"{operator}: sequence_lens has dtype {known.dtype}, expected an integer dtype")
     if getattr(X, "ndim", 0) == 3:
         T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
-        check_lengths(operator, known, N, T)
+        (check_with_resets if has_resets(known) else check_lengths)(operator, known, N, T)
     return jnp.asarray(lengths)
 
 
@@ -170,7 +173,7 @@ def _function(kernel: Kernel, signature: inspect.Signature, text: str) -> Callab
             except TypeError as error:
                 raise TypeError(f"{kernel.name}: {error}") from None
         if "sequence_lens" in given:
-            lengths = given["sequence_lens"], given["X"], given["layout"]
+            lengths = given["sequence_lens"], given["X"], given["layout"], given.pop("reset")
             given["sequence_lens"] = _lengths(kernel.name, *lengths)
         operands = [given.pop(name) for name in kernel.operands]
         outputs = apply(kernel, operands, given)[:returned]

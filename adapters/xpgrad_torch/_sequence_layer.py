@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from xpgrad_torch._autocast import autocasts
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import is_single
-from xpgrad_torch._lengths import name_lengths
+from xpgrad_torch._lengths import in_time_major, lengths_tensor, name_lengths, with_resets
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
 
@@ -77,6 +77,7 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
         input: Tensor,  # noqa: A002, PyTorch's name for it
         hx: Tensor | Sequence[Tensor | None] | None = None,
         lengths: Any = None,
+        reset: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Run the layer over a batch of sequences.
 
@@ -89,6 +90,8 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
             single sequence; default zeros.
         lengths : Tensor or sequence of int, optional
             Length of each sequence, (N,).
+        reset : Tensor, optional
+            Booleans (T, N), (N, T) where `batch_first`, or (T,): the states start at zero before these steps.
 
         Returns
         -------
@@ -98,7 +101,7 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
             The states at the sequences' ends, (D, N, H) or (D, H), of one state alone it.
         """
         if isinstance(input, Proxy):
-            return as_node(self, input, hx, lengths)
+            return as_node(self, input, hx, lengths, reset)
         single = is_single(type(self).__name__, input, 2)
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         given = [hx] if isinstance(hx, Tensor) else hx
@@ -108,6 +111,9 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
             X = X.to(dtype)
             initial = None if initial is None else [s if s is None else s.to(dtype) for s in initial]
         try:
+            name = type(self).__name__
+            lengths = lengths_tensor(name, "lengths", lengths)
+            lengths = with_resets(name, X, lengths, in_time_major(reset, single, self.batch_first), 0)
             sequence, finals = self._run(X, initial, lengths)
         except (TypeError, ValueError) as error:
             name_lengths(error, type(self).__name__)

@@ -8,10 +8,10 @@ from torch import Tensor
 import xpgrad
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import MOST_ARGUMENTS, count_arguments, registered
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._sequence_layer import SequenceLayer
-from xpgrad_torch.functional import lengths_tensor
 
 _kernels: dict[xpgrad.Cell, Kernel] = {}
 _by_operator: dict[str, Kernel] = {}
@@ -60,6 +60,7 @@ def run_cell(
     *,
     direction: str = "forward",
     layout: int = 0,
+    reset: Tensor | None = None,
     save: str = "all",
 ) -> tuple[Tensor, ...]:
     """Run a cell of one's own as a differentiable function of PyTorch tensors.
@@ -82,6 +83,8 @@ def run_cell(
         The initial value of each state that the cell's step reads, (D, N, H); zero where left out or None.
     direction, layout
         As of the cell.
+    reset : Tensor, optional
+        Booleans (T, N), in layout 1 (N, T): the states start at zero before these steps.
     save : {"all", "states"}
         What is kept for the gradient: ``"all"``, what the cell saves; ``"states"``, the operands alone, and
         the gradient runs the cell again.
@@ -127,6 +130,7 @@ def run_cell(
             f"{', '.join(cell.carried)}"
         )
     lengths = lengths_tensor(name, "sequence_lens", sequence_lens)
+    lengths = with_resets(name, X, lengths, reset, layout)
     operands = {"X": X, **parameters, "sequence_lens": lengths}
     operands |= {f"initial_{state}": array for state, array in zip(cell.carried, states, strict=True)}
     ordered = [operands[one] for one in kernel.operands]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xpgrad_torch._autograd import Call, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
-from xpgrad_torch._lengths import lengths_tensor
+from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch._packed import apply_packed
@@ -125,6 +125,9 @@ def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> 
     kernel = _RECURRENT[name]
     if (lengths := given.get("sequence_lens")) is not None:
         given["sequence_lens"] = lengths_tensor(name, "sequence_lens", lengths)
+    if (reset := given.pop("reset", None)) is not None:
+        layout = given.get("layout", 0)
+        given["sequence_lens"] = with_resets(name, given["X"], given["sequence_lens"], reset, layout)
     for mask in kernel.masks:
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
@@ -176,6 +179,7 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: Tensor | None = None,
     S: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
@@ -203,6 +207,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
     save: str | int = "all",
@@ -226,6 +231,7 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Tensor | None = None,
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX RNN as a differentiable function of PyTorch tensors."""
@@ -257,6 +263,7 @@ def layer_norm_lstm(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Tensor | None = None,
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The LSTM with layer normalization as a differentiable function of PyTorch tensors."""
@@ -281,6 +288,7 @@ def layer_norm_gru(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Tensor | None = None,
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The GRU with layer normalization as a differentiable function of PyTorch tensors."""

@@ -576,6 +576,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
 ) -> GRUForward[NDArray[_S]]: ...
@@ -595,6 +596,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
 ) -> GRUForward[_A]: ...
@@ -722,6 +724,7 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
     per_sample: bool | str = False,
@@ -748,6 +751,7 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
     per_sample: bool | str = False,
@@ -774,6 +778,7 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
     per_sample: bool | str = False,
@@ -800,6 +805,7 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
     per_sample: bool | str = False,
@@ -865,6 +871,7 @@ def layer_norm_gru(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
 ) -> LayerNormGRUForward[NDArray[_S]]: ...
 @overload
 def layer_norm_gru(
@@ -884,6 +891,7 @@ def layer_norm_gru(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
 ) -> LayerNormGRUForward[_A]: ...
 @overload
 def layer_norm_gru_grad(
@@ -908,6 +916,7 @@ def layer_norm_gru_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
@@ -935,6 +944,7 @@ def layer_norm_gru_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
@@ -962,6 +972,7 @@ def layer_norm_gru_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: None = None,
@@ -989,6 +1000,7 @@ def layer_norm_gru_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
@@ -1014,6 +1026,7 @@ def layer_norm_lstm(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
 ) -> LayerNormLSTMForward[NDArray[_S]]: ...
 @overload
 def layer_norm_lstm(
@@ -1036,6 +1049,7 @@ def layer_norm_lstm(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
 ) -> LayerNormLSTMForward[_A]: ...
 @overload
 def layer_norm_lstm_grad(
@@ -1066,6 +1080,7 @@ def layer_norm_lstm_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
@@ -1099,6 +1114,7 @@ def layer_norm_lstm_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
@@ -1132,6 +1148,7 @@ def layer_norm_lstm_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: None = None,
@@ -1165,6 +1182,7 @@ def layer_norm_lstm_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
@@ -1219,6 +1237,7 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     S: NDArray[_S] | None = None,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
@@ -1242,6 +1261,7 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     S: _A | None = None,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
@@ -1400,6 +1420,7 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     S: NDArray[_S] | None = None,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
@@ -1434,6 +1455,7 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     S: NDArray[_S] | None = None,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
@@ -1468,6 +1490,7 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     S: _A | None = None,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
@@ -1502,6 +1525,7 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     S: _A | None = None,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
@@ -1570,6 +1594,7 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
 ) -> RNNForward[NDArray[_S]]: ...
 @overload
 def rnn(
@@ -1586,6 +1611,7 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
 ) -> RNNForward[_A]: ...
 @overload
 def rnn_cell(
@@ -1703,6 +1729,7 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
@@ -1725,6 +1752,7 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
     per_sample: bool | str = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
@@ -1747,6 +1775,7 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: None = None,
@@ -1769,6 +1798,7 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: _IntegerArray | None = None,
     per_sample: bool | str = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
@@ -1980,6 +2010,7 @@ class _Lstm(Protocol):
         clip: float | None = None,
         input_forget: bool = False,
         layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
         S: NDArray[np.float64] | None = None,
         recurrent_mask: NDArray[np.float64] | None = None,
         zoneout_h: NDArray[np.float64] | None = None,
@@ -2008,6 +2039,7 @@ class _LayerNormLstm(Protocol):
         activation_beta: Sequence[float] | None = None,
         clip: float | None = None,
         layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
     ) -> LayerNormLSTMForward[NDArray[np.float64]]: ...
 
 class _Gru(Protocol):
@@ -2027,6 +2059,7 @@ class _Gru(Protocol):
         clip: float | None = None,
         linear_before_reset: int = 0,
         layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
         recurrent_mask: NDArray[np.float64] | None = None,
         zoneout_h: NDArray[np.float64] | None = None,
     ) -> GRUForward[NDArray[np.float64]]: ...
@@ -2050,7 +2083,27 @@ class _LayerNormGru(Protocol):
         activation_beta: Sequence[float] | None = None,
         clip: float | None = None,
         layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
     ) -> LayerNormGRUForward[NDArray[np.float64]]: ...
+
+class _Rnn(Protocol):
+    def __call__(
+        self,
+        X: NDArray[np.float64],
+        W: NDArray[np.float64],
+        R: NDArray[np.float64],
+        B: NDArray[np.float64] | None = None,
+        sequence_lens: _Lengths | None = None,
+        initial_h: NDArray[np.float64] | None = None,
+        *,
+        direction: str = "forward",
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+        clip: float | None = None,
+        layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
+    ) -> RNNForward[NDArray[np.float64]]: ...
 
 class _LstmCell(Protocol):
     def __call__(
@@ -2069,24 +2122,6 @@ class _LstmCell(Protocol):
         clip: float | None = None,
         input_forget: bool = False,
     ) -> LSTMCellForward[NDArray[np.float64]]: ...
-
-class _Rnn(Protocol):
-    def __call__(
-        self,
-        X: NDArray[np.float64],
-        W: NDArray[np.float64],
-        R: NDArray[np.float64],
-        B: NDArray[np.float64] | None = None,
-        sequence_lens: _Lengths | None = None,
-        initial_h: NDArray[np.float64] | None = None,
-        *,
-        direction: str = "forward",
-        activations: Sequence[str] | None = None,
-        activation_alpha: Sequence[float] | None = None,
-        activation_beta: Sequence[float] | None = None,
-        clip: float | None = None,
-        layout: int = 0,
-    ) -> RNNForward[NDArray[np.float64]]: ...
 
 class _ConvTranspose(Protocol):
     def __call__(
@@ -2249,6 +2284,20 @@ def vjp(
 ) -> tuple[LayerNormGRUForward[_A], Callable[..., LayerNormGRUGrads[_A]]]: ...
 @overload
 def vjp(
+    fn: _Rnn, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[RNNForward[NDArray[_S]], Callable[..., RNNGrads[NDArray[_S] | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _Rnn, X: NDArray[_S], *args: Any, **kwargs: Any
+) -> tuple[RNNForward[NDArray[_S]], Callable[..., RNNGrads[NDArray[_S]]]]: ...
+@overload
+def vjp(
+    fn: _Rnn, X: _A, *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[RNNForward[_A], Callable[..., RNNGrads[_A | _MaybeNone]]]: ...
+@overload
+def vjp(fn: _Rnn, X: _A, *args: Any, **kwargs: Any) -> tuple[RNNForward[_A], Callable[..., RNNGrads[_A]]]: ...
+@overload
+def vjp(
     fn: _LstmCell, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
 ) -> tuple[LSTMCellForward[NDArray[_S]], Callable[..., LSTMCellGrads[NDArray[_S] | _MaybeNone]]]: ...
 @overload
@@ -2263,20 +2312,6 @@ def vjp(
 def vjp(
     fn: _LstmCell, X: _A, *args: Any, **kwargs: Any
 ) -> tuple[LSTMCellForward[_A], Callable[..., LSTMCellGrads[_A]]]: ...
-@overload
-def vjp(
-    fn: _Rnn, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
-) -> tuple[RNNForward[NDArray[_S]], Callable[..., RNNGrads[NDArray[_S] | _MaybeNone]]]: ...
-@overload
-def vjp(
-    fn: _Rnn, X: NDArray[_S], *args: Any, **kwargs: Any
-) -> tuple[RNNForward[NDArray[_S]], Callable[..., RNNGrads[NDArray[_S]]]]: ...
-@overload
-def vjp(
-    fn: _Rnn, X: _A, *args: Any, wrt: Iterable[str], **kwargs: Any
-) -> tuple[RNNForward[_A], Callable[..., RNNGrads[_A | _MaybeNone]]]: ...
-@overload
-def vjp(fn: _Rnn, X: _A, *args: Any, **kwargs: Any) -> tuple[RNNForward[_A], Callable[..., RNNGrads[_A]]]: ...
 @overload
 def vjp(
     fn: _ConvTranspose, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any

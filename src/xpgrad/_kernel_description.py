@@ -19,6 +19,7 @@ OPEN = ("...", "?")
 
 _CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
+_NO_OPERANDS = ("out", "reset")  # memory of the caller's or the framework's choice; a part of the lengths
 
 
 class KernelDescription:
@@ -67,8 +68,7 @@ class KernelDescription:
 
     def _read_forward(self, parameters: Mapping[str, inspect.Parameter]) -> None:
         """Find the operands and attributes among the kernel's parameters."""
-        # Memory for the result is the caller's or the framework's to choose.
-        arrays = [p for p in parameters.values() if p.annotation == "Any" and p.name != "out"]
+        arrays = [p for p in parameters.values() if p.annotation == "Any" and p.name not in _NO_OPERANDS]
         self.operands = tuple(p.name for p in arrays)
         self.required = {p.name for p in arrays if p.default is p.empty and p.name != "B"}  # None: no biases
         self.attributes = {
@@ -98,7 +98,7 @@ class KernelDescription:
         self.gradient_arrays = (*self.taken, *self.saved, *self.cotangents)
         self._argument = {output: operand for operand, output in replaced.items()}
         self.arguments = self.arguments_of(self.gradient_arrays)
-        known = {*self.arguments, *self.attributes, *_OF_GRADIENTS}
+        known = {*self.arguments, *self.attributes, *_OF_GRADIENTS, *_NO_OPERANDS}
         self.gradient_attributes = {name: p for name, p in parameters.items() if name not in known}
         # The operands whose gradients it returns, in its order: all that have one, or the first alone.
         self.selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters

@@ -18,9 +18,8 @@ from xpgrad._arguments import (
     check_arrays,
     check_choice,
     check_given,
-    check_integers,
     check_known,
-    check_lengths_within,
+    check_lengths,
     check_number,
     check_rank,
     check_shape,
@@ -29,6 +28,7 @@ from xpgrad._arguments import (
 from xpgrad._call_arrays import call_arrays
 from xpgrad._per_sample import square_norms
 from xpgrad._plans import Asked
+from xpgrad._resets import check_with_resets, has_resets
 from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -211,9 +211,11 @@ class RecurrentCall:
                 check_shape(operator, name, array, f"T, D, N, {text}", (T, D, N, size))
 
     def _check_lengths(self, sequence_lens: Any) -> Any:
-        """The lengths as a list; the array itself where a trace does not know what is in it."""
+        """The lengths as a list, with resets as an array; as they are where a trace does not know them."""
         if sequence_lens is None:
             return None
+        if has_resets(sequence_lens):
+            return check_with_resets(self.operator, sequence_lens, self.N, self.T)
         if engines.is_traced(sequence_lens):
             check_shape(self.operator, "sequence_lens", sequence_lens, "N", (self.N,))
             return sequence_lens
@@ -265,11 +267,16 @@ class RecurrentCall:
         return self.wrap_row(self.rows(name, direction))
 
     def initial(self, name: str, direction: Direction) -> Any:
-        """The sorted state (N, H) that a direction's carry starts from, zeros where it was left out."""
+        """The sorted state that a direction's carry starts from, zeros where it was left out.
+
+        A cotangent of final states belongs to the sequences' ends, where the backward loop starts.
+        """
         state = self.part(name, direction)
         timeline = direction.timeline
         width = self.state_width if name in _HIDDEN else self.H
-        return timeline.zeros(width) if state is None else timeline.sort(state)
+        if state is None:
+            return timeline.zeros(width)
+        return timeline.sort_ends(state) if name.startswith("grad_") else timeline.sort(state)
 
     def bias(self, direction: Direction) -> Any:
         """The sum of input and recurrence biases as one row (1, gates * H), or None."""
@@ -429,21 +436,6 @@ class RecurrentCall:
         if len(parts) == 1:  # no copy: it is a fresh array, and large
             return self._lower(self.xp.expand_dims(parts[0], axis=axis))
         return self._lower(self.xp.stack(parts, axis=axis))
-
-
-def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int]:
-    """The lengths of N sequences as a list.
-
-    Raises
-    ------
-    ValueError
-        Where there are not N of them, from 0 to T.
-    TypeError
-        Where they are no integers in a sequence or an array.
-    """
-    lengths = check_integers(operator, "sequence_lens", sequence_lens, N)
-    check_lengths_within(operator, "sequence_lens", lengths, T)
-    return lengths
 
 
 def _choose_activations(

@@ -115,7 +115,7 @@ class _One(NamedTuple):
 
 
 def _as_they_are(lengths: Any) -> Any:
-    """A copy of lengths: the caller may change theirs before the pullback, for the next layer often."""
+    """A copy of lengths or resets: the caller may change theirs before the pullback, for the next layer."""
     if is_array_api_obj(lengths):
         return array_namespace(lengths).asarray(lengths, copy=True)
     return copy.copy(lengths)
@@ -169,8 +169,9 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
         raise ValueError(
             "vjp: out is an input, expected another array: the gradient takes the input as it was"
         )
-    if "sequence_lens" in arguments:
-        arguments["sequence_lens"] = _as_they_are(arguments["sequence_lens"])
+    for name in ("sequence_lens", "reset"):
+        if name in arguments:
+            arguments[name] = _as_they_are(arguments[name])
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}

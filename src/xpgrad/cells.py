@@ -87,17 +87,18 @@ class Cell:
     -----
     A cell with the states h and c is called as::
 
-        cell(X, W, R, v, sequence_lens=None, initial_h=None, initial_c=None, *, direction="forward", layout=0)
-            -> (H_all, C_all, H_t, C_t, saved)
+        cell(X, W, R, v, sequence_lens=None, initial_h=None, initial_c=None, *, direction="forward", layout=0,
+             reset=None) -> (H_all, C_all, H_t, C_t, saved)
 
     with X (T, N, I), W (D, k·H, I), R (D, k·H, H), v (D, k·H) for k blocks each, initial states (D, N, H),
     states over time (T, D, N, H), final states (D, N, H). `saved` (T, D, N, k·H) are the values that the
     gradient needs beside the states; which these are, reverse mode decides. Row means are saved in one more
-    output, `means`. Directions, lengths and layouts are those of `lstm`. The gradient is::
+    output, `means`. Directions, lengths, layouts and resets are those of `lstm`. The gradient is::
 
         cell.grad(X, W, R, v, *, H_all, C_all, saved, grad_H_all=None, grad_C_all=None, grad_H_t=None,
                   grad_C_t=None, sequence_lens=None, initial_h=None, initial_c=None, direction="forward",
-                  layout=0, per_sample=False, sample_weight=None, wrt=None) -> (dX, dW, dR, dv, dH0, dC0)
+                  layout=0, reset=None, per_sample=False, sample_weight=None, wrt=None)
+            -> (dX, dW, dR, dv, dH0, dC0)
 
     as `lstm_grad` has its arguments. A cell without R or v has none of them in its calls.
 
@@ -338,6 +339,7 @@ def _signature(
     found += [kinds(name, by_name, default=None, annotation="Any") for name in keywords]
     found.append(kinds("direction", by_name, default="forward", annotation="str"))
     found.append(kinds("layout", by_name, default=0, annotation="int"))
+    found.append(kinds("reset", by_name, default=None, annotation="Any"))
     if gradient:
         found.append(kinds("per_sample", by_name, default=False, annotation="bool | str"))
         found.append(kinds("sample_weight", by_name, default=None, annotation="Any"))

@@ -411,6 +411,7 @@ def layer_norm_lstm(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Any = None,
     _foreign: Foreign = PLAIN,
 ) -> LayerNormLSTMForward:
     r"""LSTM with layer normalization over sequences; it also returns what its gradient needs.
@@ -435,7 +436,7 @@ def layer_norm_lstm(
         As of `lstm`.
     epsilon : float
         Added to the variance, which is the biased one.
-    direction, layout
+    direction, layout, reset
         As of `lstm`.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
@@ -521,6 +522,7 @@ def layer_norm_lstm_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Any = None,
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
@@ -545,7 +547,7 @@ def layer_norm_lstm_grad(
         Cotangents of H_all and C_all; zero by default, like the next two.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
         Cotangents of the final states.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `layer_norm_lstm`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.
@@ -611,6 +613,7 @@ def layer_norm_gru(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Any = None,
     _foreign: Foreign = PLAIN,
 ) -> LayerNormGRUForward:
     r"""GRU with layer normalization over sequences; it also returns what its gradient needs.
@@ -708,6 +711,7 @@ def layer_norm_gru_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Any = None,
     per_sample: bool | str = False,
     sample_weight: Any = None,
     wrt: Iterable[str] | None = None,
@@ -732,7 +736,7 @@ def layer_norm_gru_grad(
         Cotangent of H_all; zero by default, like the next.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `layer_norm_gru`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.

@@ -235,7 +235,7 @@ class Adapter(Engine, Protocol):
         return None
 
     def integers(self, array: Any) -> np.ndarray | None:
-        """A one-dimensional integer array as contiguous 64-bit integers; None for other arrays."""
+        """An integer array of one or two axes as contiguous 64-bit integers; None for other arrays."""
         return None
 
 
