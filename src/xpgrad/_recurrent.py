@@ -8,7 +8,7 @@ what goes into the loop and comes out of it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -160,6 +160,10 @@ class RecurrentCall:
         """The names of the operands that may not be left out."""
         return ("X", "W", "R")
 
+    def _inputs(self) -> Collection[str]:
+        """The names of the operands (T, N, width) that both directions have in common."""
+        return ("X",)
+
     def _check_clip(self, clip: Any) -> float | None:
         if clip is None:
             return None
@@ -244,8 +248,8 @@ class RecurrentCall:
         """The rows of an array over time, for one direction; None where it was left out."""
         if name in self._packed:
             return self._packed_rows(name, direction)
-        if name == "X":
-            return direction.timeline.pack(self.arrays["X"])
+        if name in self._inputs():
+            return direction.timeline.pack(self.arrays[name])
         array = self.part(name, direction)
         if array is None:
             return None
@@ -337,7 +341,7 @@ class RecurrentCall:
         return self._lower(self.xp.reshape(whole, (self.T, self.N, rows.shape[1])))
 
     def input_gradient(self, parts: list[Any]) -> Any:
-        """dX: the sum of the directions' rows."""
+        """dX, or that of another input: the sum of the directions' rows."""
         if self._packed:
             turned = self._turned(parts)
             return self._as_packed(turned[0] if self.D == 1 else turned[0] + turned[1])
@@ -419,7 +423,7 @@ class RecurrentCall:
             values = [part[name] for part in parts if name in part]
             if not values:
                 return None
-            if name == "X":
+            if name in self._inputs():
                 return self.input_gradient(values)
             if name.startswith("initial_"):
                 return self.states(values)

@@ -237,9 +237,9 @@ class Timeline:
             parts = [(slice(0, N), initial), (slice(N, chunk.rows), rows[start : stop - N, :])]
         return parts if rest else [(slice(0, N), initial)]
 
-    def zeros(self, width: int) -> Any:
-        """Zero states, in the order of the rows."""
-        return self._zeros(self.pieces, width)
+    def zeros(self, width: int, rows: int | None = None) -> Any:
+        """Zero states in the order of the rows, or so many rows."""
+        return self._zeros(self.pieces if rows is None else rows, width)
 
     def _zeros(self, count: int, width: int) -> Any:
         return self.xp.zeros((count, width), dtype=self._like.dtype, device=device(self._like))
@@ -392,9 +392,9 @@ class RecordedTimeline:
         sizes = (chunk.rows, rows.shape[-1])
         return self._recorder.move_rows("previous", rows, sizes, initial=initial, chunk=chunk)
 
-    def zeros(self, width: int) -> Recorded:
+    def zeros(self, width: int, rows: int | Quantity | None = None) -> Recorded:
         """See Timeline."""
-        return self._recorder.arithmetic("zero", shape=(self.pieces, width))
+        return self._recorder.arithmetic("zero", shape=(self.pieces if rows is None else rows, width))
 
 
 class MaskedTimeline:
@@ -519,9 +519,9 @@ class MaskedTimeline:
         fresh = self.xp.reshape(self._fresh, (self.rows, 1))
         return self.xp.where(fresh, self.xp.zeros((), dtype=before.dtype), before)
 
-    def zeros(self, width: int) -> Any:
+    def zeros(self, width: int, rows: int | None = None) -> Any:
         """See Timeline."""
-        return self.xp.zeros((self.batch, width), dtype=self._like.dtype)
+        return self.xp.zeros((self.batch if rows is None else rows, width), dtype=self._like.dtype)
 
 
 class MaskedSteps:
