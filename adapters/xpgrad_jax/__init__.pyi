@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from xpgrad_jax._ffi import why_not as why_plain
 
 __all__ = [
+    "augru",
     "binary_cross_entropy_with_logits",
     "celu",
     "conv",
@@ -34,6 +35,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "slstm",
     "softmax",
     "softmax_cross_entropy",
     "softplus",
@@ -52,6 +54,20 @@ class _IntegerArray(Protocol):
 ArrayLike: TypeAlias = jax.Array | NDArray[Any]
 _Lengths: TypeAlias = Sequence[int] | _IntegerArray
 
+def augru(
+    X: ArrayLike,
+    attention: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]: ...
 def binary_cross_entropy_with_logits(
     X: ArrayLike,
     targets: ArrayLike,
@@ -205,6 +221,23 @@ def selu(
 ) -> jax.Array: ...
 def sigmoid(X: ArrayLike) -> jax.Array: ...
 def silu(X: ArrayLike) -> jax.Array: ...
+def slstm(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    initial_c: ArrayLike | None = None,
+    initial_n: ArrayLike | None = None,
+    initial_m: ArrayLike | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]: ...
 def softmax(X: ArrayLike, *, axis: int = -1, flatten: bool = False) -> jax.Array: ...
 def softmax_cross_entropy(
     X: ArrayLike,

@@ -22,6 +22,7 @@ from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attrib
 from xpgrad_jax._primitives import forward, gradient
 
 __all__ = [
+    "augru",
     "binary_cross_entropy_with_logits",
     "celu",
     "conv",
@@ -48,6 +49,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "slstm",
     "softmax",
     "softmax_cross_entropy",
     "softplus",
@@ -62,6 +64,8 @@ _RNN = Kernel("rnn")
 _LSTM_CELL = Kernel("lstm_cell")
 _GRU_CELL = Kernel("gru_cell")
 _RNN_CELL = Kernel("rnn_cell")
+_SLSTM = Kernel("slstm")
+_AUGRU = Kernel("augru")
 
 
 def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -106,7 +110,9 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None
 
 # --- the core's own functions under a trace
 
-_KERNELS = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
+_KERNELS = {
+    kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL, _SLSTM, _AUGRU)
+}
 
 
 def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -236,6 +242,18 @@ _STEP = "One step of `{}`, for loops of one's own."
 lstm = _recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
 gru = _recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
 rnn = _recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
+slstm = _recurrent(
+    _SLSTM,
+    "The sLSTM of xLSTM as a differentiable function of JAX arrays.",
+    "H_all, H_t, C_t, N_t, M_t",
+    "X, W, R",
+)
+augru = _recurrent(
+    _AUGRU,
+    "The GRU with an attentional update gate as a differentiable function of JAX arrays.",
+    "H_all, H_t",
+    "X, jnp.ones((7, 2, 1)), W, R",
+)  # fmt: skip
 lstm_cell = _recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
 gru_cell = _recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
 rnn_cell = _recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")

@@ -12,7 +12,7 @@ from xpgrad_torch._autograd import Kernel, apply, is_followed
 from xpgrad_torch._stacked import joined
 
 # The state in which one segment ends is the one in which the next begins.
-_ENDS = {"initial_h": "H_t", "initial_c": "C_t"}
+_ENDS = {"initial_h": "H_t", "initial_c": "C_t", "initial_n": "N_t", "initial_m": "M_t"}
 
 
 def check_save(operator: str, save: Any) -> None:
@@ -66,7 +66,7 @@ def _directions(
     """Return the operands and attributes of each direction alone."""
     if attributes["direction"] != "bidirectional":
         return [(dict(operands), attributes)]
-    names = attributes["activations"]
+    names = attributes.get("activations")
     if names is not None:
         for name in ("activation_alpha", "activation_beta"):
             if attributes[name]:

@@ -55,6 +55,7 @@ from xpgrad_torch.convolution import (
 from xpgrad_torch.losses import binary_cross_entropy_with_logits, cross_entropy
 
 __all__ = [
+    "augru",
     "binary_cross_entropy_with_logits",
     "celu",
     "conv1d",
@@ -90,6 +91,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "slstm",
     "softmax",
     "softplus",
     "softsign",
@@ -114,6 +116,8 @@ _GRU_CELL = _kernel("gru_cell", ordered=True)
 _RNN_CELL = _kernel("rnn_cell", ordered=True)
 _LAYER_NORM_LSTM = _kernel("layer_norm_lstm")
 _LAYER_NORM_GRU = _kernel("layer_norm_gru")
+_SLSTM = _kernel("slstm")
+_AUGRU = _kernel("augru")
 
 
 def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> Any:
@@ -293,6 +297,49 @@ def layer_norm_gru(
 ) -> tuple[Tensor, Tensor]:
     """The GRU with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_gru", locals())
+
+
+@described_recurrent("H_all, H_t", "X, torch.rand(7, 2, 1), W, R")
+def augru(
+    X: Tensor,
+    attention: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor]:
+    """The GRU with an attentional update gate as a differentiable function of PyTorch tensors."""
+    return run_recurrent("augru", locals())
+
+
+@described_recurrent("H_all, H_t, C_t, N_t, M_t", "X, W, R")
+def slstm(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    initial_n: Tensor | None = None,
+    initial_m: Tensor | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The sLSTM of xLSTM as a differentiable function of PyTorch tensors."""
+    return run_recurrent("slstm", locals(), seen=5)
 
 
 @described_recurrent("H_next, C_next", "X, H, C, W, R")

@@ -33,6 +33,8 @@ _Lengths: TypeAlias = Sequence[int] | _IntegerArray
 _MaybeNone: TypeAlias = Any
 
 __all__ = [
+    "AUGRUForward",
+    "AUGRUGrads",
     "Cell",
     "ConvGrads",
     "ConvTransposeGrads",
@@ -57,8 +59,12 @@ __all__ = [
     "RNNCellGrads",
     "RNNForward",
     "RNNGrads",
+    "SLSTMForward",
+    "SLSTMGrads",
     "Validation",
     "__version__",
+    "augru",
+    "augru_grad",
     "binary_cross_entropy_with_logits",
     "binary_cross_entropy_with_logits_grad",
     "celu",
@@ -118,6 +124,8 @@ __all__ = [
     "sigmoid_grad",
     "silu",
     "silu_grad",
+    "slstm",
+    "slstm_grad",
     "softmax",
     "softmax_cross_entropy",
     "softmax_cross_entropy_grad",
@@ -133,6 +141,19 @@ __all__ = [
     "use_engine",
     "vjp",
 ]
+
+class AUGRUForward(NamedTuple, Generic[_T]):
+    H_all: _T
+    H_t: _T
+    saved: _T
+
+class AUGRUGrads(NamedTuple, Generic[_T]):
+    dX: _T
+    dattention: _T
+    dW: _T
+    dR: _T
+    dB: _T
+    dH0: _T
 
 class ConvGrads(NamedTuple, Generic[_T]):
     dX: _T
@@ -264,6 +285,145 @@ class RNNGrads(NamedTuple, Generic[_T]):
     dB: _T
     dH0: _T
 
+class SLSTMForward(NamedTuple, Generic[_T]):
+    H_all: _T
+    H_t: _T
+    C_t: _T
+    N_t: _T
+    M_t: _T
+    C_all: _T
+    N_all: _T
+    M_all: _T
+    saved: _T
+
+class SLSTMGrads(NamedTuple, Generic[_T]):
+    dX: _T
+    dW: _T
+    dR: _T
+    dB: _T
+    dH0: _T
+    dC0: _T
+    dN0: _T
+    dM0: _T
+
+@overload
+def augru(
+    X: NDArray[_S],
+    attention: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+) -> AUGRUForward[NDArray[_S]]: ...
+@overload
+def augru(
+    X: _A,
+    attention: _A,
+    W: _A,
+    R: _A,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+) -> AUGRUForward[_A]: ...
+@overload
+def augru_grad(
+    X: NDArray[_S],
+    attention: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    H_all: NDArray[_S],
+    saved: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: None = None,
+) -> AUGRUGrads[NDArray[_S]]: ...
+@overload
+def augru_grad(
+    X: NDArray[_S],
+    attention: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    H_all: NDArray[_S],
+    saved: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: Iterable[str],
+) -> AUGRUGrads[NDArray[_S] | _MaybeNone]: ...
+@overload
+def augru_grad(
+    X: _A,
+    attention: _A,
+    W: _A,
+    R: _A,
+    *,
+    H_all: _A,
+    saved: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: None = None,
+) -> AUGRUGrads[_A]: ...
+@overload
+def augru_grad(
+    X: _A,
+    attention: _A,
+    W: _A,
+    R: _A,
+    *,
+    H_all: _A,
+    saved: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: Iterable[str],
+) -> AUGRUGrads[_A | _MaybeNone]: ...
 @overload
 def binary_cross_entropy_with_logits(
     X: NDArray[_S],
@@ -1864,6 +2024,178 @@ def silu_grad(dY: NDArray[_S], X: NDArray[_S], *, out: NDArray[_S] | None = None
 @overload
 def silu_grad(dY: _A, X: _A, *, out: _A | None = None) -> _A: ...
 @overload
+def slstm(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    initial_c: NDArray[_S] | None = None,
+    initial_n: NDArray[_S] | None = None,
+    initial_m: NDArray[_S] | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+) -> SLSTMForward[NDArray[_S]]: ...
+@overload
+def slstm(
+    X: _A,
+    W: _A,
+    R: _A,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    initial_c: _A | None = None,
+    initial_n: _A | None = None,
+    initial_m: _A | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+) -> SLSTMForward[_A]: ...
+@overload
+def slstm_grad(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    H_all: NDArray[_S],
+    C_all: NDArray[_S],
+    N_all: NDArray[_S],
+    M_all: NDArray[_S],
+    saved: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    grad_C_t: NDArray[_S] | None = None,
+    grad_N_t: NDArray[_S] | None = None,
+    grad_M_t: NDArray[_S] | None = None,
+    grad_C_all: NDArray[_S] | None = None,
+    grad_N_all: NDArray[_S] | None = None,
+    grad_M_all: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    initial_c: NDArray[_S] | None = None,
+    initial_n: NDArray[_S] | None = None,
+    initial_m: NDArray[_S] | None = None,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: None = None,
+) -> SLSTMGrads[NDArray[_S]]: ...
+@overload
+def slstm_grad(
+    X: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    *,
+    H_all: NDArray[_S],
+    C_all: NDArray[_S],
+    N_all: NDArray[_S],
+    M_all: NDArray[_S],
+    saved: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    grad_C_t: NDArray[_S] | None = None,
+    grad_N_t: NDArray[_S] | None = None,
+    grad_M_t: NDArray[_S] | None = None,
+    grad_C_all: NDArray[_S] | None = None,
+    grad_N_all: NDArray[_S] | None = None,
+    grad_M_all: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    initial_c: NDArray[_S] | None = None,
+    initial_n: NDArray[_S] | None = None,
+    initial_m: NDArray[_S] | None = None,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+    per_sample: bool | str = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: Iterable[str],
+) -> SLSTMGrads[NDArray[_S] | _MaybeNone]: ...
+@overload
+def slstm_grad(
+    X: _A,
+    W: _A,
+    R: _A,
+    *,
+    H_all: _A,
+    C_all: _A,
+    N_all: _A,
+    M_all: _A,
+    saved: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    grad_C_t: _A | None = None,
+    grad_N_t: _A | None = None,
+    grad_M_t: _A | None = None,
+    grad_C_all: _A | None = None,
+    grad_N_all: _A | None = None,
+    grad_M_all: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    initial_c: _A | None = None,
+    initial_n: _A | None = None,
+    initial_m: _A | None = None,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: None = None,
+) -> SLSTMGrads[_A]: ...
+@overload
+def slstm_grad(
+    X: _A,
+    W: _A,
+    R: _A,
+    *,
+    H_all: _A,
+    C_all: _A,
+    N_all: _A,
+    M_all: _A,
+    saved: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    grad_C_t: _A | None = None,
+    grad_N_t: _A | None = None,
+    grad_M_t: _A | None = None,
+    grad_C_all: _A | None = None,
+    grad_N_all: _A | None = None,
+    grad_M_all: _A | None = None,
+    B: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    initial_c: _A | None = None,
+    initial_n: _A | None = None,
+    initial_m: _A | None = None,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+    per_sample: bool | str = False,
+    sample_weight: _A | None = None,
+    wrt: Iterable[str],
+) -> SLSTMGrads[_A | _MaybeNone]: ...
+@overload
 def softmax(
     X: NDArray[_S], *, axis: int = -1, flatten: bool = False, out: NDArray[_S] | None = None
 ) -> NDArray[_S]: ...
@@ -2086,6 +2418,26 @@ class _LayerNormGru(Protocol):
         reset: NDArray[np.bool_] | None = None,
     ) -> LayerNormGRUForward[NDArray[np.float64]]: ...
 
+class _Slstm(Protocol):
+    def __call__(
+        self,
+        X: NDArray[np.float64],
+        W: NDArray[np.float64],
+        R: NDArray[np.float64],
+        B: NDArray[np.float64] | None = None,
+        sequence_lens: _Lengths | None = None,
+        initial_h: NDArray[np.float64] | None = None,
+        initial_c: NDArray[np.float64] | None = None,
+        initial_n: NDArray[np.float64] | None = None,
+        initial_m: NDArray[np.float64] | None = None,
+        *,
+        heads: int = 1,
+        forget: str = "sigmoid",
+        direction: str = "forward",
+        layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
+    ) -> SLSTMForward[NDArray[np.float64]]: ...
+
 class _Rnn(Protocol):
     def __call__(
         self,
@@ -2122,6 +2474,23 @@ class _LstmCell(Protocol):
         clip: float | None = None,
         input_forget: bool = False,
     ) -> LSTMCellForward[NDArray[np.float64]]: ...
+
+class _Augru(Protocol):
+    def __call__(
+        self,
+        X: NDArray[np.float64],
+        attention: NDArray[np.float64],
+        W: NDArray[np.float64],
+        R: NDArray[np.float64],
+        B: NDArray[np.float64] | None = None,
+        sequence_lens: _Lengths | None = None,
+        initial_h: NDArray[np.float64] | None = None,
+        *,
+        linear_before_reset: int = 0,
+        direction: str = "forward",
+        layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
+    ) -> AUGRUForward[NDArray[np.float64]]: ...
 
 class _ConvTranspose(Protocol):
     def __call__(
@@ -2284,6 +2653,22 @@ def vjp(
 ) -> tuple[LayerNormGRUForward[_A], Callable[..., LayerNormGRUGrads[_A]]]: ...
 @overload
 def vjp(
+    fn: _Slstm, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[SLSTMForward[NDArray[_S]], Callable[..., SLSTMGrads[NDArray[_S] | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _Slstm, X: NDArray[_S], *args: Any, **kwargs: Any
+) -> tuple[SLSTMForward[NDArray[_S]], Callable[..., SLSTMGrads[NDArray[_S]]]]: ...
+@overload
+def vjp(
+    fn: _Slstm, X: _A, *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[SLSTMForward[_A], Callable[..., SLSTMGrads[_A | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _Slstm, X: _A, *args: Any, **kwargs: Any
+) -> tuple[SLSTMForward[_A], Callable[..., SLSTMGrads[_A]]]: ...
+@overload
+def vjp(
     fn: _Rnn, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
 ) -> tuple[RNNForward[NDArray[_S]], Callable[..., RNNGrads[NDArray[_S] | _MaybeNone]]]: ...
 @overload
@@ -2312,6 +2697,22 @@ def vjp(
 def vjp(
     fn: _LstmCell, X: _A, *args: Any, **kwargs: Any
 ) -> tuple[LSTMCellForward[_A], Callable[..., LSTMCellGrads[_A]]]: ...
+@overload
+def vjp(
+    fn: _Augru, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[AUGRUForward[NDArray[_S]], Callable[..., AUGRUGrads[NDArray[_S] | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _Augru, X: NDArray[_S], *args: Any, **kwargs: Any
+) -> tuple[AUGRUForward[NDArray[_S]], Callable[..., AUGRUGrads[NDArray[_S]]]]: ...
+@overload
+def vjp(
+    fn: _Augru, X: _A, *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[AUGRUForward[_A], Callable[..., AUGRUGrads[_A | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _Augru, X: _A, *args: Any, **kwargs: Any
+) -> tuple[AUGRUForward[_A], Callable[..., AUGRUGrads[_A]]]: ...
 @overload
 def vjp(
     fn: _ConvTranspose, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any

@@ -13,12 +13,14 @@ from array_api_compat import array_namespace, is_array_api_obj
 
 from xpgrad import activations, losses, softmax
 from xpgrad._arguments import check_cotangents
+from xpgrad.augru import _AUGRU, augru, augru_grad
 from xpgrad.cells import Cell
 from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
 from xpgrad.layer_norm import layer_norm_gru, layer_norm_gru_grad, layer_norm_lstm, layer_norm_lstm_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
 from xpgrad.rnn import rnn, rnn_cell, rnn_cell_grad, rnn_grad
+from xpgrad.slstm import _SLSTM, slstm, slstm_grad
 
 
 class _Rule(NamedTuple):
@@ -45,6 +47,7 @@ def _rules_of(module: Any, *saving: str) -> dict[Callable, _Rule]:
 
 
 _RULES: dict[Callable, _Rule] = {
+    augru: _Rule(augru_grad, _AUGRU.saved, _AUGRU.cotangents),
     conv: _Rule(conv_grad),
     conv_transpose: _Rule(conv_transpose_grad),
     gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
@@ -67,6 +70,7 @@ _RULES: dict[Callable, _Rule] = {
     ),
     rnn: _Rule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     rnn_cell: _Rule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
+    slstm: _Rule(slstm_grad, _SLSTM.saved, _SLSTM.cotangents),
     **_rules_of(activations, "leaky_relu", "sigmoid", "tanh"),
     **_rules_of(softmax, "softmax", "log_softmax"),
     **_rules_of(losses),

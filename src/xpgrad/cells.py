@@ -24,6 +24,7 @@ import hashlib
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS, BoundActivation, activate, activate_pullback
@@ -40,6 +41,7 @@ from xpgrad._plans import Asked
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
 
 
+_SAME: Mapping[str, str] = MappingProxyType({})
 _OPTIONS = ("direction", "layout", "reset", "per_sample", "sample_weight", "wrt")
 
 
@@ -275,14 +277,18 @@ class Cell:
 
     def _compute_forward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""
-        call = CellCall(asked, self._counts, **self._own(), **attributes)
+        return self._result(**self.run_forward(asked, _SAME, **attributes))
+
+    def run_forward(self, asked: Asked, names: Mapping[str, str], **attributes: Any) -> dict[str, Any]:
+        """The outputs by name, for operators that are one cell, whose names for W, R and v are `names`."""
+        call = CellCall(asked, self._counts, names=names, **self._own(), **attributes)
         with call.engine.quiet():
             parts = [forward_direction(call, d, self._forward, self.states) for d in call.directions]
             over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
             results = [call.over_time(list(rows)) for rows in zip(*over_time, strict=True)]
             results += [call.states(list(rows)) for rows in zip(*ends, strict=True)]
             results += [call.over_time(rows) for rows in (saved, means) if rows[0] is not None]
-            return self._result(*results)
+            return dict(zip(self._result._fields, results, strict=True))
 
     def _own(self) -> dict[str, Any]:
         """What its calls have of the cell."""
@@ -293,13 +299,24 @@ class Cell:
         gradient = Operation(self.grad.__name__, self._compute_backward, names, self._arguments)
         return planned_call(gradient, arguments)
 
-    def _compute_backward(
-        self, asked: Asked, *, per_sample: bool | str, wanted: frozenset[str], **attributes: Any
-    ) -> Any:
+    def _compute_backward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""
+        found = self.run_backward(asked, _SAME, **attributes)
+        return self._gradients(*(found.get(name) for name in self._arguments))
+
+    def run_backward(
+        self,
+        asked: Asked,
+        names: Mapping[str, str],
+        *,
+        per_sample: bool | str,
+        wanted: frozenset[str],
+        **attributes: Any,
+    ) -> dict[str, Any]:
+        """The wanted gradients by the cell's names of arguments; for `names` see `run_forward`."""
         over_time = [name for name in self._cotangents.values() if name not in self._ends]
         call = CellCall(
-            asked, self._counts, over_time, self._backward.cotangents, **self._own(),
+            asked, self._counts, over_time, self._backward.cotangents, names=names, **self._own(),
             saved=self._saved, cotangents=self._ends, **attributes,
         )  # fmt: skip
         with call.engine.quiet():
@@ -310,7 +327,7 @@ class Cell:
                 self._arguments,
                 per_sample=per_sample,
             )
-            return self._gradients(*found)
+            return dict(zip(self._arguments, found, strict=True))
 
     def check(self, *, seed: int = 0) -> None:
         """Check the cell on small random arrays: against the plain formula, and against central differences.

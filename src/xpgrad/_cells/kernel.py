@@ -50,6 +50,8 @@ class CellCall(RecurrentCall):
         The inputs beside X, and how many blocks each has; one of one value has 0.
     heads : int
         How many heads a state has.
+    names : mapping of str to str
+        The call's own names for W, R and v.
     **options
         As RecurrentCall has them.
     """
@@ -62,14 +64,15 @@ class CellCall(RecurrentCall):
         columns: int = 0,
         inputs: Mapping[str, int] = MappingProxyType({}),
         heads: int = 1,
+        names: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> None:
         self._counts, self._optional, self._column_count = blocks, over_time, columns
-        self.heads, self._input_blocks = heads, inputs
+        self.heads, self._input_blocks, self._names = heads, inputs, names
         attributes = ("clip", "activations", "activation_alpha", "activation_beta")
         plain: dict[str, Any] = {**dict.fromkeys(attributes), "defaults": ()}
         all_arrays = {**dict.fromkeys(PARAMETERS), **asked.arrays}  # a cell may have no such parameters
-        super().__init__(asked._replace(arrays=all_arrays), 0, **(plain | options))
+        super().__init__(asked._replace(arrays=all_arrays), 0, **(plain | options), cell_names=names)
 
     def _columns(self) -> int:
         return self._column_count
@@ -103,7 +106,7 @@ class CellCall(RecurrentCall):
             check_shape(operator, "R", floats["R"], f"{rows['R'][0]}{tail['R']}", expected)
         self._check_inputs(floats)
         if blocks["v"]:
-            check_shape(operator, "v", floats["v"], *rows["v"])
+            check_shape(operator, self._names.get("v", "v"), floats["v"], *rows["v"])
         check_shape(operator, "sample_weight", floats.get("sample_weight"), "N,", (N,))
         for name in states:
             axes = ("N, D, H", (N, D, H)) if self.layout else ("D, N, H", (D, N, H))
