@@ -180,3 +180,36 @@ def test_how_many_biases_keras_has_by_default(after, count):
     onnx = {"W": np.ones((6, 3)), "B": np.concatenate([np.arange(6.0), np.zeros(6)])}
     bias = convert("gru", onnx, "onnx", "keras", linear_before_reset=after)["bias"]
     assert bias.shape == ((6,) if count == 1 else (2, 6))
+
+
+def test_slstm_layouts(rng):
+    """There and back, as FlashRNN and both backends of xlstm store heads; against the products themselves."""
+    heads, width = 3, 2
+    H = heads * width
+    onnx = {"R": rng.normal(size=(4 * H, width)), "B": rng.normal(size=4 * H)}
+    h = rng.normal(size=(heads, width))
+    rows = onnx["R"].reshape(4, heads, width, width)
+    wanted = np.einsum("gkoi,ki->gko", rows, h)
+    flash = xpgrad.convert("slstm", onnx, "onnx", "flashrnn")
+    np.testing.assert_array_equal(np.einsum("gkdp,kp->gkd", flash["R"], h), wanted)
+    np.testing.assert_array_equal(flash["b"].ravel(), onnx["B"])
+    plain = xpgrad.convert("slstm", onnx, "onnx", "xlstm")
+    product = np.einsum("kri,ki->kr", plain["_recurrent_kernel_"], h).reshape(heads, 4, width)
+    np.testing.assert_array_equal(product.swapaxes(0, 1), wanted)
+    cuda = {
+        "_recurrent_kernel_": plain["_recurrent_kernel_"].swapaxes(1, 2),
+        "_bias_": onnx["B"].reshape(4, heads, width).swapaxes(0, 1).ravel(),
+    }
+    for source, arrays in (("flashrnn", flash), ("xlstm", plain), ("xlstm", cuda)):
+        back = xpgrad.convert("slstm", arrays, source, "onnx")
+        for name, array in onnx.items():
+            np.testing.assert_array_equal(back[name], array)
+    assert xpgrad.convert("slstm", {"W": onnx["R"], **onnx}, "onnx", "onnx").keys() == {"W", "R", "B"}
+    with pytest.raises(
+        ValueError, match=r"parameters has '_bias_', expected names of the layout 'flashrnn': R, b"
+    ):
+        xpgrad.convert("slstm", {"_bias_": onnx["B"]}, "flashrnn", "onnx")
+    with pytest.raises(ValueError, match=r"R has shape \(25, 2\), expected \(4H, H/k\)"):
+        xpgrad.convert("slstm", {"R": np.zeros((25, 2))}, "onnx", "xlstm")
+    with pytest.raises(ValueError, match="target is 'keras', expected one of"):
+        xpgrad.convert("slstm", onnx, "onnx", "keras")

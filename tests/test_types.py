@@ -34,10 +34,11 @@ def test_packages_are_typed(package: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_public_signature_says_any(name: str) -> None:
-    """Of an array it says which; labels are integers or probabilities, so of any array."""
+    """Of an array it says which; labels and resets are not of the dtype of the other arrays."""
     signature = inspect.signature(getattr(xpgrad, name))
     texts = {p.name: p.annotation for p in signature.parameters.values()}
-    assert not [n for n, text in texts.items() if re.search(r"\bAny\b", text) and n != "labels"]
+    of_any = {n for n, text in texts.items() if re.search(r"\bAny\b", text)}
+    assert of_any <= {"labels", "reset"}
     assert re.fullmatch(r"A|\w+\[A( \| MaybeNone)?\]", signature.return_annotation)
     selects = "MaybeNone" in signature.return_annotation
     assert selects == ("wrt" in texts) == (texts.get("wrt") == "Wanted[MaybeNone] | None")
@@ -66,7 +67,7 @@ def test_named_tuples_are_of_the_type_of_their_arrays(name: str) -> None:
         ("softmax_cross_entropy", "X labels weights"),
         ("binary_cross_entropy_with_logits", "X targets weight pos_weight"),
         ("conv_grad", "dY X W sample_weight"),
-        ("gru", "X W R B sequence_lens initial_h recurrent_mask zoneout_h"),
+        ("gru", "X W R B sequence_lens initial_h reset recurrent_mask zoneout_h"),
         ("lstm_cell_grad", "X H C W R C_next iofc grad_H grad_C B P sample_weight"),
     ],
 )
@@ -80,7 +81,7 @@ def test_the_arguments_of_a_cell_that_are_arrays() -> None:
         return xp.tanh(W.z(x) + R.z(h))
 
     cell = xpgrad.Cell(simple, W="z", R="z")
-    assert array_arguments(cell) == ("X", "W", "R", "sequence_lens", "initial_h")
+    assert array_arguments(cell) == ("X", "W", "R", "sequence_lens", "initial_h", "reset")
     assert {"H_all", "grad_H_all", "sample_weight"} <= set(array_arguments(cell.grad))
     assert not {"direction", "layout", "wrt", "per_sample"} & set(array_arguments(cell.grad))
     with pytest.raises(TypeError, match=r"expected \(X, W, R, sequence_lens=None, initial_h=None, \*, "):

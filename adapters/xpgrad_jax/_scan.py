@@ -45,10 +45,10 @@ class ScanEngine(StandardEngine):
         return _ScanColumns(rows, start, stop)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
-        """See StandardEngine; of `_timeline.MaskedSteps`, only some rows change."""
+        """See StandardEngine; of `_timeline.MaskedSteps`, only some rows change, or find what was before."""
         if not len(steps):
             return
-        valid = getattr(steps, "valid", None)
+        valid, fresh = getattr(steps, "valid", None), getattr(steps, "fresh", None)
         table: np.ndarray = steps if valid is None else steps.table
         accesses = _accesses(stages)
         if not _are_alike(table, accesses) or (len(table) < 2 and valid is None):
@@ -57,12 +57,14 @@ class ScanEngine(StandardEngine):
         loop, one = _ScanLoop(accesses, table), table[:1]
 
         def step(carried: tuple, given: tuple) -> tuple[tuple, tuple]:
-            slices, valid = given
-            with loop.at_step(carried, slices):
+            slices, valid, fresh = given
+            found, slices = loop.without_before(carried, slices, fresh)
+            with loop.at_step(found, slices):
                 super(ScanEngine, self).scan(stages, one)
-                return loop.results(carried, valid)
+                return loop.results(carried, valid, fresh)
 
-        loop.finish(*lax.scan(step, loop.carried(), (loop.slices(), valid), length=len(table)))
+        given = loop.slices(), valid, fresh
+        loop.finish(*lax.scan(step, loop.carried(), given, length=len(table)))
 
 
 class _ScanRows:
@@ -231,6 +233,14 @@ class _ScanLoop:
         array = jnp.reshape(array, (len(firsts), self._count, array.shape[1]))
         return jnp.flip(array, axis=0) if firsts[-1] < firsts[0] else array
 
+    def without_before(self, carried: tuple, slices: tuple, fresh: Any) -> tuple[tuple, tuple]:
+        """The same with zeros for the states before the step, in rows that a piece begins with."""
+        if fresh is None:
+            return carried, slices
+        states = [read != written for _, read, written in self._carried]
+        before = [at == "before" for _, at in self._slices]
+        return _cleared(carried, states, fresh), _cleared(slices, before, fresh)
+
     @contextlib.contextmanager
     def at_step(self, carried: tuple, slices: tuple) -> Iterator[None]:
         """The buffers hold what a step finds, and take what it writes."""
@@ -253,13 +263,18 @@ class _ScanLoop:
             for rows in touched:
                 rows.step = None
 
-    def results(self, before: tuple, valid: Any) -> tuple[tuple, tuple]:
-        """What a step leaves for the next one, and what it gives; rows that are not valid keep what was."""
+    def results(self, before: tuple, valid: Any, fresh: Any = None) -> tuple[tuple, tuple]:
+        """What a step leaves for the next one, and what it gives; rows that are not valid keep what was.
+
+        Backwards, the rows that a piece begins with leave no cotangent: it is that of the zeros before.
+        """
         carried = tuple(_of(rows)[written] for rows, _, written in self._carried)
         stacked = tuple(_of(rows)[self._label(at)] for rows, at in self._stacked)
         if valid is None:
             return carried, stacked
         kept = tuple(jnp.where(valid, new, old) for new, old in zip(carried, before, strict=True))
+        if fresh is not None:
+            kept = _cleared(kept, [read == written for _, read, written in self._carried], fresh)
         return kept, tuple(jnp.where(valid, new, jnp.zeros_like(new)) for new in stacked)
 
     def finish(self, carried: tuple, stacked: tuple) -> None:
@@ -271,6 +286,12 @@ class _ScanLoop:
             firsts = _first_rows(at, self._steps)
             ordered = jnp.flip(value, axis=0) if firsts[-1] < firsts[0] else value
             rows.write(int(firsts.min()), jnp.reshape(ordered, (-1, value.shape[2])))
+
+
+def _cleared(values: Sequence[Any], which: Sequence[bool], rows: Any) -> tuple:
+    """Zeros in some rows of some values."""
+    pairs = zip(values, which, strict=True)
+    return tuple(jnp.where(rows, jnp.zeros_like(x), x) if clear else x for x, clear in pairs)
 
 
 def _of(rows: _ScanRows) -> dict[int, Any]:

@@ -18,13 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from xpgrad._arguments import check_lengths
 from xpgrad._kernel_description import MASKS
-from xpgrad._recurrent import check_lengths
 from xpgrad._recurrent_docs import Words, recurrent_sections
+from xpgrad._resets import check_with_resets, has_resets, with_resets
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
 __all__ = [
+    "augru",
     "binary_cross_entropy_with_logits",
     "celu",
     "conv",
@@ -51,6 +53,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "slstm",
     "softmax",
     "softmax_cross_entropy",
     "softplus",
@@ -70,6 +73,8 @@ _RNN = Kernel("rnn")
 _LSTM_CELL = Kernel("lstm_cell")
 _GRU_CELL = Kernel("gru_cell")
 _RNN_CELL = Kernel("rnn_cell")
+_SLSTM = Kernel("slstm")
+_AUGRU = Kernel("augru")
 
 
 def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -97,8 +102,10 @@ def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]
     return tuple(forward(kernel, arrays, as_attributes(kernel.name, attributes))[: len(kernel.cotangents)])
 
 
-def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
-    """Lengths as an array; checked, where their numbers are known."""
+def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None) -> Any:
+    """Lengths as an array, with resets where there are some; checked, where their numbers are known."""
+    if reset is not None:
+        lengths = with_resets(operator, X, lengths, reset, layout)
     if lengths is None or isinstance(lengths, jax.core.Tracer):
         return lengths
     known = np.asarray(lengths)
@@ -106,13 +113,15 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
         raise TypeError(f"{operator}: sequence_lens has dtype {known.dtype}, expected an integer dtype")
     if getattr(X, "ndim", 0) == 3:
         T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
-        check_lengths(operator, known, N, T)
+        (check_with_resets if has_resets(known) else check_lengths)(operator, known, N, T)
     return jnp.asarray(lengths)
 
 
 # --- the core's own functions under a trace
 
-_KERNELS = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
+_KERNELS = {
+    kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL, _SLSTM, _AUGRU)
+}
 
 
 def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -170,7 +179,8 @@ def _public(kernel: Kernel, function: Callable[_P, _Result], text: str) -> Calla
 def _run(kernel: Kernel, given: dict[str, Any], returned: int) -> Any:
     """So many of the kernel's outputs, for the arguments of its function. They are taken apart."""
     if "sequence_lens" in given:
-        given["sequence_lens"] = _lengths(kernel.name, given["sequence_lens"], given["X"], given["layout"])
+        lengths = given["sequence_lens"], given["X"], given["layout"], given.pop("reset")
+        given["sequence_lens"] = _lengths(kernel.name, *lengths)
     operands = [given.pop(name) for name in kernel.operands]
     outputs = apply(kernel, operands, given)[:returned]
     return outputs[0] if returned == 1 else outputs
@@ -250,6 +260,7 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: ArrayLike | None = None,
     S: ArrayLike | None = None,
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
@@ -275,6 +286,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: ArrayLike | None = None,
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -296,8 +308,58 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     return _run(_RNN, locals(), 2)
+
+
+@_recurrent(
+    _SLSTM,
+    "The sLSTM of xLSTM as a differentiable function of JAX arrays.",
+    "H_all, H_t, C_t, N_t, M_t",
+    "X, W, R",
+)
+def slstm(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    initial_c: ArrayLike | None = None,
+    initial_n: ArrayLike | None = None,
+    initial_m: ArrayLike | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    return _run(_SLSTM, locals(), 5)
+
+
+@_recurrent(
+    _AUGRU,
+    "The GRU with an attentional update gate as a differentiable function of JAX arrays.",
+    "H_all, H_t",
+    "X, jnp.ones((7, 2, 1)), W, R",
+)
+def augru(
+    X: ArrayLike,
+    attention: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_AUGRU, locals(), 2)
 
 
 @_recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")

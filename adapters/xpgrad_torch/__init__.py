@@ -25,6 +25,7 @@ from xpgrad_torch.activations import (
     Tanh,
     Threshold,
 )
+from xpgrad_torch.augru import AUGRU
 from xpgrad_torch.cells import CellLayer, run_cell
 from xpgrad_torch.convolution import (
     Conv1d,
@@ -37,9 +38,11 @@ from xpgrad_torch.convolution import (
 from xpgrad_torch.layer_norm import LayerNormGRU, LayerNormLSTM
 from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from xpgrad_torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from xpgrad_torch.slstm import SLSTM
 from xpgrad_torch.swap import swap, swap_report, unswap
 
 __all__ = [
+    "AUGRU",
     "BCEWithLogitsLoss",
     "CELU",
     "CellLayer",
@@ -72,6 +75,7 @@ __all__ = [
     "ReLU",
     "ReLU6",
     "SELU",
+    "SLSTM",
     "SiLU",
     "Sigmoid",
     "Softmax",

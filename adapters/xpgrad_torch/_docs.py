@@ -34,7 +34,15 @@ def described_as(model: Any, words: Mapping[str, str]) -> Callable[[Described], 
 
 # --------------------------------------------------------------------------------- recurrent functions
 
-_SAVED = {"lstm": "6H", "gru": "5H", "rnn": "H", "layer_norm_lstm": "16H + 3", "layer_norm_gru": "10H + 2"}
+_SAVED = {
+    "lstm": "6H",
+    "gru": "5H",
+    "rnn": "H",
+    "layer_norm_lstm": "16H + 3",
+    "layer_norm_gru": "10H + 2",
+    "slstm": "11H",
+    "augru": "5H",
+}
 _SAVE = """"all", "states" or int
     What is kept for the gradient. ``"all"``: what it takes of every step, NUMBERS numbers for each sequence.
     ``"states"``: the operands alone, among them the initial states; the gradient runs the kernel again and

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from xpgrad._arguments import check_integers
 from xpgrad._operation import lengths_of
+from xpgrad._resets import are_booleans, check_reset, joined
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
 from xpgrad_torch._private import version_of
@@ -37,6 +38,46 @@ def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
+def with_resets(operator: str, X: Any, lengths: Tensor | None, reset: Any, layout: Any) -> Tensor | None:
+    """Return lengths with resets (N, 1 + T) as kernels take them; as they are where there is no reset.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    X : Tensor
+        The input; its own faults the kernel finds.
+    lengths : Tensor or None
+        Of each sequence.
+    reset : Tensor or None
+        Booleans, (T, N) in layout 0, (N, T) in layout 1.
+    layout : int
+        The layout of X.
+    """
+    if reset is None or not isinstance(X, Tensor) or X.dim() != 3 or layout not in (0, 1):
+        return lengths
+    T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
+    # array_api_compat's look at a tensor is nothing for a compiler
+    is_bool = reset.dtype is torch.bool if isinstance(reset, Tensor) else are_booleans(operator, reset)
+    check_reset(operator, reset, is_bool, T, N, layout)
+    if not isinstance(reset, Tensor):
+        reset = torch.as_tensor(reset)
+    if not torch.compiler.is_compiling() and is_plain(reset) and not reset.any():
+        return lengths
+    own = torch.full((N,), T, dtype=torch.int64) if lengths is None else lengths
+    if own.dim() != 1 or own.is_floating_point() or own.dtype is torch.bool:
+        return lengths  # wrong, as the kernel says
+    return joined(torch, own.to(X.device, torch.int64), (reset if layout else reset.T).to(X.device))
+
+
+def in_time_major(reset: Any, single: bool, batch_first: bool) -> Any:
+    """Return a module's resets (T, N), which it gets as its input is laid out; what is wrong as it is."""
+    axes = getattr(reset, "ndim", None)
+    if single:
+        return reset[:, None] if axes == 1 else reset
+    return reset.T if batch_first and axes == 2 else reset
+
+
 def name_lengths(error: Exception, layer: str) -> None:
     """Let a kernel's error about lengths name the layer and its argument instead of the kernel and its."""
     if error.args:
@@ -45,13 +86,17 @@ def name_lengths(error: Exception, layer: str) -> None:
 
 
 class LengthsMemory(NamedTuple):
-    """Lengths in memory: 64-bit integers, one behind the other; `held` keeps the memory."""
+    """Lengths in memory: 64-bit integers, one behind the other; `held` keeps the memory.
+
+    They have one axis, two with resets, none where there are no lengths.
+    """
 
     held: Any
     address: int
+    axes: int = 1
 
 
-FULL = LengthsMemory(None, 0)
+FULL = LengthsMemory(None, 0, 0)
 """Those of sequences that are all as long as can be."""
 
 
@@ -109,4 +154,4 @@ def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any) -> Leng
     if in_numpy is None:
         return FULL
     in_numpy = in_numpy.copy()
-    return LengthsMemory(in_numpy, address_of(in_numpy))
+    return LengthsMemory(in_numpy, address_of(in_numpy), in_numpy.ndim)

@@ -46,8 +46,8 @@ class _Alike(NamedTuple):
         Which arrays are not given.
     matches : callable
         Tells whether those picked are of the same kinds.
-    has_lengths : bool
-        Whether the program takes lengths.
+    lengths : int
+        The axes of the lengths that the program takes, 0 where it takes none.
     form, fresh, program
         See `Look`.
     """
@@ -55,14 +55,14 @@ class _Alike(NamedTuple):
     picked: Callable[[Sequence[Any]], tuple[Any, ...]]
     absent: tuple[int, ...]
     matches: Callable[..., bool]
-    has_lengths: bool
+    lengths: int
     form: Form
     fresh: Fresh
     program: Program
 
     def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory) -> Ready | None:
         """Return the program for such a call; None if this one is not."""
-        if self.has_lengths is (lengths is FULL):
+        if self.lengths != lengths.axes:
             return None
         for place in self.absent:
             if arrays[place] is not None:
@@ -73,8 +73,8 @@ class _Alike(NamedTuple):
         addresses = [x.data_ptr() for x in picked]
         if 0 in addresses:  # memory that was given back
             return None
-        del addresses[self.program.count - self.has_lengths :]
-        if self.has_lengths:
+        del addresses[self.program.count - (self.lengths > 0) :]
+        if self.lengths:
             addresses.append(lengths.address)
         return Ready(self.program, addresses, self.fresh, lengths)
 
@@ -114,7 +114,7 @@ class CallCache:
         fresh: Fresh,
         program: Program,
         order: Order,
-        has_lengths: bool,
+        lengths: LengthsMemory,
     ) -> None:
         """Remember a call; of one shape only the first few, because one after the other is compared."""
         shape = None if arrays[0] is None else arrays[0].shape
@@ -129,7 +129,7 @@ class CallCache:
         tensors = picked(arrays)
         matches = matcher_of(tensors)
         if matches is not None and matches(*tensors):  # it knows no call with one tensor in two places
-            one = _Alike(picked, absent, matches, has_lengths, form, fresh, program)
+            one = _Alike(picked, absent, matches, lengths.axes, form, fresh, program)
             self._alike[shape] = [*alike, one]
 
 
@@ -238,10 +238,9 @@ class Programs:
             found = known.get(key)
             if found is not None:
                 plan, order = found
-                has_lengths = lengths is not FULL
-                known.add_alike(others, key[1], fresh, plan.program, order, has_lengths)
+                known.add_alike(others, key[1], fresh, plan.program, order, lengths)
                 taken = addresses if order is None else [addresses[k] for k in order]
-                return plan.program.run([*taken, lengths.address] if has_lengths else taken, fresh)
+                return plan.program.run([*taken, lengths.address] if lengths.axes else taken, fresh)
         operands = list(arrays) if layout is None else grouped(layout, arrays)
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
@@ -283,7 +282,7 @@ class Programs:
             return None
         form, addresses, fresh = look
         absent = None if len(present) == len(arrays) else tuple([array is None for array in arrays])
-        return (engine, form, absent, lengths is FULL), addresses, fresh
+        return (engine, form, absent, lengths.axes), addresses, fresh
 
     def _place_of_lengths(self, layout: Layout | None) -> int:
         """Return where the lengths are among the arrays that are given."""

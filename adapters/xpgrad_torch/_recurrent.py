@@ -18,7 +18,7 @@ from xpgrad_torch._autograd import CallTemplate, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import is_single, type_of
-from xpgrad_torch._lengths import LENGTHS, lengths_tensor, name_lengths
+from xpgrad_torch._lengths import LENGTHS, in_time_major, lengths_tensor, name_lengths, with_resets
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._packed import are_rows_taken
@@ -278,6 +278,7 @@ class Layers(Recurrent, nn.RNNBase):
         input: Tensor | PackedSequence,  # noqa: A002, PyTorch's name for it
         hx: Any = None,
         lengths: Any = None,
+        reset: Tensor | None = None,
     ) -> tuple[Any, ...]:
         """Run the layers over a batch of sequences.
 
@@ -291,6 +292,9 @@ class Layers(Recurrent, nn.RNNBase):
         lengths : Tensor or sequence of int, optional
             Length of each sequence in a padded `input`, (N,), from 0 to T. What stands behind the end has no
             influence, the output is zero there, and the final states are those at the end.
+        reset : Tensor, optional
+            Booleans (T, N), (N, T) where `batch_first`, (T,) for a single sequence: before these steps the
+            state starts at zero, in both directions, as at the first step of an episode.
 
         Returns
         -------
@@ -300,17 +304,28 @@ class Layers(Recurrent, nn.RNNBase):
             With ``return_cell_states=True``: the cell states of the last layer, laid out as `output`.
         """
         if isinstance(input, Proxy):
-            return as_node(self, input, hx, lengths)
+            return as_node(self, input, hx, lengths, reset)
         if isinstance(input, PackedSequence):
             if lengths is not None:
                 raise ValueError(
                     f"{self._NAME}: lengths is given, but input is a PackedSequence, which has its own"
                 )
+            if reset is not None:
+                raise ValueError(
+                    f"{self._NAME}: reset is given, expected None for a PackedSequence: pass a padded input, "
+                    "lengths and reset"
+                )
             return self._forward_packed(input, hx)
-        results = self._repeated(input, hx, lengths)
-        return self._checked(input, hx, lengths) if results is None else results
+        results = self._repeated(input, hx, lengths, reset)
+        return self._checked(input, hx, lengths, reset) if results is None else results
 
-    def _repeated(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...] | None:  # noqa: A002
+    def _repeated(
+        self,
+        input: Tensor,  # noqa: A002
+        hx: Any,
+        lengths: Any,
+        reset: Any,
+    ) -> tuple[Any, ...] | None:
         """Return the results of a call that is like an earlier one, and so needs no checks; else None."""
         if self.num_layers > 1 or is_followed():
             return None
@@ -320,7 +335,8 @@ class Layers(Recurrent, nn.RNNBase):
         if states is None:
             return None
         X = input.transpose(0, 1) if self.batch_first else input
-        results = self._repeated_layer(self._suffixes(), X, states, self._lengths_tensor(lengths, X))
+        lengths = self._lengths_tensor(lengths, X, in_time_major(reset, False, self.batch_first))
+        results = self._repeated_layer(self._suffixes(), X, states, lengths)
         if results is None:
             return None
         (output,), finals = results
@@ -343,7 +359,7 @@ class Layers(Recurrent, nn.RNNBase):
         draws = self.training and self.recurrent_dropout
         return not (draws or self._sequences() > 1 or any(self._shares()) or collecting.get() is not None)
 
-    def _checked(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...]:  # noqa: A002
+    def _checked(self, input: Tensor, hx: Any, lengths: Any, reset: Any) -> tuple[Any, ...]:  # noqa: A002
         """Run the layers with all checks."""
         single = is_single(self._NAME, input, 2, "torch.Tensor or PackedSequence")
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
@@ -351,7 +367,8 @@ class Layers(Recurrent, nn.RNNBase):
         states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
         if single and states is not None:
             states = tuple(state.unsqueeze(1) for state in states)
-        sequences, finals = self._run_layers(X, self._lengths_tensor(lengths, X), states)
+        lengths = self._lengths_tensor(lengths, X, in_time_major(reset, single, self.batch_first))
+        sequences, finals = self._run_layers(X, lengths, states)
         if single:
             sequences, finals = (tuple(x.squeeze(1) for x in part) for part in (sequences, finals))
         elif self.batch_first:
@@ -383,11 +400,11 @@ class Layers(Recurrent, nn.RNNBase):
         ends = ["", "_reverse"][: self._directions()]
         return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 
-    def _lengths_tensor(self, lengths: Any, X: Tensor) -> Tensor | None:
-        """Return lengths as a tensor beside X, (T, N, I); what is wrong in it, the kernel says."""
+    def _lengths_tensor(self, lengths: Any, X: Tensor, reset: Any = None) -> Tensor | None:
+        """Return lengths, with resets, as a tensor beside X (T, N, I); the kernel says what is wrong."""
         lengths = lengths_tensor(self._NAME, "lengths", lengths)
         if lengths is None:
-            return None
+            return with_resets(self._NAME, X, None, reset, 0)
         lengths = lengths.to(X.device)
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise TypeError(f"{self._NAME}: lengths has dtype {lengths.dtype}, expected an integer dtype")
@@ -395,7 +412,7 @@ class Layers(Recurrent, nn.RNNBase):
             raise ValueError(
                 f"{self._NAME}: lengths has shape {tuple(lengths.shape)}, expected (N,) = ({X.shape[1]},)"
             )
-        return lengths
+        return with_resets(self._NAME, X, lengths, reset, 0)
 
     def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[Any, ...]:
         """Run the layers over the padded form of a packed sequence, its sequences from long to short."""

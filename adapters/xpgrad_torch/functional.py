@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
-from xpgrad_torch._lengths import lengths_tensor
+from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch._packed import apply_packed
@@ -55,6 +55,7 @@ from xpgrad_torch.convolution import (
 from xpgrad_torch.losses import binary_cross_entropy_with_logits, cross_entropy
 
 __all__ = [
+    "augru",
     "binary_cross_entropy_with_logits",
     "celu",
     "conv1d",
@@ -90,6 +91,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "slstm",
     "softmax",
     "softplus",
     "softsign",
@@ -114,6 +116,8 @@ _GRU_CELL = _kernel("gru_cell", ordered=True)
 _RNN_CELL = _kernel("rnn_cell", ordered=True)
 _LAYER_NORM_LSTM = _kernel("layer_norm_lstm")
 _LAYER_NORM_GRU = _kernel("layer_norm_gru")
+_SLSTM = _kernel("slstm")
+_AUGRU = _kernel("augru")
 
 
 def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:
@@ -125,6 +129,9 @@ def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None =
     kernel = _RECURRENT[name]
     if (lengths := given.get("sequence_lens")) is not None:
         given["sequence_lens"] = lengths_tensor(name, "sequence_lens", lengths)
+    if (reset := given.pop("reset", None)) is not None:
+        layout = given.get("layout", 0)
+        given["sequence_lens"] = with_resets(name, given["X"], given["sequence_lens"], reset, layout)
     for mask in kernel.masks:
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
@@ -182,6 +189,7 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: Tensor | None = None,
     S: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
@@ -209,6 +217,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
     save: str | int = "all",
@@ -232,6 +241,7 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Tensor | None = None,
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX RNN as a differentiable function of PyTorch tensors."""
@@ -263,6 +273,7 @@ def layer_norm_lstm(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Tensor | None = None,
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The LSTM with layer normalization as a differentiable function of PyTorch tensors."""
@@ -287,10 +298,54 @@ def layer_norm_gru(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Tensor | None = None,
     save: str | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The GRU with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_gru", locals())
+
+
+@described_recurrent("H_all, H_t", "X, torch.rand(7, 2, 1), W, R")
+def augru(
+    X: Tensor,
+    attention: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor]:
+    """The GRU with an attentional update gate as a differentiable function of PyTorch tensors."""
+    return run_recurrent("augru", locals())
+
+
+@described_recurrent("H_all, H_t, C_t, N_t, M_t", "X, W, R")
+def slstm(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    initial_n: Tensor | None = None,
+    initial_m: Tensor | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The sLSTM of xLSTM as a differentiable function of PyTorch tensors."""
+    return run_recurrent("slstm", locals(), wanted_outputs=5)
 
 
 @described_recurrent("H_next, C_next", "X, H, C, W, R")

@@ -97,7 +97,7 @@ class _LayerNormLayer(SequenceLayer):
         return ", ".join([super().extra_repr(), f"epsilon={self.epsilon}", *extras])
 
     def _run(
-        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any
+        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         count = len(self._STATES)
         states = [None] * count if initial is None else list(initial)

@@ -172,7 +172,7 @@ class LSTM(_LSTMOptions, Layers):
 
         @overload  # type: ignore[no-overload-impl]
         def __call__(
-            self, input: Tensor, hx: Any = None, lengths: Any = None
+            self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
         @overload
         def __call__(
@@ -253,7 +253,9 @@ class _OneState(Layers):
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
         @overload  # type: ignore[no-overload-impl]
-        def __call__(self, input: Tensor, hx: Any = None, lengths: Any = None) -> tuple[Tensor, Tensor]: ...
+        def __call__(
+            self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
+        ) -> tuple[Tensor, Tensor]: ...
         @overload
         def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
 

@@ -45,6 +45,7 @@ from xpgrad.activations import (
     thresholded_relu,
     thresholded_relu_grad,
 )
+from xpgrad.augru import AUGRUForward, AUGRUGrads, augru, augru_grad
 from xpgrad.cells import Cell
 from xpgrad.conv import (
     ConvGrads,
@@ -104,6 +105,7 @@ from xpgrad.rnn import (
     rnn_cell_grad,
     rnn_grad,
 )
+from xpgrad.slstm import SLSTMForward, SLSTMGrads, slstm, slstm_grad
 from xpgrad.softmax import (
     log_softmax,
     log_softmax_grad,
@@ -112,6 +114,8 @@ from xpgrad.softmax import (
 )
 
 __all__ = [
+    "AUGRUForward",
+    "AUGRUGrads",
     "Cell",
     "ConvGrads",
     "ConvTransposeGrads",
@@ -136,8 +140,12 @@ __all__ = [
     "RNNCellGrads",
     "RNNForward",
     "RNNGrads",
+    "SLSTMForward",
+    "SLSTMGrads",
     "Validation",
     "__version__",
+    "augru",
+    "augru_grad",
     "binary_cross_entropy_with_logits",
     "binary_cross_entropy_with_logits_grad",
     "celu",
@@ -197,6 +205,8 @@ __all__ = [
     "sigmoid_grad",
     "silu",
     "silu_grad",
+    "slstm",
+    "slstm_grad",
     "softmax",
     "softmax_cross_entropy",
     "softmax_cross_entropy_grad",

@@ -293,6 +293,21 @@ def check_lengths_within(operator: str, name: str, lengths: Sequence[int], longe
             raise ValueError(f"{operator}: {name}[{number}] is {length}, expected 0 to T = {longest}")
 
 
+def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int]:
+    """The lengths of N sequences as a list.
+
+    Raises
+    ------
+    ValueError
+        Where there are not N of them, from 0 to T.
+    TypeError
+        Where they are no integers in a sequence or an array.
+    """
+    lengths = check_integers(operator, "sequence_lens", sequence_lens, N)
+    check_lengths_within(operator, "sequence_lens", lengths, T)
+    return lengths
+
+
 def _shown(value: Any) -> str:
     """A value for messages, in one short line."""
     shape = getattr(value, "shape", ())

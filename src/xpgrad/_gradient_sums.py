@@ -106,7 +106,7 @@ class GradientSums:
         """Like `add_weight`, with the rows of the previous step, or the initial state at the first step."""
         timeline = self._direction.timeline
         zero = initial is None
-        initial = timeline.zeros(self._call.state_width) if zero else timeline.sort(initial)
+        initial = timeline.zeros(rows.shape[1]) if zero else timeline.sort(initial)
         if self._per_sample or not timeline.dense:
             self.add_weight(name, d, timeline.previous(rows, initial, chunk))
             return

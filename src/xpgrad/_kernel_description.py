@@ -20,6 +20,7 @@ OPEN = ("...", "?")
 
 _CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
+_NO_OPERANDS = ("out", "reset")  # memory of the caller's or the framework's choice; a part of the lengths
 
 
 class KernelDescription:
@@ -67,13 +68,13 @@ class KernelDescription:
 
     def _read_forward(self, parameters: Mapping[str, inspect.Parameter]) -> None:
         """Find the operands and attributes among the kernel's parameters."""
-        self.operands = array_arguments(self.function(0))
+        self.operands = tuple(n for n in array_arguments(self.function(0)) if n not in _NO_OPERANDS)
         needed = {name for name in self.operands if parameters[name].default is inspect.Parameter.empty}
         self.required = needed - {"B"}  # None: no biases
         self.attributes = {
             name: p
             for name, p in parameters.items()
-            if p.kind is p.KEYWORD_ONLY and name not in (*self.operands, "out")
+            if p.kind is p.KEYWORD_ONLY and name not in (*self.operands, *_NO_OPERANDS)
         }
         self.masks = [name for name in self.operands if name in MASKS]
         self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)
@@ -99,7 +100,7 @@ class KernelDescription:
         self.gradient_arrays = (*self.taken, *self.saved, *self.cotangents)
         self._argument = {output: operand for operand, output in replaced.items()}
         self.arguments = self.arguments_of(self.gradient_arrays)
-        known = {*self.arguments, *self.attributes, *_OF_GRADIENTS}
+        known = {*self.arguments, *self.attributes, *_OF_GRADIENTS, *_NO_OPERANDS}
         self.gradient_attributes = {name: p for name, p in parameters.items() if name not in known}
         # The operands whose gradients it returns, in its order: all that have one, or the first alone.
         self.selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters

@@ -15,6 +15,7 @@ import numpy as np
 from xpgrad._arguments import check_choice, check_cotangents, check_number, check_wrt, explain
 from xpgrad._per_sample import PER_SAMPLE
 from xpgrad._plans import Lengths, PlannedCall, planned
+from xpgrad._resets import has_resets, with_resets
 from xpgrad.engine import Adapter
 
 
@@ -137,7 +138,7 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
     arguments : dict of str to object
         Everything that the public function was called with, and `_foreign`. It is taken apart.
     """
-    foreign = arguments.pop("_foreign")
+    foreign, reset = arguments.pop("_foreign"), arguments.pop("reset", None)
     operator = operation.operator
     arrays = {name: arguments.pop(name) for name in operation.arrays}
     if operation.graded:
@@ -148,6 +149,9 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
         arguments |= foreign.options
         arrays |= foreign.arrays
     try:
+        if reset is not None:
+            lengths, layout = arrays["sequence_lens"], arguments["layout"]
+            arrays["sequence_lens"] = with_resets(operator, arrays["X"], lengths, reset, layout)
         if foreign is PLAIN:  # an adapter's framework may have no cotangent, which is a gradient of zero
             check_cotangents(operator, {name: arrays[name] for name in arrays if name.startswith("grad_")})
         options = _as_numbers(operator, arguments)
@@ -184,9 +188,11 @@ def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str,
     if numbers is None or X is None or X.ndim != 3 or type(options["layout"]) is not int:
         return Lengths(False, None)
     T, N = (X.shape[1], X.shape[0]) if options["layout"] else X.shape[:2]
-    if numbers.shape != (N,) or not N:
+    resets = has_resets(numbers)
+    if numbers.shape != ((N, 1 + T) if resets else (N,)) or not numbers.size:
         return Lengths(False, None)
-    least, most = int(numbers.min()), int(numbers.max())
+    own = numbers[:, 0] if resets else numbers
+    least, most = int(own.min()), int(own.max())
     if least < 0 or most > T:
         return Lengths(False, None)
-    return Lengths(True, None if least == T else numbers)
+    return Lengths(True, None if least == T and not resets else numbers)

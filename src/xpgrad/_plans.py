@@ -34,7 +34,7 @@ class Lengths(NamedTuple):
     """The lengths of a call's sequences.
 
     `usable` says whether they are valid and a program can take them. `numbers` are contiguous 64-bit
-    integers, None if all sequences are full.
+    integers, with resets (N, 1 + T), None if all sequences are full.
     """
 
     usable: bool
@@ -116,7 +116,8 @@ def planned(
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
         options_key = map(_typed, options.values())
-        key = (compute, look.form, numbers is None, tuple(given), counts, *options_key)
+        kind = 0 if numbers is None else numbers.ndim
+        key = (compute, look.form, kind, tuple(given), counts, *options_key)
         known = _known.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
@@ -144,7 +145,7 @@ def _layouts(
         for name, array in given.items()
     }
     if lengths is not None:
-        layouts["sequence_lens"] = (lengths.shape, (1,))
+        layouts["sequence_lens"] = (lengths.shape, row_major(lengths.shape))
     return layouts
 
 

@@ -15,6 +15,7 @@ from xpgrad import activations, losses, softmax
 from xpgrad._arguments import check_cotangents
 from xpgrad._types import A, Array, MaybeNone, Wanted
 from xpgrad.activations import PReLUGrads
+from xpgrad.augru import _AUGRU, AUGRUForward, AUGRUGrads, augru, augru_grad
 from xpgrad.cells import Cell
 from xpgrad.conv import ConvGrads, ConvTransposeGrads, conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import (
@@ -57,6 +58,7 @@ from xpgrad.rnn import (
     rnn_cell_grad,
     rnn_grad,
 )
+from xpgrad.slstm import _SLSTM, SLSTMForward, SLSTMGrads, slstm, slstm_grad
 
 
 class _GradientRule(NamedTuple):
@@ -83,6 +85,7 @@ def _rules_of(module: Any, *saving: str) -> dict[Callable, _GradientRule]:
 
 
 _RULES: dict[Callable, _GradientRule] = {
+    augru: _GradientRule(augru_grad, _AUGRU.saved, _AUGRU.cotangents),
     conv: _GradientRule(conv_grad),
     conv_transpose: _GradientRule(conv_transpose_grad),
     gru: _GradientRule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
@@ -105,6 +108,7 @@ _RULES: dict[Callable, _GradientRule] = {
     ),
     rnn: _GradientRule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     rnn_cell: _GradientRule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
+    slstm: _GradientRule(slstm_grad, _SLSTM.saved, _SLSTM.cotangents),
     **_rules_of(activations, "leaky_relu", "sigmoid", "tanh"),
     **_rules_of(softmax, "softmax", "log_softmax"),
     **_rules_of(losses),
@@ -153,7 +157,7 @@ class _One(NamedTuple):
 
 
 def _as_they_are(lengths: Any) -> Any:
-    """A copy of lengths: the caller may change theirs before the pullback, for the next layer often."""
+    """A copy of lengths or resets: the caller may change theirs before the pullback, for the next layer."""
     if is_array_api_obj(lengths):
         return array_namespace(lengths).asarray(lengths, copy=True)
     return copy.copy(lengths)
@@ -280,6 +284,22 @@ def vjp(
     wrt: Wanted[MaybeNone] | None = None,
     **kwargs: Any,
 ) -> tuple[RNNCellForward[A], Callable[..., RNNCellGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], SLSTMForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[SLSTMForward[A], Callable[..., SLSTMGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example], AUGRUForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[AUGRUForward[A], Callable[..., AUGRUGrads[A | MaybeNone]]]: ...
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     """Evaluate a kernel; return its outputs and the map from cotangents to gradients.
 
@@ -328,8 +348,9 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
         raise ValueError(
             "vjp: out is an input, expected another array: the gradient takes the input as it was"
         )
-    if "sequence_lens" in arguments:
-        arguments["sequence_lens"] = _as_they_are(arguments["sequence_lens"])
+    for name in ("sequence_lens", "reset"):
+        if name in arguments:
+            arguments[name] = _as_they_are(arguments[name])
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}

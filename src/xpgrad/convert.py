@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from xpgrad import _cell_layouts
+from xpgrad import _cell_layouts, _head_layouts
 from xpgrad._arguments import check_arrays, check_choice, check_shape
 from xpgrad._types import A, Array
 
@@ -105,13 +105,15 @@ def convert(
 
     Parameters
     ----------
-    operator : {"lstm", "gru", "rnn"}
+    operator : {"lstm", "gru", "rnn", "slstm"}
         Whose parameters they are.
     parameters : mapping of str to array
         Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
         Layouts. Those of Flax and Equinox only have the reset after the product, ``linear_before_reset=1``,
-        and one bias in place of two that would be added. Equinox has no RNN.
+        and one bias in place of two that would be added. Equinox has no RNN. The sLSTM, of one direction, has
+        the layouts "onnx" (as `slstm` takes W, R and B), "xlstm" (a cell's ``_recurrent_kernel_`` and
+        ``_bias_`` of either backend; the plain one's as a target) and "flashrnn" (R and b).
     linear_before_reset : {0, 1}
         The GRU's reset convention; no conversion changes it. 1 is PyTorch's, cuDNN's and Keras'
         ``reset_after=True``. With 1 the reset gate multiplies the candidate's recurrence bias, so it can't be
@@ -149,7 +151,14 @@ def convert(
     >>> np.array_equal(convert("lstm", torch, "torch", "onnx")["W"], onnx["W"])
     True
     """
-    check_choice(_CONVERT, "operator", operator, tuple(_LAYOUTS))
+    check_choice(_CONVERT, "operator", operator, (*_LAYOUTS, "slstm"))
+    if operator == "slstm":
+        check_choice(_CONVERT, "source", source, _head_layouts.LAYOUTS)
+        check_choice(_CONVERT, "target", target, _head_layouts.LAYOUTS)
+        if biases is not None:
+            raise ValueError(f"convert: biases is {biases} with operator 'slstm', expected None: it has one")
+        _check_mapping(parameters)
+        return _head_layouts.convert_slstm(parameters, source, target)
     layouts = _LAYOUTS[operator]
     cells = _cell_layouts.CELLS[operator]
     check_choice(_CONVERT, "source", source, (*layouts, *cells))
@@ -160,10 +169,7 @@ def convert(
         if target != "keras":
             raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
     check_choice(_CONVERT, "gradients", gradients, (False, True))
-    if not isinstance(parameters, Mapping):
-        raise TypeError(
-            f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
-        )
+    _check_mapping(parameters)
     if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
         return _convert_cell(operator, parameters, source, target, linear_before_reset, biases, gradients)
     given = {name: array for name, array in parameters.items() if array is not None}
@@ -194,6 +200,13 @@ def convert(
             )
         result[new.peephole] = given[old.peephole]
     return result
+
+
+def _check_mapping(parameters: Any) -> None:
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
+        )
 
 
 def _convert_cell(

@@ -219,6 +219,7 @@ def gru(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     recurrent_mask: Array[A] | None = None,
     zoneout_h: Array[A] | None = None,
     _foreign: Foreign = PLAIN,
@@ -266,6 +267,10 @@ def gru(
         state before that product (ONNX's default, Keras with ``reset_after=False``).
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+    reset : array of booleans, shape (T, N), optional
+        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
+        state belongs to the piece with which the direction starts, the final state to the one with which it
+        ends. In layout 1 it is (N, T).
     recurrent_mask : array, shape (D, N, H), optional
         Multiplies the state before the product with R, the same at every step: recurrent dropout. The caller
         scales it. It has no gradient; nor does the next.
@@ -446,6 +451,7 @@ def gru_grad(
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     recurrent_mask: Array[A] | None = None,
     zoneout_h: Array[A] | None = None,
     per_sample: bool | str = False,
@@ -477,7 +483,7 @@ def gru_grad(
         Cotangent of H_all; zero by default, like the next one. Ignored past a sequence's end.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
-    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout, reset
         The arguments of `gru`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.

@@ -412,6 +412,7 @@ def layer_norm_lstm(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> LayerNormLSTMForward[A]:
     r"""LSTM with layer normalization over sequences; it also returns what its gradient needs.
@@ -436,7 +437,7 @@ def layer_norm_lstm(
         As of `lstm`.
     epsilon : float
         Added to the variance, which is the biased one.
-    direction, layout
+    direction, layout, reset
         As of `lstm`.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
@@ -522,6 +523,7 @@ def layer_norm_lstm_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     per_sample: bool | str = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
@@ -546,7 +548,7 @@ def layer_norm_lstm_grad(
         Cotangents of H_all and C_all; zero by default, like the next two.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
         Cotangents of the final states.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `layer_norm_lstm`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.
@@ -612,6 +614,7 @@ def layer_norm_gru(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> LayerNormGRUForward[A]:
     r"""GRU with layer normalization over sequences; it also returns what its gradient needs.
@@ -709,6 +712,7 @@ def layer_norm_gru_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     per_sample: bool | str = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
@@ -733,7 +737,7 @@ def layer_norm_gru_grad(
         Cotangent of H_all; zero by default, like the next.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `layer_norm_gru`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.

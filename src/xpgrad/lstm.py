@@ -269,6 +269,7 @@ def lstm(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     S: Array[A] | None = None,
     recurrent_mask: Array[A] | None = None,
     zoneout_h: Array[A] | None = None,
@@ -322,6 +323,10 @@ def lstm(
         Couple the forget gate to the input gate: f = 1 - i.
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+    reset : array of booleans, shape (T, N), optional
+        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
+        state belongs to the piece with which the direction starts, the final state to the one with which it
+        ends. In layout 1 it is (N, T).
     S : array, shape (D, proj, H), optional
         Projection of the output.
     recurrent_mask : array, shape (D, N, H or proj), optional
@@ -463,6 +468,7 @@ def lstm_grad(
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     S: Array[A] | None = None,
     recurrent_mask: Array[A] | None = None,
     zoneout_h: Array[A] | None = None,
@@ -503,7 +509,7 @@ def lstm_grad(
         Cotangents of the final states.
     grad_C_all : array, shape (T, D, N, H), optional
         Cotangent of C_all. Ignored past a sequence's end.
-    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
+    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout, reset
         The arguments of `lstm`.
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` drops the path from the peepholes into the cell

@@ -119,6 +119,7 @@ def rnn(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
 ) -> RNNForward[A]:
     r"""Plain recurrent network over sequences; its result is all that its gradient needs.
@@ -151,6 +152,10 @@ def rnn(
         Bounds the pre-activations to -clip .. clip.
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, H).
+    reset : array of booleans, shape (T, N), optional
+        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
+        state belongs to the piece with which the direction starts, the final state to the one with which it
+        ends. In layout 1 it is (N, T).
 
     Returns
     -------
@@ -246,6 +251,7 @@ def rnn_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     per_sample: bool | str = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
@@ -270,7 +276,7 @@ def rnn_grad(
         Cotangent of H_all; zero by default, like the next. Ignored past a sequence's end.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
-    direction, activations, activation_alpha, activation_beta, clip, layout
+    direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `rnn`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.

@@ -25,7 +25,7 @@ def recurrent(X: Doubles, W: Doubles, R: Doubles, P: Doubles) -> None:
     assert_type(some.dW, Doubles | Any)  # None where it was not asked for
     print(some.dW.sum(), some.dX is None)
     assert_type(xpgrad.gru(X, W, R, sequence_lens=np.asarray([3, 2])).zrh, Doubles)
-    assert_type(xpgrad.rnn(X, W, R).H_t, Doubles)
+    assert_type(xpgrad.rnn(X, W, R, reset=np.zeros((3, 2), bool)).H_t, Doubles)
     assert_type(xpgrad.gru_cell(X, H_t, W, R).H_next, Doubles)
 
 
@@ -90,6 +90,8 @@ def more_pullbacks(X: Doubles, W: Doubles) -> None:
     assert_type(xpgrad.vjp(xpgrad.layer_norm_gru, X, W, W, W, W, W)[1](X), xpgrad.LayerNormGRUGrads[Doubles])
     norms = xpgrad.vjp(xpgrad.layer_norm_lstm, X, W, W, W, W, W, W, W)
     assert_type(norms[0], xpgrad.LayerNormLSTMForward[Doubles])
+    assert_type(xpgrad.vjp(xpgrad.slstm, X, W, W)[1](X), xpgrad.SLSTMGrads[Doubles])
+    assert_type(xpgrad.vjp(xpgrad.augru, X, X, W, W)[0], xpgrad.AUGRUForward[Doubles])
     assert_type(xpgrad.vjp(xpgrad.binary_cross_entropy_with_logits, X, W)[1](X), Doubles)
     assert_type(xpgrad.vjp(xpgrad.leaky_relu, X, alpha=0.1)[0], Doubles)
     assert_type(xpgrad.vjp(xpgrad.softmax, X, axis=1)[1](X), Doubles)
@@ -121,3 +123,4 @@ def mistakes(X: Doubles, W: Doubles) -> None:
     xpgrad.rnn_grad(X, W, W, H_all=X, wrt=[3])  # type: ignore
     xpgrad.rnn_grad(X, W, W, H_all=X, wrt=("W",), typo=1)  # type: ignore
     xpgrad.softmax_cross_entropy(X, [1, 2])  # type: ignore
+    xpgrad.lstm(X, W, W, reset=True)  # type: ignore

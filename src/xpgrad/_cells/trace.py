@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -17,6 +18,7 @@ from xpgrad._cells.misuse import Refusing, StandIn
 from xpgrad.engine.arrays.tape import Call, Tape, Use, Value, same
 
 _WEIGHTS = ("W", "R", "v")
+_NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 # The functions that a formula may call, by NumPy's names.
 _FUNCTIONS = (
     "abs", "absolute", "add", "divide", "equal", "exp", "expm1", "greater", "greater_equal", "less",
@@ -120,13 +122,16 @@ class StepTape(Tape):
     ----------
     operator : str
         For messages.
+    heads : int
+        Of how many heads a row is. Means are then within a head: for each column its head's, which is a
+        product with a constant matrix.
     """
 
     value = StepValue
 
-    def __init__(self, operator: str) -> None:
+    def __init__(self, operator: str, heads: int = 1) -> None:
         super().__init__(np.dtype(np.float64))
-        self.operator = operator
+        self.operator, self._heads = operator, heads
         self.rules: list[Rule] = []
         self._leaves: dict[tuple, StepValue] = {}
         self._count = 0
@@ -199,7 +204,7 @@ class StepTape(Tape):
         return self._call("where", "f", Use(condition, "?"), *(Use(a, "f") for a in pair))
 
     def mean(self, x: Any, axis: int = -1, keepdims: bool = True) -> Any:
-        """Over the row."""
+        """Over the row, or over the head's part of it."""
         if axis not in (-1, 1) or not keepdims:
             raise ValueError(
                 f"{self.operator}: step has a mean with axis={axis!r}, keepdims={keepdims!r}, expected -1 "
@@ -209,7 +214,9 @@ class StepTape(Tape):
             raise x.refused("xp.mean")
         if not isinstance(x, Value) or x.axes == "row":
             return x
-        return self.leaf("mean", 0, x, axes="row")
+        if self._heads == 1:
+            return self.leaf("mean", 0, x, axes="row")
+        return self.leaf("average", 0, x)
 
     def ruled(self, function: Callable, pullback: Callable, operands: Sequence[Any]) -> Any:
         """The results of a function whose pullback is known."""
@@ -225,10 +232,10 @@ class StepTape(Tape):
 
 
 class _Named(StandIn):
-    """What stands for W, R or v in a step: its blocks by name."""
+    """What stands for W, R, v or an input of several blocks in a step: its blocks by name."""
 
     def __init__(self, operator: str, kind: str, blocks: Mapping[str, Any]) -> None:
-        called = {"W": "(x)", "R": "(value)", "v": ""}[kind]
+        called = {"W": "(x)", "R": "(value)"}.get(kind, "")
         shown = ", ".join(f"{kind}.{name}{called}" for name in blocks) or "none of it: it has no blocks"
         super().__init__(operator, f"{kind} as a whole", f"its blocks by their names, {shown}")
         self._kind, self._blocks = kind, blocks
@@ -281,6 +288,8 @@ class Step(NamedTuple):
         All values.
     inputs, products, vectors : list of value
         The blocks of W x, R times something, and v.
+    given : list of value
+        The blocks of the inputs beside x.
     before, after : list of value
         The states.
     read : tuple of int
@@ -291,13 +300,14 @@ class Step(NamedTuple):
     inputs: list[Any]
     products: list[Any]
     vectors: list[Any]
+    given: list[Any]
     before: list[Any]
     after: list[Any]
     read: tuple[int, ...]
 
 
-def states_of(operator: str, function: Callable) -> tuple[str, ...]:
-    """The names of a step's states: its parameters besides xp, x, W, R and v.
+def states_of(operator: str, function: Callable, inputs: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of a step's states: its parameters besides xp, x, W, R and v, and those of its inputs.
 
     Raises
     ------
@@ -314,13 +324,25 @@ def states_of(operator: str, function: Callable) -> tuple[str, ...]:
             f"{operator}: step has parameters ({', '.join(map(str, parameters))}), expected xp, x, the "
             "states, and those of W, R and v that it uses"
         )
-    states = tuple(name for name in names[2:] if name not in _WEIGHTS)
+    for name in inputs:
+        if name not in names[2:]:
+            raise TypeError(
+                f"{operator}: inputs has {name!r}, expected the name of a parameter of step, which has "
+                f"({', '.join(names)})"
+            )
+    states = tuple(name for name in names[2:] if name not in (*_WEIGHTS, *inputs))
     if not states:
         raise TypeError(f"{operator}: step has no state among ({', '.join(names)}), expected one or more")
     return states
 
 
-def trace(operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]) -> Step:
+def trace(
+    operator: str,
+    function: Callable,
+    blocks: Mapping[str, Sequence[str]],
+    inputs: Mapping[str, Sequence[str]] = _NOTHING,
+    heads: int = 1,
+) -> Step:
     """Run a step's formula once, and check what it did.
 
     Parameters
@@ -331,21 +353,37 @@ def trace(operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]
         The step.
     blocks : mapping of str to sequence of str
         The names of the blocks of W, R and v.
+    inputs : mapping of str to sequence of str
+        Of each input beside x the names of its blocks, none where it is one value.
+    heads : int
+        How many heads a row has.
 
     Raises
     ------
     TypeError, ValueError, AttributeError
         For a formula that is no step.
     """
-    return _Tracer(operator, function, blocks).step()
+    return _Tracer(operator, function, blocks, inputs, heads).step()
 
 
 class _Tracer:
     """One run of a step's formula, and what it did; for the parameters see `trace`."""
 
-    def __init__(self, operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]) -> None:
-        self._operator, self._function, self._blocks = operator, function, blocks
-        self._tape, self._states = StepTape(operator), states_of(operator, function)
+    def __init__(
+        self,
+        operator: str,
+        function: Callable,
+        blocks: Mapping[str, Sequence[str]],
+        inputs: Mapping[str, Sequence[str]],
+        heads: int,
+    ) -> None:
+        self._operator, self._function, self._blocks, self._given = operator, function, blocks, inputs
+        self._tape, self._states = StepTape(operator, heads), states_of(operator, function, inputs)
+        self._given_values: dict[tuple[str, str], Any] = {
+            (name, block): self._tape.leaf(f"given {name}", number)
+            for name, own in inputs.items()
+            for number, block in enumerate(own or ("",))
+        }
         self._before = [self._tape.leaf("before", k) for k in range(len(self._states))]
         self._vectors = [self._tape.leaf("v", k, axes="column") for k in range(len(blocks["v"]))]
         self._x = Input(operator)
@@ -367,13 +405,18 @@ class _Tracer:
                     raise ValueError(
                         f"{self._operator}: step makes no use of {kind}.{name}, expected all blocks in it"
                     )
+        for (name, block), value in self._given_values.items():
+            if value not in reached:
+                shown = f"{name}.{block}" if block else name
+                raise ValueError(f"{self._operator}: step makes no use of {shown}, expected all inputs in it")
         read = tuple(k for k, value in enumerate(self._before) if value in reached)
         if not read:
             raise ValueError(
                 f"{self._operator}: step reads none of its states {', '.join(self._states)}, expected one or "
                 "more"
             )
-        return Step(self._tape, used["W"], used["R"], self._vectors, self._before, after, read)
+        given = list(self._given_values.values())
+        return Step(self._tape, used["W"], used["R"], self._vectors, given, self._before, after, read)
 
     def _run(self) -> list[Any]:
         """The states that the formula returns."""
@@ -419,7 +462,13 @@ class _Tracer:
             "v": dict(zip(blocks["v"], self._vectors, strict=True)),
         }
         named = {kind: _Named(self._operator, kind, own) for kind, own in weights.items()}
-        return {"x": self._x, **dict(zip(self._states, self._before, strict=True)), **named}
+        given = {
+            name: _Named(self._operator, name, {block: self._given_values[name, block] for block in own})
+            if own
+            else self._given_values[name, ""]
+            for name, own in self._given.items()
+        }
+        return {"x": self._x, **dict(zip(self._states, self._before, strict=True)), **named, **given}
 
     def _input_block(self, name: str, number: int, operand: Any) -> Any:
         if operand is not self._x:

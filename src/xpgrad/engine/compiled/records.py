@@ -190,6 +190,8 @@ class MoveKind(NamedTuple):
     turn: Any
     previous: Any
     sort: Any
+    sort_ends: Any
+    sort_each: Any
     unsort: Any
     last: Any
 
@@ -542,7 +544,8 @@ class ForeignProgram(NamedTuple):
 class Quantities(NamedTuple):
     """Integers that the lengths of a batch decide; every table of them begins so.
 
-    `first` is 1 where there is a step, and `later` how many come after it.
+    `first` is 1 where there is a step, and `later` how many come after it. Without resets, the pieces are the
+    sequences.
     """
 
     zero: Any
@@ -550,6 +553,7 @@ class Quantities(NamedTuple):
     steps: Any
     first: Any
     later: Any
+    pieces: Any
 
 
 class ChunkQuantities(NamedTuple):
@@ -571,14 +575,41 @@ class ChunkQuantities(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What is known of a batch: its sizes, and where in the memory `tables` each table begins."""
+    """What is known of a batch: its sizes, and where in the memory `tables` each table begins.
+
+    Sequences without resets are one piece each, and have no tables `begin` and `at`.
+
+    Parameters
+    ----------
+    batch, steps, pieces
+        N, T, and the number of pieces.
+    resets
+        1 where sequences have resets, else 0.
+    tables
+        The memory.
+    order, ordered, begin
+        Of each piece from long to short: its sequence, its length and its first time.
+    place, tail, start
+        Of each sequence: the places of its first and of its last piece in this order; and again of the first
+        one, -1 where a reset in front of it leaves the initial state to none.
+    at
+        Of each time and sequence: the place of its piece, -1 behind the sequence's end.
+    starts
+        The first row of each step.
+    """
 
     batch: Any
     steps: Any
+    pieces: Any
+    resets: Any
     tables: Any
     order: Any
-    place: Any
     ordered: Any
+    begin: Any
+    place: Any
+    tail: Any
+    start: Any
+    at: Any
     starts: Any
 
 

@@ -175,7 +175,10 @@ class Program:
             body = instruction.code(start + 1, self._dtype.itemsize)
             code += [len(body) + 1, *body]
             if isinstance(instruction, Work) and not instruction.is_native():
-                stretches += [(begin, start, None), (instruction.data_start(start + 1), start, instruction.starter())]
+                stretches += [
+                    (begin, start, None),
+                    (instruction.data_start(start + 1), start, instruction.starter()),
+                ]
                 begin = len(code)
         self.end = len(code)
         stretches.append((begin, self.end, None))

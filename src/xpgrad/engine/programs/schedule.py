@@ -40,25 +40,35 @@ class Schedule(Work):
     Parameters
     ----------
     lengths : Block
-        The length of each sequence, 64-bit integers one behind the other.
+        The length of each sequence, 64-bit integers one behind the other; with resets, T numbers follow each
+        length.
     steps, batch : int
         T and N.
+    resets : bool
+        Whether the lengths have resets.
     itemsize : int
         Bytes of an element of the program's arrays.
     team
         The threads, of which this takes one.
     """
 
-    def __init__(self, lengths: Block, steps: int, batch: int, itemsize: int, team: Team) -> None:
+    def __init__(
+        self, lengths: Block, steps: int, batch: int, resets: bool, itemsize: int, team: Team
+    ) -> None:
         from xpgrad.engine.programs.entry_points import compiled_schedule
 
         self.steps, self.batch, self.tables = steps, batch, Block(0)
         super().__init__(compiled_schedule(), 1, team, [Location(lengths), Location(self.tables)])
         self._lengths, self._itemsize = lengths, itemsize
         self._size = 0
-        self._order, self._place, self._ordered = (self._table(batch) for _ in range(3))
+        self._resets, most = resets, steps * batch if resets else batch
+        self._order, self._ordered = self._table(most), self._table(most)
+        self._place, self._tail, self._start = (self._table(batch) for _ in range(3))
+        self._begin, self._at = (self._table(most) if resets else 0 for _ in range(2))
         self._starts, self._spans = self._table(steps + 2), self._table(_SPAN * steps)
         self._quantities = records.length(records.Quantities)
+        self.pieces: Quantity | int = Quantity(_QUANTITY.pieces, most) if resets else batch
+        """How many sequences there are, or pieces of them."""
         self._chunks: dict[int, records.ChunkRequest] = {}
         self._cuts: list[records.CutRequest] = []
 
@@ -110,7 +120,19 @@ class Schedule(Work):
         """What `native_timeline` takes of it."""
         tables = Address(self.tables, 0)
         return records.Tables(
-            self.batch, self.steps, tables, self._order, self._place, self._ordered, self._starts
+            batch=self.batch,
+            steps=self.steps,
+            pieces=self.pieces,
+            resets=int(self._resets),
+            tables=tables,
+            order=self._order,
+            ordered=self._ordered,
+            begin=self._begin,
+            place=self._place,
+            tail=self._tail,
+            start=self._start,
+            at=self._at,
+            starts=self._starts,
         )
 
     def quantities(self) -> Address:
