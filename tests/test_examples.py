@@ -101,6 +101,28 @@ def test_layers_for_jax_learn_as_the_frameworks_own(example, module):
     assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-3
 
 
+@pytest.mark.parametrize(("example", "module"), [("flax_lstm", "flax"), ("equinox_gru", "equinox")])
+def test_layers_for_jax_time_nothing_but_steps(example, module, monkeypatch):
+    """What JAX compiles once would fall on the model that runs first, which is ours."""
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    jax = pytest.importorskip("jax")
+    example = load(example)
+    compiled, at_clock = [], []
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **more: compiled.append(event) if "backend_compile" in event else None
+    )
+    monkeypatch.setattr(
+        example.time, "perf_counter", lambda: at_clock.append(len(compiled)) or float(len(at_clock))
+    )
+    for model in example.models():
+        at_clock.clear()
+        _, seconds = example.train(model, 3)
+        assert at_clock[0] > 0
+        assert set(at_clock) == {at_clock[0]}
+        assert seconds == 1  # the clock is read before and after each step
+
+
 @pytest.mark.parametrize(
     "name", ["minimal_gated_unit", "simple_recurrent_unit", "peephole_gru", "layer_norm_lstm"]
 )
