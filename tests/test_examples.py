@@ -123,6 +123,16 @@ def test_layers_for_jax_time_nothing_but_steps(example, module, monkeypatch):
         assert seconds == 1  # the clock is read before and after each step
 
 
+def test_the_wrong_gradient_of_the_tutorial_learns():
+    """The page says so: a mistake that the loss shows needs no check."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: the tutorial draws").use("agg")
+    curves = load("tutorials/plot_8_find_the_bug").curves
+    right, wrong = curves["right"], curves["with the mistake"]
+    assert max(wrong) == wrong[0] == right[0]
+    assert wrong[-1] < wrong[0] / 20
+    assert 1.05 < wrong[-1] / right[-1] < 1.15
+
+
 @pytest.mark.parametrize(
     "name", ["minimal_gated_unit", "simple_recurrent_unit", "peephole_gru", "layer_norm_lstm"]
 )
