@@ -34,8 +34,8 @@ def backward(dY, x, h0, W, R, *, mistake):
 
 
 # %%
-# It learns with the mistake too: the loss falls to a twentieth, and ends a tenth above the right one. Who knows
-# what the loss should be?
+# It learns with the mistake too: the loss falls to a twentieth, and ends a tenth above the right one. Who
+# knows what the loss should be?
 
 rng = np.random.default_rng(0)
 T, N, I, H = 12, 40, 2, 10
