@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -406,6 +407,7 @@ def test_outcome_and_merging():
     runs = [({"float32": 1.0, "float64": 0.5}, 10.0), ({"float32": 3.0}, 7.0)]
     reports = [
         {
+            "measured": f"2026-11-2{k}",
             "groups": [group] if k else [],
             "rates": measure.Rates(*rates)._asdict(),
             "implementations": {"jax": "JAX"} if k else {},
@@ -415,6 +417,7 @@ def test_outcome_and_merging():
     ]
     merged = measure.merge(reports)
     assert merged["rates"] == {"products": {"float32": 3.0, "float64": 0.5}, "bandwidth": 10.0}
+    assert merged["measured"] == "2026-11-21"
     assert merged["implementations"] == {"jax": "JAX"}
     assert merged["missing"] == {"ort": "not installed"}
     (found,) = merged["groups"]
@@ -503,6 +506,7 @@ def test_the_command(tiny_groups, capsys, tmp_path):
     report = json.loads(file.read_text())
     assert "measuring" in err
     assert report["xpgrad"] == xpgrad.__version__
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", report["measured"])
     assert report["machine"]["threads"] == 1
     first, second, third = report["groups"]
     assert [group["family"] for group in report["groups"]] == ["gru", "jax", "memory"]

@@ -218,6 +218,11 @@ def test_a_torch_that_does_not_import_is_reported(monkeypatch, capsys):
     assert "does not import: libtorch is gone" in info.read_machine().versions["torch"]
 
 
+def test_options_are_shown_as_speedups():
+    times = options.Times("m", {"as it is": {"a": 2.0}, "without numba": {"a": 8.0}})
+    assert times.lines() == [["as it is", "2 ms, 1.00x"], ["without numba", "8 ms, 0.25x"]]
+
+
 def test_options_are_measured_here_and_kept(capsys, monkeypatch, tmp_path):
     assert list(options.stated().rows) == [option.name for option in options.OPTIONS]
     monkeypatch.setattr(options, "cache_folder", lambda: tmp_path)

@@ -204,11 +204,14 @@ def show_training(runs: list[Training], footer: str) -> None:
             f"{run.losses[0]:.4f}",
             f"{run.losses[-1]:.4f}",
             f"{1e3 * float(np.median(run.seconds)):.1f} ms",
+            f"{run.seconds[0]:.1f} s",
             f"{sum(run.seconds):.1f} s",
         )
         for run in runs
     ]
-    table("Training", ["", "first loss", "last loss", "median step", "all steps"], rows, footer=footer)
+    columns = ["", "first loss", "last loss", "median step", "first step", "all steps"]
+    note = "The first step compiles, or loads what an earlier run has compiled."
+    table("Training", columns, rows, footer=f"{note}\n{footer}")
 
 
 def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Callable[[], str]) -> None:
