@@ -13,6 +13,7 @@ from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, Kernel, apply, call_of, is_followed
 from xpgrad_torch._docs import described_as
+from xpgrad_torch._errors import Words
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -41,6 +42,11 @@ Sizes = int | Sequence[int]
 _CONV = registered(Kernel("conv", planned=True, images=True))
 _CONV_TRANSPOSE = registered(Kernel("conv_transpose", planned=True, images=True))
 _ATTRIBUTES = {"stride": "strides", "padding": "pads", "dilation": "dilations"}  # ONNX's names
+_ARGUMENTS = {"X": "input", "W": "weight", "B": "bias", "group": "groups"}
+_ARGUMENTS |= {theirs: ours for ours, theirs in _ATTRIBUTES.items()}
+_WORDS = {
+    f"conv{kind}{n}d": Words(_ARGUMENTS, f"conv{kind}{n}d") for kind in ("", "_transpose") for n in (1, 2, 3)
+}
 _known_calls: Remembered[Call] = Remembered()
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
@@ -56,6 +62,16 @@ def _convolve(
 
     `sizes` are the arguments that have a number for each dimension. The name ends with the number of these.
     """
+    try:
+        return _run(name, kernel, operands, sizes, groups, method)
+    except (TypeError, ValueError) as error:
+        _WORDS[name].put_into(error, kernel.name)
+        raise
+
+
+def _run(
+    name: str, kernel: Kernel, operands: Sequence[Any], sizes: Mapping[str, Any], groups: int, method: str
+) -> Tensor:
     kernel.check(operands)
     form = None if is_followed() else key_of((name, *sizes.values(), groups, method))
     known = _known_calls.get(form)
@@ -158,9 +174,9 @@ def conv1d(
     Parameters
     ----------
     input : Tensor
-        (N, C, L), or (C, L) without a batch; X in the kernel's messages.
+        (N, C, L), or (C, L) without a batch.
     weight : Tensor
-        (O, C/groups, kL); W in the kernel's messages.
+        (O, C/groups, kL).
     bias : Tensor, optional
         (O,).
     stride, dilation : int or sequence of int
@@ -259,9 +275,9 @@ def conv_transpose1d(
     Parameters
     ----------
     input : Tensor
-        (N, C, L), or (C, L) without a batch; X in the kernel's messages.
+        (N, C, L), or (C, L) without a batch.
     weight : Tensor
-        (C, O/groups, kL); W in the kernel's messages.
+        (C, O/groups, kL).
     bias : Tensor, optional
         (O,).
     stride, dilation : int or sequence of int

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts, raised
 from xpgrad_torch._autograd import Kernel
+from xpgrad_torch._errors import Words
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -28,6 +29,10 @@ __all__ = [
 
 _CROSS_ENTROPY = registered(Kernel("softmax_cross_entropy"))
 _BINARY_CROSS_ENTROPY = registered(Kernel("binary_cross_entropy_with_logits"))
+_WORDS = {
+    "cross_entropy": Words({"X": "input", "labels": "target", "weights": "weight"}, "cross_entropy"),
+    "binary_cross_entropy_with_logits": Words({"X": "input", "targets": "target"}),
+}
 
 
 def _run(
@@ -44,25 +49,28 @@ def _run(
             raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected torch.Tensor")
     for key, weight in weights.items():
         if weight is not None and not isinstance(weight, Tensor):
-            argument = "weight" if key == "weights" else key
+            argument = _WORDS[name].arguments.get(key, key)
             raise TypeError(f"{name}: {argument} is {type(weight).__name__}, expected torch.Tensor or None")
     others = {kernel.operands[1]: target, **weights}
+    words = _WORDS[name]
     if autocasts(X):  # PyTorch's losses then compute in float32
         X, others = raised(X), {key: raised(value) for key, value in others.items()}
     if not torch.compiler.is_compiling() and are_transforms_active():
-        return _mapped(kernel, X, others, attributes)
-    return run(kernel, X, attributes, others=others)
+        return _mapped(kernel, X, others, attributes, words)
+    return run(kernel, X, attributes, others=others, words=words)
 
 
-def _mapped(kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any]) -> Tensor:
+def _mapped(
+    kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any], words: Words
+) -> Tensor:
     """Return the loss where `torch.func.vmap` may map it: the kernel gives the losses, PyTorch sums them up.
 
     The samples of all mapped calls join the kernel's batch, of which one number would not tell them apart.
     """
     reduction, target = attributes["reduction"], others[kernel.operands[1]]
     if reduction not in ("mean", "sum"):
-        return run(kernel, X, attributes, others=others)
-    losses = run(kernel, X, attributes | {"reduction": "none"}, others=others)
+        return run(kernel, X, attributes, others=others, words=words)
+    losses = run(kernel, X, attributes | {"reduction": "none"}, others=others, words=words)
     if reduction == "sum":
         return losses.sum()
     if target.is_floating_point():

@@ -52,7 +52,7 @@ from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")
 _GIVEN = ("dY", "X", "W", "sample_weight")
-_OF_IMAGES: dict[str, Any] = {"page": "convolution", "needs_team": True}
+_OF_IMAGES: dict[str, Any] = {"needs_team": True}
 
 
 class ConvGrads(NamedTuple):

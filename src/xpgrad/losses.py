@@ -171,7 +171,7 @@ def softmax_cross_entropy_grad(
 class _CrossEntropy:
     """A checked call: everything lifted, in shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
 
-    @explained("activations")
+    @explained
     def __init__(
         self,
         operator: str,

@@ -231,7 +231,7 @@ def _along(
     return _checked(operator, formula, names, arrays, axis, flatten, out)
 
 
-@explained("activations")
+@explained
 def _checked(
     operator: str,
     formula: RowFormula,
