@@ -148,7 +148,7 @@ def _undrawable(path: Path) -> str | None:
         import matplotlib  # noqa: F401  # its parts may be loaded where it is said not to be there
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
-        return "--plot needs matplotlib: pip install 'xpgrad[demo]'"
+        return "--plot needs matplotlib: pip install matplotlib"
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in kinds:
         return f"--plot is {path}, expected a file that ends with one of {', '.join(sorted(kinds))}"

@@ -151,9 +151,7 @@ def torch_imports() -> bool:
         if not (isinstance(error, ModuleNotFoundError) and error.name == "torch"):
             message(f"demo: torch is installed but does not import ({error})")
         else:
-            message(
-                "demo: torch is not installed, so there is nothing to compare with (xpgrad[torch] adds it)"
-            )
+            message("demo: torch is not installed, so there is nothing to compare with: pip install torch")
         return False
     return True
 
@@ -220,7 +218,7 @@ def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Calla
         # The figure class by itself needs no display.
         from matplotlib.figure import Figure
     except ImportError:
-        print(f"{as_text()}\n(A PNG file instead: install matplotlib, or xpgrad[demo].)\n")
+        print(f"{as_text()}\n(A PNG file instead: pip install matplotlib.)\n")
         return
     figure = Figure(layout="constrained")
     draw(figure)
