@@ -76,7 +76,7 @@ def test_every_missing_package_has_a_purpose(package):
     del there[package]
     given = report(versions=there)
     [hint] = info.missing(given) if package != "numba" else info.hints(given)
-    assert re.match(rf"{package} is not installed: \w.{{25}}", hint.what)
+    assert re.match(rf"{package} is not installed: \S.{{25}}", hint.what)
     assert hint.how == f"pip install {package}"
 
 
