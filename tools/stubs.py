@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import xpgrad
+from xpgrad import _words
 from xpgrad._vjp import _RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,8 @@ SPECIAL = {
 _NUMPY, _OTHER, _JAX = "NDArray[_S]", "_A", "ArrayLike"
 _INTEGERS = {_OTHER: _OTHER, _JAX: _JAX}
 
+WORDS = ", ".join(sorted(set(_words.BY_ARGUMENT.values())))
+
 CORE_HEAD = f"""{NOTE}
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, overload
@@ -54,6 +57,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from xpgrad._version import __version__ as __version__
+from xpgrad._words import {WORDS}
 {{imports}}
 
 class _Array(Protocol):
@@ -89,6 +93,7 @@ from typing import Any, Protocol, TypeAlias
 import jax
 from numpy.typing import NDArray
 
+from xpgrad._words import Approximate, AutoPad, Direction, Method, Peephole, Reduction
 from xpgrad_jax._ffi import why_not as why_plain
 
 __all__ = {{names}}
@@ -121,6 +126,8 @@ def _parameters(function: Callable, array: str, replaced: Mapping[str, str] | No
             continue
         source = _annotation(p.annotation)
         type_ = re.sub(r"\bAny\b", array, source)
+        if p.name in _words.BY_ARGUMENT:
+            type_ = _words.BY_ARGUMENT[p.name]
         if p.name in SPECIAL:
             type_ = SPECIAL[p.name](array).replace(LENGTHS, "_Lengths")
         if p.default is None and not source.endswith("None"):

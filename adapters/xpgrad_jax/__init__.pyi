@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeAlias
 import jax
 from numpy.typing import NDArray
 
+from xpgrad._words import Approximate, AutoPad, Direction, Method, Peephole, Reduction
 from xpgrad_jax._ffi import why_not as why_plain
 
 __all__ = [
@@ -58,7 +59,7 @@ def binary_cross_entropy_with_logits(
     weight: ArrayLike | None = None,
     *,
     pos_weight: ArrayLike | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> jax.Array: ...
 def celu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array: ...
 def conv(
@@ -70,8 +71,8 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
+    auto_pad: AutoPad = "NOTSET",
+    method: Method = "auto",
 ) -> jax.Array: ...
 def conv_transpose(
     X: ArrayLike,
@@ -82,13 +83,13 @@ def conv_transpose(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> jax.Array: ...
 def elu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array: ...
-def gelu(X: ArrayLike, *, approximate: str = "none") -> jax.Array: ...
+def gelu(X: ArrayLike, *, approximate: Approximate = "none") -> jax.Array: ...
 def gru(
     X: ArrayLike,
     W: ArrayLike,
@@ -97,7 +98,7 @@ def gru(
     sequence_lens: _Lengths | None = None,
     initial_h: ArrayLike | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -136,7 +137,7 @@ def lstm(
     initial_c: ArrayLike | None = None,
     P: ArrayLike | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -147,7 +148,7 @@ def lstm(
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
     zoneout_c: ArrayLike | None = None,
-    peephole: str = "full",
+    peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array, jax.Array]: ...
 def lstm_cell(
     X: ArrayLike,
@@ -163,7 +164,7 @@ def lstm_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
+    peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array]: ...
 def mish(X: ArrayLike) -> jax.Array: ...
 def prelu(X: ArrayLike, slope: ArrayLike) -> jax.Array: ...
@@ -177,7 +178,7 @@ def rnn(
     sequence_lens: _Lengths | None = None,
     initial_h: ArrayLike | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -209,7 +210,7 @@ def softmax_cross_entropy(
     weights: ArrayLike | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> jax.Array: ...
 def softplus(X: ArrayLike, *, beta: float = 1.0, threshold: float | None = None) -> jax.Array: ...

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from xpgrad._words import Approximate
 from xpgrad_torch._autocast import autocasts, lowered, raised
 from xpgrad_torch._autograd import Kernel, apply
 from xpgrad_torch._errors import INPUT, Words
@@ -176,7 +177,7 @@ def tanh(input: Tensor) -> Tensor:
     return run(_TANH, input, {})
 
 
-def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
     """GELU: x Φ(x) with the normal distribution's Φ, elementwise.
 
     Parameters

@@ -1,11 +1,12 @@
 """`xpgrad.Cell` in PyTorch: as a differentiable function of tensors, and as a layer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 import xpgrad
+from xpgrad._words import Direction, Saved
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._library import MOST_ARGUMENTS, count_arguments, registered
@@ -58,9 +59,9 @@ def run_cell(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial: Sequence[Tensor | None] | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     layout: int = 0,
-    save: str = "all",
+    save: Saved = "all",
 ) -> tuple[Tensor, ...]:
     """Run a cell of one's own as a differentiable function of PyTorch tensors.
 
@@ -178,7 +179,7 @@ class CellLayer(SequenceLayer):
         *,
         bidirectional: bool = False,
         batch_first: bool = False,
-        save: str = "all",
+        save: Saved = "all",
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -208,6 +209,6 @@ class CellLayer(SequenceLayer):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs = run_cell(
             self.cell, X, self.W, getattr(self, "R", None), getattr(self, "v", None), lengths, initial,
-            direction="bidirectional" if self.bidirectional else "forward", save=str(self.save),
+            direction="bidirectional" if self.bidirectional else "forward", save=cast(Saved, self.save),
         )  # fmt: skip
         return outputs[0], outputs[len(self.cell.states) :]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from xpgrad._words import Method
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
 from xpgrad_torch._autograd import Call, Kernel, apply, call_of, is_followed
@@ -163,7 +164,7 @@ def conv1d(
     dilation: Sizes = 1,
     groups: int = 1,
     *,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> Tensor:
     """Convolution: `torch.nn.functional.conv1d` with xpgrad's kernels.
 
@@ -231,7 +232,7 @@ def conv2d(
     dilation: Sizes = 1,
     groups: int = 1,
     *,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> Tensor:
     """Convolution: `torch.nn.functional.conv2d` with xpgrad's kernels."""
     sizes = {"stride": stride, "dilation": dilation, "padding": padding}
@@ -248,7 +249,7 @@ def conv3d(
     dilation: Sizes = 1,
     groups: int = 1,
     *,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> Tensor:
     """Convolution: `torch.nn.functional.conv3d` with xpgrad's kernels."""
     sizes = {"stride": stride, "dilation": dilation, "padding": padding}
@@ -265,7 +266,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Sizes = 1,
     *,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> Tensor:
     """Transposed convolution: `torch.nn.functional.conv_transpose1d` with xpgrad's kernels.
 
@@ -335,7 +336,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Sizes = 1,
     *,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> Tensor:
     """Transposed convolution: `torch.nn.functional.conv_transpose2d` with xpgrad's kernels."""
     sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
@@ -353,7 +354,7 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Sizes = 1,
     *,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> Tensor:
     """Transposed convolution: `torch.nn.functional.conv_transpose3d` with xpgrad's kernels."""
     sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from xpgrad._words import Direction, Peephole, Saved
 from xpgrad_torch._autograd import Call, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
 from xpgrad_torch._lengths import lengths_tensor
@@ -98,6 +99,12 @@ __all__ = [
     "thresholded_relu",
 ]
 
+
+def __dir__() -> list[str]:
+    """Return the functions, for completion: what the module needs of the package is none of them."""
+    return list(__all__)
+
+
 _RECURRENT: dict[str, Kernel] = {}
 
 
@@ -169,7 +176,7 @@ def lstm(
     initial_c: Tensor | None = None,
     P: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -180,8 +187,8 @@ def lstm(
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
     zoneout_c: Tensor | None = None,
-    peephole: str = "full",
-    save: str | int = "all",
+    peephole: Peephole = "full",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The ONNX LSTM as a differentiable function of PyTorch tensors."""
     return run_recurrent("lstm", locals(), seen=3)
@@ -196,7 +203,7 @@ def gru(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -205,7 +212,7 @@ def gru(
     layout: int = 0,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX GRU as a differentiable function of PyTorch tensors."""
     return run_recurrent("gru", locals())
@@ -220,13 +227,13 @@ def rnn(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX RNN as a differentiable function of PyTorch tensors."""
     return run_recurrent("rnn", locals())
@@ -251,13 +258,13 @@ def layer_norm_lstm(
     initial_c: Tensor | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The LSTM with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_lstm", locals())
@@ -275,13 +282,13 @@ def layer_norm_gru(
     initial_h: Tensor | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The GRU with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_gru", locals())
@@ -302,7 +309,7 @@ def lstm_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
+    peephole: Peephole = "full",
 ) -> tuple[Tensor, Tensor]:
     """One step of `lstm`, for loops of one's own."""
     return run_recurrent("lstm_cell", locals())

@@ -6,11 +6,12 @@ itself has deprecated: the modules alone take these.
 
 # ruff: noqa: A002 - PyTorch's names for the arguments
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from xpgrad._words import Reduction
 from xpgrad_torch._autocast import autocasts, raised
 from xpgrad_torch._autograd import Kernel
 from xpgrad_torch._errors import Words
@@ -95,7 +96,7 @@ def cross_entropy(
     weight: Tensor | None = None,
     *,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Cross-entropy of softmax(input) and targets, which are classes or probabilities.
@@ -156,7 +157,7 @@ def binary_cross_entropy_with_logits(
     target: Tensor,
     weight: Tensor | None = None,
     *,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of sigmoid(input) and probabilities, elementwise.
@@ -220,7 +221,7 @@ class CrossEntropyLoss(Unscripted, nn.CrossEntropyLoss):
             target,
             self.weight,
             ignore_index=self.ignore_index,
-            reduction=self.reduction,
+            reduction=cast(Reduction, self.reduction),
             label_smoothing=self.label_smoothing,
         )
 
@@ -237,5 +238,5 @@ class BCEWithLogitsLoss(Unscripted, nn.BCEWithLogitsLoss):
         if isinstance(input, Proxy):
             return as_node(self, input, target)
         return binary_cross_entropy_with_logits(
-            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+            input, target, self.weight, reduction=cast(Reduction, self.reduction), pos_weight=self.pos_weight
         )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad._arguments import check_choice
+from xpgrad._words import Nonlinearity, Peephole, Saved
 from xpgrad_torch._recurrent import Cell, Layers, Recurrent, check_zoneout
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
@@ -21,7 +22,7 @@ class _LSTMOptions(Recurrent):
     _OPTIONS = ("peephole", "peephole_gradient", "clip", "input_forget", *Recurrent._OPTIONS)
 
     peephole: bool = False
-    peephole_gradient: str = "full"
+    peephole_gradient: Peephole = "full"
     input_forget: bool = False
 
     def _set_options(self, given: Mapping[str, Any]) -> None:
@@ -198,13 +199,13 @@ class LSTM(_LSTMOptions, Layers):
         dtype: torch.dtype | None = None,
         *,
         peephole: bool = False,
-        peephole_gradient: str = "full",
+        peephole_gradient: Peephole = "full",
         clip: float | None = None,
         input_forget: bool = False,
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
         zoneout: tuple[float, float] = (0.0, 0.0),
         recurrent_dropout: float = 0.0,
         return_cell_states: bool = False,
@@ -335,7 +336,7 @@ class GRU(_GRUOptions, _OneState):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
         zoneout: float = 0.0,
         recurrent_dropout: float = 0.0,
         proj_size: int | None = None,
@@ -404,7 +405,7 @@ class RNN(_RNNOptions, _OneState):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: str = "tanh",
+        nonlinearity: Nonlinearity = "tanh",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
@@ -416,7 +417,7 @@ class RNN(_RNNOptions, _OneState):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
         proj_size: int | None = None,
     ) -> None:
         self.nonlinearity = nonlinearity
@@ -479,7 +480,7 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
         dtype: torch.dtype | None = None,
         *,
         peephole: bool = False,
-        peephole_gradient: str = "full",
+        peephole_gradient: Peephole = "full",
         clip: float | None = None,
         input_forget: bool = False,
         activations: Sequence[str] | None = None,
@@ -598,7 +599,7 @@ class RNNCell(_RNNOptions, Cell, nn.RNNCell):
         input_size: int,
         hidden_size: int,
         bias: bool = True,
-        nonlinearity: str = "tanh",
+        nonlinearity: Nonlinearity = "tanh",
         device: Any = None,
         dtype: torch.dtype | None = None,
         *,

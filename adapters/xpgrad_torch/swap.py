@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from xpgrad_torch._recurrent import Recurrent
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
 
+_Model = TypeVar("_Model", bound=nn.Module)
 _Table = Mapping[type[nn.Module], type[nn.Module]]
 
 
@@ -115,6 +116,46 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
     return model
 
 
+@overload
+def swap(
+    model: nn.LSTM,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> modules.LSTM: ...
+@overload
+def swap(
+    model: nn.GRU,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> modules.GRU: ...
+@overload
+def swap(
+    model: nn.RNN,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> modules.RNN: ...
+@overload
+def swap(
+    model: _Model,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> _Model: ...
 def swap(
     model: nn.Module,
     *,
@@ -207,6 +248,14 @@ def swap(
     return swapped
 
 
+@overload
+def unswap(model: modules.LSTM) -> nn.LSTM: ...
+@overload
+def unswap(model: modules.GRU) -> nn.GRU: ...
+@overload
+def unswap(model: modules.RNN) -> nn.RNN: ...
+@overload
+def unswap(model: _Model) -> _Model: ...
 def unswap(model: nn.Module) -> nn.Module:
     """Put PyTorch's modules back in the place of xpgrad's.
 

@@ -7,6 +7,17 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from xpgrad._version import __version__ as __version__
+from xpgrad._words import (
+    Approximate,
+    AutoPad,
+    Direction,
+    Layout,
+    Method,
+    Operator,
+    Peephole,
+    PerSample,
+    Reduction,
+)
 from xpgrad.cells import Cell as Cell
 from xpgrad.engine import use_engine as use_engine
 from xpgrad.operations import GradGRUCellInputOp as GradGRUCellInputOp
@@ -271,7 +282,7 @@ def binary_cross_entropy_with_logits(
     weight: NDArray[_S] | None = None,
     *,
     pos_weight: NDArray[_S] | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     out: NDArray[_S] | None = None,
 ) -> NDArray[_S]: ...
 @overload
@@ -281,7 +292,7 @@ def binary_cross_entropy_with_logits(
     weight: _A | None = None,
     *,
     pos_weight: _A | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     out: _A | None = None,
 ) -> _A: ...
 @overload
@@ -292,7 +303,7 @@ def binary_cross_entropy_with_logits_grad(
     weight: NDArray[_S] | None = None,
     *,
     pos_weight: NDArray[_S] | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     out: NDArray[_S] | None = None,
 ) -> NDArray[_S]: ...
 @overload
@@ -303,7 +314,7 @@ def binary_cross_entropy_with_logits_grad(
     weight: _A | None = None,
     *,
     pos_weight: _A | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     out: _A | None = None,
 ) -> _A: ...
 @overload
@@ -326,8 +337,8 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
+    auto_pad: AutoPad = "NOTSET",
+    method: Method = "auto",
 ) -> NDArray[_S]: ...
 @overload
 def conv(
@@ -339,8 +350,8 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
+    auto_pad: AutoPad = "NOTSET",
+    method: Method = "auto",
 ) -> _A: ...
 @overload
 def conv_grad(
@@ -352,9 +363,9 @@ def conv_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
-    per_sample: bool | str = False,
+    auto_pad: AutoPad = "NOTSET",
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> ConvGrads[NDArray[_S]]: ...
@@ -368,9 +379,9 @@ def conv_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
-    per_sample: bool | str = False,
+    auto_pad: AutoPad = "NOTSET",
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> ConvGrads[NDArray[_S] | _MaybeNone]: ...
@@ -384,9 +395,9 @@ def conv_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
-    per_sample: bool | str = False,
+    auto_pad: AutoPad = "NOTSET",
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> ConvGrads[_A]: ...
@@ -400,9 +411,9 @@ def conv_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
-    per_sample: bool | str = False,
+    auto_pad: AutoPad = "NOTSET",
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> ConvGrads[_A | _MaybeNone]: ...
@@ -416,10 +427,10 @@ def conv_transpose(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> NDArray[_S]: ...
 @overload
 def conv_transpose(
@@ -431,10 +442,10 @@ def conv_transpose(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
+    method: Method = "auto",
 ) -> _A: ...
 @overload
 def conv_transpose_grad(
@@ -446,11 +457,11 @@ def conv_transpose_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
-    per_sample: bool | str = False,
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> ConvTransposeGrads[NDArray[_S]]: ...
@@ -464,11 +475,11 @@ def conv_transpose_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
-    per_sample: bool | str = False,
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> ConvTransposeGrads[NDArray[_S] | _MaybeNone]: ...
@@ -482,11 +493,11 @@ def conv_transpose_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
-    per_sample: bool | str = False,
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> ConvTransposeGrads[_A]: ...
@@ -500,11 +511,11 @@ def conv_transpose_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
-    per_sample: bool | str = False,
+    method: Method = "auto",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> ConvTransposeGrads[_A | _MaybeNone]: ...
@@ -551,15 +562,17 @@ def gate_inputs_grad(
     dZ: _A, X: _A, W: _A, H_all: _A, initial_h: _A | None = None, *, wrt: Iterable[str]
 ) -> GateGrads[_A | _MaybeNone]: ...
 @overload
-def gelu(X: NDArray[_S], *, approximate: str = "none", out: NDArray[_S] | None = None) -> NDArray[_S]: ...
-@overload
-def gelu(X: _A, *, approximate: str = "none", out: _A | None = None) -> _A: ...
-@overload
-def gelu_grad(
-    dY: NDArray[_S], X: NDArray[_S], *, approximate: str = "none", out: NDArray[_S] | None = None
+def gelu(
+    X: NDArray[_S], *, approximate: Approximate = "none", out: NDArray[_S] | None = None
 ) -> NDArray[_S]: ...
 @overload
-def gelu_grad(dY: _A, X: _A, *, approximate: str = "none", out: _A | None = None) -> _A: ...
+def gelu(X: _A, *, approximate: Approximate = "none", out: _A | None = None) -> _A: ...
+@overload
+def gelu_grad(
+    dY: NDArray[_S], X: NDArray[_S], *, approximate: Approximate = "none", out: NDArray[_S] | None = None
+) -> NDArray[_S]: ...
+@overload
+def gelu_grad(dY: _A, X: _A, *, approximate: Approximate = "none", out: _A | None = None) -> _A: ...
 @overload
 def gru(
     X: NDArray[_S],
@@ -569,7 +582,7 @@ def gru(
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -588,7 +601,7 @@ def gru(
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -641,7 +654,7 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> GRUCellGrads[NDArray[_S]]: ...
@@ -660,7 +673,7 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> GRUCellGrads[NDArray[_S] | _MaybeNone]: ...
@@ -679,7 +692,7 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> GRUCellGrads[_A]: ...
@@ -698,7 +711,7 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> GRUCellGrads[_A | _MaybeNone]: ...
@@ -715,7 +728,7 @@ def gru_grad(
     B: NDArray[_S] | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -724,7 +737,7 @@ def gru_grad(
     layout: int = 0,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> GRUGrads[NDArray[_S]]: ...
@@ -741,7 +754,7 @@ def gru_grad(
     B: NDArray[_S] | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -750,7 +763,7 @@ def gru_grad(
     layout: int = 0,
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> GRUGrads[NDArray[_S] | _MaybeNone]: ...
@@ -767,7 +780,7 @@ def gru_grad(
     B: _A | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -776,7 +789,7 @@ def gru_grad(
     layout: int = 0,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> GRUGrads[_A]: ...
@@ -793,7 +806,7 @@ def gru_grad(
     B: _A | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -802,7 +815,7 @@ def gru_grad(
     layout: int = 0,
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> GRUGrads[_A | _MaybeNone]: ...
@@ -859,7 +872,7 @@ def layer_norm_gru(
     initial_h: NDArray[_S] | None = None,
     *,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -878,7 +891,7 @@ def layer_norm_gru(
     initial_h: _A | None = None,
     *,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -902,13 +915,13 @@ def layer_norm_gru_grad(
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> LayerNormGRUGrads[NDArray[_S]]: ...
@@ -929,13 +942,13 @@ def layer_norm_gru_grad(
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> LayerNormGRUGrads[NDArray[_S] | _MaybeNone]: ...
@@ -956,13 +969,13 @@ def layer_norm_gru_grad(
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> LayerNormGRUGrads[_A]: ...
@@ -983,13 +996,13 @@ def layer_norm_gru_grad(
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> LayerNormGRUGrads[_A | _MaybeNone]: ...
@@ -1008,7 +1021,7 @@ def layer_norm_lstm(
     initial_c: NDArray[_S] | None = None,
     *,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1030,7 +1043,7 @@ def layer_norm_lstm(
     initial_c: _A | None = None,
     *,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1060,13 +1073,13 @@ def layer_norm_lstm_grad(
     initial_h: NDArray[_S] | None = None,
     initial_c: NDArray[_S] | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> LayerNormLSTMGrads[NDArray[_S]]: ...
@@ -1093,13 +1106,13 @@ def layer_norm_lstm_grad(
     initial_h: NDArray[_S] | None = None,
     initial_c: NDArray[_S] | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> LayerNormLSTMGrads[NDArray[_S] | _MaybeNone]: ...
@@ -1126,13 +1139,13 @@ def layer_norm_lstm_grad(
     initial_h: _A | None = None,
     initial_c: _A | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> LayerNormLSTMGrads[_A]: ...
@@ -1159,13 +1172,13 @@ def layer_norm_lstm_grad(
     initial_h: _A | None = None,
     initial_c: _A | None = None,
     epsilon: float = 1e-05,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> LayerNormLSTMGrads[_A | _MaybeNone]: ...
@@ -1212,7 +1225,7 @@ def lstm(
     initial_c: NDArray[_S] | None = None,
     P: NDArray[_S] | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1235,7 +1248,7 @@ def lstm(
     initial_c: _A | None = None,
     P: _A | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1298,8 +1311,8 @@ def lstm_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> LSTMCellGrads[NDArray[_S]]: ...
@@ -1322,8 +1335,8 @@ def lstm_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> LSTMCellGrads[NDArray[_S] | _MaybeNone]: ...
@@ -1346,8 +1359,8 @@ def lstm_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> LSTMCellGrads[_A]: ...
@@ -1370,8 +1383,8 @@ def lstm_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> LSTMCellGrads[_A | _MaybeNone]: ...
@@ -1393,7 +1406,7 @@ def lstm_grad(
     initial_h: NDArray[_S] | None = None,
     initial_c: NDArray[_S] | None = None,
     P: NDArray[_S] | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1404,8 +1417,8 @@ def lstm_grad(
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
     zoneout_c: NDArray[_S] | None = None,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> LSTMGrads[NDArray[_S]]: ...
@@ -1427,7 +1440,7 @@ def lstm_grad(
     initial_h: NDArray[_S] | None = None,
     initial_c: NDArray[_S] | None = None,
     P: NDArray[_S] | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1438,8 +1451,8 @@ def lstm_grad(
     recurrent_mask: NDArray[_S] | None = None,
     zoneout_h: NDArray[_S] | None = None,
     zoneout_c: NDArray[_S] | None = None,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> LSTMGrads[NDArray[_S] | _MaybeNone]: ...
@@ -1461,7 +1474,7 @@ def lstm_grad(
     initial_h: _A | None = None,
     initial_c: _A | None = None,
     P: _A | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1472,8 +1485,8 @@ def lstm_grad(
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
     zoneout_c: _A | None = None,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> LSTMGrads[_A]: ...
@@ -1495,7 +1508,7 @@ def lstm_grad(
     initial_h: _A | None = None,
     initial_c: _A | None = None,
     P: _A | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1506,8 +1519,8 @@ def lstm_grad(
     recurrent_mask: _A | None = None,
     zoneout_h: _A | None = None,
     zoneout_c: _A | None = None,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> LSTMGrads[_A | _MaybeNone]: ...
@@ -1564,7 +1577,7 @@ def rnn(
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1580,7 +1593,7 @@ def rnn(
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -1627,7 +1640,7 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> RNNCellGrads[NDArray[_S]]: ...
@@ -1645,7 +1658,7 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> RNNCellGrads[NDArray[_S] | _MaybeNone]: ...
@@ -1663,7 +1676,7 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> RNNCellGrads[_A]: ...
@@ -1681,7 +1694,7 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> RNNCellGrads[_A | _MaybeNone]: ...
@@ -1697,13 +1710,13 @@ def rnn_grad(
     B: NDArray[_S] | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: None = None,
 ) -> RNNGrads[NDArray[_S]]: ...
@@ -1719,13 +1732,13 @@ def rnn_grad(
     B: NDArray[_S] | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: NDArray[_S] | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: NDArray[_S] | None = None,
     wrt: Iterable[str],
 ) -> RNNGrads[NDArray[_S] | _MaybeNone]: ...
@@ -1741,13 +1754,13 @@ def rnn_grad(
     B: _A | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: None = None,
 ) -> RNNGrads[_A]: ...
@@ -1763,13 +1776,13 @@ def rnn_grad(
     B: _A | None = None,
     sequence_lens: _Lengths | None = None,
     initial_h: _A | None = None,
-    direction: str = "forward",
+    direction: Direction = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> RNNGrads[_A | _MaybeNone]: ...
@@ -1846,7 +1859,7 @@ def softmax_cross_entropy(
     weights: NDArray[_S] | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     out: NDArray[_S] | None = None,
 ) -> NDArray[_S]: ...
@@ -1857,7 +1870,7 @@ def softmax_cross_entropy(
     weights: _A | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     out: _A | None = None,
 ) -> _A: ...
@@ -1869,7 +1882,7 @@ def softmax_cross_entropy_grad(
     weights: NDArray[_S] | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     out: NDArray[_S] | None = None,
 ) -> NDArray[_S]: ...
@@ -1881,7 +1894,7 @@ def softmax_cross_entropy_grad(
     weights: _A | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     out: _A | None = None,
 ) -> _A: ...
@@ -1940,10 +1953,10 @@ def thresholded_relu_grad(
 def thresholded_relu_grad(dY: _A, X: _A, *, alpha: float = 1.0, out: _A | None = None) -> _A: ...
 @overload
 def convert(
-    operator: str,
+    operator: Operator,
     parameters: Mapping[str, NDArray[_S]],
-    source: str,
-    target: str,
+    source: Layout,
+    target: Layout,
     *,
     linear_before_reset: int = 0,
     biases: int | None = None,
@@ -1951,10 +1964,10 @@ def convert(
 ) -> dict[str, NDArray[_S]]: ...
 @overload
 def convert(
-    operator: str,
+    operator: Operator,
     parameters: Mapping[str, _A],
-    source: str,
-    target: str,
+    source: Layout,
+    target: Layout,
     *,
     linear_before_reset: int = 0,
     biases: int | None = None,
@@ -1973,7 +1986,7 @@ class _Lstm(Protocol):
         initial_c: NDArray[np.float64] | None = None,
         P: NDArray[np.float64] | None = None,
         *,
-        direction: str = "forward",
+        direction: Direction = "forward",
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
@@ -2002,7 +2015,7 @@ class _LayerNormLstm(Protocol):
         initial_c: NDArray[np.float64] | None = None,
         *,
         epsilon: float = 1e-05,
-        direction: str = "forward",
+        direction: Direction = "forward",
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
@@ -2020,7 +2033,7 @@ class _Gru(Protocol):
         sequence_lens: _Lengths | None = None,
         initial_h: NDArray[np.float64] | None = None,
         *,
-        direction: str = "forward",
+        direction: Direction = "forward",
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
@@ -2044,7 +2057,7 @@ class _LayerNormGru(Protocol):
         initial_h: NDArray[np.float64] | None = None,
         *,
         epsilon: float = 1e-05,
-        direction: str = "forward",
+        direction: Direction = "forward",
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
@@ -2080,7 +2093,7 @@ class _Rnn(Protocol):
         sequence_lens: _Lengths | None = None,
         initial_h: NDArray[np.float64] | None = None,
         *,
-        direction: str = "forward",
+        direction: Direction = "forward",
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
@@ -2099,10 +2112,10 @@ class _ConvTranspose(Protocol):
         pads: int | Sequence[int] = 0,
         dilations: int | Sequence[int] = 1,
         group: int = 1,
-        auto_pad: str = "NOTSET",
+        auto_pad: AutoPad = "NOTSET",
         output_padding: int | Sequence[int] = 0,
         output_shape: Sequence[int] | None = None,
-        method: str = "auto",
+        method: Method = "auto",
     ) -> NDArray[np.float64]: ...
 
 class _GruCell(Protocol):
@@ -2132,8 +2145,8 @@ class _Conv(Protocol):
         pads: int | Sequence[int] = 0,
         dilations: int | Sequence[int] = 1,
         group: int = 1,
-        auto_pad: str = "NOTSET",
-        method: str = "auto",
+        auto_pad: AutoPad = "NOTSET",
+        method: Method = "auto",
     ) -> NDArray[np.float64]: ...
 
 class _RnnCell(Protocol):
@@ -2159,7 +2172,7 @@ class _SoftmaxCrossEntropy(Protocol):
         weights: NDArray[np.float64] | None = None,
         *,
         ignore_index: int | None = None,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
         out: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]: ...
@@ -2172,7 +2185,7 @@ class _BinaryCrossEntropyWithLogits(Protocol):
         weight: NDArray[np.float64] | None = None,
         *,
         pos_weight: NDArray[np.float64] | None = None,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         out: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]: ...
 

@@ -40,6 +40,11 @@ from xpgrad._plans import Asked
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
 
 
+def __dir__() -> list[str]:
+    """The functions for a step, for completion: what the module needs of the package is none of them."""
+    return list(__all__)
+
+
 class Cell:
     r"""A recurrent operator, from the formula of one step.
 

@@ -13,6 +13,7 @@ of its matrices.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -105,7 +106,8 @@ def convert(
     operator : {"lstm", "gru", "rnn"}
         Whose parameters they are.
     parameters : mapping of str to array
-        Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept.
+        Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept. PyTorch's
+        names may end with one layer, as in a module's ``state_dict()``: weight_ih_l0, bias_hh_l1_reverse.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
         Layouts. Those of Flax and Equinox only have the reset after the product, ``linear_before_reset=1``,
         and one bias in place of two that would be added. Equinox has no RNN.
@@ -161,6 +163,8 @@ def convert(
         raise TypeError(
             f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
         )
+    if source == "torch":
+        parameters = _without_layer(parameters)
     if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
         return _convert_cell(operator, parameters, source, target, linear_before_reset, biases, gradients)
     given = {name: array for name, array in parameters.items() if array is not None}
@@ -191,6 +195,19 @@ def convert(
             )
         result[new.peephole] = given[old.peephole]
     return result
+
+
+def _without_layer(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """PyTorch's names without the layer that its modules put behind them, as in weight_ih_l0_reverse."""
+    parts = {name: re.fullmatch(r"(.+?)(_l\d+(?:_reverse)?)?", str(name)) for name in parameters}
+    layers = dict.fromkeys(part[2] for part in parts.values() if part)
+    if len(layers) > 1:
+        found = ", ".join(str(layer or "none").removeprefix("_") for layer in layers)
+        raise ValueError(
+            f"convert: parameters has the layers {found}, expected one layer in one direction: convert each "
+            "on its own"
+        )
+    return {part[1] if part else name: parameters[name] for name, part in parts.items()}
 
 
 def _convert_cell(

@@ -67,6 +67,12 @@ def pullbacks(X: Doubles, W: Doubles, R: Doubles) -> None:
     assert_type(back(Y), Doubles)
 
 
+def words(X: Doubles, W: Doubles, R: Doubles) -> None:
+    for direction in ("forward", "reverse"):
+        xpgrad.gru(X, W, R, direction=direction)
+    xpgrad.gru_grad(X, W, R, H_all=X, zrh=X, grad_H_t=X, per_sample="norm")
+
+
 def tools(W: Doubles) -> None:
     assert_type(xpgrad.convert("lstm", {"W": W, "R": W}, "onnx", "torch"), dict[str, Doubles])
     with xpgrad.use_engine("standard"):
@@ -83,3 +89,6 @@ def mistakes(X: Doubles, W: Doubles) -> None:
     xpgrad.lstm(X, W, W, direction=1)  # type: ignore
     xpgrad.lstm(X, W, W, None, "ab")  # type: ignore
     xpgrad.relu(X, alpha=1.0)  # type: ignore
+    xpgrad.lstm(X, W, W, direction="backward")  # type: ignore
+    xpgrad.convert("lstm", {"W": W}, "onnx", "tensorflow")  # type: ignore
+    xpgrad.conv(X, W, auto_pad="SAME")  # type: ignore

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ... import convert
+from ..._words import Operator
 from ..console import message, progress, table
 
 __all__ = [
@@ -156,7 +157,7 @@ def torch_imports() -> bool:
     return True
 
 
-def load_torch_weights(module: Any, operator: str, p: Parameters) -> None:
+def load_torch_weights(module: Any, operator: Operator, p: Parameters) -> None:
     """Copy W, R and B of an operator with one direction into torch's module of one layer."""
     import torch
 
