@@ -182,11 +182,11 @@ def swap(
         Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
         BCEWithLogitsLoss.
     cells : bool
-        Whether to replace also LSTMCell, GRUCell and RNNCell. A single step of PyTorch's can be the
-        faster one.
+        Whether to replace also LSTMCell, GRUCell and RNNCell. Loops of these are about as fast as loops of
+        PyTorch's.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it, and how much faster the
-        replacements were on the machines of docs/performance.md.
+        replacements were on the machines that were measured; ``xpgrad bench`` measures it here.
     verify : tensor, tuple or dict, optional
         An example input: the model's only argument, all of its arguments by position, or all by name. The
         model then runs on it forward and backward before and after, and what differs raises.
@@ -224,7 +224,7 @@ def swap(
     0       Conv1d  xpgrad_torch.Conv1d
     2       Linear  unchanged            xpgrad has no Linear
     1 of 2 modules with parameters replaced
-    Conv1d: ... times as fast as PyTorch's (... to ...) on ...: see docs/performance.md
+    Conv1d: ... times as fast as PyTorch's (... to ...) on ...: 'xpgrad bench' measures it here
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
@@ -374,7 +374,7 @@ def _gain(name: str) -> str:
         if name in gains
         for mean, lowest, highest in [gains[name]]
     )
-    return f"{name}: {ratios}: see docs/performance.md"
+    return f"{name}: {ratios}: 'xpgrad bench' measures it here"
 
 
 def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = False) -> SwapReport:
