@@ -239,7 +239,7 @@ def test_the_crawl_finds_what_is_dead_lost_or_without_a_link(crawl, tmp_path):
         index='<a href="guide.html#here">a</a> <a href="gone.html">b</a> <a href="guide.html#nowhere">c</a>'
         '<a href="reference/generated/xpgrad.lstm.html">d</a>',
         guide='<h2 id="here">x</h2> <code>xpgrad.lstm</code> <code>xpgrad.lstm(X)</code>'
-        '<a href="index.html"><code>xpgrad.lstm</code></a> <pre><code>xpgrad.lstm</code></pre> <code>lstm</code>',
+        '<a href="index.html"><code>xpgrad.lstm</code></a> <pre><code>xpgrad.lstm</code></pre>',
         lost="nobody comes here",
         **{api: "an operator"},
     )
