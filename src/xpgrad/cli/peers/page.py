@@ -27,44 +27,46 @@ _FAMILIES = {
     "Losses": ("softmax_cross_entropy", "binary_cross_entropy_with_logits"),
 }
 _LEAD = """\
-Other libraries' kernels beside xpgrad's, option by option, against references in float64. Each number of the
-tables below is the largest error of a case. *Wrong* is an error that rounding in float32 cannot explain. *Refuses*
-is an error message instead of a result. A library without the operator or the option is not counted.
+Other libraries' kernels beside xpgrad's, option by option, against references in float64. Each number of
+the tables below is the largest error of a case. *Wrong* is an error that rounding in float32 cannot
+explain. *Refuses* is an error message instead of a result. A library without the operator or the option
+is not counted.
 """
 _MEASURED = f"""\
-Each cell is the largest error of all outputs and gradients of one case, relative to the largest value of each
-array. The references are float64: forwards written step by step from the operators' definitions, and
-differentiated by the complex step, which has no truncation error. They share no code with any kernel. Peers run
-in float32, called as their documentation says, each with its own NumPy. An entry above {WRONG:.0e} is **wrong**:
-rounding in float32 stays below a tenth of that. "NaN or shape" means an output or a gradient that has NaN where
-the right one has none, or another shape. A dash means that the library has no such operator or option.
+Each cell is the largest error of all outputs and gradients of one case, relative to the largest value of
+each array. The references are float64: forwards written step by step from the operators' definitions, and
+differentiated by the complex step, which has no truncation error. They share no code with any kernel.
+Peers run in float32, called as their documentation says, each with its own NumPy. An entry above
+{WRONG:.0e} is **wrong**: rounding in float32 stays below a tenth of that. "NaN or shape" means an output
+or a gradient that has NaN where the right one has none, or another shape. A dash means that the library
+has no such operator or option.
 """
 _DIFFERENT = """\
 A different definition is not an error, so these differences are not counted:
 
 - PyTorch's GRU resets after the product, ONNX's before it by default.
 - Keras' layers have one bias. Both of ONNX's biases then have its gradient.
-- thinc's LSTM gives the gradient of the sum of both biases to the first. Its `hard_swish` is another function
-  (`hard_swish_mobilenet` is measured). Its losses take probabilities instead of logits.
+- thinc's LSTM gives the gradient of the sum of both biases to the first. Its `hard_swish` is another
+  function (`hard_swish_mobilenet` is measured). Its losses take probabilities instead of logits.
 - PyTorch packs sequences of at least one step.
 - ONNX's SELU has other last digits than the paper's.
-- "peepholes, truncated" is what ONNX Runtime's LSTMGrad computes. It holds the cell state fixed where it meets a
-  peephole, so it is not a gradient.
+- "peepholes, truncated" is what ONNX Runtime's LSTMGrad computes. It holds the cell state fixed where it
+  meets a peephole, so it is not a gradient.
 """
 _CALLED = """\
 How the libraries are called:
 
 - ONNX Runtime Training: models of one node, if it has a kernel for the gradient.
 - onnx.reference has forwards only.
-- JAX: the LSTM is `jax.experimental.rnn.lstm_ref`, which runs on CPUs, for sequences of one length. JAX has no
-  layers for the others.
+- JAX: the LSTM is `jax.experimental.rnn.lstm_ref`, which runs on CPUs, for sequences of one length. JAX
+  has no layers for the others.
 - Keras: channels last, with its padding and cropping layers around a convolution.
 - thinc takes a cotangent of the output sequence only.
 
-Names of options: a "method" is one of our ways to sum a convolution. "per_sample" is the parameters' gradient of
-each sample, by `torch.func.vmap` and `jax.vmap`, and "norm" its Euclidean norm. "masks" are zoneout and recurrent
-dropout with given masks. "cell states" is a cotangent of the cell state at every time. Targets that are
-probabilities add up to 1.
+Names of options: a "method" is one of our ways to sum a convolution. "per_sample" is the parameters'
+gradient of each sample, by `torch.func.vmap` and `jax.vmap`, and "norm" its Euclidean norm. "masks" are
+zoneout and recurrent dropout with given masks. "cell states" is a cotangent of the cell state at every
+time. Targets that are probabilities add up to 1.
 """
 
 
