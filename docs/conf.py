@@ -52,7 +52,10 @@ nitpicky = False
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-suppress_warnings = ["config.cache"]  # functions in a configuration cannot be pickled
+suppress_warnings = [
+    "codeautolink.match_name",  # a name of a tutorial that sphinx-gallery has marked up differently has no link
+    "config.cache",  # functions in a configuration cannot be pickled
+]
 
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say more: shapes and dtypes
