@@ -53,7 +53,7 @@ nitpicky = False
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 suppress_warnings = [
-    "codeautolink.match_name",  # a name of a tutorial that sphinx-gallery has marked up differently has no link
+    "codeautolink.match_name",  # sphinx-gallery marks some names up differently: these get no link
     "config.cache",  # functions in a configuration cannot be pickled
 ]
 

@@ -182,7 +182,7 @@ def _function(kernel: Kernel, signature: inspect.Signature, text: str) -> Callab
     return function
 
 
-_NO_ARRAY = "an operand is no array of JAX or NumPy, or the operands differ in dtype"
+_NO_ARRAY = "an operand is not an array of JAX or NumPy, or operands differ in dtype"
 _ITS_GRADIENT = " Its gradient is that of a ``lax.scan``."
 _IMPORTS = """\
 >>> import jax
@@ -193,7 +193,7 @@ _WORDS = Words(
     array="array",
     lengths="sequence or array of int",
     result="jax.Array",
-    gradient="of those operands alone that JAX asks for.",
+    gradient="computed only for the operands that JAX asks for.",
     refused=_NO_ARRAY,
     notes={
         "X": " float16, bfloat16, float32 or float64.",
@@ -229,7 +229,7 @@ def _recurrent(kernel: Kernel, what: str, results: str, arguments: str) -> Calla
 
 
 _OF_JAX = "The ONNX {} as a differentiable function of JAX arrays."
-_STEP = "One step of `{}`, for loops of one's own."
+_STEP = "One step of `{}`, for a loop that you write."
 lstm = _recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
 gru = _recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
 rnn = _recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
@@ -252,7 +252,7 @@ jax.Array
 Raises
 ------
 TypeError
-    Where {refused}.
+    If {refused}.
 ValueError
     Where a shape or an attribute is out of its rule.
 

@@ -299,7 +299,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     threshold : float
         The largest x that is replaced.
     value : float
-        What takes its place.
+        Its replacement.
     inplace : bool
         As in `relu`.
 
@@ -344,7 +344,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None 
     dim : int, optional
         The axis. Left out, it is PyTorch's guess, with a warning as there.
     dtype : torch.dtype, optional
-        What to convert `input` to beforehand.
+        The dtype to which `input` is converted first.
 
     Returns
     -------
@@ -354,7 +354,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None 
     Raises
     ------
     ValueError
-        Where there is no such axis.
+        If there is no such axis.
     """
     return _along(_SOFTMAX, input, dim, dtype)
 
@@ -403,9 +403,9 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     Raises
     ------
     TypeError
-        Where one is no tensor, or dtypes or devices differ.
+        If one is not a tensor, or dtypes or devices differ.
     ValueError
-        Where the number of weights is neither 1 nor that of the channels.
+        If the number of weights is neither 1 nor the number of channels.
     """
     X, slope = input, weight
     for name, tensor in (("input", X), ("weight", slope)):
@@ -556,7 +556,7 @@ class QuickGELU(_Activation, function=quick_gelu):
     Parameters
     ----------
     alpha : float
-        What x is multiplied with inside of σ.
+        The factor of x inside of σ.
     inplace : bool
         Whether to write the result over the input.
 

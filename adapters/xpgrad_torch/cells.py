@@ -63,7 +63,7 @@ def run_cell(
     layout: int = 0,
     save: Saved = "all",
 ) -> tuple[Tensor, ...]:
-    """Run a cell of one's own as a differentiable function of PyTorch tensors.
+    """Run your own cell as a differentiable function of PyTorch tensors.
 
     What a cell computes is described in `xpgrad.Cell`. Only what requires a gradient is computed, and the
     gradient is itself differentiable, then through PyTorch's own operators.
@@ -95,7 +95,7 @@ def run_cell(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
         Where a shape or an attribute breaks the cell's rules.
 
@@ -135,7 +135,7 @@ def run_cell(
 
 
 class CellLayer(SequenceLayer):
-    """A layer of a cell of one's own, over sequences, in one or two directions.
+    """A layer of your own cell over sequences, in one or two directions.
 
     Parameters
     ----------

@@ -168,9 +168,9 @@ def conv1d(
 ) -> Tensor:
     """Convolution: `torch.nn.functional.conv1d` with xpgrad's kernels.
 
-    What it computes is described in `xpgrad.conv`; the gradient is `xpgrad.conv_grad`, which is asked only
-    for the operands that require one. The gradient is itself differentiable (``create_graph=True``), then
-    through PyTorch's own operators, which is slower.
+    `xpgrad.conv` has the equations. The gradient is `xpgrad.conv_grad`, computed only for operands that
+    require one. It is itself differentiable (``create_graph=True``), then in PyTorch's own operators, which
+    is slower.
 
     Parameters
     ----------
@@ -198,9 +198,9 @@ def conv1d(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where shapes or attributes do not fit together.
+        If shapes or attributes do not fit together.
 
     Notes
     -----
@@ -270,8 +270,8 @@ def conv_transpose1d(
 ) -> Tensor:
     """Transposed convolution: `torch.nn.functional.conv_transpose1d` with xpgrad's kernels.
 
-    What it computes is described in `xpgrad.conv_transpose`; the gradient is `xpgrad.conv_transpose_grad`.
-    As with `conv1d`, only what requires a gradient is computed, and the gradient is itself differentiable.
+    `xpgrad.conv_transpose` has the equations. The gradient is `xpgrad.conv_transpose_grad`. As with `conv1d`,
+    it is computed only for operands that require one, and is itself differentiable.
 
     Parameters
     ----------
@@ -301,9 +301,9 @@ def conv_transpose1d(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where shapes or attributes do not fit together.
+        If shapes or attributes do not fit together.
 
     Notes
     -----

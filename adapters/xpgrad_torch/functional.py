@@ -311,7 +311,7 @@ def lstm_cell(
     input_forget: bool = False,
     peephole: Peephole = "full",
 ) -> tuple[Tensor, Tensor]:
-    """One step of `lstm`, for loops of one's own."""
+    """One step of `lstm`, for a loop that you write."""
     return run_recurrent("lstm_cell", locals())
 
 
@@ -329,7 +329,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
 ) -> Tensor:
-    """One step of `gru`, for loops of one's own."""
+    """One step of `gru`, for a loop that you write."""
     (H_next,) = run_recurrent("gru_cell", locals())
     return H_next
 
@@ -347,6 +347,6 @@ def rnn_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
 ) -> Tensor:
-    """One step of `rnn`, for loops of one's own."""
+    """One step of `rnn`, for a loop that you write."""
     (H_next,) = run_recurrent("rnn_cell", locals())
     return H_next

@@ -129,7 +129,7 @@ class LayerNormLSTM(_LayerNormLayer):
     device, dtype
         Of the parameters.
     epsilon : float
-        What is added to variances.
+        A small number that is added to variances.
     clip, activations, activation_alpha, activation_beta
         The attributes of `xpgrad.layer_norm_lstm`.
     save : "all", "states" or int

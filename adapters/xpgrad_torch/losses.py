@@ -127,9 +127,9 @@ def cross_entropy(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or floating-point dtypes or devices differ.
+        If an operand is not a tensor, or floating-point dtypes or devices differ.
     ValueError
-        Where shapes do not fit, or an attribute or a class is out of its range.
+        If shapes do not fit, or an attribute or a class is out of its range.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def binary_cross_entropy_with_logits(
     weight : Tensor, optional
         A factor for each loss; broadcast to the shape of `input`.
     reduction : {"mean", "sum", "none"}
-        What is done with the losses.
+        Whether to return the mean, the sum, or each loss.
     pos_weight : Tensor, optional
         A factor for the part of a loss that stands for the class itself; broadcast to the shape of `input`.
 
@@ -187,9 +187,9 @@ def binary_cross_entropy_with_logits(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or dtypes or devices differ.
+        If an operand is not a tensor, or dtypes or devices differ.
     ValueError
-        Where shapes do not fit, or `reduction` is none of these.
+        If shapes do not fit, or `reduction` is another word.
 
     Examples
     --------

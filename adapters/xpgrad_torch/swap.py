@@ -167,12 +167,11 @@ def swap(
 ) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
-    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
-    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a warning,
-    convolutions of complex numbers, and modules that a wrapper or a compiler has bound a function to: swap
-    first. A replacement has the very parameters of the module that it replaces, so
-    optimizers keep working, and its training flag and hooks. A module that stands in several places has one
-    replacement in all of them.
+    It replaces modules whose type is exactly PyTorch's LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
+    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d. Subclasses stay as they are. Convolutions of complex
+    numbers also stay, with a warning, and so do modules to which a wrapper or a compiler has bound a
+    function: swap first. A replacement keeps the parameter objects, the hooks and the training flag, so
+    optimizers keep working. A module that appears several times has one replacement.
 
     Parameters
     ----------
@@ -189,7 +188,7 @@ def swap(
         replacements were on the machines that were measured; ``xpgrad bench`` measures it here.
     verify : tensor, tuple or dict, optional
         An example input: the model's only argument, all of its arguments by position, or all by name. The
-        model then runs on it forward and backward before and after, and what differs raises.
+        model runs on it forward and backward, before and after, and a difference raises an error.
     tolerance : float, optional
         With `verify` the largest difference allowed, relative to the largest number of the tensor that is
         compared, or to a thousandth of that of all outputs or all gradients where that is more; by default
@@ -203,11 +202,11 @@ def swap(
     Raises
     ------
     TypeError
-        Where `model` is no module, or `activations` or `cells` is not True or False.
+        If `model` is not a module, or `activations` or `cells` is not True or False.
     ValueError
-        Where `tolerance` is given without `verify`, or no output of the model has a gradient.
+        If `tolerance` is given without `verify`, or no output of the model has a gradient.
     RuntimeError
-        Where an output or a gradient differs by more than the tolerance. The model is then as it was.
+        If an output or a gradient differs by more than the tolerance. The model is then as before.
 
     See Also
     --------

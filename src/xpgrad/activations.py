@@ -42,7 +42,7 @@ Raises
 ValueError
     For shapes that differ, an attribute out of its rule, or an `out` that is read-only.
 TypeError
-    For what is no array, or arrays that do not share namespace, dtype and device.
+    If an argument is not an array, or arrays differ in namespace, dtype or device.
 
 References
 ----------
@@ -694,7 +694,7 @@ def prelu(X: Any, slope: Any, *, out: Any = None) -> Any:
     ValueError
         For a slope that does not broadcast to X's shape, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -745,7 +745,7 @@ def prelu_grad(
     ValueError
         For shapes that do not fit, an unknown name in `wrt`, or an `out` without dX being wanted.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------

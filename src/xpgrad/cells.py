@@ -76,7 +76,7 @@ class Cell:
     grad : callable
         The gradient, see Notes.
     text : str
-        The formulas that were made of the step, as Python text.
+        The generated formulas of the step, as Python text.
 
     Raises
     ------
@@ -85,7 +85,7 @@ class Cell:
 
     See Also
     --------
-    xpgrad.cells.with_pullback : A pullback of one's own, for the step or a part of it.
+    xpgrad.cells.with_pullback : Your own pullback, for the step or a part of it.
     xpgrad.vjp : Forward and gradient in one; it takes cells.
 
     Notes
@@ -201,7 +201,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The formulas that were made of the step, as Python text."""
+        """The generated formulas of the step, as Python text."""
         return stages_text([*self._forward.stages, *self._backward.stages])
 
     @property
@@ -287,7 +287,7 @@ class Cell:
         Raises
         ------
         AssertionError
-            At the first result that is not right. With pullbacks of one's own that is where they are wrong;
+            At the first result that is not right. With your own pullbacks that is where they are wrong;
             a kink of the formula nearby shows as one, too: try another seed.
         """
         from xpgrad._testing import check_cell
@@ -504,7 +504,7 @@ def layer_norm(xp: Any, values: Sequence[Any], epsilon: float = 1e-5) -> tuple[A
         The blocks that have one mean and one variance (the biased one). Their scales and shifts are the
         step's own: ``v.scale * normal + v.shift``.
     epsilon : float
-        What is added to the variance.
+        A small number that is added to the variance.
 
     Returns
     -------

@@ -147,7 +147,7 @@ def conv(
     ValueError
         For a shape, an attribute or a method out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -205,7 +205,7 @@ def conv_grad(
         What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
         It has no effect on dX.
     wrt : iterable of str, optional
-        What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
     Returns
     -------
@@ -217,7 +217,7 @@ def conv_grad(
     ValueError
         For a shape, an attribute, a method or a name out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -318,7 +318,7 @@ def conv_transpose(
     ValueError
         For a shape, an attribute or a method out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -378,7 +378,7 @@ def conv_transpose_grad(
         What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
         It has no effect on dX.
     wrt : iterable of str, optional
-        What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
     Returns
     -------
@@ -390,7 +390,7 @@ def conv_transpose_grad(
     ValueError
         For a shape, an attribute, a method or a name out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------

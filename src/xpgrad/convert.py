@@ -135,7 +135,7 @@ def convert(
         candidate's recurrence bias other than 0 that would have to be added; for gradients of two biases
         that differ and would have to become one.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------

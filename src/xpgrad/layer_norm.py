@@ -248,7 +248,7 @@ class _Call(CellCall):
     own : _Operator
         Which operator.
     epsilon : float
-        What is added to variances.
+        A small number that is added to variances.
     **options
         As CellCall has them.
     """

@@ -53,7 +53,7 @@ def gate_inputs(X: Any, W: Any, B: Any = None) -> Any:
     ValueError
         For a shape out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def gate_inputs_grad(
     ValueError
         For a shape or a name out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------

@@ -77,7 +77,7 @@ def softmax_cross_entropy(
     ValueError
         For shapes that do not fit, a label that is no class, or an attribute out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -147,7 +147,7 @@ def softmax_cross_entropy_grad(
     ValueError
         For shapes that do not fit, a label that is no class, or an attribute out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -369,7 +369,7 @@ def binary_cross_entropy_with_logits(
     ValueError
         For shapes that do not fit, or an unknown reduction.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -444,7 +444,7 @@ def binary_cross_entropy_with_logits_grad(
     ValueError
         For shapes that do not fit, or an unknown reduction.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------

@@ -285,7 +285,7 @@ def lstm(
         o &= a_f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
         h_t &= o \odot a_h(c_t)
 
-    The a are ONNX's activations f, g and h; g, the candidate, is the last of its gates i o f c. With a
+    a_f, a_g and a_h are ONNX's activations f, g and h. The candidate g is the block that ONNX calls c. With a
     projection h_t is S (o ⊙ a_h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`. H_all, H_t, initial_h
     and the last axis of R then have the width proj; the cell state keeps H. With zoneout each step keeps a
     share z of the old cell state, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and likewise of h; h_t is computed from c_t

@@ -51,7 +51,7 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     ValueError
         For an axis that X does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -103,7 +103,7 @@ def softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out:
     ValueError
         For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -148,7 +148,7 @@ def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = Non
     ValueError
         For an axis that X does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -198,7 +198,7 @@ def log_softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, 
     ValueError
         For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
