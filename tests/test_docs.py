@@ -281,3 +281,49 @@ def test_the_page_on_installing_has_every_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) >= set(project["optional-dependencies"])
+
+
+@pytest.fixture
+def api_links(monkeypatch):
+    pytest.importorskip("sphinx", reason="sphinx is not installed: it builds the site")
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module("api_links")
+
+
+@pytest.mark.parametrize(
+    ("code", "page", "name"),
+    [
+        ("xpgrad.lstm", "faq", "xpgrad.lstm"),
+        ("lstm", "recurrent", "xpgrad.lstm"),
+        ("lstm(X, W, R)", "recurrent", "xpgrad.lstm"),
+        ("gru", "jax", "xpgrad_jax.gru"),
+        ("GRUCell", "jax", None),  # Flax's and Equinox's there
+        ("GRU", "pytorch", "xpgrad_torch.GRU"),
+        ("functional.lstm", "pytorch", "xpgrad_torch.functional.lstm"),
+        ("check_vjp", "start_numpy", "xpgrad.testing.check_vjp"),
+        ("sigmoid", "own_cells", "xpgrad.cells.sigmoid"),
+        ("tanh", "own_cells", None),  # xp's there
+        ("tanh", "activations", "xpgrad.tanh"),
+        ("torch.nn.LSTM", "pytorch", None),
+        ("sequence_lens", "recurrent", None),
+        ("W=(D, 4H)", "recurrent", None),
+    ],
+)
+def test_names_in_the_text_of_guides_lead_to_the_reference(api_links, code, page, name):
+    if name and not name.startswith("xpgrad."):
+        pytest.importorskip(name.split(".")[0], reason="its framework is not installed")
+    assert api_links.full_name(code, page) == name
+
+
+def test_the_template_shows_the_methods_of_a_class_alone():
+    """Of a module of PyTorch `forward`, and not the methods that it inherits."""
+    jinja2 = pytest.importorskip("jinja2", reason="jinja2 is not installed: Sphinx renders with it")
+    template = (ROOT / "docs" / "_templates" / "autosummary" / "class.rst").read_text(encoding="utf-8")
+    environment = jinja2.Environment()
+    environment.filters["underline"] = lambda title: title  # Sphinx's
+    inherited = ["__init__", "forward", "parameters", "to"]
+    text = environment.from_string(template).render(
+        objname="LSTM", module="m", methods=[*inherited, "own"], inherited_members=inherited,
+        fullname="m.LSTM",
+    )  # fmt: skip
+    assert re.findall(r"automethod:: (\w+)", text) == ["forward", "own"]
