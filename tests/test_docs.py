@@ -201,6 +201,8 @@ def test_one_version():
 
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", citation, re.M) == [xpgrad.__version__]
+    policy = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+    assert re.findall(r"version = \{(.*)\}", policy) == [xpgrad.__version__]
 
 
 def test_the_readme_of_a_package_index_has_no_link_to_a_file():
