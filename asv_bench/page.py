@@ -11,9 +11,6 @@ _NEW_PAGE = """# {cpu}
 
 What `python -m xpgrad bench` measured on this machine. [Performance](../performance.md) tells how.
 
-<!-- machine: begin -->
-<!-- machine: end -->
-
 ## Summary
 
 *Speedup* is the peer's time over ours: above 1 ours is faster. For memory it is the peer's peak over ours.
@@ -26,6 +23,11 @@ measured one: 100 % is the limit. [Performance](../performance.md) tells what th
 [![Speedups as bars, and rates under the roofline]({slug}.png)]({slug}.png)
 
 Click on the picture to see it in full.
+
+## The machine
+
+<!-- machine: begin -->
+<!-- machine: end -->
 
 ## Where a peer is ahead
 
