@@ -156,7 +156,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Raises
     ------
     TypeError
-        For a function without a gradient here, arguments that it does not take, or too many cotangents.
+        If `fn` has no gradient here, for arguments that it does not take, or for too many cotangents.
     ValueError
         For a cotangent of an output that is only saved for the gradient, for no cotangent at all, or for an
         `out` that is an input.

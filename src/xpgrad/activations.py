@@ -40,7 +40,7 @@ array, shape (...)
 Raises
 ------
 ValueError
-    For shapes that differ, an attribute out of its rule, or an `out` that is read-only.
+    If shapes differ, an attribute breaks its rule, or `out` is read-only.
 TypeError
     If an argument is not an array, or arrays differ in namespace, dtype or device.
 

@@ -134,8 +134,8 @@ def conv(
         SAME pads so that the output has ceil(size / stride) elements, an odd zero behind (UPPER) or before
         (LOWER); VALID does not pad. Both replace `pads`, which then must be 0.
     method : str
-        How to compute: ``"auto"`` chooses by a cost rule; the others are named in the documentation of
-        convolutions.
+        The algorithm. ``"auto"`` chooses by a cost rule. "pointwise", "winograd", "patches", "shifted",
+        "taps" and "fft" name one.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def conv(
     Raises
     ------
     ValueError
-        For a shape, an attribute or a method out of its rule.
+        If a shape, an attribute or a method breaks its rule.
     TypeError
         If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
@@ -316,7 +316,7 @@ def conv_transpose(
     Raises
     ------
     ValueError
-        For a shape, an attribute or a method out of its rule.
+        If a shape, an attribute or a method breaks its rule.
     TypeError
         If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 

@@ -104,7 +104,7 @@ def convert(
     Parameters
     ----------
     operator : {"lstm", "gru", "rnn"}
-        Whose parameters they are.
+        The operator.
     parameters : mapping of str to array
         Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept. PyTorch's
         names may end with one layer, as in a module's ``state_dict()``: weight_ih_l0, bias_hh_l1_reverse.

@@ -253,7 +253,7 @@ def gru(
     initial_h : array, shape (D, N, H), optional
         State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -288,7 +288,7 @@ def gru(
     See Also
     --------
     gru_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -505,7 +505,7 @@ def gru_grad(
     See Also
     --------
     gru : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----

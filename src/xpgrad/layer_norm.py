@@ -572,7 +572,7 @@ def layer_norm_lstm_grad(
     See Also
     --------
     layer_norm_lstm : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Examples
     --------
@@ -759,7 +759,7 @@ def layer_norm_gru_grad(
     See Also
     --------
     layer_norm_gru : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Examples
     --------

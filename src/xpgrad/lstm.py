@@ -310,7 +310,7 @@ def lstm(
     P : array, shape (D, 3H), optional
         Peephole weights, in the order i o f.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -346,7 +346,7 @@ def lstm(
     See Also
     --------
     lstm_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -534,7 +534,7 @@ def lstm_grad(
     See Also
     --------
     lstm : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----

@@ -141,7 +141,7 @@ def rnn(
     initial_h : array, shape (D, N, H), optional
         State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's name of f for each direction; ``["Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -166,7 +166,7 @@ def rnn(
     See Also
     --------
     rnn_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -298,7 +298,7 @@ def rnn_grad(
     See Also
     --------
     rnn : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
