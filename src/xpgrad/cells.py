@@ -57,9 +57,9 @@ class Cell:
         elementwise functions of the array API (`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`, `abs`,
         `maximum`, `minimum`, `where`) and `mean`, over a row; values have Python's operators. The
         parameters that are not called xp, x, W, R or v are the states, each of width H; the first one is
-        the output. A state that the step does not read is an output only, and has no initial value. It
-        takes only the weights that it uses. It runs once, when the cell is made: no ``if`` on values, and
-        every number in it is a constant.
+        the output. A state that the step does not read is an output only, and has no initial value. The
+        step takes only the weights that it uses. It runs once, when the cell is made: no ``if`` on values,
+        and every number in it is a constant.
     W, R, v : sequence of str, or str
         The names of their blocks, from top to bottom; in a str, spaces separate them. ``W.name(x)`` is a
         block of H rows times the input, ``R.name(value)`` a block times a value of the step, ``v.name`` a
