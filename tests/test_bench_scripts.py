@@ -182,6 +182,36 @@ def test_every_ratio_on_the_pages_is_a_speedup():
         assert re.search(r"[Mm]easured: .*20\d\d-\d\d-\d\d", text), page
 
 
+@pytest.mark.parametrize(
+    ("page", "claim", "title", "lowest", "highest"),
+    [
+        ("README.md", "a training step of a GRU takes less than a third of", "GRU, torch.nn.GRU", 3, 99),
+        (
+            "README.md",
+            "with lengths from 10 to 50 takes a quarter to a fifth of",
+            "LSTM and GRU, lengths 10 to 50, torch.nn on packed sequences",
+            3.8,
+            5.6,
+        ),
+        ("docs/index.md", "a training step of a GRU takes less than a third of", "GRU, torch.nn.GRU", 3, 99),
+        (
+            "docs/pytorch.md",
+            "A loop of such cells is about as fast as one of PyTorch's",
+            "LSTM and GRU cells, 8 steps in a loop, torch.nn",
+            0.9,
+            1.2,
+        ),
+    ],
+)
+def test_claims_on_speed_hold_on_every_measured_machine(page, claim, title, lowest, highest):
+    root = FOLDER.parent
+    assert claim in " ".join((root / page).read_text(encoding="utf-8").split())
+    runs = [json.loads(file.read_text()) for file in (root / "docs" / "machines").glob("*.json")]
+    means = [run["groups"][title][0] for run in runs if title in run["groups"]]
+    assert means
+    assert all(lowest <= mean <= highest for mean in means)
+
+
 def test_the_pages_have_the_marks(script):
     docs = FOLDER.parent / "docs"
     pages = {page: script("page").MARKS for page in sorted((docs / "machines").glob("*.md"))}
