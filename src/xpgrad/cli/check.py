@@ -15,6 +15,7 @@ of them. A library that needs another NumPy runs in its own interpreter.
 
 import argparse
 import contextlib
+import difflib
 import importlib.util
 import json
 import math
@@ -301,7 +302,11 @@ def _option(text: str) -> str:
     # cases for other libraries have lengths with one of 0 beside each that has NaN in its padding
     named += [name.replace("NaN padding", "one of 0") for name in named]
     if not any(text in name for name in named):
-        raise argparse.ArgumentTypeError(f"{text!r} is in no option's name; these are {'; '.join(known)}")
+        near = difflib.get_close_matches(text, named, 3)
+        nearest = f"; near it are {'; '.join(near)}" if near else ""
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is in no option's name{nearest}; these are {'; '.join(known)}"
+        )
     return text
 
 
