@@ -213,3 +213,24 @@ def test_slstm_layouts(rng):
         xpgrad.convert("slstm", {"R": np.zeros((25, 2))}, "onnx", "xlstm")
     with pytest.raises(ValueError, match="target is 'keras', expected one of"):
         xpgrad.convert("slstm", onnx, "onnx", "keras")
+
+
+@pytest.mark.parametrize("layer", ["l0", "l1_reverse"])
+def test_a_module_s_names_have_their_layer(layer):
+    """What `state_dict()` of a PyTorch module gives goes in as it is."""
+    rng = np.random.default_rng(0)
+    shapes = {"weight_ih": (8, 3), "weight_hh": (8, 2), "bias_ih": (8,), "bias_hh": (8,)}
+    plain = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    named = {f"{name}_{layer}": array for name, array in plain.items()}
+    expected = xpgrad.convert("lstm", plain, "torch", "onnx")
+    got = xpgrad.convert("lstm", named, "torch", "onnx")
+    assert got.keys() == expected.keys() == {"W", "R", "B"}
+    assert all(np.array_equal(got[name], expected[name]) for name in got)
+
+
+def test_several_layers_are_refused():
+    weights = {f"weight_ih_{layer}": np.ones((8, 3)) for layer in ("l0", "l0_reverse")}
+    with pytest.raises(
+        ValueError, match="has the layers l0, l0_reverse, expected one layer in one direction"
+    ):
+        xpgrad.convert("lstm", weights, "torch", "onnx")

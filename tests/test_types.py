@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import xpgrad
+from xpgrad import _words, losses
 from xpgrad._types import A, AnyArray, Array, Lengths, array_arguments, result_type
 
 ROOT = Path(__file__).parent.parent
@@ -19,6 +21,35 @@ FUNCTIONS = [
     for name in xpgrad.__all__
     if inspect.isfunction(getattr(xpgrad, name)) and name not in ("convert", "use_engine", "vjp")
 ]
+
+
+def test_words_are_those_that_kernels_take() -> None:
+    """A type of words has the very choices of the check at run time."""
+    from xpgrad._conv import choice, geometry
+    from xpgrad._recurrent import DIRECTIONS
+
+    _convert = importlib.import_module("xpgrad.convert")
+
+    runtime = {
+        _words.TimeDirection: DIRECTIONS,
+        _words.AutoPad: geometry.AUTO_PADS,
+        _words.ConvMethod: ("auto", *choice.METHODS),
+        _words.Reduction: losses._REDUCTIONS,
+        _words.Layout: (
+            *_convert._LAYOUTS["lstm"],
+            *_convert._cell_layouts.CELLS["lstm"],
+            *_convert._head_layouts.LAYOUTS,
+        ),
+        _words.Operator: (*_convert._LAYOUTS, "slstm"),
+    }
+    for type_, choices in runtime.items():
+        assert set(get_args(type_)) == set(choices)
+
+
+@pytest.mark.parametrize("module", ["xpgrad.cells", "xpgrad_torch.functional"])
+def test_completion_shows_public_names_only(module: str) -> None:
+    found = pytest.importorskip(module, reason="torch is not installed")
+    assert dir(found) == sorted(found.__all__)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from xpgrad._arguments import check_lengths
 from xpgrad._kernel_description import MASKS
 from xpgrad._recurrent_docs import Words, recurrent_sections
 from xpgrad._resets import check_with_resets, has_resets, with_resets
+from xpgrad._words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
@@ -186,7 +187,7 @@ def _run(kernel: Kernel, given: dict[str, Any], returned: int) -> Any:
     return outputs[0] if returned == 1 else outputs
 
 
-_NO_ARRAY = "an operand is no array of JAX or NumPy, or the operands differ in dtype"
+_NO_ARRAY = "an operand is not an array of JAX or NumPy, or operands differ in dtype"
 _ITS_GRADIENT = " Its gradient is that of a ``lax.scan``."
 _IMPORTS = """\
 >>> import jax
@@ -197,7 +198,7 @@ _WORDS = Words(
     array="array",
     lengths="sequence or array of int",
     result="jax.Array",
-    gradient="of those operands alone that JAX asks for.",
+    gradient="computed only for the operands that JAX asks for.",
     refused=_NO_ARRAY,
     notes={
         "X": " float16, bfloat16, float32 or float64.",
@@ -239,7 +240,7 @@ def _recurrent(
 
 
 _OF_JAX = "The ONNX {} as a differentiable function of JAX arrays."
-_STEP = "One step of `{}`, for loops of one's own."
+_STEP = "One step of `{}`, for a loop that you write."
 
 
 @_recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
@@ -253,7 +254,7 @@ def lstm(
     initial_c: ArrayLike | None = None,
     P: ArrayLike | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -265,7 +266,7 @@ def lstm(
     recurrent_mask: ArrayLike | None = None,
     zoneout_h: ArrayLike | None = None,
     zoneout_c: ArrayLike | None = None,
-    peephole: str = "full",
+    peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     return _run(_LSTM, locals(), 3)
 
@@ -279,7 +280,7 @@ def gru(
     sequence_lens: Lengths | None = None,
     initial_h: ArrayLike | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -302,7 +303,7 @@ def rnn(
     sequence_lens: Lengths | None = None,
     initial_h: ArrayLike | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -332,7 +333,7 @@ def slstm(
     *,
     heads: int = 1,
     forget: str = "sigmoid",
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -355,7 +356,7 @@ def augru(
     initial_h: ArrayLike | None = None,
     *,
     linear_before_reset: int = 0,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
     reset: ArrayLike | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -377,7 +378,7 @@ def lstm_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
+    peephole: Peephole = "full",
 ) -> tuple[jax.Array, jax.Array]:
     return _run(_LSTM_CELL, locals(), 2)
 
@@ -430,7 +431,7 @@ jax.Array
 Raises
 ------
 TypeError
-    Where {refused}.
+    If {refused}.
 ValueError
     Where a shape or an attribute is out of its rule.
 
@@ -471,7 +472,7 @@ def elu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array:
 
 
 @_elementwise
-def gelu(X: ArrayLike, *, approximate: str = "none") -> jax.Array:
+def gelu(X: ArrayLike, *, approximate: Approximate = "none") -> jax.Array:
     return _run(_WHOLE["gelu"], locals(), 1)
 
 
@@ -577,7 +578,7 @@ def softmax_cross_entropy(
     weights: ArrayLike | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> jax.Array:
     return _run(_WHOLE["softmax_cross_entropy"], locals(), 1)
@@ -590,7 +591,7 @@ def binary_cross_entropy_with_logits(
     weight: ArrayLike | None = None,
     *,
     pos_weight: ArrayLike | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> jax.Array:
     return _run(_WHOLE["binary_cross_entropy_with_logits"], locals(), 1)
 
@@ -605,8 +606,8 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
+    auto_pad: AutoPad = "NOTSET",
+    method: ConvMethod = "auto",
 ) -> jax.Array:
     return _run(_WHOLE["conv"], locals(), 1)
 
@@ -621,9 +622,9 @@ def conv_transpose(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
+    method: ConvMethod = "auto",
 ) -> jax.Array:
     return _run(_WHOLE["conv_transpose"], locals(), 1)

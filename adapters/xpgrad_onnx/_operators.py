@@ -17,6 +17,7 @@ from onnx.reference.op_run import OpRun
 
 import xpgrad
 from xpgrad._axes import gradient_name
+from xpgrad._words import Peephole
 from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall, operator_class
 
 DOMAIN = "xpgrad"
@@ -138,7 +139,7 @@ def _lstm_grad(call: NodeCall) -> tuple:
     return _lstm_gradients(call, "full")
 
 
-def _lstm_gradients(call: NodeCall, peephole: str) -> tuple:
+def _lstm_gradients(call: NodeCall, peephole: Peephole) -> tuple:
     if "dP" in call.wanted and "P" not in call.inputs:
         raise ValueError(
             f"{call.operator}: P is missing, expected an array as input 12, since the true gradient dP is "

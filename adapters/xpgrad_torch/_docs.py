@@ -44,8 +44,8 @@ _SAVED = {
     "augru": "5H",
 }
 _SAVE = """"all", "states" or int
-    What is kept for the gradient. ``"all"``: what it takes of every step, NUMBERS numbers for each sequence.
-    ``"states"``: the operands alone, among them the initial states; the gradient runs the kernel again and
+    What is kept for the gradient. ``"all"``: NUMBERS numbers for each step and sequence.
+    ``"states"``: only the operands, with the initial states; the gradient runs the kernel again and
     gets the same numbers, to the last bit. A number k: the states of every k-th step, from which the gradient
     rebuilds k steps at a time; sums over steps are then added in another order."""
 _IMPORTS = """\
@@ -72,9 +72,9 @@ _WORDS = Words(
     lengths="Tensor or sequence of int",
     result="Tensor",
     gradient="""\
-which is asked only for the operands that require one. The gradient is itself
-differentiable (``create_graph=True``), then through PyTorch's own operators, which is slower.""",
-    refused="an operand is no tensor, or the operands differ in dtype or device",
+computed only for operands that require one. It is itself differentiable
+(``create_graph=True``), then in PyTorch's own operators, which is slower.""",
+    refused="an operand is not a tensor, or operands differ in dtype or device",
     notes=dict.fromkeys(MASKS, " It has no gradient."),
     options={},
     sequence=_IMPORTS + _SEQUENCE,

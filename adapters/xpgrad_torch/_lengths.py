@@ -15,6 +15,7 @@ from xpgrad._operation import lengths_of
 from xpgrad._resets import are_booleans, check_reset, joined
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
+from xpgrad_torch._errors import Words
 from xpgrad_torch._private import version_of
 from xpgrad_torch.engine import is_plain
 
@@ -80,9 +81,9 @@ def in_time_major(reset: Any, single: bool, batch_first: bool) -> Any:
 
 def name_lengths(error: Exception, layer: str) -> None:
     """Let a kernel's error about lengths name the layer and its argument instead of the kernel and its."""
-    if error.args:
-        text = re.sub(rf"^\w+: {LENGTHS}\b", f"{layer}: lengths", str(error.args[0]))
-        error.args = (text, *error.args[1:])
+    operator, _, text = str(error.args[0] if error.args else "").partition(": ")
+    if re.match(rf"{LENGTHS}\b", text):
+        Words({LENGTHS: "lengths"}, layer).put_into(error, operator)
 
 
 class LengthsMemory(NamedTuple):

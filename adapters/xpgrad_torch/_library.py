@@ -26,6 +26,9 @@ from xpgrad_torch._private import count_dispatch_modes, is_wrapped
 _SIZES = "int | Sequence[int]"
 _TYPES = {
     "str": "str",
+    **dict.fromkeys(
+        ("Approximate", "AutoPad", "ConvMethod", "Peephole", "Reduction", "TimeDirection"), "str"
+    ),
     "int": "int",
     "int | None": "int?",
     "bool": "bool",

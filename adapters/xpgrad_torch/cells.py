@@ -1,11 +1,12 @@
 """`xpgrad.Cell` in PyTorch: as a differentiable function of tensors, and as a layer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 import xpgrad
+from xpgrad._words import Saved, TimeDirection
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._lengths import lengths_tensor, with_resets
@@ -59,13 +60,13 @@ def run_cell(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial: Sequence[Tensor | None] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
     reset: Tensor | None = None,
-    save: str = "all",
+    save: Saved = "all",
     **inputs: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Run a cell of one's own as a differentiable function of PyTorch tensors.
+    """Run your own cell as a differentiable function of PyTorch tensors.
 
     What a cell computes is described in `xpgrad.Cell`. Only what requires a gradient is computed, and the
     gradient is itself differentiable, then through PyTorch's own operators.
@@ -101,7 +102,7 @@ def run_cell(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
         Where a shape or an attribute breaks the cell's rules.
 
@@ -147,7 +148,7 @@ def run_cell(
 
 
 class CellLayer(SequenceLayer):
-    """A layer of a cell of one's own, over sequences, in one or two directions.
+    """A layer of your own cell over sequences, in one or two directions.
 
     Parameters
     ----------
@@ -191,7 +192,7 @@ class CellLayer(SequenceLayer):
         *,
         bidirectional: bool = False,
         batch_first: bool = False,
-        save: str = "all",
+        save: Saved = "all",
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -230,6 +231,6 @@ class CellLayer(SequenceLayer):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         W, R, v = (getattr(self, kind, None) for kind in ("W", "R", "v"))
         direction = "bidirectional" if self.bidirectional else "forward"
-        options: dict[str, Any] = {"direction": direction, "save": str(self.save), **inputs}
+        options: dict[str, Any] = {"direction": direction, "save": cast(Saved, self.save), **inputs}
         outputs = run_cell(self.cell, X, W, R, v, lengths, initial, **options)
         return outputs[0], outputs[len(self.cell.states) :]

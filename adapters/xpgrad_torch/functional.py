@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from xpgrad._words import Peephole, Saved, TimeDirection
 from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
 from xpgrad_torch._lengths import lengths_tensor, with_resets
@@ -100,6 +101,12 @@ __all__ = [
     "thresholded_relu",
 ]
 
+
+def __dir__() -> list[str]:
+    """Return the functions, for completion: what the module needs of the package is none of them."""
+    return list(__all__)
+
+
 _RECURRENT: dict[str, Kernel] = {}
 
 
@@ -182,7 +189,7 @@ def lstm(
     initial_c: Tensor | None = None,
     P: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -194,8 +201,8 @@ def lstm(
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
     zoneout_c: Tensor | None = None,
-    peephole: str = "full",
-    save: str | int = "all",
+    peephole: Peephole = "full",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The ONNX LSTM as a differentiable function of PyTorch tensors."""
     return run_recurrent("lstm", locals(), wanted_outputs=3)
@@ -210,7 +217,7 @@ def gru(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -220,7 +227,7 @@ def gru(
     reset: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX GRU as a differentiable function of PyTorch tensors."""
     return run_recurrent("gru", locals())
@@ -235,14 +242,14 @@ def rnn(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
     reset: Tensor | None = None,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX RNN as a differentiable function of PyTorch tensors."""
     return run_recurrent("rnn", locals())
@@ -267,14 +274,14 @@ def layer_norm_lstm(
     initial_c: Tensor | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
     reset: Tensor | None = None,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The LSTM with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_lstm", locals())
@@ -292,14 +299,14 @@ def layer_norm_gru(
     initial_h: Tensor | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
     reset: Tensor | None = None,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The GRU with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_gru", locals())
@@ -363,9 +370,9 @@ def lstm_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
+    peephole: Peephole = "full",
 ) -> tuple[Tensor, Tensor]:
-    """One step of `lstm`, for loops of one's own."""
+    """One step of `lstm`, for a loop that you write."""
     return run_recurrent("lstm_cell", locals())
 
 
@@ -383,7 +390,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
 ) -> Tensor:
-    """One step of `gru`, for loops of one's own."""
+    """One step of `gru`, for a loop that you write."""
     (H_next,) = run_recurrent("gru_cell", locals())
     return H_next
 
@@ -401,6 +408,6 @@ def rnn_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
 ) -> Tensor:
-    """One step of `rnn`, for loops of one's own."""
+    """One step of `rnn`, for a loop that you write."""
     (H_next,) = run_recurrent("rnn_cell", locals())
     return H_next

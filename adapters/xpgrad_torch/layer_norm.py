@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import xpgrad
+from xpgrad._words import Saved
 from xpgrad_torch import functional
 from xpgrad_torch._opacus import hold, holder
 from xpgrad_torch._sequence_layer import SequenceLayer
@@ -41,7 +42,7 @@ class _LayerNormLayer(SequenceLayer):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
     ) -> None:
         self._check_sizes(input_size=input_size, hidden_size=hidden_size)
         H, G = hidden_size, self._GATES * hidden_size
@@ -128,7 +129,7 @@ class LayerNormLSTM(_LayerNormLayer):
     device, dtype
         Of the parameters.
     epsilon : float
-        What is added to variances.
+        A small number that is added to variances.
     clip, activations, activation_alpha, activation_beta
         The attributes of `xpgrad.layer_norm_lstm`.
     save : "all", "states" or int

@@ -2,10 +2,10 @@
 
 Each implementation runs in its own process, because the thread pools of NumPy, PyTorch and JAX stall one
 another in a shared one. The processes take turns, so drift affects them equally. The report gives medians,
-the spread between quartiles, and how many times as fast as the peer ours is (above 1 ours is faster). The
-floor is a limit for every implementation: the operations of the matrix products over the best rate measured
-here, or the bytes over the bandwidth, whichever takes longer. For a convolution the direct sum is counted;
-Winograd's and Fourier's methods can be below the floor.
+the spread between quartiles, and our speedup over the peer (above 1 ours is faster). The floor is a time
+that no implementation can beat: the operations of the matrix products over the best rate measured here, or
+the bytes over the bandwidth, whichever takes longer. "of floor" is the floor over the time: 100 % is the
+limit. For a convolution the direct sum is counted; Winograd's and Fourier's methods can exceed 100 %.
 
 If other processes take more than a twentieth of the machine, a work is measured again. Works that stay
 disturbed are named.
@@ -15,6 +15,7 @@ environment.
 """
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -36,6 +37,8 @@ from .processes import Workers
 __all__ = ["add_arguments", "group_lines", "machine_rows", "notes", "run", "summary_rows"]
 
 PEERS = [name for name in MODULES if name not in OURS]
+SHARES = ("ours, of floor", "peer, of floor")
+"""Columns: the floor over the time, 100 % is the limit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +149,7 @@ def _undrawable(path: Path) -> str | None:
         import matplotlib  # noqa: F401  # its parts may be loaded where it is said not to be there
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
-        return "--plot needs matplotlib: pip install 'xpgrad[demo]'"
+        return "--plot needs matplotlib: pip install matplotlib"
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in kinds:
         return f"--plot is {path}, expected a file that ends with one of {', '.join(sorted(kinds))}"
@@ -172,6 +175,7 @@ def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any
         outcomes = [measure.outcome(g, measure.ours_of(g, workers).name, rows[g]) for g in groups]
         return {
             "xpgrad": __version__,
+            "measured": datetime.date.today().isoformat(),
             "machine": _machine(args.threads),
             "rates": machine._asdict(),
             "implementations": workers.described,
@@ -203,8 +207,8 @@ def _print(report: dict[str, Any], remark: str | None) -> None:
         title = f"{group['title']}: {group['ours']} beside {group['peer']}"
         table(title, columns, lines, footer="\n".join(notes(group)) or None)
         print()
-    columns = ["", "ratio", "aim", "lowest", "highest", "ours / floor", "peer / floor"]
-    title = "How many times as fast as the peer (memory: how many times less), geometric means"
+    columns = ["", "speedup", "aim", "lowest", "highest", *SHARES]
+    title = "Speedup over the peer (memory: how many times less), geometric means; above 1 ours is ahead"
     table(title, columns, summary_rows(report["groups"]), footer=remark)
 
 
@@ -214,6 +218,7 @@ def machine_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     products = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {dtype}" for dtype, rate in rates["products"].items())
     return [
         ("xpgrad", report["xpgrad"]),
+        ("measured", report["measured"]),
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"),
         ("best matrix product", products),
         ("bandwidth of a copy", f"{rates['bandwidth'] / 1e9:.1f} GB/s"),
@@ -227,13 +232,13 @@ def group_lines(group: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """The columns and the lines of a group's table."""
     if group["what"] == "memory":
         sides = [[_megabytes(row[side]) for side in ("ours", "peer")] for row in group["rows"]]
-        columns = ["", "ours, MB", "peer, MB", "peer / ours"]
+        columns = ["", "ours (MB)", "peer (MB)", "peer / ours"]
         return columns, [
             [row["work"], *peaks, _cell(row["ratio"])]
             for row, peaks in zip(group["rows"], sides, strict=True)
         ]
-    columns = ["", "ours, ms", "spread", "peer, ms", "spread", "peer / ours", "floor, ms", "set by"]
-    return [*columns, "ours / floor", "peer / floor"], [_line(row) for row in group["rows"]]
+    columns = ["", "ours (ms)", "spread", "peer (ms)", "spread", "speedup", "floor (ms)", "set by", *SHARES]
+    return columns, [_line(row) for row in group["rows"]]
 
 
 def _line(row: dict[str, Any]) -> list[str]:
@@ -243,7 +248,7 @@ def _line(row: dict[str, Any]) -> list[str]:
         cells += [f"{times['median'] * 1e3:.3g}", _spread(times)] if times else ["-", "-"]
     least = row["floor"]
     cells += [_cell(row["ratio"]), f"{least * 1e3:.3g}", row["bound"]]
-    return cells + [_cell(times and times["median"] / least) for times in sides]
+    return cells + [_share(times and times["median"] / least) for times in sides]
 
 
 def _spread(times: dict[str, Any]) -> str:
@@ -256,6 +261,11 @@ def _megabytes(peak: dict[str, Any] | None) -> str:
 
 def _cell(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _share(to_floor: float | None) -> str:
+    """What part of the possible speed is reached, from how many times as long as the floor it takes."""
+    return "-" if to_floor is None else f"{1 / to_floor:.{0 if to_floor < 100 else 1}%}"
 
 
 def _brief(reason: str) -> str:
@@ -277,11 +287,12 @@ def notes(group: dict[str, Any]) -> list[str]:
 
 
 def summary_rows(groups: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A line for each group: title, ratio, aim, lowest and highest ratio, distances to the floor."""
+    """A line for each group: title, speedup, aim, lowest and highest speedup, shares of the floor's speed."""
     rows = []
     for group in groups:
         aims = [f"{group['aim']:g}"] if group["aim"] else ["-"]
         aims += [f"least {group['least']:g}"] if group["least"] else []
-        numbers = (group[name] for name in ("lowest", "highest", "ours_to_floor", "peer_to_floor"))
-        rows.append([group["title"], _cell(group["ratio"]), ", ".join(aims), *map(_cell, numbers)])
+        ratios = [_cell(group[name]) for name in ("lowest", "highest")]
+        shares = [_share(group[name]) for name in ("ours_to_floor", "peer_to_floor")]
+        rows.append([group["title"], _cell(group["ratio"]), ", ".join(aims), *ratios, *shares])
     return rows

@@ -168,7 +168,14 @@ def with_floors(group: dict[str, Any], machine: Rates) -> dict[str, Any]:
 def merge(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge reports of several runs on one machine: all groups in order, with the highest rates."""
     machine = best(*(Rates(**report["rates"]) for report in reports))
-    merged = {**reports[0], "rates": machine._asdict(), "implementations": {}, "missing": {}}
+    measured = max(report["measured"] for report in reports)
+    merged = {
+        **reports[0],
+        "measured": measured,
+        "rates": machine._asdict(),
+        "implementations": {},
+        "missing": {},
+    }
     for report in reports:
         merged["implementations"] |= report["implementations"]
         merged["missing"] |= report["missing"]

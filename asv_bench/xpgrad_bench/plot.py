@@ -35,7 +35,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
         _bars(axes, groups)
     _roofline(roofline, report)
     machine = report["machine"]
-    figure.suptitle(f"xpgrad {report['xpgrad']} on {machine['cpu']}, {machine['threads']} threads")
+    about = f"xpgrad {report['xpgrad']} on {machine['cpu']}, {machine['threads']} threads"
+    figure.suptitle(f"{about}, {report['measured']}")
     figure.savefig(path, dpi=110)
 
 
@@ -76,7 +77,7 @@ def _bars(axes: Any, groups: Sequence[dict[str, Any]]) -> None:
     low, high = axes.get_xlim()
     powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
     axes.set_xticks([*powers], [f"{2.0**power:g}" for power in powers])
-    axes.set_xlabel("times as fast as the peer (memory: times less); dotted: aim")
+    axes.set_xlabel("speedup over the peer (memory: times less), above 1 ours is ahead; dotted: aim")
 
 
 def _roofline(axes: Any, report: dict[str, Any]) -> None:

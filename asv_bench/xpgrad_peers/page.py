@@ -7,6 +7,7 @@ import math
 import platform
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,32 +26,47 @@ _FAMILIES = {
     "Activations and softmax": None,
     "Losses": ("softmax_cross_entropy", "binary_cross_entropy_with_logits"),
 }
-_DIFFERENT = """\
-Two definitions that differ are no error, and are not counted as one. PyTorch's GRU resets after the
-product, ONNX's before it by default; Keras' layers have one bias, so that both of ONNX's have its gradient;
-thinc's LSTM gives the gradient of both biases' sum to the first, its `hard_swish` is another function
-(`hard_swish_mobilenet` is measured), and its losses take probabilities instead of logits; PyTorch packs
-sequences of at least one step; ONNX's SELU has other last digits than the paper's. "peepholes, truncated"
-is what ONNX Runtime's LSTMGrad computes: the derivative with the cell state held fixed where it meets a
-peephole, which is no gradient. Where a library has no such operator or option, the table has a dash; a
-"method" is one of our own ways to sum a convolution.
+_LEAD = """\
+Other libraries' kernels beside xpgrad's, option by option, against references in float64. Each number of
+the tables below is the largest error of a case. *Wrong* is an error that rounding in float32 cannot
+explain. *Refuses* is an error message instead of a result. A library without the operator or the option
+is not counted.
 """
 _MEASURED = f"""\
-Each cell is the largest error of all outputs and gradients of one case, relative to the largest value of each
-array, against float64 references: forwards written out step by step from the operators' definitions, and
-differentiated by the complex step, which has no truncation error. The references share no code with any
-kernel. Peers run in float32, as their documentation calls them, each with its own NumPy. An entry above
-{WRONG:.0e} is **wrong**: rounding in float32 stays below a tenth of that. "NaN or shape" is an output or
-gradient that holds NaN where the right one does not, or has another shape.
+Each cell is the largest error of all outputs and gradients of one case, relative to the largest value of
+each array. The references are float64: forwards written step by step from the operators' definitions, and
+differentiated by the complex step, which has no truncation error. They share no code with any kernel.
+Peers run in float32, called as their documentation says, each with its own NumPy. An entry above
+{WRONG:.0e} is **wrong**: rounding in float32 stays below a tenth of that. "NaN or shape" means an output
+or a gradient that has NaN where the right one has none, or another shape. A dash means that the library
+has no such operator or option.
+"""
+_DIFFERENT = """\
+A different definition is not an error, so these differences are not counted:
+
+- PyTorch's GRU resets after the product, ONNX's before it by default.
+- Keras' layers have one bias. Both of ONNX's biases then have its gradient.
+- thinc's LSTM gives the gradient of the sum of both biases to the first. Its `hard_swish` is another
+  function (`hard_swish_mobilenet` is measured). Its losses take probabilities instead of logits.
+- PyTorch packs sequences of at least one step.
+- ONNX's SELU has other last digits than the paper's.
+- "peepholes, truncated" is what ONNX Runtime's LSTMGrad computes. It holds the cell state fixed where it
+  meets a peephole, so it is not a gradient.
 """
 _CALLED = """\
-ONNX Runtime Training is called kernel by kernel, with models of one node, where it has a gradient's kernel;
-onnx.reference has forwards alone; JAX's LSTM is `jax.experimental.rnn.lstm_ref`, which runs on CPUs, for
-sequences of one length (the others stand on its list of plans); Keras' layers have their channels last, and
-its padding and cropping layers around them; thinc takes a cotangent of the output sequence alone.
-"per_sample" is the parameters' gradient of each sample, by `torch.func.vmap` and `jax.vmap`, and "norm" the
-Euclidean norm of each. "masks" are zoneout and recurrent dropout with given masks; "cell states" is a
-cotangent of the cell state at every time. Probabilities as targets have a sum of 1.
+How the libraries are called:
+
+- ONNX Runtime Training: models of one node, if it has a kernel for the gradient.
+- onnx.reference has forwards only.
+- JAX: the LSTM is `jax.experimental.rnn.lstm_ref`, which runs on CPUs, for sequences of one length. JAX
+  has no layers for the others.
+- Keras: channels last, with its padding and cropping layers around a convolution.
+- thinc takes a cotangent of the output sequence only.
+
+Names of options: a "method" is one of our ways to sum a convolution. "per_sample" is the parameters'
+gradient of each sample, by `torch.func.vmap` and `jax.vmap`, and "norm" its Euclidean norm. "masks" are
+zoneout and recurrent dropout with given masks. "cell states" is a cotangent of the cell state at every
+time. Targets that are probabilities add up to 1.
 """
 
 
@@ -155,7 +171,9 @@ def page(measured: Measured, given: Mapping[str, str]) -> str:
 def _head(measured: Measured) -> Iterator[str]:
     yield "# Who is right"
     yield ""
-    yield "Written by `python -m xpgrad check --peers --write docs/correctness.md`; do not edit it by hand."
+    yield _LEAD
+    yield from _summary(measured)
+    yield "## How it is measured"
     yield ""
     yield _MEASURED
     yield f"Measured with Python {platform.python_version()} on {platform.system()} {platform.machine()}:"
@@ -167,8 +185,35 @@ def _head(measured: Measured) -> Iterator[str]:
     if missing:
         yield f"- not installed, so not measured: {', '.join(missing)}"
     yield ""
+    yield "`python -m xpgrad check --peers --write docs/correctness.md` writes this page."
+    yield ""
     yield _DIFFERENT
     yield _CALLED
+
+
+def _summary(measured: Measured) -> Iterator[str]:
+    """How many cases each library has right, and what is wrong, on one screen."""
+    yield "| library | right | wrong | refuses |"
+    yield "| --- | ---: | ---: | ---: |"
+    for peer in _columns(measured, (*OURS, *PEERS)):
+        counts = Counter(entry.status for entry in measured.entries if entry.peer == peer.key)
+        wrong = f"**{counts['wrong']}**" if counts["wrong"] else "0"
+        yield f"| {peer.title} | {counts['right']} | {wrong} | {counts['refused']} |"
+    yield ""
+    titles = {peer.key: peer.title for peer in PEERS}
+    shown = [r for r in REPRODUCERS if any(e.status == "wrong" and r.shows(e) for e in measured.entries)]
+    if shown:
+        yield "What is wrong, each with a program that shows it:"
+        yield ""
+    for reproducer in shown:
+        title = f"{titles[reproducer.peer]}: {reproducer.title}"
+        yield f"- [{title}](#{_anchor(title)})"
+    yield ""
+
+
+def _anchor(title: str) -> str:
+    """The address of a heading on its page, as Markdown makes it."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _columns(measured: Measured, peers: Sequence[Peer]) -> list[Peer]:

@@ -1,10 +1,11 @@
-"""The command line: ``python -m xpgrad demo | check | vectors | bench | info | warm``."""
+"""The command line: ``xpgrad demo | check | vectors | bench | info | warm``, or ``python -m xpgrad ...``."""
 
 import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 from . import __version__
@@ -24,10 +25,11 @@ _INTERRUPTED = 130  # a shell's status for a program that Ctrl-C ended
 
 
 def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+    program = "xpgrad" if Path(sys.argv[0]).stem == "xpgrad" else "python -m xpgrad"
     parser = argparse.ArgumentParser(
-        prog="python -m xpgrad",
+        prog=program,
         description="xpgrad: gradient kernels written once against the Python array API standard.",
-        epilog="Run 'python -m xpgrad COMMAND --help' for a command's options.",
+        epilog=f"Run '{program} COMMAND --help' for a command's options.",
     )
     parser.add_argument("--version", action="version", version=f"xpgrad {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -46,8 +46,6 @@ class Operation(NamedTuple):
         Of a gradient: the arguments that have one, in the order of the results.
     optional : tuple of str
         Those of them that have one only where they are given.
-    page : str
-        The page of the documentation that says what is expected.
     needs_team : bool
         Whether a program is of use only where compiled code can start its threads: those that Python starts
         for each instruction come too late for large ones.
@@ -58,7 +56,6 @@ class Operation(NamedTuple):
     arrays: tuple[str, ...]
     graded: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    page: str = "recurrent"
     needs_team: bool = False
 
 
@@ -160,7 +157,7 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
             operation.needs_team,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
-        explain(error, operation.page)
+        explain(error)
         raise
 
 

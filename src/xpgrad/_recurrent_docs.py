@@ -36,7 +36,7 @@ class Words(NamedTuple):
 
 _RECURRENT = """
 
-What it computes, and what each attribute does, is described in `xpgrad.{name}`; the gradient is
+`xpgrad.{name}` has the equations and describes every attribute. The gradient is
 `xpgrad.{name}_grad`, {words.gradient}
 
 Parameters
@@ -50,9 +50,9 @@ Returns
 Raises
 ------
 TypeError
-    Where {words.refused}.
+    If {words.refused}.
 ValueError
-    Where a shape or an attribute breaks the operator's rules.
+    If a shape or an attribute breaks the operator's rules.
 
 Notes
 -----
@@ -76,10 +76,10 @@ _MEANINGS = {  # of operands and results, {} is the shape
     "gamma_c": "Scale of the cell state, {}.",
     "beta_c": "Shift of the cell state, {}.",
     "sequence_lens": "Length of each sequence, {}, from 0 to T; integers.",
-    "initial_h": "Initial hidden state, {}; zero where left out.",
-    "initial_c": "Initial cell state, {}; zero where left out.",
-    "initial_n": "Initial normalizer, {}; zero where left out.",
-    "initial_m": "Initial stabilizer, {}; zero where left out.",
+    "initial_h": "Initial hidden state, {}; zero by default.",
+    "initial_c": "Initial cell state, {}; zero by default.",
+    "initial_n": "Initial normalizer, {}; zero by default.",
+    "initial_m": "Initial stabilizer, {}; zero by default.",
     "recurrent_mask": "Multiplies the hidden state on its way into R, {}.",
     "zoneout_h": "Share of the old hidden state that stays at each step, {}.",
     "zoneout_c": "Share of the old cell state that stays at each step, {}.",

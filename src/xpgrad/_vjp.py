@@ -134,9 +134,21 @@ class _Arguments(NamedTuple):
     gradient_only: frozenset[str]
 
 
+_ADAPTERS = {
+    "xpgrad_jax": "jax.vjp differentiates this one",
+    "xpgrad_torch": "PyTorch's autograd differentiates this one",
+}
+"""What to use for an adapter's function instead, which its framework differentiates."""
+
+
 def rule_of(fn: Any) -> _GradientRule:
     rule = _GradientRule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
     if rule is None:
+        package = getattr(fn, "__module__", None) or ""
+        for adapter, instead in _ADAPTERS.items():
+            if package.partition(".")[0] == adapter:
+                name = getattr(fn, "__name__", fn)
+                raise TypeError(f"vjp: fn is {adapter}'s {name}, expected a function of xpgrad: {instead}")
         known = ", ".join(sorted(known.__name__ for known in _RULES))
         raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected a Cell or one of {known}")
     return rule
@@ -323,7 +335,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Raises
     ------
     TypeError
-        For a function without a gradient here, arguments that it does not take, or too many cotangents.
+        If `fn` has no gradient here, for arguments that it does not take, or for too many cotangents.
     ValueError
         For a cotangent of an output that is only saved for the gradient, for no cotangent at all, or for an
         `out` that is an input.

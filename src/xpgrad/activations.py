@@ -16,6 +16,7 @@ from xpgrad import _activation_formulas as formulas
 from xpgrad._arguments import check_choice, check_given, check_number, check_wrt
 from xpgrad._elementwise import ElementwiseKernel, evaluate, pull
 from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
+from xpgrad._words import Approximate
 from xpgrad.engine import Formula
 
 # ruff: noqa: D103 - each function gets its docstring from its pair
@@ -41,9 +42,9 @@ array, shape (...)
 Raises
 ------
 ValueError
-    For shapes that differ, an attribute out of its rule, or an `out` that is read-only.
+    If shapes differ, an attribute breaks its rule, or `out` is read-only.
 TypeError
-    For what is no array, or arrays that do not share namespace, dtype and device.
+    If an argument is not an array, or arrays differ in namespace, dtype or device.
 
 References
 ----------
@@ -246,12 +247,14 @@ _GELU_TANH = replace(_GELU_EXACT, activation=formulas.ACTIVATIONS["GeluTanh"])
 
 
 @_GELU_EXACT.forward
-def gelu(X: Array[A], *, approximate: str = "none", out: Array[A] | None = None) -> A:
+def gelu(X: Array[A], *, approximate: Approximate = "none", out: Array[A] | None = None) -> A:
     return _gelu("gelu", approximate).value((X,), (), out)
 
 
 @_GELU_EXACT.backward
-def gelu_grad(dY: Array[A], X: Array[A], *, approximate: str = "none", out: Array[A] | None = None) -> A:
+def gelu_grad(
+    dY: Array[A], X: Array[A], *, approximate: Approximate = "none", out: Array[A] | None = None
+) -> A:
     return _gelu("gelu_grad", approximate).gradient((dY, X), (), out)
 
 
@@ -717,7 +720,7 @@ def prelu(X: Array[A], slope: Array[A], *, out: Array[A] | None = None) -> A:
     ValueError
         For a slope that does not broadcast to X's shape, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -773,7 +776,7 @@ def prelu_grad(
     ValueError
         For shapes that do not fit, an unknown name in `wrt`, or an `out` without dX being wanted.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------

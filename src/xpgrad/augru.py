@@ -22,6 +22,7 @@ from xpgrad._arguments import check_choice
 from xpgrad._cells.operator import CellOperator, cached
 from xpgrad._operation import PLAIN, Foreign, planned_call, public
 from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.cells import Cell, sigmoid
 
 
@@ -104,7 +105,7 @@ def augru(
     initial_h: Array[A] | None = None,
     *,
     linear_before_reset: int = 0,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
     reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
@@ -185,10 +186,10 @@ def augru_grad(
     sequence_lens: Lengths | None = None,
     initial_h: Array[A] | None = None,
     linear_before_reset: int = 0,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
     reset: Array[Any] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,

@@ -46,6 +46,11 @@ _SAME: Mapping[str, str] = MappingProxyType({})
 _OPTIONS = ("direction", "layout", "reset", "per_sample", "sample_weight", "wrt")
 
 
+def __dir__() -> list[str]:
+    """The functions for a step, for completion: what the module needs of the package is none of them."""
+    return list(__all__)
+
+
 class Cell:
     r"""A recurrent operator, from the formula of one step.
 
@@ -54,17 +59,17 @@ class Cell:
     Parameters
     ----------
     step : callable
-        ``step(xp, x, *states, W, R, v)`` returns the states after the step, a tuple where there are several.
-        `xp` has the elementwise functions of the array API (`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`,
-        `abs`, `maximum`, `minimum`, `where`) and `mean`, over a row; values have Python's operators. The
+        ``step(xp, x, *states, W, R, v)`` returns the new states, several as a tuple. `xp` has the
+        elementwise functions of the array API (`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`, `abs`,
+        `maximum`, `minimum`, `where`) and `mean`, over a row; values have Python's operators. The
         parameters that are not called xp, x, W, R or v, and are no `inputs`, are the states, each of width H;
         the first one is the output. A state that the step does not read is an output only, and has no initial
-        value. Of W, R and v it has those that it uses. It runs once, when the cell is made: no ``if`` on
+        value. The step takes only the weights that it uses. It runs once, when the cell is made: no ``if`` on
         values, and every number in it is a constant.
     W, R, v : sequence of str, or str
-        The names of their blocks, in the order in which they stand below one another; a str has them between
-        spaces. ``W.name(x)`` is a block of H rows times the input, ``R.name(value)`` a block times a value of
-        the step, ``v.name`` a vector of length H.
+        The names of their blocks, from top to bottom; in a str, spaces separate them. ``W.name(x)`` is a
+        block of H rows times the input, ``R.name(value)`` a block times a value of the step, ``v.name`` a
+        vector of length H.
     inputs : sequence of str, str or mapping, optional
         The names of inputs beside x, which the step gets as they are: time gaps, masks, attention,
         pre-activations from elsewhere. An input has H numbers at each step or one, (T, N, H) or (T, N, 1). A
@@ -79,7 +84,7 @@ class Cell:
     Attributes
     ----------
     states, carried : tuple of str
-        The states' names, and those of them that the step reads.
+        The names of all states, and of the states that the step reads.
     blocks : dict of str to tuple of str
         The names of the blocks of W, R and v.
     inputs : dict of str to tuple of str
@@ -89,16 +94,16 @@ class Cell:
     grad : callable
         The gradient, see Notes.
     text : str
-        The formulas that were made of the step, as Python text.
+        The generated formulas of the step, as Python text.
 
     Raises
     ------
     TypeError, ValueError, AttributeError
-        For a step that is no formula, that uses a block that it does not have, or that leaves one unused.
+        If the step is not a formula, uses a block that is not named, or leaves a named one unused.
 
     See Also
     --------
-    xpgrad.cells.with_pullback : A pullback of one's own, for the step or a part of it.
+    xpgrad.cells.with_pullback : Your own pullback, for the step or a part of it.
     xpgrad.vjp : Forward and gradient in one; it takes cells.
 
     Notes
@@ -110,19 +115,20 @@ class Cell:
 
     with X (T, N, I), W (D, k·H, I), R (D, k·H, H), v (D, k·H) for k blocks each, initial states (D, N, H),
     states over time (T, D, N, H), final states (D, N, H). `saved` (T, D, N, k·H) are the values that the
-    gradient needs beside the states; which these are, reverse mode decides. Row means are saved in one more
-    output, `means`. Directions, lengths, layouts and resets are those of `lstm`. The gradient is::
+    gradient needs beside the states; reverse mode chooses them. Row means are saved in one more
+    output, `means`. Directions, lengths, layouts and resets are
+    those of `lstm`. The gradient is::
 
         cell.grad(X, W, R, v, *, H_all, C_all, saved, grad_H_all=None, grad_C_all=None, grad_H_t=None,
                   grad_C_t=None, sequence_lens=None, initial_h=None, initial_c=None, direction="forward",
                   layout=0, reset=None, per_sample=False, sample_weight=None, wrt=None)
             -> (dX, dW, dR, dv, dH0, dC0)
 
-    as `lstm_grad` has its arguments. A cell without W, R or v has none of them in its calls. Inputs beside x
-    are keyword arguments of both; their gradients come last. Without W, nothing but T and N is read of X.
+    with the arguments of `lstm_grad`. A cell without W, R or v has no such argument. Inputs beside x are
+    keyword arguments of both; their gradients come last. Without W, nothing but T and N is read of X.
 
-    Slopes at kinks: of `abs` at 0 it is 0, `maximum` and `minimum` share the cotangent at ties, as PyTorch's
-    do; `where` passes it to the side that was taken.
+    Slopes at kinks: 0 for `abs` at 0. At ties `maximum` and `minimum` share the cotangent, as PyTorch's do.
+    `where` passes it to the chosen side.
 
     Examples
     --------
@@ -236,7 +242,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The formulas that were made of the step, as Python text."""
+        """The generated formulas of the step, as Python text."""
         return stages_text([*self._forward.stages, *self._backward.stages])
 
     @property
@@ -336,12 +342,12 @@ class Cell:
         Parameters
         ----------
         seed : int
-            Of the numbers.
+            The seed of the numbers.
 
         Raises
         ------
         AssertionError
-            At the first result that is not right. With pullbacks of one's own that is where they are wrong;
+            At the first wrong result. With your own pullbacks that is where they are wrong;
             a kink of the formula nearby shows as one, too: try another seed.
         """
         from xpgrad._testing import check_cell
@@ -580,7 +586,7 @@ def layer_norm(xp: Any, values: Sequence[Any], epsilon: float = 1e-5) -> tuple[A
         The blocks that have one mean and one variance (the biased one). Their scales and shifts are the
         step's own: ``v.scale * normal + v.shift``.
     epsilon : float
-        What is added to the variance.
+        A small number that is added to the variance.
 
     Returns
     -------

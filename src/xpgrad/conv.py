@@ -49,11 +49,12 @@ from xpgrad._operation import PLAIN, Operation, planned_call, public
 from xpgrad._per_sample import samples_at_a_time, square_norms
 from xpgrad._plans import Asked
 from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
+from xpgrad._words import AutoPad, ConvMethod, PerSample
 from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")
 _GIVEN = ("dY", "X", "W", "sample_weight")
-_OF_IMAGES: dict[str, Any] = {"page": "convolution", "needs_team": True}
+_OF_IMAGES: dict[str, Any] = {"needs_team": True}
 
 
 class ConvGrads(NamedTuple, Generic[AnyArray]):
@@ -105,8 +106,8 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
+    auto_pad: AutoPad = "NOTSET",
+    method: ConvMethod = "auto",
     _foreign: object = PLAIN,
 ) -> A:
     r"""Convolution over any number of spatial dimensions, ONNX's Conv.
@@ -135,8 +136,8 @@ def conv(
         SAME pads so that the output has ceil(size / stride) elements, an odd zero behind (UPPER) or before
         (LOWER); VALID does not pad. Both replace `pads`, which then must be 0.
     method : str
-        How to compute: ``"auto"`` chooses by a cost rule; the others are named in the documentation of
-        convolutions.
+        The algorithm. ``"auto"`` chooses by a cost rule. "pointwise", "winograd", "patches", "shifted",
+        "taps" and "fft" name one.
 
     Returns
     -------
@@ -146,9 +147,9 @@ def conv(
     Raises
     ------
     ValueError
-        For a shape, an attribute or a method out of its rule.
+        If a shape, an attribute or a method breaks its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -176,9 +177,9 @@ def conv_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
-    per_sample: bool | str = False,
+    auto_pad: AutoPad = "NOTSET",
+    method: ConvMethod = "auto",
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: object = PLAIN,
@@ -206,7 +207,7 @@ def conv_grad(
         What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
         It has no effect on dX.
     wrt : iterable of str, optional
-        What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
     Returns
     -------
@@ -218,7 +219,7 @@ def conv_grad(
     ValueError
         For a shape, an attribute, a method or a name out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -269,10 +270,10 @@ def conv_transpose(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
+    method: ConvMethod = "auto",
     _foreign: object = PLAIN,
 ) -> A:
     r"""Transposed convolution over any number of spatial dimensions, ONNX's ConvTranspose.
@@ -317,9 +318,9 @@ def conv_transpose(
     Raises
     ------
     ValueError
-        For a shape, an attribute or a method out of its rule.
+        If a shape, an attribute or a method breaks its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -347,11 +348,11 @@ def conv_transpose_grad(
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
-    per_sample: bool | str = False,
+    method: ConvMethod = "auto",
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: object = PLAIN,
@@ -379,7 +380,7 @@ def conv_transpose_grad(
         What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
         It has no effect on dX.
     wrt : iterable of str, optional
-        What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
     Returns
     -------
@@ -391,7 +392,7 @@ def conv_transpose_grad(
     ValueError
         For a shape, an attribute, a method or a name out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------

@@ -13,12 +13,14 @@ of its matrices.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from xpgrad import _cell_layouts, _head_layouts
 from xpgrad._arguments import check_arrays, check_choice, check_shape
 from xpgrad._types import A, Array
+from xpgrad._words import Layout, Operator
 
 _CONVERT = "convert"
 
@@ -78,10 +80,10 @@ _LAYOUTS: dict[str, dict[str, _WeightLayout]] = {
 
 
 def convert(
-    operator: str,
+    operator: Operator,
     parameters: Mapping[str, Array[A]],
-    source: str,
-    target: str,
+    source: Layout,
+    target: Layout,
     *,
     linear_before_reset: int = 0,
     biases: int | None = None,
@@ -106,9 +108,10 @@ def convert(
     Parameters
     ----------
     operator : {"lstm", "gru", "rnn", "slstm"}
-        Whose parameters they are.
+        The operator.
     parameters : mapping of str to array
-        Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept.
+        Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept. PyTorch's
+        names may end with one layer, as in a module's ``state_dict()``: weight_ih_l0, bias_hh_l1_reverse.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
         Layouts. Those of Flax and Equinox only have the reset after the product, ``linear_before_reset=1``,
         and one bias in place of two that would be added. Equinox has no RNN. The sLSTM, of one direction, has
@@ -138,7 +141,7 @@ def convert(
         candidate's recurrence bias other than 0 that would have to be added; for gradients of two biases
         that differ and would have to become one.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------
@@ -170,6 +173,8 @@ def convert(
             raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
     check_choice(_CONVERT, "gradients", gradients, (False, True))
     _check_mapping(parameters)
+    if source == "torch":
+        parameters = _without_layer(parameters)
     if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
         return _convert_cell(operator, parameters, source, target, linear_before_reset, biases, gradients)
     given = {name: array for name, array in parameters.items() if array is not None}
@@ -209,6 +214,19 @@ def _check_mapping(parameters: Any) -> None:
         )
 
 
+def _without_layer(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """PyTorch's names without the layer that its modules put behind them, as in weight_ih_l0_reverse."""
+    parts = {name: re.fullmatch(r"(.+?)(_l\d+(?:_reverse)?)?", str(name)) for name in parameters}
+    layers = dict.fromkeys(part[2] for part in parts.values() if part)
+    if len(layers) > 1:
+        found = ", ".join(str(layer or "none").removeprefix("_") for layer in layers)
+        raise ValueError(
+            f"convert: parameters has the layers {found}, expected one layer in one direction: convert each "
+            "on its own"
+        )
+    return {part[1] if part else name: parameters[name] for name, part in parts.items()}
+
+
 def _convert_cell(
     operator: str,
     parameters: Mapping[str, Array[A]],
@@ -230,9 +248,10 @@ def _convert_cell(
         xp = check_arrays(_CONVERT, _cell_layouts.flattened(operator, source, parameters))
         parameters = _cell_layouts.READERS[source](xp, operator, parameters, gradients)
         source = "torch"
+    between: Any = convert  # the words were checked
     if target not in _cell_layouts.WRITERS:
-        return convert(operator, parameters, source, target, biases=biases, **options)
-    arrays = convert(operator, parameters, source, "torch", **options)
+        return between(operator, parameters, source, target, biases=biases, **options)
+    arrays = between(operator, parameters, source, "torch", **options)
     if not arrays:
         return {}
     if "weight_peephole" in arrays:

@@ -43,6 +43,7 @@ from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
 from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh")
@@ -212,7 +213,7 @@ def gru(
     sequence_lens: Lengths | None = None,
     initial_h: Array[A] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -255,7 +256,7 @@ def gru(
     initial_h : array, shape (D, N, H), optional
         State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -294,7 +295,7 @@ def gru(
     See Also
     --------
     gru_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -444,7 +445,7 @@ def gru_grad(
     B: Array[A] | None = None,
     sequence_lens: Lengths | None = None,
     initial_h: Array[A] | None = None,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -454,7 +455,7 @@ def gru_grad(
     reset: Array[Any] | None = None,
     recurrent_mask: Array[A] | None = None,
     zoneout_h: Array[A] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
@@ -512,7 +513,7 @@ def gru_grad(
     See Also
     --------
     gru : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -995,7 +996,7 @@ def gru_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,

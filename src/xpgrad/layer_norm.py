@@ -36,6 +36,7 @@ from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction
 from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.cells import Cell, activation_step, layer_norm
 
 
@@ -249,7 +250,7 @@ class _Call(CellCall):
     own : _Operator
         Which operator.
     epsilon : float
-        What is added to variances.
+        A small number that is added to variances.
     **options
         As CellCall has them.
     """
@@ -406,7 +407,7 @@ def layer_norm_lstm(
     initial_c: Array[A] | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -517,14 +518,14 @@ def layer_norm_lstm_grad(
     initial_h: Array[A] | None = None,
     initial_c: Array[A] | None = None,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
     reset: Array[Any] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
@@ -575,7 +576,7 @@ def layer_norm_lstm_grad(
     See Also
     --------
     layer_norm_lstm : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Examples
     --------
@@ -608,7 +609,7 @@ def layer_norm_gru(
     initial_h: Array[A] | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -706,14 +707,14 @@ def layer_norm_gru_grad(
     sequence_lens: Lengths | None = None,
     initial_h: Array[A] | None = None,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
     reset: Array[Any] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
@@ -764,7 +765,7 @@ def layer_norm_gru_grad(
     See Also
     --------
     layer_norm_gru : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Examples
     --------

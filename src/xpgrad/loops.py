@@ -53,7 +53,7 @@ def gate_inputs(X: Array[A], W: Array[A], B: Array[A] | None = None) -> A:
     ValueError
         For a shape out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def gate_inputs_grad(
     ValueError
         For a shape or a name out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------

@@ -23,6 +23,7 @@ from xpgrad._arguments import (
 from xpgrad._computation import Computation
 from xpgrad._elementwise import ElementwiseKernel
 from xpgrad._types import A, Array
+from xpgrad._words import Reduction
 from xpgrad.engine import Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -34,7 +35,7 @@ def softmax_cross_entropy(
     weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     out: Array[A] | None = None,
 ) -> A:
@@ -78,7 +79,7 @@ def softmax_cross_entropy(
     ValueError
         For shapes that do not fit, a label that is no class, or an attribute out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -111,7 +112,7 @@ def softmax_cross_entropy_grad(
     weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     out: Array[A] | None = None,
 ) -> A:
@@ -148,7 +149,7 @@ def softmax_cross_entropy_grad(
     ValueError
         For shapes that do not fit, a label that is no class, or an attribute out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -172,7 +173,7 @@ def softmax_cross_entropy_grad(
 class _CrossEntropy:
     """A checked call: everything lifted, in shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
 
-    @explained("activations")
+    @explained
     def __init__(
         self,
         operator: str,
@@ -336,7 +337,7 @@ def binary_cross_entropy_with_logits(
     weight: Array[A] | None = None,
     *,
     pos_weight: Array[A] | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     out: Array[A] | None = None,
 ) -> A:
     r"""Cross-entropy between probabilities of yes and the sigmoid of logits.
@@ -370,7 +371,7 @@ def binary_cross_entropy_with_logits(
     ValueError
         For shapes that do not fit, or an unknown reduction.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -413,7 +414,7 @@ def binary_cross_entropy_with_logits_grad(
     weight: Array[A] | None = None,
     *,
     pos_weight: Array[A] | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     out: Array[A] | None = None,
 ) -> A:
     r"""Gradient of `binary_cross_entropy_with_logits` with respect to the logits.
@@ -445,7 +446,7 @@ def binary_cross_entropy_with_logits_grad(
     ValueError
         For shapes that do not fit, or an unknown reduction.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------

@@ -43,6 +43,7 @@ from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
 from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import Peephole, PerSample, TimeDirection
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
@@ -262,7 +263,7 @@ def lstm(
     initial_c: Array[A] | None = None,
     P: Array[A] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -287,7 +288,7 @@ def lstm(
         o &= a_f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
         h_t &= o \odot a_h(c_t)
 
-    The a are ONNX's activations f, g and h; g, the candidate, is the last of its gates i o f c. With a
+    a_f, a_g and a_h are ONNX's activations f, g and h. The candidate g is the block that ONNX calls c. With a
     projection h_t is S (o ⊙ a_h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`. H_all, H_t, initial_h
     and the last axis of R then have the width proj; the cell state keeps H. With zoneout each step keeps a
     share z of the old cell state, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and likewise of h; h_t is computed from c_t
@@ -312,7 +313,7 @@ def lstm(
     P : array, shape (D, 3H), optional
         Peephole weights, in the order i o f.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -352,7 +353,7 @@ def lstm(
     See Also
     --------
     lstm_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -461,7 +462,7 @@ def lstm_grad(
     initial_h: Array[A] | None = None,
     initial_c: Array[A] | None = None,
     P: Array[A] | None = None,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -473,8 +474,8 @@ def lstm_grad(
     recurrent_mask: Array[A] | None = None,
     zoneout_h: Array[A] | None = None,
     zoneout_c: Array[A] | None = None,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
@@ -541,7 +542,7 @@ def lstm_grad(
     See Also
     --------
     lstm : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -862,8 +863,8 @@ def lstm_cell_grad(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
-    per_sample: bool | str = False,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,

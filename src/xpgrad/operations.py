@@ -18,6 +18,7 @@ from array_api_compat import array_namespace
 
 from xpgrad._arguments import check_arrays, check_cotangents, check_given
 from xpgrad._types import A, Array
+from xpgrad._words import Operator
 from xpgrad.convert import convert
 from xpgrad.gru import gru_cell_grad
 from xpgrad.lstm import lstm_cell_grad
@@ -69,7 +70,7 @@ class GradOperation:
     operation: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     kernel_names: ClassVar[tuple[str, ...]]
-    operator: ClassVar[str]
+    operator: ClassVar[Operator]
     gates: ClassVar[int]
     weights_used: ClassVar[dict[str, tuple[str, ...]]]
 
@@ -241,7 +242,7 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
     operation: ClassVar[str] = "GradLSTMCell"
     inputs: ClassVar[tuple[str, ...]] = ("input", "h_prev", "c_prev", "W_ih", "W_hh", "bias")
     kernel_names: ClassVar[tuple[str, ...]] = ("X", "H", "C", "W", "R", "B")
-    operator: ClassVar[str] = "lstm"
+    operator: ClassVar[Operator] = "lstm"
     gates: ClassVar[int] = 4
     weights_used: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("weight_ih",),
@@ -339,7 +340,7 @@ class GradGRUCellInputOp(GradOperation):
     operation: ClassVar[str] = "GradGRUCell"
     inputs: ClassVar[tuple[str, ...]] = ("input", "h_prev", "W_ih", "W_hh", "b_ih", "b_hh")
     kernel_names: ClassVar[tuple[str, ...]] = ("X", "H", "W", "R", "B", "B")
-    operator: ClassVar[str] = "gru"
+    operator: ClassVar[Operator] = "gru"
     gates: ClassVar[int] = 3
     # the reset gate's cotangent needs the recurrent product
     weights_used: ClassVar[dict[str, tuple[str, ...]]] = {

@@ -29,6 +29,7 @@ from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Tanh",)
@@ -113,7 +114,7 @@ def rnn(
     sequence_lens: Lengths | None = None,
     initial_h: Array[A] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
@@ -143,7 +144,7 @@ def rnn(
     initial_h : array, shape (D, N, H), optional
         State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's name of f for each direction; ``["Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -172,7 +173,7 @@ def rnn(
     See Also
     --------
     rnn_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -245,14 +246,14 @@ def rnn_grad(
     B: Array[A] | None = None,
     sequence_lens: Lengths | None = None,
     initial_h: Array[A] | None = None,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
     reset: Array[Any] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
@@ -305,7 +306,7 @@ def rnn_grad(
     See Also
     --------
     rnn : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -490,7 +491,7 @@ def rnn_cell_grad(
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,

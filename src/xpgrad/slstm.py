@@ -26,6 +26,7 @@ from xpgrad._arguments import check_choice, check_integer
 from xpgrad._cells.operator import CellOperator, cached
 from xpgrad._operation import PLAIN, Foreign, planned_call, public
 from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.cells import Cell, sigmoid, with_pullback
 
 _FORGET = ("sigmoid", "exp")
@@ -137,7 +138,7 @@ def slstm(
     *,
     heads: int = 1,
     forget: str = "sigmoid",
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
     reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
@@ -234,10 +235,10 @@ def slstm_grad(
     initial_m: Array[A] | None = None,
     heads: int = 1,
     forget: str = "sigmoid",
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
     reset: Array[Any] | None = None,
-    per_sample: bool | str = False,
+    per_sample: PerSample = False,
     sample_weight: Array[A] | None = None,
     wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,

@@ -52,7 +52,7 @@ def softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A]
     ValueError
         For an axis that X does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -106,7 +106,7 @@ def softmax_grad(
     ValueError
         For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -151,7 +151,7 @@ def log_softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Arra
     ValueError
         For an axis that X does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -203,7 +203,7 @@ def log_softmax_grad(
     ValueError
         For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -236,7 +236,7 @@ def _along(
     return _checked(operator, formula, names, arrays, axis, flatten, out)
 
 
-@explained("activations")
+@explained
 def _checked(
     operator: str,
     formula: RowFormula,

@@ -102,6 +102,12 @@ def operations(X: Doubles, W: Doubles) -> None:
     assert_type(operation(X, None, X, X, X, W, W, c_next=X, ifgo=X), Doubles)
 
 
+def words(X: Doubles, W: Doubles, R: Doubles) -> None:
+    for direction in ("forward", "reverse"):
+        xpgrad.gru(X, W, R, direction=direction)
+    xpgrad.gru_grad(X, W, R, H_all=X, zrh=X, grad_H_t=X, per_sample="norm")
+
+
 def tools(W: Doubles) -> None:
     assert_type(xpgrad.convert("lstm", {"W": W, "R": W}, "onnx", "torch"), dict[str, Doubles])
     with xpgrad.use_engine("standard"):
@@ -124,3 +130,6 @@ def mistakes(X: Doubles, W: Doubles) -> None:
     xpgrad.rnn_grad(X, W, W, H_all=X, wrt=("W",), typo=1)  # type: ignore
     xpgrad.softmax_cross_entropy(X, [1, 2])  # type: ignore
     xpgrad.lstm(X, W, W, reset=True)  # type: ignore
+    xpgrad.lstm(X, W, W, direction="backward")  # type: ignore
+    xpgrad.convert("lstm", {"W": W}, "onnx", "tensorflow")  # type: ignore
+    xpgrad.conv(X, W, auto_pad="SAME")  # type: ignore

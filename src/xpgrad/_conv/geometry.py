@@ -177,7 +177,7 @@ class _ConvAttributes:
         return self.auto_pad in ("SAME_UPPER", "SAME_LOWER")
 
 
-@explained("convolution")
+@explained
 def conv_geometry(
     operator: str,
     X: Sequence[int],
@@ -224,7 +224,7 @@ def conv_geometry(
     )
 
 
-@explained("convolution")
+@explained
 def conv_transpose_geometry(
     operator: str,
     X: Sequence[int],

@@ -84,7 +84,7 @@ def cell_reference(
     X, W, R, v, sequence_lens : array
         As the cell takes them. They are taken to be valid.
     initial : mapping of str to array, optional
-        Initial states (D, N, H) by the states' names; zeros where left out.
+        Initial states (D, N, H) by the states' names; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
         As the cell has it.
     **inputs : array
@@ -155,12 +155,12 @@ def check_cell(cell: Cell, *, seed: int = 0) -> None:
     cell : Cell
         The cell.
     seed : int
-        Of the numbers.
+        The seed of the numbers.
 
     Raises
     ------
     AssertionError
-        At the first result that is not right.
+        At the first wrong result.
 
     Examples
     --------
