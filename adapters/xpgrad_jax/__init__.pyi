@@ -17,6 +17,7 @@ __all__ = [
     "gelu",
     "gru",
     "gru_cell",
+    "gru_d",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
@@ -137,6 +138,23 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
 ) -> jax.Array: ...
+def gru_d(
+    X: ArrayLike,
+    mask: ArrayLike,
+    delta: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    decay_x: ArrayLike,
+    decay_h: ArrayLike,
+    B: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]: ...
 def hard_sigmoid(X: ArrayLike, *, alpha: float = 0.2, beta: float = 0.5) -> jax.Array: ...
 def hard_swish(X: ArrayLike) -> jax.Array: ...
 def hard_tanh(X: ArrayLike, *, min_val: float = -1.0, max_val: float = 1.0) -> jax.Array: ...

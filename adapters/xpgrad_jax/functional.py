@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import xpgrad
 from xpgrad._arguments import check_lengths
 from xpgrad._kernel_description import MASKS
 from xpgrad._recurrent_docs import Words, recurrent_sections
@@ -31,6 +32,7 @@ __all__ = [
     "gelu",
     "gru",
     "gru_cell",
+    "gru_d",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
@@ -257,6 +259,73 @@ augru = _recurrent(
 lstm_cell = _recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
 gru_cell = _recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
 rnn_cell = _recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")
+
+
+def gru_d(
+    X: Any,
+    mask: Any,
+    delta: Any,
+    W: Any,
+    R: Any,
+    decay_x: Any,
+    decay_h: Any,
+    B: Any = None,
+    mean: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Any = None,
+) -> tuple[jax.Array, jax.Array]:
+    """GRU-D as a differentiable function of JAX arrays: two loops of ``lax.scan``.
+
+    Parameters
+    ----------
+    X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h
+        As `xpgrad.gru_d` takes them; arrays are JAX's or NumPy's.
+    direction, layout, reset
+        The attributes of `xpgrad.gru_d`.
+
+    Returns
+    -------
+    H_all : jax.Array
+        Hidden states, (T, D, N, H).
+    H_t : jax.Array
+        Hidden state at each sequence's end, (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+    ValueError
+        Where a shape or an attribute breaks the operator's rules.
+
+    See Also
+    --------
+    xpgrad.gru_d : The equations and their source.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import xpgrad_jax
+    >>> X, mask, delta = (jnp.ones((7, 2, 3)) for _ in range(3))
+    >>> weights = jnp.ones((1, 12, 6)), jnp.ones((1, 12, 4)), jnp.ones((1, 2, 3)), jnp.ones((1, 4, 4))
+    >>> xpgrad_jax.gru_d(X, mask, delta, *weights)[0].shape
+    (7, 1, 2, 4)
+    """
+    operands = (X, mask, delta, W, R, decay_x, decay_h, B, mean)
+    names = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean")
+    arrays: list[Any] = [
+        None if x is None else as_array("gru_d", name, x) for name, x in zip(names, operands, strict=True)
+    ]
+    initial: Any = None if initial_h is None else as_array("gru_d", "initial_h", initial_h)
+    lengths = _lengths("gru_d", sequence_lens, X, layout)
+    options: dict[str, Any] = {"direction": direction, "layout": layout, "reset": reset}
+    run: Callable[..., Any] = xpgrad.gru_d
+    out = run(*arrays, lengths, initial, **options)
+    return out.H_all, out.H_t
+
 
 _SECTIONS = """`xpgrad.{name}` as a differentiable function of JAX arrays.
 

@@ -40,6 +40,8 @@ __all__ = [
     "ConvTransposeGrads",
     "GRUCellForward",
     "GRUCellGrads",
+    "GRUDForward",
+    "GRUDGrads",
     "GRUForward",
     "GRUGrads",
     "GateGrads",
@@ -83,6 +85,8 @@ __all__ = [
     "gru",
     "gru_cell",
     "gru_cell_grad",
+    "gru_d",
+    "gru_d_grad",
     "gru_grad",
     "hard_sigmoid",
     "hard_sigmoid_grad",
@@ -175,6 +179,25 @@ class GRUCellGrads(NamedTuple, Generic[_T]):
     dW: _T
     dR: _T
     dB: _T
+
+class GRUDForward(NamedTuple, Generic[_T]):
+    H_all: _T
+    H_t: _T
+    filled: _T
+    last: _T
+    saved_x: _T
+    saved: _T
+
+class GRUDGrads(NamedTuple, Generic[_T]):
+    dX: _T
+    ddelta: _T
+    dW: _T
+    dR: _T
+    ddecay_x: _T
+    ddecay_h: _T
+    dB: _T
+    dmean: _T
+    dH0: _T
 
 class GRUForward(NamedTuple, Generic[_T]):
     H_all: _T
@@ -864,6 +887,154 @@ def gru_cell_grad(
     sample_weight: _A | None = None,
     wrt: Iterable[str],
 ) -> GRUCellGrads[_A | _MaybeNone]: ...
+@overload
+def gru_d(
+    X: NDArray[_S],
+    mask: NDArray[_S],
+    delta: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    decay_x: NDArray[_S],
+    decay_h: NDArray[_S],
+    B: NDArray[_S] | None = None,
+    mean: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    *,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+) -> GRUDForward[NDArray[_S]]: ...
+@overload
+def gru_d(
+    X: _A,
+    mask: _A,
+    delta: _A,
+    W: _A,
+    R: _A,
+    decay_x: _A,
+    decay_h: _A,
+    B: _A | None = None,
+    mean: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    *,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+) -> GRUDForward[_A]: ...
+@overload
+def gru_d_grad(
+    X: NDArray[_S],
+    mask: NDArray[_S],
+    delta: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    decay_x: NDArray[_S],
+    decay_h: NDArray[_S],
+    *,
+    H_all: NDArray[_S],
+    filled: NDArray[_S],
+    last: NDArray[_S],
+    saved_x: NDArray[_S],
+    saved: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    mean: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+    per_sample: bool = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: None = None,
+) -> GRUDGrads[NDArray[_S]]: ...
+@overload
+def gru_d_grad(
+    X: NDArray[_S],
+    mask: NDArray[_S],
+    delta: NDArray[_S],
+    W: NDArray[_S],
+    R: NDArray[_S],
+    decay_x: NDArray[_S],
+    decay_h: NDArray[_S],
+    *,
+    H_all: NDArray[_S],
+    filled: NDArray[_S],
+    last: NDArray[_S],
+    saved_x: NDArray[_S],
+    saved: NDArray[_S],
+    grad_H_all: NDArray[_S] | None = None,
+    grad_H_t: NDArray[_S] | None = None,
+    B: NDArray[_S] | None = None,
+    mean: NDArray[_S] | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: NDArray[_S] | None = None,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: NDArray[np.bool_] | None = None,
+    per_sample: bool = False,
+    sample_weight: NDArray[_S] | None = None,
+    wrt: Iterable[str],
+) -> GRUDGrads[NDArray[_S] | _MaybeNone]: ...
+@overload
+def gru_d_grad(
+    X: _A,
+    mask: _A,
+    delta: _A,
+    W: _A,
+    R: _A,
+    decay_x: _A,
+    decay_h: _A,
+    *,
+    H_all: _A,
+    filled: _A,
+    last: _A,
+    saved_x: _A,
+    saved: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    B: _A | None = None,
+    mean: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+    per_sample: bool = False,
+    sample_weight: _A | None = None,
+    wrt: None = None,
+) -> GRUDGrads[_A]: ...
+@overload
+def gru_d_grad(
+    X: _A,
+    mask: _A,
+    delta: _A,
+    W: _A,
+    R: _A,
+    decay_x: _A,
+    decay_h: _A,
+    *,
+    H_all: _A,
+    filled: _A,
+    last: _A,
+    saved_x: _A,
+    saved: _A,
+    grad_H_all: _A | None = None,
+    grad_H_t: _A | None = None,
+    B: _A | None = None,
+    mean: _A | None = None,
+    sequence_lens: _Lengths | None = None,
+    initial_h: _A | None = None,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: _IntegerArray | None = None,
+    per_sample: bool = False,
+    sample_weight: _A | None = None,
+    wrt: Iterable[str],
+) -> GRUDGrads[_A | _MaybeNone]: ...
 @overload
 def gru_grad(
     X: NDArray[_S],
@@ -2418,6 +2589,26 @@ class _LayerNormGru(Protocol):
         reset: NDArray[np.bool_] | None = None,
     ) -> LayerNormGRUForward[NDArray[np.float64]]: ...
 
+class _GruD(Protocol):
+    def __call__(
+        self,
+        X: NDArray[np.float64],
+        mask: NDArray[np.float64],
+        delta: NDArray[np.float64],
+        W: NDArray[np.float64],
+        R: NDArray[np.float64],
+        decay_x: NDArray[np.float64],
+        decay_h: NDArray[np.float64],
+        B: NDArray[np.float64] | None = None,
+        mean: NDArray[np.float64] | None = None,
+        sequence_lens: _Lengths | None = None,
+        initial_h: NDArray[np.float64] | None = None,
+        *,
+        direction: str = "forward",
+        layout: int = 0,
+        reset: NDArray[np.bool_] | None = None,
+    ) -> GRUDForward[NDArray[np.float64]]: ...
+
 class _Slstm(Protocol):
     def __call__(
         self,
@@ -2651,6 +2842,22 @@ def vjp(
 def vjp(
     fn: _LayerNormGru, X: _A, *args: Any, **kwargs: Any
 ) -> tuple[LayerNormGRUForward[_A], Callable[..., LayerNormGRUGrads[_A]]]: ...
+@overload
+def vjp(
+    fn: _GruD, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[GRUDForward[NDArray[_S]], Callable[..., GRUDGrads[NDArray[_S] | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _GruD, X: NDArray[_S], *args: Any, **kwargs: Any
+) -> tuple[GRUDForward[NDArray[_S]], Callable[..., GRUDGrads[NDArray[_S]]]]: ...
+@overload
+def vjp(
+    fn: _GruD, X: _A, *args: Any, wrt: Iterable[str], **kwargs: Any
+) -> tuple[GRUDForward[_A], Callable[..., GRUDGrads[_A | _MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _GruD, X: _A, *args: Any, **kwargs: Any
+) -> tuple[GRUDForward[_A], Callable[..., GRUDGrads[_A]]]: ...
 @overload
 def vjp(
     fn: _Slstm, X: NDArray[_S], *args: Any, wrt: Iterable[str], **kwargs: Any

@@ -17,6 +17,7 @@ from xpgrad.augru import _AUGRU, augru, augru_grad
 from xpgrad.cells import Cell
 from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
 from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
+from xpgrad.gru_d import gru_d, gru_d_grad
 from xpgrad.layer_norm import layer_norm_gru, layer_norm_gru_grad, layer_norm_lstm, layer_norm_lstm_grad
 from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
 from xpgrad.rnn import rnn, rnn_cell, rnn_cell_grad, rnn_grad
@@ -52,6 +53,11 @@ _RULES: dict[Callable, _Rule] = {
     conv_transpose: _Rule(conv_transpose_grad),
     gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     gru_cell: _Rule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
+    gru_d: _Rule(
+        gru_d_grad,
+        ("H_all", "filled", "last", "saved_x", "saved"),
+        {"H_all": "grad_H_all", "H_t": "grad_H_t"},
+    ),
     lstm_cell: _Rule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
     lstm: _Rule(
         lstm_grad,
