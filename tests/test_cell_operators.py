@@ -122,6 +122,7 @@ def test_every_backend(backend: Backend, name: str, rng: np.random.Generator) ->
 
 
 @every_call
+@pytest.mark.usefixtures("interpreted")
 def test_central_differences_without_biases(name: str, option: str, rng: np.random.Generator) -> None:
     operator, options = OPERATORS[name], OPERATORS[name].options[option]
     operands = operands_of(name, 1, rng, option)
@@ -232,6 +233,7 @@ def test_jax(name: str, option: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("forget", ["sigmoid", "exp"])
+@pytest.mark.usefixtures("interpreted")
 def test_large_gates_stay_finite(forget: str, rng: np.random.Generator) -> None:
     """The stabilizer keeps exponentials in range; a forget gate of 0 is one."""
     operands = operands_of("slstm", 1, rng, begin=False)
@@ -242,6 +244,7 @@ def test_large_gates_stay_finite(forget: str, rng: np.random.Generator) -> None:
     assert (np.abs(outputs.H_all) <= 1 + 1e-12).all()
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_attention_at_its_ends(rng: np.random.Generator) -> None:
     operands = operands_of("augru", 1, rng)
     attention = operands.pop("attention")

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+import xpgrad
 from xpgrad._arguments import check_lengths
 from xpgrad._kernel_description import MASKS
 from xpgrad._recurrent_docs import Words, recurrent_sections
@@ -36,6 +37,7 @@ __all__ = [
     "gelu",
     "gru",
     "gru_cell",
+    "gru_d",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
@@ -414,6 +416,72 @@ def rnn_cell(
     clip: float | None = None,
 ) -> jax.Array:
     return _run(_RNN_CELL, locals(), 1)
+
+
+def gru_d(
+    X: ArrayLike,
+    mask: ArrayLike,
+    delta: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    decay_x: ArrayLike,
+    decay_h: ArrayLike,
+    B: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """GRU-D as a differentiable function of JAX arrays: two loops of ``lax.scan``.
+
+    Parameters
+    ----------
+    X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h
+        As `xpgrad.gru_d` takes them; arrays are JAX's or NumPy's.
+    direction, layout, reset
+        The attributes of `xpgrad.gru_d`.
+
+    Returns
+    -------
+    H_all : jax.Array
+        Hidden states, (T, D, N, H).
+    H_t : jax.Array
+        Hidden state at each sequence's end, (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+    ValueError
+        Where a shape or an attribute breaks the operator's rules.
+
+    See Also
+    --------
+    xpgrad.gru_d : The equations and their source.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import xpgrad_jax
+    >>> X, mask, delta = (jnp.ones((7, 2, 3)) for _ in range(3))
+    >>> weights = jnp.ones((1, 12, 6)), jnp.ones((1, 12, 4)), jnp.ones((1, 2, 3)), jnp.ones((1, 4, 4))
+    >>> xpgrad_jax.gru_d(X, mask, delta, *weights)[0].shape
+    (7, 1, 2, 4)
+    """
+    operands = (X, mask, delta, W, R, decay_x, decay_h, B, mean)
+    names = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean")
+    arrays: list[Any] = [
+        None if x is None else as_array("gru_d", name, x) for name, x in zip(names, operands, strict=True)
+    ]
+    initial: Any = None if initial_h is None else as_array("gru_d", "initial_h", initial_h)
+    lengths = _lengths("gru_d", sequence_lens, X, layout)
+    options: dict[str, Any] = {"direction": direction, "layout": layout, "reset": reset}
+    run: Callable[..., Any] = xpgrad.gru_d
+    out = run(*arrays, lengths, initial, **options)
+    return out.H_all, out.H_t
 
 
 _SECTIONS = """`xpgrad.{name}` as a differentiable function of JAX arrays.

@@ -35,6 +35,7 @@ from xpgrad_torch.convolution import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from xpgrad_torch.gru_d import GRUD
 from xpgrad_torch.layer_norm import LayerNormGRU, LayerNormLSTM
 from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from xpgrad_torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
@@ -57,6 +58,7 @@ __all__ = [
     "GELU",
     "GRU",
     "GRUCell",
+    "GRUD",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",

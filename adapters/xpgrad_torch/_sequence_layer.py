@@ -16,6 +16,13 @@ from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
 
 
+def check_sizes(operator: str, **sizes: Any) -> None:
+    """Raise ValueError for a size that is no integer from 1 on."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{operator}: {name} is {size!r}, expected an integer from 1 on")
+
+
 class SequenceLayer(Unscripted, Sampled, nn.Module):
     """A layer in one or two directions, with parameters named and shaped as the operator has them.
 
@@ -56,9 +63,7 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
 
     @classmethod
     def _check_sizes(cls, **sizes: Any) -> None:
-        for name, size in sizes.items():
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{cls.__name__}: {name} is {size!r}, expected an integer from 1 on")
+        check_sizes(cls.__name__, **sizes)
 
     def reset_parameters(self) -> None:
         """Draw the parameters, uniform between -1/sqrt(H) and 1/sqrt(H) as those of `torch.nn.LSTM`."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from xpgrad._words import Peephole, Saved, TimeDirection
 from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
+from xpgrad_torch._gru_d import gru_d
 from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
@@ -70,6 +71,7 @@ __all__ = [
     "gelu",
     "gru",
     "gru_cell",
+    "gru_d",
     "hard_sigmoid",
     "hardsigmoid",
     "hardswish",

@@ -67,6 +67,7 @@ from xpgrad.gru import (
     gru_cell_grad,
     gru_grad,
 )
+from xpgrad.gru_d import GRUDForward, GRUDGrads, gru_d, gru_d_grad
 from xpgrad.layer_norm import (
     LayerNormGRUForward,
     LayerNormGRUGrads,
@@ -121,6 +122,8 @@ __all__ = [
     "ConvTransposeGrads",
     "GRUCellForward",
     "GRUCellGrads",
+    "GRUDForward",
+    "GRUDGrads",
     "GRUForward",
     "GRUGrads",
     "GateGrads",
@@ -164,6 +167,8 @@ __all__ = [
     "gru",
     "gru_cell",
     "gru_cell_grad",
+    "gru_d",
+    "gru_d_grad",
     "gru_grad",
     "hard_sigmoid",
     "hard_sigmoid_grad",

@@ -127,7 +127,9 @@ class RecurrentCall:
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in (*self._needed(), *(saved or {}))})
         traced = sequence_lens is not None and engines.is_traced(sequence_lens)
-        caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens} if traced else None)
+        names = cell_names or {}
+        called = {names.get(name, name): array for name, array in floats.items()}
+        caller_xp = check_arrays(operator, called, {"sequence_lens": sequence_lens} if traced else None)
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = self._check_clip(clip)
@@ -138,7 +140,7 @@ class RecurrentCall:
             operator, self.D, activations, activation_alpha, activation_beta, defaults
         )
 
-        self._given = call_arrays(asked, caller_xp, list(floats.values()), cell_names or {})
+        self._given = call_arrays(asked, caller_xp, list(floats.values()), names)
         self.engine, self.xp = self._given.engine, self._given.engine.xp
         self._lower = self._given.lower
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}

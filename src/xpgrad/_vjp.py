@@ -28,6 +28,7 @@ from xpgrad.gru import (
     gru_cell_grad,
     gru_grad,
 )
+from xpgrad.gru_d import GRUDForward, GRUDGrads, gru_d, gru_d_grad
 from xpgrad.layer_norm import (
     LayerNormGRUForward,
     LayerNormGRUGrads,
@@ -90,6 +91,11 @@ _RULES: dict[Callable, _GradientRule] = {
     conv_transpose: _GradientRule(conv_transpose_grad),
     gru: _GradientRule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
     gru_cell: _GradientRule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
+    gru_d: _GradientRule(
+        gru_d_grad,
+        ("H_all", "filled", "last", "saved_x", "saved"),
+        {"H_all": "grad_H_all", "H_t": "grad_H_t"},
+    ),
     lstm_cell: _GradientRule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
     lstm: _GradientRule(
         lstm_grad,
@@ -312,6 +318,16 @@ def vjp(
     wrt: Wanted[MaybeNone] | None = None,
     **kwargs: Any,
 ) -> tuple[AUGRUForward[A], Callable[..., AUGRUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[
+        [_Example, _Example, _Example, _Example, _Example, _Example, _Example], GRUDForward[_Example]
+    ],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[GRUDForward[A], Callable[..., GRUDGrads[A | MaybeNone]]]: ...
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     """Evaluate a kernel; return its outputs and the map from cotangents to gradients.
 

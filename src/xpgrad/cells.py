@@ -607,6 +607,11 @@ def layer_norm(xp: Any, values: Sequence[Any], epsilon: float = 1e-5) -> tuple[A
     ...     return xp.tanh(W.z(x) + v.scale * z + v.shift)
     >>> xpgrad.Cell(normalized, W="z", R="z", v="scale shift").check()
     """
+    if not is_list(values):
+        raise TypeError(
+            f"layer_norm: values is a {type(values).__name__}, expected a list of values, also of one: "
+            "layer_norm(xp, [value])"
+        )
 
     def total(xp: Any, terms: Sequence[Any]) -> Any:
         """The mean over the row and all blocks."""

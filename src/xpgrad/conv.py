@@ -479,7 +479,8 @@ class _Sums:
         self._given = call_arrays(asked, xp, [arrays[name] for name in needed])
         self._engine = cast(Engine, self._given.engine)  # a recorder has what it takes of one
         self._chosen: Method | None = None
-        if method != "auto":  # one that can't compute this is an error even where nothing is wanted
+        # one that can't compute this is an error even where nothing is wanted
+        if not isinstance(method, str) or method != "auto":
             self._method(self._engine, self.geometry)
 
     def check_cotangent(self, shape: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ transcription of a definition that was found, so that it can be believed by read
 - `check_vjp` holds a gradient rule against central differences.
 - `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time;
   `gru_reference` and `gru_grad_reference` the GRU and its own.
-- `slstm_reference` and `augru_reference` are these operators in the same way, without a backward.
+- `slstm_reference`, `augru_reference` and `gru_d_reference` are these operators, without a backward.
 - `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position;
   with X and dY exchanged they are those of a transposed one, too.
 - `vectors` makes cases for the tests of other people's kernels.
@@ -23,6 +23,7 @@ from xpgrad._testing import (
     check_vjp,
     conv_grad_reference,
     conv_reference,
+    gru_d_reference,
     gru_grad_reference,
     gru_reference,
     layer_norm_gru_reference,
@@ -46,6 +47,7 @@ __all__ = [
     "check_vjp",
     "conv_grad_reference",
     "conv_reference",
+    "gru_d_reference",
     "gru_grad_reference",
     "gru_reference",
     "layer_norm_gru_reference",

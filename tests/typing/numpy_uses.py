@@ -92,6 +92,7 @@ def more_pullbacks(X: Doubles, W: Doubles) -> None:
     assert_type(norms[0], xpgrad.LayerNormLSTMForward[Doubles])
     assert_type(xpgrad.vjp(xpgrad.slstm, X, W, W)[1](X), xpgrad.SLSTMGrads[Doubles])
     assert_type(xpgrad.vjp(xpgrad.augru, X, X, W, W)[0], xpgrad.AUGRUForward[Doubles])
+    assert_type(xpgrad.vjp(xpgrad.gru_d, X, X, X, W, W, W, W)[1](X), xpgrad.GRUDGrads[Doubles])
     assert_type(xpgrad.vjp(xpgrad.binary_cross_entropy_with_logits, X, W)[1](X), Doubles)
     assert_type(xpgrad.vjp(xpgrad.leaky_relu, X, alpha=0.1)[0], Doubles)
     assert_type(xpgrad.vjp(xpgrad.softmax, X, axis=1)[1](X), Doubles)

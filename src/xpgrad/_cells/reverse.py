@@ -110,6 +110,11 @@ class _Reverse:
             for argument, grad in zip(value.arguments, grads, strict=True):
                 if grad is not None:
                     self._add(argument, grad)
+        elif d is not None and value.uses:
+            raise TypeError(
+                f"{self._tape.operator}: step applies {call.function}, which has no pullback here, expected "
+                "the functions of xp, or xpgrad.cells.with_pullback"
+            )
 
     def _visit_product(self, value: Value) -> None:
         """Visit a group of products when its first one comes: then the cotangents of all are known."""

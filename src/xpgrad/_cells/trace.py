@@ -39,6 +39,7 @@ _INSTEAD = {
     "~": "the opposite comparison",
     "a loop": "a block of its own for each part",
     "an index": "a block of its own for each part",
+    "an assignment to an index": "a new value, by xp.where(condition, a, b)",
     "a call": "a product or sum: only W.name and R.name are called",
 }
 
@@ -135,6 +136,8 @@ class StepTape(Tape):
         self.rules: list[Rule] = []
         self._leaves: dict[tuple, StepValue] = {}
         self._count = 0
+        self.strict = False
+        """Whether the step's own formula runs, and no function whose pullback is known."""
 
     def count(self) -> int:
         """The next number of a value."""
@@ -190,6 +193,23 @@ class StepTape(Tape):
             return bool(argument)
         return check_number(self.operator, "an operand of step", argument)
 
+    def _refused(self, name: str, instead: str) -> NoReturn:
+        raise AttributeError(f"{self.operator}: step uses xp.{name}, expected {instead}")
+
+    def sigmoid(self, x: Any) -> Any:
+        """For functions with a pullback alone: it is made of several, which have none."""
+        if self.strict:
+            self._refused("sigmoid", "xpgrad.cells.sigmoid(xp, value): the standard has none")
+        return super().sigmoid(x)
+
+    def sum(self, *operands: Any, **options: Any) -> Any:
+        """Refused: a row has one number by its mean."""
+        self._refused("sum", "xp.mean(value), over a row, or values with + between them")
+
+    def max(self, *operands: Any, **options: Any) -> Any:
+        """Refused, as `sum`."""
+        self._refused("max", "xp.maximum(a, b), of two values")
+
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """`x` where the condition holds, else `y`."""
         if isinstance(condition, StandIn):
@@ -220,7 +240,9 @@ class StepTape(Tape):
 
     def ruled(self, function: Callable, pullback: Callable, operands: Sequence[Any]) -> Any:
         """The results of a function whose pullback is known."""
+        strict, self.strict = self.strict, False
         made = function(self, *operands)
+        self.strict = strict
         several = isinstance(made, tuple)
         number = len(self.rules)
         results: list[Any] = list(made) if several else [made]
@@ -426,7 +448,7 @@ class _Tracer:
             if self._blocks[kind] and kind not in parameters:
                 raise TypeError(f"{operator}: {kind} has blocks, expected step to have a parameter {kind}")
         stands = self._stand_ins()
-        returned = self._function(self._tape, *(stands[name] for name in parameters[1:]))
+        returned = self._called_step([stands[name] for name in parameters[1:]])
         after = list(returned) if isinstance(returned, tuple | list) else [returned]
         if len(after) != len(self._states):
             raise ValueError(
@@ -439,11 +461,24 @@ class _Tracer:
                     f"{operator}: step returned {value.what} for {name}, expected {value.instead}"
                 )
             if not isinstance(value, StepValue) or value.is_flag:
-                raise TypeError(
-                    f"{operator}: step returned {type(value).__name__} for {name}, expected a value of the "
-                    "step"
-                )
+                shown = "a comparison" if isinstance(value, StepValue) else type(value).__name__
+                raise TypeError(f"{operator}: step returned {shown} for {name}, expected a value of the step")
         return after
+
+    def _called_step(self, stands: Sequence[Any]) -> Any:
+        """What the step returns; an error that is not ours says what the step ran on."""
+        self._tape.strict = True
+        try:
+            return self._function(self._tape, *stands)
+        except Exception as error:
+            if not str(error).startswith(f"{self._operator}: "):
+                error.add_note(
+                    f"{self._operator}: the step ran on values that stand for arrays, expected a formula of "
+                    "xp's functions, + - * / **, and those of xpgrad.cells, which take xp in front"
+                )
+            raise
+        finally:
+            self._tape.strict = False
 
     def _stand_ins(self) -> dict[str, Any]:
         """The stand-ins for all parameters except xp, by name."""
@@ -478,8 +513,8 @@ class _Tracer:
     def _product_block(self, name: str, number: int, operand: Any) -> Any:
         if not isinstance(operand, StepValue) or operand.axes != "each" or operand.is_flag:
             raise TypeError(
-                f"{self._operator}: step has R.{name} of {type(operand).__name__}, expected a value that "
-                "each row and column has its own of"
+                f"{self._operator}: step has R.{name} of {_shown(operand)}, expected a value that each row "
+                "and column has its own of"
             )
         value = self._tape.leaf("r", number, operand)
         if self._products.setdefault(name, value) is not value:
@@ -487,6 +522,15 @@ class _Tracer:
                 f"{self._operator}: step has R.{name} of two values, expected one product a block"
             )
         return value
+
+
+def _shown(operand: Any) -> str:
+    """An operand, for messages."""
+    if isinstance(operand, StandIn):
+        return operand.what
+    if isinstance(operand, StepValue):
+        return "a comparison" if operand.is_flag else "a value that a row or a column has in common"
+    return type(operand).__name__
 
 
 def in_order(value: Any, under: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:

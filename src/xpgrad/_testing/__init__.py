@@ -6,6 +6,7 @@ from xpgrad._testing.comparing import assert_close, dtype_name, relative_error, 
 from xpgrad._testing.convolution import conv_grad_reference, conv_reference
 from xpgrad._testing.differences import check_vjp, numerical_jacobian
 from xpgrad._testing.gru import gru_grad_reference, gru_reference
+from xpgrad._testing.gru_d import gru_d_reference
 from xpgrad._testing.layer_norm import layer_norm_gru_reference, layer_norm_lstm_reference
 from xpgrad._testing.lstm import lstm_grad_reference, lstm_reference
 from xpgrad._testing.rnn import rnn_grad_reference, rnn_reference
@@ -20,6 +21,7 @@ __all__ = [
     "conv_grad_reference",
     "conv_reference",
     "dtype_name",
+    "gru_d_reference",
     "gru_grad_reference",
     "gru_reference",
     "layer_norm_gru_reference",
