@@ -65,8 +65,8 @@ def run_cell(
 ) -> tuple[Tensor, ...]:
     """Run your own cell as a differentiable function of PyTorch tensors.
 
-    What a cell computes is described in `xpgrad.Cell`. Only what requires a gradient is computed, and the
-    gradient is itself differentiable, then through PyTorch's own operators.
+    `xpgrad.Cell` says what a cell computes. Only gradients that something requires are computed. They are
+    differentiable, then in PyTorch's own operators.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def run_cell(
     direction, layout
         As of the cell.
     save : {"all", "states"}
-        What is kept for the gradient: ``"all"``, what the cell saves; ``"states"``, the operands alone, and
-        the gradient runs the cell again.
+        What is kept for the gradient: with ``"all"`` the values that the cell saves; with ``"states"``
+        only the operands, and the gradient runs the cell again.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def run_cell(
     TypeError
         If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where a shape or an attribute breaks the cell's rules.
+        If a shape or an attribute breaks the cell's rules.
 
     Examples
     --------
@@ -155,8 +155,8 @@ class CellLayer(SequenceLayer):
     Attributes
     ----------
     W, R, v : Parameter
-        (D, k·H, I), (D, k·H, H), (D, k·H) for k blocks each, those that the cell has. They begin uniform
-        between -1/sqrt(H) and 1/sqrt(H), as those of `torch.nn.LSTM`.
+        (D, k·H, I), (D, k·H, H), (D, k·H) for k blocks each, as far as the cell has them. They start
+        uniform between -1/sqrt(H) and 1/sqrt(H), as in `torch.nn.LSTM`.
 
     Examples
     --------
