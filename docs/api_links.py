@@ -66,8 +66,8 @@ class ApiLinks(SphinxTransform):
 
     def apply(self, **kwargs: object) -> None:
         """Replace the nodes of one page."""
-        if self.env.docname.startswith(("reference/", "tutorials/")):
-            return  # their own references
+        if self.env.docname.startswith("reference/"):
+            return  # docstrings have references of their own
         for literal in list(self._inline_code()):
             target = full_name(literal.astext(), self.env.docname)
             if target is not None:

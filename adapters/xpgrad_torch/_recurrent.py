@@ -290,8 +290,8 @@ class Layers(Recurrent, nn.RNNBase):
             Initial state, of an LSTM the pair (h_0, c_0); (num_layers·D, N, H), without N for a single
             sequence; default zeros.
         lengths : Tensor or sequence of int, optional
-            Length of each sequence in a padded `input`, (N,), from 0 to T. What stands behind the end has no
-            influence, the output is zero there, and the final states are those at the end.
+            Length of each sequence in a padded `input`, (N,), from 0 to T. The padding after the end has
+            no effect, the output is zero there, and the final states are those at the end.
         reset : Tensor, optional
             Booleans (T, N), (N, T) where `batch_first`, (T,) for a single sequence: before these steps the
             state starts at zero, in both directions, as at the first step of an episode.

@@ -92,8 +92,8 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
         input : Tensor
             (T, N, I), (N, T, I) where `batch_first`, or (T, I) for a single sequence.
         hx : Tensor or sequence of Tensor, optional
-            Initial values (D, N, H) of the states that the step reads, of several a sequence; without N for a
-            single sequence; default zeros.
+            Initial values (D, N, H) of the states that the step reads, several as a sequence; without N
+            for a single sequence; default zeros.
         lengths : Tensor or sequence of int, optional
             Length of each sequence, (N,).
         reset : Tensor, optional
@@ -106,7 +106,7 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
         output : Tensor
             The first state over time, (T, N, D·H), (N, T, D·H) or (T, D·H).
         finals : Tensor or tuple of Tensor
-            The states at the sequences' ends, (D, N, H) or (D, H), of one state alone it.
+            The states at the sequences' ends, (D, N, H) or (D, H); a single state stands without a tuple.
         """
         if isinstance(input, Proxy):
             return as_node(self, input, hx, lengths, reset, **inputs)

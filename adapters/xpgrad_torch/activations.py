@@ -129,9 +129,9 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     Raises
     ------
     TypeError
-        Where `input` is no tensor, or of another dtype.
+        If `input` is not a tensor, or has another dtype.
     RuntimeError
-        Where `input` is to be overwritten and is a leaf that requires a gradient.
+        If `input` is to be overwritten and is a leaf that requires a gradient.
 
     Examples
     --------

@@ -68,8 +68,8 @@ def run_cell(
 ) -> tuple[Tensor, ...]:
     """Run your own cell as a differentiable function of PyTorch tensors.
 
-    What a cell computes is described in `xpgrad.Cell`. Only what requires a gradient is computed, and the
-    gradient is itself differentiable, then through PyTorch's own operators.
+    `xpgrad.Cell` says what a cell computes. Only gradients that something requires are computed. They are
+    differentiable, then in PyTorch's own operators.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def run_cell(
     reset : Tensor, optional
         Booleans (T, N), in layout 1 (N, T): the states start at zero before these steps.
     save : {"all", "states"}
-        What is kept for the gradient: ``"all"``, what the cell saves; ``"states"``, the operands alone, and
-        the gradient runs the cell again.
+        What is kept for the gradient: with ``"all"`` the values that the cell saves; with ``"states"``
+        only the operands, and the gradient runs the cell again.
     **inputs : Tensor
         The cell's inputs beside x by name, (T, N, H), (T, N, 1), or (T, N, k·H) for k blocks.
 
@@ -104,7 +104,7 @@ def run_cell(
     TypeError
         If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where a shape or an attribute breaks the cell's rules.
+        If a shape or an attribute breaks the cell's rules.
 
     Examples
     --------
@@ -168,8 +168,8 @@ class CellLayer(SequenceLayer):
     Attributes
     ----------
     W, R, v : Parameter
-        (D, k·H, I), (D, k·H, H / heads), (D, k·H) for k blocks each, those that the cell has. They
-        begin uniform between -1/sqrt(H) and 1/sqrt(H), as those of `torch.nn.LSTM`.
+        (D, k·H, I), (D, k·H, H / heads), (D, k·H) for k blocks each, as far as the cell has them. They start
+        uniform between -1/sqrt(H) and 1/sqrt(H), as in `torch.nn.LSTM`.
 
     Examples
     --------

@@ -186,7 +186,7 @@ def conv1d(
         One number for all ends, one for each dimension, or all begins and then all ends. With ``"same"``,
         which needs stride 1, the output is as large as the input; ``"valid"`` is no padding.
     groups : int
-        The channels fall into that many parts, which do not meet.
+        The number of groups of channels; each output group sees one input group.
     method : str
         The algorithm: see `xpgrad.conv`.
 
@@ -289,7 +289,7 @@ def conv_transpose1d(
     output_padding : int or sequence of int
         How much larger the output is at its ends.
     groups : int
-        The channels fall into that many parts, which do not meet.
+        The number of groups of channels; each output group sees one input group.
     method : str
         The algorithm: see `xpgrad.conv_transpose`.
 
@@ -436,7 +436,7 @@ class Conv1d(_Convolution, nn.Conv1d):
     """Convolution over one dimension: `torch.nn.Conv1d`, with xpgrad's kernels.
 
     Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.Conv1d`: state_dicts load both ways. Padding may be ``"same"`` or ``"valid"``, and of every
+    `torch.nn.Conv1d`: state_dicts load both ways. Padding may be ``"same"`` or ``"valid"``, with every
     `padding_mode`.
 
     Parameters
@@ -449,7 +449,7 @@ class Conv1d(_Convolution, nn.Conv1d):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.Conv1d`; from a call where the input does not fit.
+        From the constructor as in `torch.nn.Conv1d`; from a call if the input does not fit.
 
     Notes
     -----
@@ -497,7 +497,7 @@ class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.ConvTranspose1d`; from a call where the input does not fit.
+        From the constructor as in `torch.nn.ConvTranspose1d`; from a call if the input does not fit.
 
     Notes
     -----

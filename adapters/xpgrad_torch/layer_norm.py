@@ -114,7 +114,7 @@ class _LayerNormLayer(SequenceLayer):
 
 
 class LayerNormLSTM(_LayerNormLayer):
-    """LSTM with layer normalization; what it computes is described in `xpgrad.layer_norm_lstm`.
+    """LSTM with layer normalization; `xpgrad.layer_norm_lstm` has the equations.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class LayerNormLSTM(_LayerNormLayer):
     Raises
     ------
     ValueError, TypeError
-        From the constructor and from a call, where a size or an attribute breaks the operator's rules.
+        From the constructor and from a call, if a size or an attribute breaks the operator's rules.
 
     Examples
     --------
@@ -161,7 +161,7 @@ class LayerNormLSTM(_LayerNormLayer):
 
 
 class LayerNormGRU(_LayerNormLayer):
-    """GRU with layer normalization; what it computes is described in `xpgrad.layer_norm_gru`.
+    """GRU with layer normalization; `xpgrad.layer_norm_gru` has the equations.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class LayerNormGRU(_LayerNormLayer):
     Raises
     ------
     ValueError, TypeError
-        From the constructor and from a call, where a size or an attribute breaks the operator's rules.
+        From the constructor and from a call, if a size or an attribute breaks the operator's rules.
 
     Examples
     --------

@@ -113,7 +113,7 @@ def cross_entropy(
     weight : Tensor, optional
         A weight for each class, (C,). With C = 0 the loss is what PyTorch's function gives.
     ignore_index : int
-        The class that stands for no class: such a target has loss and gradient 0, and no part in the mean.
+        A target that is ignored: its loss and gradient are 0, and the mean leaves it out.
     reduction : {"mean", "sum", "none"}
         "mean" divides by the sum of the targets' weights, for probabilities by the number of targets.
     label_smoothing : float
@@ -177,7 +177,7 @@ def binary_cross_entropy_with_logits(
     reduction : {"mean", "sum", "none"}
         Whether to return the mean, the sum, or each loss.
     pos_weight : Tensor, optional
-        A factor for the part of a loss that stands for the class itself; broadcast to the shape of `input`.
+        A factor for the positive part of each loss; broadcast to the shape of `input`.
 
     Returns
     -------

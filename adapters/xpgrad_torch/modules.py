@@ -145,7 +145,7 @@ class LSTM(_LSTMOptions, Layers):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.LSTM`, and where an attribute breaks ONNX's rules. From a call
+        From the constructor as in `torch.nn.LSTM`, and if an attribute breaks ONNX's rules. From a call
         ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
 
     Notes
@@ -281,8 +281,8 @@ class GRU(_GRUOptions, _OneState):
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
         As in `torch.nn.GRU`.
     reset_after : bool
-        Whether the reset gate multiplies the candidate's recurrent product, or the state that goes into it:
-        the default of ONNX, and of the paper.
+        True: the reset gate multiplies the candidate's recurrent product, as in PyTorch. False: it
+        multiplies the state before that product, as in ONNX's default and in the paper.
     activations, activation_alpha, activation_beta : sequence, optional
         As in `LSTM`, two names per direction: for the gates and the candidate; default Sigmoid, Tanh.
     clip, save, recurrent_dropout
@@ -296,7 +296,7 @@ class GRU(_GRUOptions, _OneState):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.GRU`, and where an attribute breaks ONNX's rules. From a call
+        From the constructor as in `torch.nn.GRU`, and if an attribute breaks ONNX's rules. From a call
         ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
 
     Notes
@@ -380,7 +380,7 @@ class RNN(_RNNOptions, _OneState):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.RNN`, and where an attribute breaks ONNX's rules. From a call
+        From the constructor as in `torch.nn.RNN`, and if an attribute breaks ONNX's rules. From a call
         ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
 
     Notes
@@ -445,7 +445,7 @@ class LSTMCell(_LSTMOptions, CellModule, nn.LSTMCell):
     Raises
     ------
     TypeError, ValueError
-        From the constructor where an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
+        From the constructor if an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
         for inputs of a wrong size or dtype.
 
     Notes
@@ -512,7 +512,7 @@ class GRUCell(_GRUOptions, CellModule, nn.GRUCell):
     Raises
     ------
     TypeError, ValueError
-        From the constructor where an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
+        From the constructor if an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
         for inputs of a wrong size or dtype.
 
     Notes
@@ -572,7 +572,7 @@ class RNNCell(_RNNOptions, CellModule, nn.RNNCell):
     Raises
     ------
     TypeError, ValueError
-        From the constructor for another `nonlinearity`, and where an attribute breaks ONNX's rules. From a
+        From the constructor for another `nonlinearity`, and if an attribute breaks ONNX's rules. From a
         call ValueError or RuntimeError for inputs of a wrong size or dtype.
 
     Notes

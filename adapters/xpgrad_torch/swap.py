@@ -190,9 +190,9 @@ def swap(
         An example input: the model's only argument, all of its arguments by position, or all by name. The
         model runs on it forward and backward, before and after, and a difference raises an error.
     tolerance : float, optional
-        With `verify` the largest difference allowed, relative to the largest number of the tensor that is
-        compared, or to a thousandth of that of all outputs or all gradients where that is more; by default
-        1e-9 for float64, 1e-4 for float32, 5e-2 for less.
+        With `verify`: the largest allowed difference, relative to the largest number of the compared
+        tensor, or to a thousandth of the largest number of all outputs or all gradients if that is more;
+        by default 1e-9 for float64, 1e-4 for float32, 5e-2 for less.
 
     Returns
     -------
@@ -274,7 +274,7 @@ def unswap(model: nn.Module) -> nn.Module:
     Raises
     ------
     TypeError
-        Where `model` is no module.
+        If `model` is not a module.
 
     Examples
     --------
@@ -394,7 +394,7 @@ def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = Fa
     Raises
     ------
     TypeError
-        Where `model` is no module.
+        If `model` is not a module.
 
     Examples
     --------

@@ -446,14 +446,14 @@ def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) 
 
 
 def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give an elementwise function of a step a pullback that one has written.
+    """Give an elementwise function of a step your own pullback.
 
     Parameters
     ----------
     pullback : callable
-        ``pullback(xp, *cotangents, *operands, *results)`` returns a cotangent for each operand, a tuple where
-        there are several; 0 stands for none. It is a formula too. Cotangents are those of the results; one
-        that nothing passes back to is the number 0.
+        ``pullback(xp, *cotangents, *operands, *results)`` returns a cotangent for each operand, several
+        as a tuple; 0 stands for none. It is a formula too. Each result has a cotangent; if nothing uses
+        the result, this is the number 0.
 
     Returns
     -------
@@ -462,8 +462,8 @@ def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]]
 
     Notes
     -----
-    The function's results are saved for the gradient where its pullback asks for them; its operands are
-    worked out from what is saved. So a pullback that is written by the results alone is the cheapest.
+    The gradient saves the results that the pullback uses, and computes the operands from saved values. So
+    a pullback that uses only results is the cheapest.
 
     Examples
     --------
@@ -519,7 +519,7 @@ def activation(name: str, alpha: float | None = None, beta: float | None = None)
     Returns
     -------
     callable
-        ``function(xp, x)``. Its gradient needs the result alone, where that tells the slope.
+        ``function(xp, x)``. Its gradient needs only the result if that determines the slope.
 
     Raises
     ------
@@ -560,7 +560,7 @@ def mean(xp: Any, x: Any) -> Any:
     Returns
     -------
     value
-        A number of each row, which stands beside others for every column.
+        One number for each row; it broadcasts over the columns.
 
     Examples
     --------

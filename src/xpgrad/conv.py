@@ -120,7 +120,7 @@ def conv(
         Input. float32 or float64; float16 and bfloat16 where the namespace has them, with sums in float32.
         All arrays share namespace, dtype and device.
     W : array, shape (O, C/group, *kernel)
-        Weights. Output channels come in `group` groups, each of which sees its own C/group input channels.
+        Weights. The output channels form `group` groups; each group sees its own C/group input channels.
     B : array, shape (O,), optional
         Biases.
     strides : int or sequence of int
@@ -197,15 +197,15 @@ def conv_grad(
     dY : array, shape (N, O, *output_size)
         Cotangent of the output.
     X, W : array, shapes (N, C, *size), (O, C/group, *kernel)
-        As `conv` was given them.
+        The arguments of `conv`.
     strides, pads, dilations, group, auto_pad, method
         As in `conv`.
     per_sample : bool or "norm"
-        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives the
-        Euclidean norms of each sample's alone, (N,), in memory that does not grow with N times the weights.
+        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives only
+        their Euclidean norms, (N,); its memory does not grow with N times the weights.
     sample_weight : array, shape (N,), optional
-        What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
-        It has no effect on dX.
+        A factor for each sample's dW and dB, applied before they are summed, returned separately or
+        normed. It has no effect on dX.
     wrt : iterable of str, optional
         Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
@@ -286,7 +286,7 @@ def conv_transpose(
         Input. float32 or float64; float16 and bfloat16 where the namespace has them, with sums in float32.
         All arrays share namespace, dtype and device.
     W : array, shape (C, O/group, *kernel)
-        Weights. Input channels come in `group` groups, each of which makes its own O/group output channels.
+        Weights. The input channels form `group` groups; each group yields O/group output channels.
     B : array, shape (O,), optional
         Biases.
     strides : int or sequence of int
@@ -304,8 +304,8 @@ def conv_transpose(
     output_padding : int or sequence of int
         Elements added at the output's end, less than stride or dilation.
     output_shape : sequence of int, optional
-        The output's spatial sizes. What is taken off follows from them, as with SAME; where the outputs do
-        not reach that far, the rest is the bias alone. It replaces `pads`, which then must be 0.
+        The output's spatial sizes. The cut at the ends follows from them, as with SAME. Outputs that no
+        product reaches are the bias only. It replaces `pads`, which then must be 0.
     method : str
         As in `conv`.
 
@@ -370,15 +370,15 @@ def conv_transpose_grad(
     dY : array, shape (N, O, *output_size)
         Cotangent of the output.
     X, W : array, shapes (N, C, *size), (C, O/group, *kernel)
-        As `conv_transpose` was given them.
+        The arguments of `conv_transpose`.
     strides, pads, dilations, group, auto_pad, output_padding, output_shape, method
         As in `conv_transpose`.
     per_sample : bool or "norm"
-        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives the
-        Euclidean norms of each sample's alone, (N,), in memory that does not grow with N times the weights.
+        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives only
+        their Euclidean norms, (N,); its memory does not grow with N times the weights.
     sample_weight : array, shape (N,), optional
-        What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
-        It has no effect on dX.
+        A factor for each sample's dW and dB, applied before they are summed, returned separately or
+        normed. It has no effect on dX.
     wrt : iterable of str, optional
         Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
