@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 
 from page import write_between
-from xpgrad.cli.benches.implementations.pytorch import BACKWARDS
-from xpgrad.cli.benches.implementations.tensors import threads
 from xpgrad.cli.info import read_cpu
+from xpgrad_bench.implementations.pytorch import BACKWARDS
+from xpgrad_bench.implementations.tensors import threads
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "activations.md"
@@ -35,8 +35,8 @@ _MEASURE = """
 import sys, timeit
 sys.path.insert(0, {here!r})
 from benchmarks import make
-from benches.timing import ratio
-from benches.elementwise import ALONG_AXIS, Elementwise
+from xpgrad_bench.timing import ratio
+from xpgrad_bench.elementwise import ALONG_AXIS, Elementwise
 for name in {names!r}:
     ours, peer = (make(impl, Elementwise(name, (4096, 1024))).backward for impl in ({impl!r}, "torch"))
     for _ in range(3):

@@ -26,11 +26,11 @@ import xpgrad_torch
 from page import machine_page, write_between
 from xpgrad import _plans
 from xpgrad import engine as engines
-from xpgrad.cli.benches.floor import PRODUCTS
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled.products import matrix as own_products
 from xpgrad.engine.programs.instructions import BlasMultiply, BlasPack, Loop, Multiply, Pack
 from xpgrad.engine.programs.program import Program, _executor
+from xpgrad_bench.floor import PRODUCTS
 
 STEPS = (
     ("LSTM", (50, 1, 64, 64), {}),

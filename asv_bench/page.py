@@ -11,21 +11,27 @@ _NEW_PAGE = """# {cpu}
 
 What `python -m xpgrad bench` measured on this machine. [Performance](../performance.md) tells how.
 
-<!-- machine: begin -->
-<!-- machine: end -->
-
 ## Summary
 
-How many times as fast as the peer; above 1 is ours. *Aim* is what the project wants to reach.
+*Speedup* is the peer's time over ours: above 1 ours is faster. For memory it is the peer's peak over ours.
+*Aim* is what the project wants to reach. *Of floor* is the time that no implementation can beat, over the
+measured one: 100 % is the limit. [Performance](../performance.md) tells what the floor leaves out.
 
 <!-- summary: begin -->
 <!-- summary: end -->
 
-![Ratios to peers as bars, and rates under the roofline]({slug}.png)
+[![Speedups as bars, and rates under the roofline]({slug}.png)]({slug}.png)
+
+Click on the picture to see it in full.
+
+## The machine
+
+<!-- machine: begin -->
+<!-- machine: end -->
 
 ## Where a peer is ahead
 
-Every work that was slower than the peer in this run, and by how much.
+Every case in which ours was slower in this run. A speedup of 0.80: ours did 0.80 of the work in that time.
 
 <!-- behind: begin -->
 <!-- behind: end -->
@@ -53,9 +59,9 @@ GFLOP/s in one thread: our own products beside those of PyTorch, NumPy and oneDN
 <!-- products: begin -->
 <!-- products: end -->
 
-## Every work
+## Every case
 
-`set by` tells which side of the floor is higher. A name like `lstm 50, 32, 256, 256` is operator, T, N, I, H
+*Set by* tells which side of the floor is higher. A name like `lstm 50, 32, 256, 256` is operator, T, N, I, H
 (a range is of lengths); `8, 64, 56 x 56; 64, 3 x 3` is N, C, size; channels of the output, kernel.
 
 <!-- details: begin -->

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import gains
 from page import machine_page, write_between
-from xpgrad.cli import bench_plot
-from xpgrad.cli.bench import group_lines, machine_rows, notes, summary_rows
-from xpgrad.cli.benches import measure
+from xpgrad_bench import measure, plot
+from xpgrad_bench.command import SHARES, group_lines, machine_rows, notes, summary_rows
 
 ROOT = Path(__file__).parents[1]
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
@@ -30,7 +29,7 @@ def markdown(columns, rows):
 
 def summary(report):
     """One line for each group."""
-    columns = ["beside", "geometric mean", "aim", "lowest", "highest", "ours / floor", "peer / floor"]
+    columns = ["beside", "speedup", "aim", "lowest", "highest", *SHARES]
     return markdown(columns, summary_rows(report["groups"]))
 
 
@@ -51,13 +50,13 @@ def details(report):
 def behind(report):
     """The cases in which a peer is ahead."""
     rows = [
-        [row["work"], group["title"], f"{1 / row['ratio']:.2f}"]
+        [row["work"], group["title"], f"{row['ratio']:.2f}"]
         for group in report["groups"]
         for row in measure.counted(group["rows"])
         if row["ratio"] and row["ratio"] < 1
     ]
-    rows.sort(key=lambda row: -float(row[-1]))
-    return markdown(["work", "group", "ours / peer"], rows) if rows else "Nowhere in this run."
+    rows.sort(key=lambda row: float(row[-1]))
+    return markdown(["work", "group", "speedup"], rows) if rows else "Nowhere in this run."
 
 
 def ratios(report):
@@ -65,6 +64,7 @@ def ratios(report):
     machine = report["machine"]
     return {
         "machine": f"{machine['cpu']}, {machine['threads']} threads",
+        "measured": report["measured"],
         "groups": {
             group["title"]: [round(group[name], 2) for name in ("ratio", "lowest", "highest")]
             for group in report["groups"]
@@ -74,14 +74,16 @@ def ratios(report):
 
 
 def beside_one_another(runs):
-    """A table of all machines: geometric means, with the lowest and highest ratio."""
+    """A table of all machines: geometric means of speedups, with the lowest and the highest."""
     titles = dict.fromkeys(title for run in runs for title in run["groups"])
     rows = [
         [title, *("{:.2f} ({:.2f} to {:.2f})".format(*run["groups"][title]) if title in run["groups"] else "-"
                   for run in runs)]
         for title in titles
     ]  # fmt: skip
-    return markdown(["beside", *(run["machine"] for run in runs)], rows)
+    dates = "; ".join(f"{run['machine'].split(',')[0]} on {run['measured']}" for run in runs)
+    table = markdown(["beside", *(run["machine"] for run in runs)], rows)
+    return f"{table}\n\nMeasured: {dates}. A dash: the group is newer than the measurement."
 
 
 def main():
@@ -91,7 +93,7 @@ def main():
     files = parser.parse_args().runs
     report = measure.merge([json.loads(file.read_text(encoding="utf-8")) for file in files])
     page = machine_page(report["machine"]["cpu"])
-    bench_plot.draw(report, page.with_suffix(".png"))
+    plot.draw(report, page.with_suffix(".png"))
     for name, text in (
         ("machine", machine(report)),
         ("summary", summary(report)),

@@ -19,7 +19,6 @@ import torch
 from page import machine_page, write_between
 from xpgrad import engine as engines
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS
-from xpgrad.cli.benches.implementations.pytorch import product_rate
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.compiled.records import (
@@ -37,6 +36,7 @@ from xpgrad.engine.process.memory import address_of
 from xpgrad.engine.process.team import compiled_share
 from xpgrad.engine.programs.entry_points import compiled_executor
 from xpgrad.lstm import _lstm_step, _lstm_step_pullback, _PullbackOperands, _StepOperands
+from xpgrad_bench.implementations.pytorch import product_rate
 
 MARK = "loops"
 SIZES = ((50, 32, 64), (50, 32, 256), (100, 64, 512), (35, 20, 650), (200, 128, 128))

@@ -21,7 +21,7 @@ from page import write_between
 ROOT = Path(__file__).parents[1]
 PICTURE, PAGE = ROOT / "docs" / "track.png", ROOT / "docs" / "history.md"
 IMPLEMENTATION = "xpgrad-torch"
-WIDTH = 60  # of a commit's subject
+WIDTH = 70  # of a commit's date, name and subject
 
 
 class Point(NamedTuple):
@@ -62,13 +62,13 @@ def label(name, params):
 
 
 def shown(name, point):
-    """The value of a point: how many times as fast as the peer, or milliseconds."""
+    """The value of a point: the speedup over the peer, or milliseconds."""
     return 1 / point.value if ".track_" in name else 1e3 * point.value
 
 
 def subjects(commits):
-    """Each commit's short name and subject."""
-    format_ = ["git", "-C", str(ROOT), "log", "-1", "--format=%h %s"]
+    """Each commit's date, short name and subject."""
+    format_ = ["git", "-C", str(ROOT), "log", "-1", "--format=%cs %h %s"]
     return {
         commit: subprocess.run([*format_, commit], capture_output=True, text=True, check=True).stdout.strip()
         for commit in commits
@@ -99,7 +99,7 @@ def draw(tracks, path):
         values = [shown(name, point) for point in points]
         axes.plot(places, values, "o-", ms=4, lw=1.2, color=color, label=text)
     left.set_ylabel("milliseconds")
-    right.set_ylabel("times as fast as the peer")
+    right.set_ylabel("speedup over the peer")
     right.axhline(1, color="black", lw=0.8)
     for axes in (left, right):
         axes.set_yscale("log")

@@ -53,6 +53,7 @@ FAMILIES = {
         "RNNCell": Case((C, 5), (N, C)),
         "LayerNormLSTM": Case((C, 5), (T, N, C), 1),
         "LayerNormGRU": Case((C, 5), (T, N, C), 1),
+        "SLSTM": Case((C, 5), (T, N, C), 1),
     },
     "convolutions": {
         f"Conv{kind}{n}d": Case((C, 4, 3), (N, C, *(5, 6, 4)[:n]))

@@ -2,12 +2,14 @@
 
 import os
 import re
+import sys
 import warnings
 from pathlib import Path
 
 import xpgrad
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
 
 project = "xpgrad"
 author = "xpgrad developers"
@@ -17,16 +19,22 @@ release = version = xpgrad.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
     "numpydoc",
     "myst_parser",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",
+    "sphinx_codeautolink",
 ]
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+default_role = "py:obj"
 html_theme = "pydata_sphinx_theme"
-html_title = "xpgrad"
+html_title = f"xpgrad {version}"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {
@@ -44,13 +52,28 @@ nitpicky = False
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
-suppress_warnings = ["config.cache"]  # functions in a configuration cannot be pickled
+suppress_warnings = [
+    "codeautolink.match_name",  # sphinx-gallery marks some names up differently: these get no link
+    "config.cache",  # functions in a configuration cannot be pickled
+]
 
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say more: shapes and dtypes
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 numpydoc_xref_param_type = False
+
+# Links to other projects need their lists of names, which a build without a network cannot read.
+intersphinx_mapping = (
+    {
+        "jax": ("https://docs.jax.dev/en/latest/", None),
+        "numpy": ("https://numpy.org/doc/stable/", None),
+        "python": ("https://docs.python.org/3/", None),
+        "torch": ("https://docs.pytorch.org/docs/stable/", None),
+    }
+    if os.environ.get("XPGRAD_DOCS_ONLINE") == "1"
+    else {}
+)
 
 sphinx_gallery_conf = {
     "examples_dirs": [str(ROOT / "examples" / "tutorials")],
@@ -63,6 +86,8 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "plot_gallery": os.environ.get("XPGRAD_DOCS_TUTORIALS", "1") != "0",
 }
+from api_links import ApiLinks  # noqa: E402 - beside this file
+
 warnings.filterwarnings("ignore", message="Matplotlib is currently using agg")
 
 
@@ -79,5 +104,6 @@ def _fields_are_described(app, what, name, obj, options, lines):
 
 def setup(app):
     """Connect what is above; called by Sphinx."""
+    app.add_transform(ApiLinks)
     app.connect("autodoc-process-docstring", _plain_stars, priority=400)
     app.connect("autodoc-process-docstring", _fields_are_described)

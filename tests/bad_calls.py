@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import xpgrad
+from xpgrad._types import array_arguments
 
 T, N, I, H = 3, 2, 2, 3
 
@@ -31,11 +32,8 @@ def _good() -> dict[str, dict[str, Any]]:
     x = _zeros(2, 3)
     for name in xpgrad.__all__:
         function = getattr(xpgrad, name)
-        if getattr(function, "__module__", "") == "xpgrad.activations" and callable(function):
-            takes = inspect.signature(function).parameters
-            arrays = [n for n, p in takes.items() if p.annotation == "Any" and n != "out"]
-            if arrays and not inspect.isclass(function):
-                calls[name] = dict.fromkeys(arrays, x)
+        if inspect.isfunction(function) and function.__module__ == "xpgrad.activations":
+            calls[name] = dict.fromkeys(array_arguments(function), x)
     for name in ("softmax", "log_softmax"):
         calls[name] = {"X": x}
         calls[f"{name}_grad"] = {"dY": x, "Y": x}
@@ -88,6 +86,29 @@ def _good() -> dict[str, dict[str, Any]]:
         cotangents |= {f"grad_{state.upper()}_t": _zeros(1, N, H) for state in states}
         calls[f"layer_norm_{name}"] = sequence
         calls[f"layer_norm_{name}_grad"] = sequence | saved | cotangents
+    cells = {
+        "slstm": (4, 1, "hcnm", 7, {}, ("H_all", "C_all", "N_all", "M_all")),
+        "augru": (3, 2, "h", 3, {"attention": _zeros(T, N, 1)}, ("H_all",)),
+    }
+    for name, (gates, biases, states, kept, inputs, over_time) in cells.items():
+        G = gates * H
+        sequence = {"X": _zeros(T, N, I), **inputs, "W": _zeros(1, G, I), "R": _zeros(1, G, H)}
+        sequence |= {"B": _zeros(1, biases * G), "sequence_lens": [3, 1]}
+        sequence |= {f"initial_{state}": _zeros(1, N, H) for state in states}
+        saved = {key: _zeros(T, 1, N, H) for key in over_time} | {"saved": _zeros(T, 1, N, kept * H)}
+        cotangents = {f"grad_{key}": _zeros(T, 1, N, H) for key in over_time}
+        cotangents |= {f"grad_{state.upper()}_t": _zeros(1, N, H) for state in states}
+        calls[name], calls[f"{name}_grad"] = sequence, sequence | saved | cotangents
+    series = {name: _zeros(T, N, I) for name in ("X", "mask", "delta")}
+    series |= {"W": _zeros(1, 3 * H, 2 * I), "R": _zeros(1, 3 * H, H), "decay_x": _zeros(1, 2, I)}
+    series |= {"decay_h": _zeros(1, H, I + 1), "B": _zeros(1, 3 * H), "mean": _zeros(1, I)}
+    series |= {"sequence_lens": [3, 1], "initial_h": _zeros(1, N, H)}
+    calls["gru_d"] = series
+    calls["gru_d_grad"] = series | {
+        "H_all": _zeros(T, 1, N, H), "filled": _zeros(T, 1, N, I), "last": _zeros(T, 1, N, I),
+        "saved_x": _zeros(T, 1, N, 1 * I), "saved": _zeros(T, 1, N, 4 * H),
+        "grad_H_all": _zeros(T, 1, N, H), "grad_H_t": _zeros(1, N, H),
+    }  # fmt: skip
     calls["convert"] = {
         "operator": "lstm", "parameters": {"W": _zeros(4 * H, I), "R": _zeros(4 * H, H)},
         "source": "onnx", "target": "torch",

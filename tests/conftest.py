@@ -13,6 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ import pytest
 import xpgrad
 from backends import BACKENDS, Backend, without_programs
 from short_suite import mark_long
+
+sys.path.append(str(Path(__file__).parents[1] / "asv_bench"))  # the packages of benchmarks and of peers
 
 try:
     import hypothesis
@@ -104,7 +107,7 @@ def data_folder() -> Path:
 def timeline_in_python(monkeypatch):
     """The compiled schedule's functions as Python's: compiled ones have no wrapper for Python."""
     native_timeline = pytest.importorskip("xpgrad.engine.programs.native_timeline")
-    functions = ("_row", "_write_span", "_write_spans", "_write_chunks", "_write_cuts", "_sort", "_fill")
-    for name in functions:
-        monkeypatch.setattr(native_timeline, name, getattr(native_timeline, name).py_func)
+    for name, function in [*vars(native_timeline).items()]:
+        if name.startswith("_") and hasattr(function, "py_func"):
+            monkeypatch.setattr(native_timeline, name, function.py_func)
     return native_timeline

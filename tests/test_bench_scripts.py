@@ -4,6 +4,7 @@ import datetime
 import importlib
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,7 @@ def _report(family, peer, rows, **changes):
     }  # fmt: skip
     return {
         "xpgrad": "0.1.0",
+        "measured": "2026-11-23",
         "machine": {"cpu": "Some CPU", "cores": 2, "threads": 2, "variables": {}},
         "rates": {"products": {"float32": 1e12}, "bandwidth": 1e10},
         "implementations": {peer: f"{peer} 1.0"},
@@ -135,6 +137,7 @@ def test_the_pages_of_two_machines(script, tmp_path, monkeypatch):
     jax = _report("jax", "jax", [("scan", 0.001, 0.002)])
     other = _report("lstm", "torch", [("small", 0.001, 0.003)])
     other["machine"]["cpu"] = "Another CPU"
+    other["measured"] = "2026-11-24"
 
     def run(*reports):
         files = [tmp_path / f"{k}.json" for k, _ in enumerate(reports)]
@@ -147,21 +150,66 @@ def test_the_pages_of_two_machines(script, tmp_path, monkeypatch):
     run(other)
 
     page = (tmp_path / "machines" / "some.md").read_text()
-    assert "| LSTM, torch.nn.LSTM | 2.00 | 2, least 0.95 | 0.50 | 8.00 | 2.83 | 5.66 |" in page
-    assert "| small | 4 | 20% | 2 | 20% | 0.50 | 1 | products | 4.00 | 2.00 |" in page
+    assert "| LSTM, torch.nn.LSTM | 2.00 | 2, least 0.95 | 0.50 | 8.00 | 35% | 18% |" in page
+    assert "| small | 4 | 20% | 2 | 20% | 0.50 | 1 | products | 25% | 50% |" in page
     assert "The peer's path, by the time it takes: ATen, mm." in page
-    assert "- machine: Some CPU, 2 cores, 2 threads\n" in page
+    assert "- measured: 2026-11-23\n- machine: Some CPU, 2 cores, 2 threads\n" in page
     behind = page.partition("<!-- behind: begin -->")[2].partition("<!-- behind: end -->")[0]
-    assert behind.strip().splitlines()[2:] == ["| small | LSTM, torch.nn.LSTM | 2.00 |"]
+    assert behind.strip().splitlines()[2:] == ["| small | LSTM, torch.nn.LSTM | 0.50 |"]
     for table in (performance.README.read_text(), performance.PAGE.read_text()):
         assert table.splitlines()[1:-1] == [
             "| beside | Another CPU, 2 threads | Some CPU, 2 threads |",
             "| --- | ---: | ---: |",
             "| LSTM, torch.nn.LSTM | 3.00 (3.00 to 3.00) | 2.00 (0.50 to 8.00) |",
             "| LSTM, JAX | - | 2.00 (2.00 to 2.00) |",
+            "",
+            "Measured: Another CPU on 2026-11-24; Some CPU on 2026-11-23. "
+            "A dash: the group is newer than the measurement.",
         ]
     assert (tmp_path / "machines" / "some.png").stat().st_size > 10_000
     assert '"LSTM": (3.0, 3.0, 3.0)' in gains.TABLE.read_text()
+
+
+def test_every_ratio_on_the_pages_is_a_speedup():
+    """Above 1 ours is faster, in every table: shares of a limit are percent."""
+    docs = FOLDER.parent / "docs"
+    pages = [*(docs / "machines").glob("*.md"), docs / "performance.md", FOLDER.parent / "README.md"]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"ours / (peer|floor)|peer / floor", text), page
+        behind = text.partition("<!-- behind: begin -->")[2].partition("<!-- behind: end -->")[0]
+        assert all(float(row) < 1 for row in re.findall(r"\| ([\d.]+) \|$", behind, re.M))
+        assert re.search(r"[Mm]easured: .*20\d\d-\d\d-\d\d", text), page
+
+
+@pytest.mark.parametrize(
+    ("page", "claim", "title", "lowest", "highest"),
+    [
+        ("README.md", "a training step of a GRU takes less than a third of", "GRU, torch.nn.GRU", 3, 99),
+        (
+            "README.md",
+            "with lengths from 10 to 50 takes a quarter to a fifth of",
+            "LSTM and GRU, lengths 10 to 50, torch.nn on packed sequences",
+            3.8,
+            5.6,
+        ),
+        ("docs/index.md", "a training step of a GRU takes less than a third of", "GRU, torch.nn.GRU", 3, 99),
+        (
+            "docs/pytorch.md",
+            "A loop of such cells is about as fast as one of PyTorch's",
+            "LSTM and GRU cells, 8 steps in a loop, torch.nn",
+            0.9,
+            1.2,
+        ),
+    ],
+)
+def test_claims_on_speed_hold_on_every_measured_machine(page, claim, title, lowest, highest):
+    root = FOLDER.parent
+    assert claim in " ".join((root / page).read_text(encoding="utf-8").split())
+    runs = [json.loads(file.read_text()) for file in (root / "docs" / "machines").glob("*.json")]
+    means = [run["groups"][title][0] for run in runs if title in run["groups"]]
+    assert means
+    assert all(lowest <= mean <= highest for mean in means)
 
 
 def test_the_pages_have_the_marks(script):

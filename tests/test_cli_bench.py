@@ -5,9 +5,12 @@ import itertools
 import json
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +19,8 @@ import pytest
 
 import xpgrad
 from xpgrad.__main__ import main
-from xpgrad.cli import bench
-from xpgrad.cli.benches import (
+from xpgrad_bench import command as bench
+from xpgrad_bench import (
     floor,
     groups,
     implementations,
@@ -28,11 +31,12 @@ from xpgrad.cli.benches import (
     timing,
     worker,
 )
-from xpgrad.cli.benches.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED, Convolution
-from xpgrad.cli.benches.elementwise import FUNCTIONS, LOSSES, Elementwise, Loss
-from xpgrad.cli.benches.implementations import pytorch
-from xpgrad.cli.benches.recurrent import OPERATORS, SHAPES, Recurrent
+from xpgrad_bench.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED, Convolution
+from xpgrad_bench.elementwise import FUNCTIONS, LOSSES, Elementwise, Loss
+from xpgrad_bench.implementations import pytorch
+from xpgrad_bench.recurrent import OPERATORS, SHAPES, Recurrent
 
+FOLDER = Path(__file__).parents[1] / "asv_bench"
 TINY = Recurrent("gru", (3, 2, 2, 3))
 TINY_CONVOLUTION = Convolution(2, 4, (6, 5), 6, 3, 2, 1, 2)
 
@@ -406,6 +410,7 @@ def test_outcome_and_merging():
     runs = [({"float32": 1.0, "float64": 0.5}, 10.0), ({"float32": 3.0}, 7.0)]
     reports = [
         {
+            "measured": f"2026-11-2{k}",
             "groups": [group] if k else [],
             "rates": measure.Rates(*rates)._asdict(),
             "implementations": {"jax": "JAX"} if k else {},
@@ -415,6 +420,7 @@ def test_outcome_and_merging():
     ]
     merged = measure.merge(reports)
     assert merged["rates"] == {"products": {"float32": 3.0, "float64": 0.5}, "bandwidth": 10.0}
+    assert merged["measured"] == "2026-11-21"
     assert merged["implementations"] == {"jax": "JAX"}
     assert merged["missing"] == {"ort": "not installed"}
     (found,) = merged["groups"]
@@ -496,6 +502,37 @@ def test_a_worker_that_dies_says_what_it_printed():
 # ----------------------------------------------------------------------------------------- the command
 
 
+@pytest.mark.parametrize(
+    "arguments", [["bench", "--quick", "--only", "lstm"], ["bench"], ["check", "--peers"]]
+)
+def test_an_installed_package_says_where_the_tools_are(arguments, tmp_path):
+    """As from a wheel: the package without the rest of the repository."""
+    shutil.copytree(Path(xpgrad.__file__).parent, tmp_path / "lib" / "xpgrad")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "xpgrad", *arguments], cwd=tmp_path / "lib",
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "lib")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    tool = "check --peers" if "--peers" in arguments else "bench"
+    said = f"xpgrad: {tool} is a tool of xpgrad's repository, in its folder asv_bench: run it in a checkout "
+    assert done.stderr == f"{said}that was installed by 'pip install -e .'\n"
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_wheel_has_no_tools():
+    pyproject = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert packages == ["src/xpgrad", *(f"adapters/xpgrad_{name}" for name in ("jax", "onnx", "torch"))]
+    assert Path(bench.__file__) == FOLDER / "xpgrad_bench" / "command.py"
+
+
+def test_a_checkout_shows_the_tools_help(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["bench", "--help"])
+    out = capsys.readouterr().out
+    assert "--python PEER=INTERPRETER" in out
+    assert "Each implementation runs in its own process" in out
+
+
 def test_the_command(tiny_groups, capsys, tmp_path):
     file = tmp_path / "bench.json"
     assert main(["bench", "--quick", "--json", str(file), "--threads", "1"]) == 0
@@ -503,6 +540,7 @@ def test_the_command(tiny_groups, capsys, tmp_path):
     report = json.loads(file.read_text())
     assert "measuring" in err
     assert report["xpgrad"] == xpgrad.__version__
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", report["measured"])
     assert report["machine"]["threads"] == 1
     first, second, third = report["groups"]
     assert [group["family"] for group in report["groups"]] == ["gru", "jax", "memory"]
@@ -533,7 +571,7 @@ def test_without_matplotlib_nothing_is_measured(tiny_groups, tmp_path, capsys, m
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(bench, "_measure", None)
     assert main(["bench", "--quick", "--plot", str(tmp_path / "bench.png")]) == 2
-    assert "--plot needs matplotlib: pip install 'xpgrad[demo]'" in capsys.readouterr().err
+    assert "--plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])

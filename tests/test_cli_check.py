@@ -426,6 +426,10 @@ def test_nothing_to_check_is_no_success(
     ("arguments", "words"),
     [
         ("--option nothere", "argument --option: 'nothere' is in no option's name; these are plain; no bias"),
+        (
+            "--option gru,plain,reset.after",
+            "argument --option: 'gru,plain,reset.after' is in no option's name; near it are gru, plain, re",
+        ),
         ("--option clip --option nothere", "argument --option: 'nothere' is in no option's name"),
         ("--random -3", "argument --random: -3 is not at least 1"),
         ("--random 0", "argument --random: 0 is not at least 1"),

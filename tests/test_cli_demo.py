@@ -1,8 +1,12 @@
 """``python -m xpgrad demo``: the model, both sides of the comparison, and the command's ways to end."""
 
+import importlib.metadata
 import io
 import itertools
+import re
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -349,7 +353,7 @@ def test_the_digits_demo_without_scikit_learn(monkeypatch, capsys):
     assert main([*SHORT, "digits", "--no-torch"]) == 1
     out, err = capsys.readouterr()
     assert "scikit-learn" in err
-    assert "xpgrad[demo]" in err
+    assert "pip install scikit-learn" in err
     assert out == ""
 
 
@@ -424,7 +428,7 @@ def test_without_matplotlib_the_plot_is_text(name, monkeypatch, tmp_path, capsys
     out = capsys.readouterr().out
     assert AS_TEXT[name] in out
     assert "*" in out
-    assert "xpgrad[demo]" in out
+    assert "pip install matplotlib" in out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -524,6 +528,20 @@ def test_help_and_version(capsys):
     assert tuple(demo.DEMOS) == ("text", "series", "digits")
 
 
+def test_the_script_is_the_module_s_command(monkeypatch, capsys):
+    """`xpgrad` beside `python -m xpgrad`, each with its own name in its help."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    entry = importlib.metadata.EntryPoint("xpgrad", project["scripts"]["xpgrad"], "console_scripts")
+    assert entry.load() is main
+    for program, name in (("/venv/bin/xpgrad", "xpgrad"), ("/lib/xpgrad/__main__.py", "python -m xpgrad")):
+        monkeypatch.setattr(sys, "argv", [program, "check", "--help"])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+        assert capsys.readouterr().out.startswith(f"usage: {name} check ")
+
+
 # -------------------------------------------------------------------------------------------- the console
 
 
@@ -554,6 +572,40 @@ def test_tables_on_a_terminal(monkeypatch, rich):
     console.table("Title", ("name", "n"), [("a[b]", 1)], footer="the end [/]")
     shown = sys.stdout.getvalue()
     assert all(part in shown for part in ("Title", "a[b]", "the end [/]"))
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_table_of_many_columns_is_readable_at_80(monkeypatch, rich):
+    """Words stay whole, and no line is longer than the terminal."""
+    if rich:
+        pytest.importorskip("rich")
+    else:
+        without(monkeypatch, "rich")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    names = ["kernel", "option", "namespace", "reference", "differences", "autograd", "torch.nn", "allowed"]
+    row = ["thresholded_relu", "plain, of all sizes", "numpy, standard engine", *["1.0e-10"] * 5]
+    console.table("Worst error " * 8, names, [row] * 2, footer="allowed under differences " * 5)
+    shown = sys.stdout.getvalue()
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "thresholded_relu, plain, of all sizes, numpy, standard engine," in " ".join(shown.split())
+    assert "differences 1.0e-10" in " ".join(shown.split())
+
+
+def test_a_hint_on_a_terminal_is_as_wide_as_that(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    console.paragraph("- " + "many words " * 9, indent="    ")
+    first, *others = sys.stdout.getvalue().splitlines()
+    assert max(map(len, [first, *others])) <= 40
+    assert all(line.startswith(("    many", "    words")) for line in others)
+
+
+def test_the_demo_tells_how_much_of_the_time_was_the_first_step(capsys):
+    training.show_training([training.Training("ours", [3.0, 2.0, 1.0], [4.5, 0.1, 0.1])], "Loss: none.")
+    out = capsys.readouterr().out
+    assert re.search(r"ours +3\.0000 +1\.0000 +100\.0 ms +4\.5 s +4\.7 s", out)
+    assert "The first step compiles, or loads what an earlier run has compiled." in out
 
 
 @pytest.mark.parametrize("rich", [True, False])

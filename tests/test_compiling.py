@@ -10,10 +10,9 @@ import types
 import pytest
 
 from xpgrad import __main__ as command_line
-from xpgrad.cli import warm
-from xpgrad.cli.benches.recurrent import OPERATORS
+from xpgrad.cli import warm_works
 from xpgrad.engine.compiled import machine
-from xpgrad.engine.process import notice
+from xpgrad.engine.process import compile_message
 
 
 class Terminal(io.StringIO):
@@ -26,9 +25,11 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch):
     """A terminal in the place of the error stream, before which a person does not wait for long."""
     stream = Terminal()
-    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream, modules={}))  # pytest sets stderr
-    monkeypatch.setattr(notice, "_PATIENCE", 0.05)
-    monkeypatch.setattr(notice, "_LOADING", 0.0)
+    monkeypatch.setattr(
+        compile_message, "sys", types.SimpleNamespace(stderr=stream, modules={})
+    )  # pytest sets stderr
+    monkeypatch.setattr(compile_message, "_PATIENCE", 0.05)
+    monkeypatch.setattr(compile_message, "_LOADING", 0.0)
     monkeypatch.delenv("XPGRAD_NOTICE", raising=False)
     return stream
 
@@ -43,7 +44,7 @@ def wait_for(stream):
 
 
 def test_it_is_told_once(terminal):
-    compiling = notice._Notice()
+    compiling = compile_message._CompileMessage()
     for _ in range(2):
         with compiling(), compiling():  # what is compiled may load something itself
             assert "compiling" in wait_for(terminal)
@@ -52,19 +53,19 @@ def test_it_is_told_once(terminal):
 
 
 def test_many_short_ones_add_up(terminal, monkeypatch):
-    monkeypatch.setattr(notice, "_PATIENCE", 3600.0)
-    compiling = notice._Notice()
+    monkeypatch.setattr(compile_message, "_PATIENCE", 3600.0)
+    compiling = compile_message._CompileMessage()
     with compiling():
         time.sleep(0.01)
     assert not terminal.getvalue()
-    monkeypatch.setattr(notice, "_PATIENCE", 0.01)
+    monkeypatch.setattr(compile_message, "_PATIENCE", 0.01)
     with compiling():
         assert wait_for(terminal)
 
 
 def test_what_comes_from_the_cache_does_not_count(terminal, monkeypatch):
-    monkeypatch.setattr(notice, "_LOADING", 3600.0)
-    compiling = notice._Notice()
+    monkeypatch.setattr(compile_message, "_LOADING", 3600.0)
+    compiling = compile_message._CompileMessage()
     with compiling():
         pass
     assert compiling._spent == 0
@@ -79,8 +80,8 @@ def test_nothing_is_told(why, terminal, monkeypatch):
     elif why == "closed":
         terminal.close()
     else:
-        monkeypatch.setattr(notice.sys, "stderr", None)
-    compiling = notice._Notice()
+        monkeypatch.setattr(compile_message.sys, "stderr", None)
+    compiling = compile_message._CompileMessage()
     with compiling():
         time.sleep(0.1)
     assert not compiling._told
@@ -108,8 +109,8 @@ def _ipython(shell):
 def test_it_is_told_in_a_notebook(terminal, monkeypatch):
     stream = KernelStream()
     shell = types.SimpleNamespace(kernel=object())
-    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream, modules=_ipython(shell)))
-    with notice._Notice()():
+    monkeypatch.setattr(compile_message, "sys", types.SimpleNamespace(stderr=stream, modules=_ipython(shell)))
+    with compile_message._CompileMessage()():
         assert "compiling" in wait_for(stream)
 
 
@@ -119,8 +120,8 @@ def test_nothing_is_told_without_a_notebook(why, terminal, monkeypatch):
     shells = {"no shell": None, "no kernel": types.SimpleNamespace()}
     shell = shells.get(why, types.SimpleNamespace(kernel=object()))
     modules = {} if why == "no IPython" else _ipython(shell)
-    monkeypatch.setattr(notice, "sys", types.SimpleNamespace(stderr=stream, modules=modules))
-    compiling = notice._Notice()
+    monkeypatch.setattr(compile_message, "sys", types.SimpleNamespace(stderr=stream, modules=modules))
+    compiling = compile_message._CompileMessage()
     with compiling():
         time.sleep(0.1)
     assert not compiling._told
@@ -133,8 +134,8 @@ def test_a_kernel_shows_it(tmp_path):
     import nbformat
 
     code = (
-        "import time\nfrom xpgrad.engine.process import notice\nnotice._PATIENCE = 0.1\n"
-        "with notice.compiling():\n    time.sleep(1)"
+        "import time\nfrom xpgrad.engine.process import compile_message\nnotice._PATIENCE = 0.1\n"
+        "with compile_message.compiling():\n    time.sleep(1)"
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
@@ -143,7 +144,7 @@ def test_a_kernel_shows_it(tmp_path):
 
 
 def test_an_error_passes_through(terminal):
-    compiling = notice._Notice()
+    compiling = compile_message._CompileMessage()
     with pytest.raises(ZeroDivisionError), compiling():
         raise ZeroDivisionError
     assert not compiling._running
@@ -192,27 +193,24 @@ def test_what_is_not_installed(monkeypatch, capsys):
     """An error where it was asked for, else nothing to compile."""
     pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
 
-    def missing(name, work):
-        raise NotImplementedError("torch is not installed")
-
-    monkeypatch.setattr(warm.implementations, "make", missing)
+    monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delenv("XPGRAD_NOTICE", raising=False)
     assert command_line.main(["warm", "lstm", "--arrays", "torch"]) == 1
     assert "torch is not installed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("operator", [name for name in warm.WORKS if name in OPERATORS])
+@pytest.mark.parametrize("operator", warm_works.RECURRENT)
 def test_threads_share_columns_in_one_work(operator):
     """These loops are code of their own; see `machine._share_columns`."""
-    gates = OPERATORS[operator].gates
-    shapes = [work.shape for work in warm.WORKS[operator]("float32")]
+    gates = warm_works.RECURRENT[operator].gates
+    shapes = [work.shape for work in warm_works.WORKS[operator]("float32")]
     height, threads = 4, 2  # of the lowest tall tile
     saved = [(height // 2) * (1 - 1 / threads) * gates * H * H for _, N, _, H in shapes if N == 1]
     assert max(saved) >= machine._SAVED
 
 
-@pytest.mark.parametrize("operator", warm.WORKS)
+@pytest.mark.parametrize("operator", warm_works.WORKS)
 def test_every_operator_has_works_of_a_dtype(operator):
-    works = list(warm.WORKS[operator]("float64"))
+    works = list(warm_works.WORKS[operator]("float64"))
     assert works
     assert all(work.dtype == "float64" for work in works)

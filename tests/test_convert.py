@@ -180,3 +180,57 @@ def test_how_many_biases_keras_has_by_default(after, count):
     onnx = {"W": np.ones((6, 3)), "B": np.concatenate([np.arange(6.0), np.zeros(6)])}
     bias = convert("gru", onnx, "onnx", "keras", linear_before_reset=after)["bias"]
     assert bias.shape == ((6,) if count == 1 else (2, 6))
+
+
+def test_slstm_layouts(rng):
+    """There and back, as FlashRNN and both backends of xlstm store heads; against the products themselves."""
+    heads, width = 3, 2
+    H = heads * width
+    onnx = {"R": rng.normal(size=(4 * H, width)), "B": rng.normal(size=4 * H)}
+    h = rng.normal(size=(heads, width))
+    rows = onnx["R"].reshape(4, heads, width, width)
+    wanted = np.einsum("gkoi,ki->gko", rows, h)
+    flash = xpgrad.convert("slstm", onnx, "onnx", "flashrnn")
+    np.testing.assert_array_equal(np.einsum("gkdp,kp->gkd", flash["R"], h), wanted)
+    np.testing.assert_array_equal(flash["b"].ravel(), onnx["B"])
+    plain = xpgrad.convert("slstm", onnx, "onnx", "xlstm")
+    product = np.einsum("kri,ki->kr", plain["_recurrent_kernel_"], h).reshape(heads, 4, width)
+    np.testing.assert_array_equal(product.swapaxes(0, 1), wanted)
+    cuda = {
+        "_recurrent_kernel_": plain["_recurrent_kernel_"].swapaxes(1, 2),
+        "_bias_": onnx["B"].reshape(4, heads, width).swapaxes(0, 1).ravel(),
+    }
+    for source, arrays in (("flashrnn", flash), ("xlstm", plain), ("xlstm", cuda)):
+        back = xpgrad.convert("slstm", arrays, source, "onnx")
+        for name, array in onnx.items():
+            np.testing.assert_array_equal(back[name], array)
+    assert xpgrad.convert("slstm", {"W": onnx["R"], **onnx}, "onnx", "onnx").keys() == {"W", "R", "B"}
+    with pytest.raises(
+        ValueError, match=r"parameters has '_bias_', expected names of the layout 'flashrnn': R, b"
+    ):
+        xpgrad.convert("slstm", {"_bias_": onnx["B"]}, "flashrnn", "onnx")
+    with pytest.raises(ValueError, match=r"R has shape \(25, 2\), expected \(4H, H/k\)"):
+        xpgrad.convert("slstm", {"R": np.zeros((25, 2))}, "onnx", "xlstm")
+    with pytest.raises(ValueError, match="target is 'keras', expected one of"):
+        xpgrad.convert("slstm", onnx, "onnx", "keras")
+
+
+@pytest.mark.parametrize("layer", ["l0", "l1_reverse"])
+def test_a_module_s_names_have_their_layer(layer):
+    """What `state_dict()` of a PyTorch module gives goes in as it is."""
+    rng = np.random.default_rng(0)
+    shapes = {"weight_ih": (8, 3), "weight_hh": (8, 2), "bias_ih": (8,), "bias_hh": (8,)}
+    plain = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    named = {f"{name}_{layer}": array for name, array in plain.items()}
+    expected = xpgrad.convert("lstm", plain, "torch", "onnx")
+    got = xpgrad.convert("lstm", named, "torch", "onnx")
+    assert got.keys() == expected.keys() == {"W", "R", "B"}
+    assert all(np.array_equal(got[name], expected[name]) for name in got)
+
+
+def test_several_layers_are_refused():
+    weights = {f"weight_ih_{layer}": np.ones((8, 3)) for layer in ("l0", "l0_reverse")}
+    with pytest.raises(
+        ValueError, match="has the layers l0, l0_reverse, expected one layer in one direction"
+    ):
+        xpgrad.convert("lstm", weights, "torch", "onnx")

@@ -6,6 +6,8 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,7 @@ def test_every_activation_is_documented(activations_script):
     pairs = {name for name in xpgrad.__all__ if f"{name}_grad" in xpgrad.__all__}
     pairs -= {"lstm", "gru", "rnn", "lstm_cell", "gru_cell", "rnn_cell"}
     pairs -= {"gate_inputs", "conv", "conv_transpose", "layer_norm_lstm", "layer_norm_gru"}
+    pairs -= {"slstm", "augru", "gru_d"}
     assert pairs <= set(re.findall(r"`(\w+)", page))
     drawn = {curve.name for curve in activations_script.CURVES}
     along_axis = {"softmax", "log_softmax", "softmax_cross_entropy", "binary_cross_entropy_with_logits"}
@@ -199,3 +202,131 @@ def test_one_version():
 
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.*)$", citation, re.M) == [xpgrad.__version__]
+    policy = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+    assert re.findall(r"version = \{(.*)\}", policy) == [xpgrad.__version__]
+
+
+def test_the_readme_of_a_package_index_has_no_link_to_a_file():
+    """What a checkout has beside it, an index has not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](docs/" in text
+    for change in hook["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    assert set(re.findall(r"\]\((\w+:)?", text)) == {"https:"}
+    assert "Install, tested versions" in " ".join(text.split())
+
+
+def _site(folder, **pages):
+    for name, text in pages.items():
+        path = folder / f"{name.replace('__', '/')}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"<html><body><article>{text}</article></body></html>")
+    return folder
+
+
+@pytest.fixture
+def crawl():
+    spec = importlib.util.spec_from_file_location("tools_crawl", ROOT / "tools" / "crawl.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_crawl_finds_what_is_dead_lost_or_without_a_link(crawl, tmp_path):
+    api = "reference__generated__xpgrad.lstm"
+    site = _site(
+        tmp_path,
+        index='<a href="guide.html#here">a</a> <a href="gone.html">b</a> <a href="guide.html#nowhere">c</a>'
+        '<a href="reference/generated/xpgrad.lstm.html">d</a>',
+        guide='<h2 id="here">x</h2> <code>xpgrad.lstm</code> <code>xpgrad.lstm(X)</code>'
+        '<a href="index.html"><code>xpgrad.lstm</code></a> <pre><code>xpgrad.lstm</code></pre>',
+        lost="nobody comes here",
+        **{api: "an operator"},
+    )
+    pages = crawl.read(site)
+    assert [*crawl.dead_links(site, pages)] == [
+        "index.html: gone.html is no file of the site",
+        "index.html: guide.html#nowhere is no anchor of guide.html",
+    ]
+    assert [*crawl.lost_pages(pages)] == ["lost.html: no way leads here"]
+    assert [*crawl.names_without_link(pages)] == [
+        "guide.html: xpgrad.lstm has no link",
+        "guide.html: xpgrad.lstm(X) has no link",
+    ]
+
+
+def test_the_crawl_measures_pages_on_a_phone(crawl, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium is installed: it measures the pages")
+    wide = '<table style="width: 500px"><tr><td>x</td></tr></table>'
+    boxed = f'<div style="overflow-x: auto">{"<p>text</p>"}</div>'
+    site = _site(tmp_path, index="text", table=wide, box=boxed)
+    found = [*crawl.too_wide(site, ["index.html", "table.html", "box.html"], browser)]
+    assert len(found) == 2
+    assert all(line.startswith("table.html: ") for line in found)
+
+
+def test_pages_install_nothing_that_is_not_there():
+    """No index has this package yet: a checkout has it, or an address of version control."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            assert not re.search(r"pip install (-\S+ )*['\"]?xpgrad\b(?!.* @ )", line), f"{page.name}: {line}"
+    sources = [path for folder in ("src", "adapters") for path in (ROOT / folder).rglob("*.py")]
+    assert not [path for path in sources if "xpgrad[" in path.read_text(encoding="utf-8")]
+
+
+def test_the_page_on_installing_has_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) >= set(project["optional-dependencies"])
+
+
+@pytest.fixture
+def api_links(monkeypatch):
+    pytest.importorskip("sphinx", reason="sphinx is not installed: it builds the site")
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module("api_links")
+
+
+@pytest.mark.parametrize(
+    ("code", "page", "name"),
+    [
+        ("xpgrad.lstm", "faq", "xpgrad.lstm"),
+        ("lstm", "recurrent", "xpgrad.lstm"),
+        ("lstm(X, W, R)", "recurrent", "xpgrad.lstm"),
+        ("gru", "jax", "xpgrad_jax.gru"),
+        ("GRUCell", "jax", None),  # Flax's and Equinox's there
+        ("GRU", "pytorch", "xpgrad_torch.GRU"),
+        ("functional.lstm", "pytorch", "xpgrad_torch.functional.lstm"),
+        ("check_vjp", "start_numpy", "xpgrad.testing.check_vjp"),
+        ("sigmoid", "own_cells", "xpgrad.cells.sigmoid"),
+        ("tanh", "own_cells", None),  # xp's there
+        ("tanh", "activations", "xpgrad.tanh"),
+        ("torch.nn.LSTM", "pytorch", None),
+        ("sequence_lens", "recurrent", None),
+        ("W=(D, 4H)", "recurrent", None),
+    ],
+)
+def test_names_in_the_text_of_guides_lead_to_the_reference(api_links, code, page, name):
+    if name and not name.startswith("xpgrad."):
+        pytest.importorskip(name.split(".")[0], reason="its framework is not installed")
+    assert api_links.full_name(code, page) == name
+
+
+def test_the_template_shows_the_methods_of_a_class_alone():
+    """Of a module of PyTorch `forward`, and not the methods that it inherits."""
+    jinja2 = pytest.importorskip("jinja2", reason="jinja2 is not installed: Sphinx renders with it")
+    template = (ROOT / "docs" / "_templates" / "autosummary" / "class.rst").read_text(encoding="utf-8")
+    environment = jinja2.Environment()
+    environment.filters["underline"] = lambda title: title  # Sphinx's
+    inherited = ["__init__", "forward", "parameters", "to"]
+    text = environment.from_string(template).render(
+        objname="LSTM", module="m", methods=[*inherited, "own"], inherited_members=inherited,
+        fullname="m.LSTM",
+    )  # fmt: skip
+    assert re.findall(r"automethod:: (\w+)", text) == ["forward", "own"]

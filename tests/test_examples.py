@@ -101,6 +101,38 @@ def test_layers_for_jax_learn_as_the_frameworks_own(example, module):
     assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 1e-3
 
 
+@pytest.mark.parametrize(("example", "module"), [("flax_lstm", "flax"), ("equinox_gru", "equinox")])
+def test_layers_for_jax_time_nothing_but_steps(example, module, monkeypatch):
+    """What JAX compiles once would fall on the model that runs first, which is ours."""
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    jax = pytest.importorskip("jax")
+    example = load(example)
+    compiled, at_clock = [], []
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **more: compiled.append(event) if "backend_compile" in event else None
+    )
+    monkeypatch.setattr(
+        example.time, "perf_counter", lambda: at_clock.append(len(compiled)) or float(len(at_clock))
+    )
+    for model in example.models():
+        at_clock.clear()
+        _, seconds = example.train(model, 3)
+        assert at_clock[0] > 0
+        assert set(at_clock) == {at_clock[0]}
+        assert seconds == 1  # the clock is read before and after each step
+
+
+def test_the_wrong_gradient_of_the_tutorial_learns():
+    """The page says so: a mistake that the loss shows needs no check."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: the tutorial draws").use("agg")
+    curves = load("tutorials/plot_8_find_the_bug").curves
+    right, wrong = curves["right"], curves["with the mistake"]
+    assert max(wrong) == wrong[0] == right[0]
+    assert wrong[-1] < wrong[0] / 20
+    assert 1.05 < wrong[-1] / right[-1] < 1.15
+
+
 @pytest.mark.parametrize(
     "name", ["minimal_gated_unit", "simple_recurrent_unit", "peephole_gru", "layer_norm_lstm"]
 )

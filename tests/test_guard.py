@@ -120,13 +120,18 @@ def test_a_chunk_that_is_a_row_longer_than_planned(short, rng, monkeypatch):
         recurrent(rng, [17] * 14)
 
 
-@pytest.mark.parametrize("short", range(6))
+@pytest.mark.parametrize("short", [*range(8), *(f"{number} with resets" for number in range(7))])
 def test_a_table_that_is_an_entry_too_short(short, rng, monkeypatch):
-    """Each of a schedule's tables: order, place, lengths, starts, spans, chunks' spans."""
+    """Each of a schedule's tables: those of pieces, of sequences, of resets, starts, spans, chunks' spans.
+
+    A reset before every step needs as many pieces as there can be.
+    """
+    number, resets = int(str(short)[0]), "resets" in str(short)
     table, asked = Schedule._table, iter(range(100))
-    monkeypatch.setattr(Schedule, "_table", lambda self, count: table(self, count - (next(asked) == short)))
+    monkeypatch.setattr(Schedule, "_table", lambda self, count: table(self, count - (next(asked) == number)))
+    lengths = np.asarray([28] + [17] * 13) if not resets else np.asarray([[28] + [1] * 28] * 14)
     with pytest.raises(GuardError, match="wrote to bytes"):
-        recurrent(rng, [28] + [17] * 13)
+        recurrent(rng, lengths)
 
 
 def test_memory_that_is_read_before_it_is_written(rng, monkeypatch):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 import xpgrad
 import xpgrad_jax
+from xpgrad._types import array_arguments
 
 ROWS = ["softmax", "log_softmax"]
 ACTIVATIONS = [
@@ -247,10 +248,21 @@ def test_arguments_are_those_of_the_core_without_out() -> None:
     for name in xpgrad_jax.__all__:
         if name == "why_plain":
             continue
-        core = list(inspect.signature(getattr(xpgrad, name)).parameters)
-        own = list(inspect.signature(getattr(xpgrad_jax, name)).parameters)
+        core, gradient, own = (
+            inspect.signature(function).parameters
+            for function in (
+                getattr(xpgrad, name),
+                getattr(xpgrad, f"{name}_grad"),
+                getattr(xpgrad_jax, name),
+            )
+        )
         more = ["peephole"] if name.startswith("lstm") else []
-        assert own == [p for p in core if p != "out"] + more
+        assert list(own) == [p for p in core if p != "out"] + more
+        for argument, parameter in own.items():
+            of_core = core.get(argument) or gradient[argument]
+            assert (parameter.kind, parameter.default) == (of_core.kind, of_core.default), argument
+            if argument not in array_arguments(getattr(xpgrad, name)):
+                assert parameter.annotation == of_core.annotation, argument
     with pytest.raises(TypeError, match="relu: got an unexpected keyword argument 'out'"):
         xpgrad_jax.relu(jnp.ones(2), out=jnp.ones(2))
 

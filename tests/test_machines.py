@@ -284,7 +284,7 @@ def test_threads_where_the_system_tells_no_affinity(cores, threads, monkeypatch)
 
 
 def test_peak_memory_is_told_by_no_system_without_proc_and_resource(monkeypatch):
-    from xpgrad.cli.benches import memory
+    from xpgrad_bench import memory
 
     monkeypatch.setitem(sys.modules, "resource", None)
     monkeypatch.setattr(memory, "Path", lambda path: Path("/nowhere") / path.lstrip("/"))
@@ -293,7 +293,7 @@ def test_peak_memory_is_told_by_no_system_without_proc_and_resource(monkeypatch)
 
 
 def test_the_load_is_told_by_no_system_without_proc(monkeypatch):
-    from xpgrad.cli.benches import load
+    from xpgrad_bench import load
 
     monkeypatch.setattr(load, "Path", lambda path: Path("/nowhere") / path.lstrip("/"))
     assert load.Watch([]).others() is None
@@ -387,7 +387,7 @@ class WindowsPipe:
 
 
 def test_a_worker_that_ended_where_that_is_an_invalid_argument():
-    from xpgrad.cli.benches.processes import Worker
+    from xpgrad_bench.processes import Worker
 
     worker = Worker("xpgrad-numpy")
     worker._process.kill()

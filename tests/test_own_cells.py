@@ -16,7 +16,7 @@ import torch
 import xpgrad
 from own_cells import CELLS, SHARING, minimal_gated_unit
 from xpgrad import Cell
-from xpgrad.cells import activation, mean, sigmoid, with_pullback
+from xpgrad.cells import activation, layer_norm, mean, sigmoid, with_pullback
 from xpgrad.testing import assert_close, cell_reference
 from xpgrad_torch import run_cell
 
@@ -334,7 +334,37 @@ def _step(formula):
         ),
         (_step(lambda xp, x, h, W, R: W.z(x) + R.y(h)), AttributeError, "step uses R.y, expected one of z"),
         (_step(lambda xp, x, h, W, R: W.z(h) + R.z(h)), TypeError, "W.z of what is not x"),
-        (_step(lambda xp, x, h, W, R: W.z(x) + R.z(x)), TypeError, "R.z of Input"),
+        (_step(lambda xp, x, h, W, R: W.z(x) + R.z(x)), TypeError, "R.z of the input x itself"),
+        (
+            _step(lambda xp, x, h, W, R: xp.sigmoid(W.z(x) + R.z(h))),
+            AttributeError,
+            r"^cell: step uses xp.sigmoid, expected xpgrad.cells.sigmoid\(xp, value\)",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: W.z(x) + R.z(h) - xp.sum(h)),
+            AttributeError,
+            r"^cell: step uses xp.sum, expected xp.mean\(value\)",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: W.z(x) + R.z(h) - xp.max(h)),
+            AttributeError,
+            "^cell: step uses xp.max",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: h.__setitem__(0, W.z(x) + R.z(h))),
+            TypeError,
+            "^cell: step applies an assignment to an index to a value, expected a new value, by xp.where",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: W.z(x) + R.z(h) > 0),
+            TypeError,
+            "^cell: step returned a comparison for h",
+        ),
+        (
+            _step(lambda xp, x, h, W, R: layer_norm(xp, W.z(x) + R.z(h))),
+            TypeError,
+            r"^layer_norm: values is a StepValue, expected a list of values",
+        ),
         (_step(lambda xp, x, h, W, R: W.z(x) + R.z(h) + R.z(2 * h)), ValueError, "R.z of two values"),
         (_step(lambda xp, x, h, W, R: W.z(x) + h), ValueError, "no use of R.z"),
         (
@@ -562,3 +592,24 @@ def test_means_work_on_plain_arrays():
     assert mean(np, np.asarray([1.0, 3.0])) == 2
     x = torch.tensor([[1.0, 3.0]])
     assert mean(array_api_compat.torch, x).tolist() == [[2.0]]
+
+
+def test_an_error_of_python_says_what_the_step_ran_on():
+    with pytest.raises(TypeError) as caught:
+        Cell(lambda xp, x, h, W, R: R.z(h) - mean(W.z(x)), W="z", R="z", name="cell")
+    assert any(
+        "cell: the step ran on values that stand for arrays" in note for note in caught.value.__notes__
+    )
+
+
+def test_a_function_without_a_pullback_is_refused():
+    """It would have no gradient, in silence: here one that a function with a pullback may call."""
+    from xpgrad._cells import trace
+
+    def step(xp, x, h, W, R):
+        xp.strict = False
+        return xp.sigmoid(W.z(x) + R.z(h))
+
+    with pytest.raises(TypeError, match="cell: step applies reciprocal, which has no pullback here"):
+        Cell(step, W="z", R="z", name="cell")
+    assert trace.StepTape("cell").strict is False

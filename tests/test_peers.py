@@ -9,16 +9,17 @@ import math
 import re
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from xpgrad.__main__ import main
-from xpgrad.cli import check
-from xpgrad.cli.peers import command as command  # before a test takes the peers away
-from xpgrad.cli.peers import matrix, page, references
-from xpgrad.cli.peers.matrix import Entry, Measured
+from xpgrad.cli import check, onnx_node
+from xpgrad_peers import command as command  # before a test takes the peers away
+from xpgrad_peers import matrix, page, references
+from xpgrad_peers.matrix import Entry, Measured
 
 # Without compiling: the kernels are held against their references by their own tests.
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -92,11 +93,13 @@ def test_callers_need_their_peer_and_numpy_alone() -> None:
     folder = Path(matrix.__file__).parent / "callers"
     peers = {"call_keras.py": {"keras", "tensorflow"}, "call_onnx_runtime.py": {"onnxruntime"}}
     peers |= {f"call_{name}.py": {name} for name in ("jax", "thinc")}
-    peers |= {"call_pytorch.py": {"torch"}, "onnx_model.py": {"onnx"}, "call_onnx_reference.py": {"onnx"}}
+    peers |= {"call_pytorch.py": {"torch"}, "call_onnx_reference.py": {"onnx"}}
+    peers |= {"onnx_model.py": {"onnx_node"}}  # a file of xpgrad that imports no xpgrad
     for path in folder.glob("*.py"):
         for module in imported(path):
             known = {*sys.stdlib_module_names, "numpy", *peers.get(path.name, ())}
             assert module.startswith(".") or module.partition(".")[0] in known, f"{path.name}: {module}"
+    assert imported(Path(onnx_node.__file__)) == {"__future__", "collections.abc", "typing", "numpy", "onnx"}
 
 
 def test_every_kernel_has_a_definition() -> None:
@@ -255,6 +258,8 @@ def test_a_wrong_entry_without_a_program_is_told() -> None:
     versions = {"xpgrad": ["xpgrad 0"], "onnx_runtime": ["onnxruntime 1"], "keras": ["keras 3"]}
     assert page.without_reproducer([known, unknown, refused]) == [unknown]
     text = page.page(Measured([known, unknown, refused, absent], versions), {"onnx_runtime": sys.executable})
+    assert "| ONNX Runtime Training | 0 | **1** | 1 |" in text
+    assert "- [ONNX Runtime Training: LSTMGrad with peepholes is truncated](#onnx-runtime-training-" in text
     assert "| peepholes | **0.3** |" in text
     assert "- keras, mish, plain: off by 0.3; no program yet" in text
     assert r"| ONNX Runtime Training | gru | clip | a \| b |" in text
@@ -302,6 +307,22 @@ def test_the_page_shows_what_is_known() -> None:
         assert float(lstm[name]["xpgrad, float64"]) < 1e-14
         assert {lstm[name][peer.title] for peer in matrix.PEERS} == {"-"}
     assert float(table("GRU")["masks, reset after"]["xpgrad, float64"]) < 1e-14
+
+
+def test_the_page_begins_with_a_summary_of_its_tables() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    counts: dict[str, Counter[str]] = {}
+    for title in page._FAMILIES:
+        for row in table(title).values():
+            for library, cell in row.items():
+                kind = "wrong" if cell.startswith("**") else cell if cell in ("-", "refuses") else "right"
+                counts.setdefault(library, Counter())[kind] += 1
+    head = text.partition("## How it is measured")[0]
+    for library, found in counts.items():
+        wrong = f"**{found['wrong']}**" if found["wrong"] else "0"
+        assert f"| {library} | {found['right']} | {wrong} | {found['refuses']} |" in head
+    assert len(head.splitlines()) < 40
+    assert head.count("\n- [") == text.count("\n### ")
 
 
 def test_every_wrong_entry_of_the_page_has_a_program() -> None:

@@ -151,10 +151,12 @@ def test_operands_that_consist_of_several_arrays(kind, directions, rng):
         "B": [part.copy() for row in arrays["B"] for part in (row[:half], row[half:])],
     }
     for _ in range(2):
-        seen = []
-        again = run_foreign(getattr(xpgrad, kind), **arrays, direction=direction, joined=pieces, seen=seen)
+        plans = []
+        again = run_foreign(
+            getattr(xpgrad, kind), **arrays, direction=direction, joined=pieces, plans_out=plans
+        )
         compare(again, out, 1e-6)
-        assert seen[0].program.count == len(arrays) - 3 + sum(map(len, pieces.values()))
+        assert plans[0].program.count == len(arrays) - 3 + sum(map(len, pieces.values()))
         grads = run_foreign(gradient, **given, direction=direction, joined=pieces)
         for name, parts in pieces.items():
             whole, found = getattr(expected, f"d{name}"), getattr(grads, f"d{name}")
@@ -471,7 +473,7 @@ def test_a_function_in_a_kernels_place_must_not_ignore_the_order_of_gates():
     def passes_on(*arrays, **options):
         return xpgrad.lstm(*arrays, **options)
 
-    np.testing.assert_array_equal(run_foreign(ours, X, W, R, seen=[]).H_t, xpgrad.lstm(X, W, R).H_t)
+    np.testing.assert_array_equal(run_foreign(ours, X, W, R, plans_out=[]).H_t, xpgrad.lstm(X, W, R).H_t)
     with pytest.raises(TypeError, match="_foreign"):
         run_foreign(ours, X, W, R, gate_order=(0, 3, 1, 2))
     W[:, 2:4] = -1

@@ -29,13 +29,18 @@ def guarded(monkeypatch, compiled):
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
 
 
-def starts_of(timeline, lengths, steps):
-    """What `_sort` finds of some lengths: the first row of each step, and how many steps there are."""
-    batch = len(lengths)
-    order, place, ordered = (np.zeros(batch, np.int64) for _ in range(3))
-    starts = np.full(steps + 2, -1)
-    longest = timeline._sort(np.asarray(lengths), steps, order, place, ordered, starts)
-    return starts, longest, ordered
+def starts_of(timeline, lengths, steps, is_full=False):
+    """The first row of each step, how many steps there are, and the lengths in order."""
+    batch, at = len(lengths), records.positions(records.Schedule).known
+    tables, data = np.full(5 * batch + steps + 2, -1), np.zeros(records.length(records.Schedule), np.int64)
+    for number, name in enumerate(("order", "ordered", "place", "start", "tail", "starts")):
+        data[getattr(at, name)] = batch * number
+    if is_full:
+        longest, pieces = timeline._fill(batch, steps, tables, data)
+    else:
+        longest, pieces = timeline._sort(np.asarray(lengths), False, batch, steps, tables, data)
+    assert pieces == batch
+    return tables[5 * batch :], longest, tables[batch : 2 * batch]
 
 
 def test_chunks_are_never_longer_than_planned(rng, timeline_in_python):
@@ -63,11 +68,10 @@ def test_chunks_whose_rows_have_the_order_of_time(limit, timeline_in_python):
     """In reverse, step k of a full batch is time T - 1 - k; the rows before it follow in memory."""
     steps, batch = 6, 3
     starts, found, ordered = starts_of(timeline_in_python, [steps] * batch, steps)
-    tables = [np.full(batch, -1) for _ in range(3)]
-    of_full = np.full(steps + 2, -1)
-    assert timeline_in_python._fill(steps, *tables, of_full) == found
-    np.testing.assert_array_equal(of_full[: steps + 1], starts[: steps + 1])
-    np.testing.assert_array_equal(tables[2], ordered)
+    of_full = starts_of(timeline_in_python, [steps] * batch, steps, is_full=True)
+    np.testing.assert_array_equal(of_full[0][: steps + 1], starts[: steps + 1])
+    assert of_full[1] == found
+    np.testing.assert_array_equal(of_full[2], ordered)
     most = -(-steps * batch // limit)
     quantities, spans = np.full(len(CHUNK) * most, -1), np.full(4 * steps, -1)
     timeline_in_python._write_chunks(limit, most, True, quantities, spans, starts, found)

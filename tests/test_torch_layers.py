@@ -28,7 +28,7 @@ from torch_cases import (
     random_states,
     under_autocast,
 )
-from xpgrad_torch._packing import Packing
+from xpgrad_torch._packing import PackedRows
 
 LENGTHS = {"sorted": [5, 3, 1], "unsorted": [3, 5, 1]}
 STACKS = {
@@ -743,7 +743,7 @@ def test_a_list_that_changes_later_does_not_change_the_module(name):
 def test_rows_move_as_by_pytorchs_functions(sizes):
     data = torch.randn(sum(sizes), 3, dtype=torch.float64, requires_grad=True)
     packed = PackedSequence(data, torch.tensor(sizes))
-    packing = Packing(packed)
+    packing = PackedRows(packed)
     theirs, lengths = pad_packed_sequence(packed)
     ours = packing.padded(data)
     assert packing.lengths.tolist() == lengths.tolist()

@@ -288,14 +288,14 @@ def test_autocast_gives_pytorchs_dtypes(dtype):
     [
         (lambda f, x: f.cross_entropy([1.0], torch.tensor(0)), TypeError, ["cross_entropy", "input", "list"]),
         (lambda f, x: f.cross_entropy(x, [0]), TypeError, ["cross_entropy", "target", "list"]),
-        (lambda f, x: f.cross_entropy(x, torch.tensor([0, 1])), ValueError, ["labels", "(2,)"]),
-        (lambda f, x: f.cross_entropy(x, torch.tensor([0, 1, 7])), ValueError, ["labels", "7"]),
-        (lambda f, x: f.cross_entropy(x, torch.tensor([0, 1, -1])), ValueError, ["labels", "-1"]),
-        (lambda f, x: f.cross_entropy(x, torch.rand(3, 4)), TypeError, ["labels", "float32", "float64"]),
+        (lambda f, x: f.cross_entropy(x, torch.tensor([0, 1])), ValueError, ["target", "(2,)"]),
+        (lambda f, x: f.cross_entropy(x, torch.tensor([0, 1, 7])), ValueError, ["target", "7"]),
+        (lambda f, x: f.cross_entropy(x, torch.tensor([0, 1, -1])), ValueError, ["target", "-1"]),
+        (lambda f, x: f.cross_entropy(x, torch.rand(3, 4)), TypeError, ["target", "float32", "float64"]),
         (
             lambda f, x: f.cross_entropy(x, torch.tensor([0, 1, 2]), torch.ones(3).double()),
             ValueError,
-            ["weights"],
+            ["weight has"],
         ),
         (
             lambda f, x: f.cross_entropy(x, torch.tensor([0, 1, 2]), reduction="max"),
@@ -311,7 +311,7 @@ def test_autocast_gives_pytorchs_dtypes(dtype):
         (
             lambda f, x: f.binary_cross_entropy_with_logits(x, x[:2]),
             ValueError,
-            ["targets", "(2, 4)", "(3, 4)"],
+            ["target has", "(2, 4)", "(3, 4)"],
         ),
         (lambda f, x: f.binary_cross_entropy_with_logits(x, x, x[0, :3]), ValueError, ["weight", "(3,)"]),
         (

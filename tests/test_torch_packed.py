@@ -16,7 +16,7 @@ import xpgrad_torch  # noqa: E402
 from xpgrad import _plans  # noqa: E402
 from xpgrad._operation import run_foreign  # noqa: E402
 from xpgrad_torch import _packed  # noqa: E402
-from xpgrad_torch._packing import Packing  # noqa: E402
+from xpgrad_torch._packing import PackedRows  # noqa: E402
 
 I, H = 4, 5
 RNNS = ("LSTM", "GRU", "RNN")
@@ -362,7 +362,7 @@ def test_packed_arrays_of_another_shape(rng):
 
 
 def test_lengths_of_a_packing():
-    packing = Packing(PackedSequence(torch.zeros(12, 1), torch.tensor([5, 3, 3, 1])))
+    packing = PackedRows(PackedSequence(torch.zeros(12, 1), torch.tensor([5, 3, 3, 1])))
     assert packing.lengths.tolist() == [4, 3, 3, 1, 1]
 
 

@@ -39,7 +39,7 @@ def nothing_came_before(monkeypatch):
 def repeats(monkeypatch):
     """How many calls were repeated; how many others looked at their tensors one by one is `looks`."""
     counts = {"ready": 0, "looks": 0}
-    ready, look = _programs.Known.ready, _programs.Programs._look
+    ready, look = _programs.CallCache.ready, _programs.Programs._look
 
     def counted_ready(*arguments):
         found = ready(*arguments)
@@ -50,7 +50,7 @@ def repeats(monkeypatch):
         counts["looks"] += 1
         return look(*arguments)
 
-    monkeypatch.setattr(_programs.Known, "ready", counted_ready)
+    monkeypatch.setattr(_programs.CallCache, "ready", counted_ready)
     monkeypatch.setattr(_programs.Programs, "_look", counted_look)
     return counts
 
@@ -748,17 +748,17 @@ def test_numbers_of_another_kind_are_no_known_call():
     for _ in range(3):
         functional.conv2d(x, weight, stride=(1, 1))
         functional.conv2d(x, weight, stride=1)
-    with pytest.raises(TypeError, match="strides"):
+    with pytest.raises(TypeError, match="conv2d: stride is"):
         functional.conv2d(x, weight, stride=(1.0, 1))
-    with pytest.raises(TypeError, match="strides"):
+    with pytest.raises(TypeError, match="conv2d: stride is"):
         functional.conv2d(x, weight, stride=1.0)
     strides = [1, 1]
     for size in (6, 3):
         assert functional.conv2d(x, weight, stride=strides).shape[2:] == (size, size)
         strides[:] = [2, 2]
-    with pytest.raises(ValueError, match="B has shape"):
+    with pytest.raises(ValueError, match="conv2d: bias has shape"):
         functional.conv2d(x, weight, torch.ones(5))
-    with pytest.raises(TypeError, match="conv: W"):
+    with pytest.raises(TypeError, match="conv2d: weight"):
         functional.conv2d(x, weight.numpy())
 
 

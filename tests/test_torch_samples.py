@@ -94,8 +94,8 @@ def test_module_samples(kind):
 
 # PyTorch has no functions, and so no samples, of these.
 OURS_ALONE = {
-    "gru", "gru_cell", "hard_sigmoid", "layer_norm_gru", "layer_norm_lstm", "lstm", "lstm_cell", "quick_gelu",
-    "rnn", "rnn_cell", "scaled_tanh", "thresholded_relu",
+    "augru", "gru", "gru_d", "gru_cell", "hard_sigmoid", "layer_norm_gru", "layer_norm_lstm", "lstm",
+    "lstm_cell", "quick_gelu", "rnn", "rnn_cell", "scaled_tanh", "slstm", "thresholded_relu",
 }  # fmt: skip
 
 

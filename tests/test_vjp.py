@@ -257,3 +257,13 @@ def test_out_of_kernels_of_one_output(rng: np.random.Generator) -> None:
     assert_close(out, before, rtol=0)
     with pytest.raises(ValueError, match=r"vjp: out is an input, expected another array"):
         xpgrad.vjp(xpgrad.silu, X, out=X)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "instead"), [("xpgrad_jax", "jax.vjp"), ("xpgrad_torch.functional", "PyTorch's autograd")]
+)
+def test_an_adapter_s_function_names_what_to_use(adapter, instead):
+    module = pytest.importorskip(adapter, reason="its framework is not installed")
+    words = f"vjp: fn is {adapter.split('.')[0]}'s lstm, expected a function of xpgrad: {instead}"
+    with pytest.raises(TypeError, match=words):
+        xpgrad.vjp(module.lstm, np.ones(3))

@@ -112,6 +112,13 @@ _LAYER_NORM_GRU = {
     "X": "T N I", "W": "D 3H I", "R": "D 3H H", "B": "D 6H", "gamma": "D 2 3H", "beta": "D 2 3H",
     "sequence_lens": "N", "initial_h": "D N H",
 }  # fmt: skip
+_SLSTM = {  # random normalizers would be near 0
+    "X": "T N I", "W": "D 4H I", "R": "D 4H H", "B": "D 4H", "sequence_lens": "N", "initial_h": "D N H",
+}  # fmt: skip
+_AUGRU = {
+    "X": "T N I", "attention": "T N 1", "W": "D 3H I", "R": "D 3H H", "B": "D 6H", "sequence_lens": "N",
+    "initial_h": "D N H",
+}  # fmt: skip
 _BOTH = {"direction": "bidirectional"}
 
 OPERATORS = {
@@ -131,6 +138,8 @@ OPERATORS = {
     "layer_norm_gru": Operator(
         functional.layer_norm_gru, functional._LAYER_NORM_GRU, _LAYER_NORM_GRU, _BOTH, sizes={"D": 2}
     ),
+    "slstm": Operator(functional.slstm, functional._SLSTM, _SLSTM),
+    "augru": Operator(functional.augru, functional._AUGRU, _AUGRU, _BOTH, sizes={"D": 2}),
     "lstm_cell": Operator(
         functional.lstm_cell, functional._LSTM_CELL, _LSTM_CELL, {"activations": ["Sigmoid", "Tanh", "Elu"]}
     ),

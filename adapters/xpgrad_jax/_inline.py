@@ -65,7 +65,9 @@ class ProgramEngine(ScanEngine):
             x = jnp.broadcast_to(x, (A, width, B))
             arrays.append(jnp.reshape(jnp.moveaxis(x, 2, 1), (A * B, width, 1)))
         widths = [n if name == formula.each_output else 1 for name in formula.outputs]
-        made = _run(_Rows(formula, tuple(numbers)), arrays, [(A * B, width, 1) for width in widths])
+        made = _run(
+            _RowFormulaWriter(formula, tuple(numbers)), arrays, [(A * B, width, 1) for width in widths]
+        )
         if made is None:
             return super().over_rows(formula, operands, numbers, out)
         return tuple(
@@ -113,7 +115,7 @@ class _Elements:
         return [recorder.elementwise(self._formula, arrays, self._numbers)]
 
 
-class _Rows(_Elements):
+class _RowFormulaWriter(_Elements):
     """Writes a row formula down."""
 
     method = "over_rows"

@@ -335,10 +335,10 @@ def _tangent_transpose(
     if not given:
         return unknown + [ad.Zero(x.aval) for x in arrays[len(fixed) :]]
     named = dict(zip((*present, *kernel.saved), fixed, strict=True))
-    seen = dict(zip(kernel.outputs, kernel.cotangents, strict=False))
-    if given.keys() <= seen.keys() and set(wrt) <= set(kernel.graded):
+    cotangent_of = dict(zip(kernel.outputs, kernel.cotangents, strict=False))
+    if given.keys() <= cotangent_of.keys() and set(wrt) <= set(kernel.graded):
         taken = {name: named[name] for name in (*kernel.taken, *kernel.saved) if name in named}
-        taken |= {seen[name]: c for name, c in given.items()}
+        taken |= {cotangent_of[name]: c for name, c in given.items()}
         return unknown + gradient(kernel, taken, wrt, attributes)
     # of outputs or operands for which the kernel has no gradient
     operands = {name: named[name] for name in present}

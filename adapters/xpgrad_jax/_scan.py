@@ -30,11 +30,11 @@ class ScanEngine(StandardEngine):
 
     def wrap(self, array: Any) -> Any:
         """See StandardEngine."""
-        return _Rows(array.shape[1], array, array)
+        return _ScanRows(array.shape[1], array, array)
 
     def rows(self, count: int, width: int, like: Any) -> Any:
         """See StandardEngine."""
-        return _Rows(width, like, None)
+        return _ScanRows(width, like, None)
 
     def carry(self, array: Any) -> Any:
         """See StandardEngine."""
@@ -42,30 +42,32 @@ class ScanEngine(StandardEngine):
 
     def columns(self, rows: Any, start: int, stop: int) -> Any:
         """See StandardEngine."""
-        return _Columns(rows, start, stop)
+        return _ScanColumns(rows, start, stop)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
-        """See StandardEngine; of `_timeline.MaskedSteps`, only some rows change."""
+        """See StandardEngine; of `_timeline.MaskedSteps`, only some rows change, or find what was before."""
         if not len(steps):
             return
-        valid = getattr(steps, "valid", None)
+        valid, fresh = getattr(steps, "valid", None), getattr(steps, "fresh", None)
         table: np.ndarray = steps if valid is None else steps.table
         accesses = _accesses(stages)
         if not _are_alike(table, accesses) or (len(table) < 2 and valid is None):
             super().scan(stages, table)
             return
-        loop, one = _Loop(accesses, table), table[:1]
+        loop, one = _ScanLoop(accesses, table), table[:1]
 
         def step(carried: tuple, given: tuple) -> tuple[tuple, tuple]:
-            slices, valid = given
-            with loop.at_step(carried, slices):
+            slices, valid, fresh = given
+            found, slices = loop.without_before(carried, slices, fresh)
+            with loop.at_step(found, slices):
                 super(ScanEngine, self).scan(stages, one)
-                return loop.results(carried, valid)
+                return loop.results(carried, valid, fresh)
 
-        loop.finish(*lax.scan(step, loop.carried(), (loop.slices(), valid), length=len(table)))
+        given = loop.slices(), valid, fresh
+        loop.finish(*lax.scan(step, loop.carried(), given, length=len(table)))
 
 
-class _Rows:
+class _ScanRows:
     """Rows of an array, where there is one, those that were written replaced by what was written.
 
     Within a step of a loop it holds nothing but the rows that the step touches, by the first one's number.
@@ -106,10 +108,10 @@ class _Rows:
         return self._array
 
 
-class _Columns:
+class _ScanColumns:
     """Some columns of other rows, to read."""
 
-    def __init__(self, rows: _Rows, start: int, stop: int) -> None:
+    def __init__(self, rows: _ScanRows, start: int, stop: int) -> None:
         self.rows, self._start, self._stop = rows, start, stop
 
     def read(self, first: int, count: int) -> Any:
@@ -127,7 +129,7 @@ class _Access:
         Which rows they write.
     """
 
-    def __init__(self, rows: _Rows) -> None:
+    def __init__(self, rows: _ScanRows) -> None:
         self.rows = rows
         self.reads: list[str] = []
         self.writes: set[str] = set()
@@ -141,7 +143,7 @@ def _accesses(stages: Sequence[Elementwise | Product]) -> list[_Access]:
     found: dict[int, _Access] = {}
 
     def access(rows: Any) -> _Access:
-        under = rows.rows if isinstance(rows, _Columns) else rows
+        under = rows.rows if isinstance(rows, _ScanColumns) else rows
         return found.setdefault(id(under), _Access(under))
 
     for stage in stages:
@@ -184,7 +186,7 @@ def _are_alike(steps: np.ndarray, accesses: Sequence[_Access]) -> bool:
     return True
 
 
-class _Loop:
+class _ScanLoop:
     """What the steps of a loop take as slices, carry from one to the next, and give.
 
     Rows that every step rewrites are carried, and so is what the step before wrote into rows of its own;
@@ -193,10 +195,11 @@ class _Loop:
 
     def __init__(self, accesses: Sequence[_Access], steps: np.ndarray) -> None:
         self._steps, self._count = steps, int(steps[0, _SPAN.rows])
-        self._carried: list[tuple[_Rows, int, int]] = []  # which row is read, and which is for the next step
-        self._slices: list[tuple[_Rows, str]] = []
-        self._stacked: list[tuple[_Rows, str]] = []
-        self._fixed: list[tuple[_Rows, Any]] = []
+        # which row is read, and which is for the next step
+        self._carried: list[tuple[_ScanRows, int, int]] = []
+        self._slices: list[tuple[_ScanRows, str]] = []
+        self._stacked: list[tuple[_ScanRows, str]] = []
+        self._fixed: list[tuple[_ScanRows, Any]] = []
         for access in accesses:
             rows, written = access.rows, next(iter(access.writes), None)
             for at in access.reads:
@@ -225,10 +228,18 @@ class _Loop:
         """The rows of all steps, (steps, rows, width) each."""
         return tuple(self._sliced(rows, _first_rows(at, self._steps)) for rows, at in self._slices)
 
-    def _sliced(self, rows: _Rows, firsts: np.ndarray) -> Any:
+    def _sliced(self, rows: _ScanRows, firsts: np.ndarray) -> Any:
         array = rows.read(int(firsts.min()), len(firsts) * self._count)
         array = jnp.reshape(array, (len(firsts), self._count, array.shape[1]))
         return jnp.flip(array, axis=0) if firsts[-1] < firsts[0] else array
+
+    def without_before(self, carried: tuple, slices: tuple, fresh: Any) -> tuple[tuple, tuple]:
+        """The same with zeros for the states before the step, in rows that a piece begins with."""
+        if fresh is None:
+            return carried, slices
+        states = [read != written for _, read, written in self._carried]
+        before = [at == "before" for _, at in self._slices]
+        return _cleared(carried, states, fresh), _cleared(slices, before, fresh)
 
     @contextlib.contextmanager
     def at_step(self, carried: tuple, slices: tuple) -> Iterator[None]:
@@ -252,13 +263,18 @@ class _Loop:
             for rows in touched:
                 rows.step = None
 
-    def results(self, before: tuple, valid: Any) -> tuple[tuple, tuple]:
-        """What a step leaves for the next one, and what it gives; rows that are not valid keep what was."""
+    def results(self, before: tuple, valid: Any, fresh: Any = None) -> tuple[tuple, tuple]:
+        """What a step leaves for the next one, and what it gives; rows that are not valid keep what was.
+
+        Backwards, the rows that a piece begins with leave no cotangent: it is that of the zeros before.
+        """
         carried = tuple(_of(rows)[written] for rows, _, written in self._carried)
         stacked = tuple(_of(rows)[self._label(at)] for rows, at in self._stacked)
         if valid is None:
             return carried, stacked
         kept = tuple(jnp.where(valid, new, old) for new, old in zip(carried, before, strict=True))
+        if fresh is not None:
+            kept = _cleared(kept, [read == written for _, read, written in self._carried], fresh)
         return kept, tuple(jnp.where(valid, new, jnp.zeros_like(new)) for new in stacked)
 
     def finish(self, carried: tuple, stacked: tuple) -> None:
@@ -272,5 +288,11 @@ class _Loop:
             rows.write(int(firsts.min()), jnp.reshape(ordered, (-1, value.shape[2])))
 
 
-def _of(rows: _Rows) -> dict[int, Any]:
+def _cleared(values: Sequence[Any], which: Sequence[bool], rows: Any) -> tuple:
+    """Zeros in some rows of some values."""
+    pairs = zip(values, which, strict=True)
+    return tuple(jnp.where(rows, jnp.zeros_like(x), x) if clear else x for x, clear in pairs)
+
+
+def _of(rows: _ScanRows) -> dict[int, Any]:
     return {} if rows.step is None else rows.step

@@ -4,23 +4,31 @@ Each has the name and the arguments of the function of `xpgrad`. They work under
 `jax.vmap`, `jax.jvp` and what else JAX has, in any order.
 """
 
+# ruff: noqa: D103 - each function gets its docstring from its decorator
+
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
+import xpgrad
+from xpgrad._arguments import check_lengths
 from xpgrad._kernel_description import MASKS
-from xpgrad._recurrent import check_lengths
 from xpgrad._recurrent_docs import Words, recurrent_sections
+from xpgrad._resets import check_with_resets, has_resets, with_resets
+from xpgrad._words import Approximate, AutoPad, ConvMethod, Peephole, Reduction, TimeDirection
 from xpgrad_jax._kernel import AS_SAVED, Attributes, Kernel, as_array, as_attributes
 from xpgrad_jax._primitives import forward, gradient
 
 __all__ = [
+    "augru",
     "binary_cross_entropy_with_logits",
     "celu",
     "conv",
@@ -29,6 +37,7 @@ __all__ = [
     "gelu",
     "gru",
     "gru_cell",
+    "gru_d",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
@@ -47,6 +56,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "slstm",
     "softmax",
     "softmax_cross_entropy",
     "softplus",
@@ -55,12 +65,19 @@ __all__ = [
     "thresholded_relu",
 ]
 
+ArrayLike: TypeAlias = jax.Array | NDArray[Any]
+Lengths: TypeAlias = Sequence[int] | ArrayLike
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+
 _LSTM = Kernel("lstm")
 _GRU = Kernel("gru", products=True)
 _RNN = Kernel("rnn")
 _LSTM_CELL = Kernel("lstm_cell")
 _GRU_CELL = Kernel("gru_cell")
 _RNN_CELL = Kernel("rnn_cell")
+_SLSTM = Kernel("slstm")
+_AUGRU = Kernel("augru")
 
 
 def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -88,8 +105,10 @@ def apply(kernel: Kernel, operands: Sequence[Any], attributes: Mapping[str, Any]
     return tuple(forward(kernel, arrays, as_attributes(kernel.name, attributes))[: len(kernel.cotangents)])
 
 
-def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
-    """Lengths as an array; checked, where their numbers are known."""
+def _lengths(operator: str, lengths: Any, X: Any, layout: int, reset: Any = None) -> Any:
+    """Lengths as an array, with resets where there are some; checked, where their numbers are known."""
+    if reset is not None:
+        lengths = with_resets(operator, X, lengths, reset, layout)
     if lengths is None or isinstance(lengths, jax.core.Tracer):
         return lengths
     known = np.asarray(lengths)
@@ -97,13 +116,15 @@ def _lengths(operator: str, lengths: Any, X: Any, layout: int) -> Any:
         raise TypeError(f"{operator}: sequence_lens has dtype {known.dtype}, expected an integer dtype")
     if getattr(X, "ndim", 0) == 3:
         T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
-        check_lengths(operator, known, N, T)
+        (check_with_resets if has_resets(known) else check_lengths)(operator, known, N, T)
     return jnp.asarray(lengths)
 
 
 # --- the core's own functions under a trace
 
-_KERNELS = {kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL)}
+_KERNELS = {
+    kernel.name: kernel for kernel in (_LSTM, _GRU, _RNN, _LSTM_CELL, _GRU_CELL, _RNN_CELL, _SLSTM, _AUGRU)
+}
 
 
 def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -137,52 +158,38 @@ def traced_call(operator: str, arrays: Mapping[str, Any], options: Mapping[str, 
     return kernel.gradient_result(*(by_name.get(name) for name in kernel.graded))
 
 
-# --- functions whose arguments are those of xpgrad's, without `out`
+# --- functions whose arguments are those of xpgrad's, without `out`, and those of the gradient alone
 
 
-def _signature(kernel: Kernel, returned: int) -> inspect.Signature:
-    """The kernel's signature with the attributes of its gradient alone, for so many results."""
-    source = inspect.signature(kernel.function(0))
-    parameters = [p for p in source.parameters.values() if p.name != "out"]
-    result = "jax.Array" if returned == 1 else f"tuple[{', '.join(['jax.Array'] * returned)}]"
-    parameters += kernel.gradient_attributes.values()
-    return source.replace(parameters=parameters, return_annotation=result)
+def _public(kernel: Kernel, function: Callable[_P, _Result], text: str) -> Callable[_P, _Result]:
+    """A function with its docstring; where arguments do not fit, the error names the kernel."""
 
-
-def _function(kernel: Kernel, signature: inspect.Signature, text: str) -> Callable[..., Any]:
-    """The function of a kernel with that docstring; it returns as many results as the signature says."""
-    returned = signature.return_annotation.count("jax.Array")
-    every = {name: p.default for name, p in signature.parameters.items()}
-    positional = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    needed = [name for name, default in every.items() if default is inspect.Parameter.empty]
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        given = {**every, **dict(zip(positional, args, strict=False)), **kwargs}
-        # `bind` would take a fourth of a small call's time; it is left to say what is wrong
-        if (
-            len(args) > len(positional)
-            or len(given) > len(every)
-            or not kwargs.keys().isdisjoint(positional[: len(args)])
-            or any(given[name] is inspect.Parameter.empty for name in needed)
-        ):
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
             try:
-                signature.bind(*args, **kwargs)
+                inspect.signature(function).bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{kernel.name}: {error}") from None
-        if "sequence_lens" in given:
-            lengths = given["sequence_lens"], given["X"], given["layout"]
-            given["sequence_lens"] = _lengths(kernel.name, *lengths)
-        operands = [given.pop(name) for name in kernel.operands]
-        outputs = apply(kernel, operands, given)[:returned]
-        return outputs[0] if returned == 1 else outputs
+            raise
 
-    function.__name__ = function.__qualname__ = kernel.name
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__doc__ = text
-    return function
+    call.__doc__ = text
+    return call
 
 
-_NO_ARRAY = "an operand is no array of JAX or NumPy, or the operands differ in dtype"
+def _run(kernel: Kernel, given: dict[str, Any], returned: int) -> Any:
+    """So many of the kernel's outputs, for the arguments of its function. They are taken apart."""
+    if "sequence_lens" in given:
+        lengths = given["sequence_lens"], given["X"], given["layout"], given.pop("reset")
+        given["sequence_lens"] = _lengths(kernel.name, *lengths)
+    operands = [given.pop(name) for name in kernel.operands]
+    outputs = apply(kernel, operands, given)[:returned]
+    return outputs[0] if returned == 1 else outputs
+
+
+_NO_ARRAY = "an operand is not an array of JAX or NumPy, or operands differ in dtype"
 _ITS_GRADIENT = " Its gradient is that of a ``lax.scan``."
 _IMPORTS = """\
 >>> import jax
@@ -193,7 +200,7 @@ _WORDS = Words(
     array="array",
     lengths="sequence or array of int",
     result="jax.Array",
-    gradient="of those operands alone that JAX asks for.",
+    gradient="computed only for the operands that JAX asks for.",
     refused=_NO_ARRAY,
     notes={
         "X": " float16, bfloat16, float32 or float64.",
@@ -221,21 +228,261 @@ _WORDS = Words(
 )
 
 
-def _recurrent(kernel: Kernel, what: str, results: str, arguments: str) -> Callable[..., Any]:
+def _recurrent(
+    kernel: Kernel, what: str, results: str, arguments: str
+) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
     """A recurrent function: the first line of its docstring, its results, and arguments for an example."""
-    signature = _signature(kernel, len(results.split(", ")))
-    sections = recurrent_sections(kernel.name, signature, results, arguments, _WORDS)
-    return _function(kernel, signature, what + sections)
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        signature = inspect.signature(function)
+        sections = recurrent_sections(kernel.name, signature, results, arguments, _WORDS)
+        return _public(kernel, function, what + sections)
+
+    return decorate
 
 
 _OF_JAX = "The ONNX {} as a differentiable function of JAX arrays."
-_STEP = "One step of `{}`, for loops of one's own."
-lstm = _recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
-gru = _recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
-rnn = _recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
-lstm_cell = _recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
-gru_cell = _recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
-rnn_cell = _recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")
+_STEP = "One step of `{}`, for a loop that you write."
+
+
+@_recurrent(_LSTM, _OF_JAX.format("LSTM"), "H_all, H_t, C_t", "X, W, R, clip=3.0")
+def lstm(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    initial_c: ArrayLike | None = None,
+    P: ArrayLike | None = None,
+    *,
+    direction: TimeDirection = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+    S: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
+    zoneout_h: ArrayLike | None = None,
+    zoneout_c: ArrayLike | None = None,
+    peephole: Peephole = "full",
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return _run(_LSTM, locals(), 3)
+
+
+@_recurrent(_GRU, _OF_JAX.format("GRU"), "H_all, H_t", "X, W, R, linear_before_reset=1")
+def gru(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: TimeDirection = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
+    zoneout_h: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_GRU, locals(), 2)
+
+
+@_recurrent(_RNN, _OF_JAX.format("RNN"), "H_all, H_t", 'X, W, R, activations=["Relu"]')
+def rnn(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: TimeDirection = "forward",
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_RNN, locals(), 2)
+
+
+@_recurrent(
+    _SLSTM,
+    "The sLSTM of xLSTM as a differentiable function of JAX arrays.",
+    "H_all, H_t, C_t, N_t, M_t",
+    "X, W, R",
+)
+def slstm(
+    X: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    initial_c: ArrayLike | None = None,
+    initial_n: ArrayLike | None = None,
+    initial_m: ArrayLike | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    return _run(_SLSTM, locals(), 5)
+
+
+@_recurrent(
+    _AUGRU,
+    "The GRU with an attentional update gate as a differentiable function of JAX arrays.",
+    "H_all, H_t",
+    "X, jnp.ones((7, 2, 1)), W, R",
+)
+def augru(
+    X: ArrayLike,
+    attention: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_AUGRU, locals(), 2)
+
+
+@_recurrent(_LSTM_CELL, _STEP.format("lstm"), "H_next, C_next", "X, H, C, W, R")
+def lstm_cell(
+    X: ArrayLike,
+    H: ArrayLike,
+    C: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    P: ArrayLike | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    peephole: Peephole = "full",
+) -> tuple[jax.Array, jax.Array]:
+    return _run(_LSTM_CELL, locals(), 2)
+
+
+@_recurrent(_GRU_CELL, _STEP.format("gru"), "H_next", "X, H, W, R")
+def gru_cell(
+    X: ArrayLike,
+    H: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+) -> jax.Array:
+    return _run(_GRU_CELL, locals(), 1)
+
+
+@_recurrent(_RNN_CELL, _STEP.format("rnn"), "H_next", "X, H, W, R")
+def rnn_cell(
+    X: ArrayLike,
+    H: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    activations: Sequence[str] | None = None,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    clip: float | None = None,
+) -> jax.Array:
+    return _run(_RNN_CELL, locals(), 1)
+
+
+def gru_d(
+    X: ArrayLike,
+    mask: ArrayLike,
+    delta: ArrayLike,
+    W: ArrayLike,
+    R: ArrayLike,
+    decay_x: ArrayLike,
+    decay_h: ArrayLike,
+    B: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: ArrayLike | None = None,
+    *,
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """GRU-D as a differentiable function of JAX arrays: two loops of ``lax.scan``.
+
+    Parameters
+    ----------
+    X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h
+        As `xpgrad.gru_d` takes them; arrays are JAX's or NumPy's.
+    direction, layout, reset
+        The attributes of `xpgrad.gru_d`.
+
+    Returns
+    -------
+    H_all : jax.Array
+        Hidden states, (T, D, N, H).
+    H_t : jax.Array
+        Hidden state at each sequence's end, (D, N, H).
+
+    Raises
+    ------
+    TypeError
+        Where an operand is no array of JAX or NumPy, or the operands differ in dtype.
+    ValueError
+        Where a shape or an attribute breaks the operator's rules.
+
+    See Also
+    --------
+    xpgrad.gru_d : The equations and their source.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import xpgrad_jax
+    >>> X, mask, delta = (jnp.ones((7, 2, 3)) for _ in range(3))
+    >>> weights = jnp.ones((1, 12, 6)), jnp.ones((1, 12, 4)), jnp.ones((1, 2, 3)), jnp.ones((1, 4, 4))
+    >>> xpgrad_jax.gru_d(X, mask, delta, *weights)[0].shape
+    (7, 1, 2, 4)
+    """
+    operands = (X, mask, delta, W, R, decay_x, decay_h, B, mean)
+    names = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean")
+    arrays: list[Any] = [
+        None if x is None else as_array("gru_d", name, x) for name, x in zip(names, operands, strict=True)
+    ]
+    initial: Any = None if initial_h is None else as_array("gru_d", "initial_h", initial_h)
+    lengths = _lengths("gru_d", sequence_lens, X, layout)
+    options: dict[str, Any] = {"direction": direction, "layout": layout, "reset": reset}
+    run: Callable[..., Any] = xpgrad.gru_d
+    out = run(*arrays, lengths, initial, **options)
+    return out.H_all, out.H_t
+
 
 _SECTIONS = """`xpgrad.{name}` as a differentiable function of JAX arrays.
 
@@ -252,7 +499,7 @@ jax.Array
 Raises
 ------
 TypeError
-    Where {refused}.
+    If {refused}.
 ValueError
     Where a shape or an attribute is out of its rule.
 
@@ -260,48 +507,192 @@ See Also
 --------
 xpgrad.{name} : The equation and its source.
 """
+_WHOLE: dict[str, Kernel] = {}
+"""Kernels of one result on whole arrays."""
 
 
-def _of_whole_arrays(name: str, returns: str, **replaced: str) -> Callable[..., Any]:
-    """A function of one result."""
-    kernel = Kernel(name, replaced=replaced)
-    signature = _signature(kernel, 1)
-    parameters = ", ".join(signature.parameters)
-    text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
-    return _function(kernel, signature, text)
+def _whole(returns: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """A function of one result; its docstring says so much of it."""
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        name, parameters = function.__name__, ", ".join(inspect.signature(function).parameters)
+        text = _SECTIONS.format(name=name, parameters=parameters, returns=returns, refused=_NO_ARRAY)
+        # relu's slope is told by its output, which JAX keeps for the next operator
+        kernel = _WHOLE[name] = Kernel(name, replaced={"X": "Y"} if name == "relu" else {})
+        return _public(kernel, function, text)
+
+    return decorate
 
 
-def _elementwise(name: str, **replaced: str) -> Callable[..., Any]:
-    return _of_whole_arrays(name, ", of X's shape and dtype.", **replaced)
+_elementwise = _whole(", of X's shape and dtype.")
+_loss = _whole(': a number, or one for each sample with ``reduction="none"``.')
+_image = _whole(", (N, O, *size).")
 
 
-celu = _elementwise("celu")
-elu = _elementwise("elu")
-gelu = _elementwise("gelu")
-hard_sigmoid = _elementwise("hard_sigmoid")
-hard_swish = _elementwise("hard_swish")
-hard_tanh = _elementwise("hard_tanh")
-leaky_relu = _elementwise("leaky_relu")
-log_sigmoid = _elementwise("log_sigmoid")
-log_softmax = _elementwise("log_softmax")
-mish = _elementwise("mish")
-prelu = _elementwise("prelu")
-quick_gelu = _elementwise("quick_gelu")
-relu = _elementwise("relu", X="Y")
-scaled_tanh = _elementwise("scaled_tanh")
-selu = _elementwise("selu")
-sigmoid = _elementwise("sigmoid")
-silu = _elementwise("silu")
-softmax = _elementwise("softmax")
-softplus = _elementwise("softplus")
-softsign = _elementwise("softsign")
-tanh = _elementwise("tanh")
-thresholded_relu = _elementwise("thresholded_relu")
+@_elementwise
+def celu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["celu"], locals(), 1)
 
-_LOSS = ': a number, or one for each sample with ``reduction="none"``.'
-softmax_cross_entropy = _of_whole_arrays("softmax_cross_entropy", _LOSS)
-binary_cross_entropy_with_logits = _of_whole_arrays("binary_cross_entropy_with_logits", _LOSS)
 
-_IMAGE = ", (N, O, *size)."
-conv = _of_whole_arrays("conv", _IMAGE)
-conv_transpose = _of_whole_arrays("conv_transpose", _IMAGE)
+@_elementwise
+def elu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["elu"], locals(), 1)
+
+
+@_elementwise
+def gelu(X: ArrayLike, *, approximate: Approximate = "none") -> jax.Array:
+    return _run(_WHOLE["gelu"], locals(), 1)
+
+
+@_elementwise
+def hard_sigmoid(X: ArrayLike, *, alpha: float = 0.2, beta: float = 0.5) -> jax.Array:
+    return _run(_WHOLE["hard_sigmoid"], locals(), 1)
+
+
+@_elementwise
+def hard_swish(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["hard_swish"], locals(), 1)
+
+
+@_elementwise
+def hard_tanh(X: ArrayLike, *, min_val: float = -1.0, max_val: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["hard_tanh"], locals(), 1)
+
+
+@_elementwise
+def leaky_relu(X: ArrayLike, *, alpha: float = 0.01) -> jax.Array:
+    return _run(_WHOLE["leaky_relu"], locals(), 1)
+
+
+@_elementwise
+def log_sigmoid(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["log_sigmoid"], locals(), 1)
+
+
+@_elementwise
+def log_softmax(X: ArrayLike, *, axis: int = -1, flatten: bool = False) -> jax.Array:
+    return _run(_WHOLE["log_softmax"], locals(), 1)
+
+
+@_elementwise
+def mish(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["mish"], locals(), 1)
+
+
+@_elementwise
+def prelu(X: ArrayLike, slope: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["prelu"], locals(), 1)
+
+
+@_elementwise
+def quick_gelu(X: ArrayLike, *, alpha: float = 1.702) -> jax.Array:
+    return _run(_WHOLE["quick_gelu"], locals(), 1)
+
+
+@_elementwise
+def relu(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["relu"], locals(), 1)
+
+
+@_elementwise
+def scaled_tanh(X: ArrayLike, *, alpha: float = 1.0, beta: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["scaled_tanh"], locals(), 1)
+
+
+@_elementwise
+def selu(X: ArrayLike, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> jax.Array:
+    return _run(_WHOLE["selu"], locals(), 1)
+
+
+@_elementwise
+def sigmoid(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["sigmoid"], locals(), 1)
+
+
+@_elementwise
+def silu(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["silu"], locals(), 1)
+
+
+@_elementwise
+def softmax(X: ArrayLike, *, axis: int = -1, flatten: bool = False) -> jax.Array:
+    return _run(_WHOLE["softmax"], locals(), 1)
+
+
+@_elementwise
+def softplus(X: ArrayLike, *, beta: float = 1.0, threshold: float | None = None) -> jax.Array:
+    return _run(_WHOLE["softplus"], locals(), 1)
+
+
+@_elementwise
+def softsign(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["softsign"], locals(), 1)
+
+
+@_elementwise
+def tanh(X: ArrayLike) -> jax.Array:
+    return _run(_WHOLE["tanh"], locals(), 1)
+
+
+@_elementwise
+def thresholded_relu(X: ArrayLike, *, alpha: float = 1.0) -> jax.Array:
+    return _run(_WHOLE["thresholded_relu"], locals(), 1)
+
+
+@_loss
+def softmax_cross_entropy(
+    X: ArrayLike,
+    labels: ArrayLike,
+    weights: ArrayLike | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+) -> jax.Array:
+    return _run(_WHOLE["softmax_cross_entropy"], locals(), 1)
+
+
+@_loss
+def binary_cross_entropy_with_logits(
+    X: ArrayLike,
+    targets: ArrayLike,
+    weight: ArrayLike | None = None,
+    *,
+    pos_weight: ArrayLike | None = None,
+    reduction: Reduction = "mean",
+) -> jax.Array:
+    return _run(_WHOLE["binary_cross_entropy_with_logits"], locals(), 1)
+
+
+@_image
+def conv(
+    X: ArrayLike,
+    W: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilations: int | Sequence[int] = 1,
+    group: int = 1,
+    auto_pad: AutoPad = "NOTSET",
+    method: ConvMethod = "auto",
+) -> jax.Array:
+    return _run(_WHOLE["conv"], locals(), 1)
+
+
+@_image
+def conv_transpose(
+    X: ArrayLike,
+    W: ArrayLike,
+    B: ArrayLike | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilations: int | Sequence[int] = 1,
+    group: int = 1,
+    auto_pad: AutoPad = "NOTSET",
+    output_padding: int | Sequence[int] = 0,
+    output_shape: Sequence[int] | None = None,
+    method: ConvMethod = "auto",
+) -> jax.Array:
+    return _run(_WHOLE["conv_transpose"], locals(), 1)

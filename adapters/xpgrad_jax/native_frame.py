@@ -37,7 +37,7 @@ class Values(NamedTuple):
     values: Any
 
 
-class Attributes(NamedTuple):
+class FrameAttributes(NamedTuple):
     """The attributes of a call, with names."""
 
     struct_size: Any
@@ -58,10 +58,10 @@ class CallFrame(NamedTuple):
     stage: Any
     arguments: Values
     results: Values
-    attributes: Attributes
+    attributes: FrameAttributes
 
 
-class Buffer(NamedTuple):
+class FrameBuffer(NamedTuple):
     """An argument or result."""
 
     struct_size: Any
@@ -72,9 +72,9 @@ class Buffer(NamedTuple):
     dimensions: Any
 
 
-_FRAME, _BUFFER = positions(CallFrame), positions(Buffer)
+_FRAME, _BUFFER = positions(CallFrame), positions(FrameBuffer)
 _PROGRAM, _HOST = positions(ForeignProgram), positions(HostWords)
-_FRAME_WORDS, _BUFFER_WORDS, _HOST_WORDS = length(CallFrame), length(Buffer), length(HostWords)
+_FRAME_WORDS, _BUFFER_WORDS, _HOST_WORDS = length(CallFrame), length(FrameBuffer), length(HostWords)
 _PROGRAM_WORDS = length(ForeignProgram)
 # XLA's functions, by their places in its table
 _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE_TASK = 6, 8, 17

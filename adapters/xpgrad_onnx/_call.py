@@ -12,7 +12,7 @@ from onnx.reference.op_run import OpRun
 MICROSOFT = "com.microsoft"
 
 
-class Call(NamedTuple):
+class NodeCall(NamedTuple):
     """The argument of an operator's function for one run of a node."""
 
     operator: str
@@ -48,7 +48,7 @@ class Definition(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: tuple[str, ...]
-    compute: Callable[[Call], tuple]
+    compute: Callable[[NodeCall], tuple]
     """Returns the outputs in order; None for one that nobody wanted."""
 
 
@@ -61,10 +61,10 @@ def operator_class(definition: Definition, exact: bool) -> type[OpRun]:
         "definition": definition,
         "exact": exact,
     }
-    return type(definition.name, (_Operator,), body)
+    return type(definition.name, (_Node,), body)
 
 
-class _Operator(OpRun):
+class _Node(OpRun):
     """A node of the operator that a subclass's `definition` describes."""
 
     definition: Definition
@@ -96,7 +96,7 @@ class _Operator(OpRun):
                 f"{definition.name}: the node has {len(node.output)} outputs, expected at most "
                 f"{len(definition.outputs)}: {', '.join(definition.outputs)}"
             )
-        call = Call(
+        call = NodeCall(
             definition.name,
             _named_inputs(definition, node, arrays),
             _plain_attributes(definition, attributes),

@@ -54,7 +54,7 @@ def gradient_model(
         For operators without a rule (all of them are named), unknown names, tensors that the loss does not
         depend on, and attributes without a gradient.
     TypeError
-        For what is no model.
+        If `model` is not a model.
 
     See Also
     --------

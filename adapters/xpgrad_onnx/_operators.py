@@ -17,7 +17,8 @@ from onnx.reference.op_run import OpRun
 
 import xpgrad
 from xpgrad._axes import gradient_name
-from xpgrad_onnx._call import MICROSOFT, Call, Definition, operator_class
+from xpgrad._words import Peephole
+from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall, operator_class
 
 DOMAIN = "xpgrad"
 """The domain of the operators that ONNX and ONNX Runtime do not have."""
@@ -66,10 +67,10 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
 
 def _define(
     domain: str, name: str, inputs: str, outputs: str, attributes: str = ""
-) -> Callable[[Callable[[Call], tuple]], Callable[[Call], tuple]]:
+) -> Callable[[Callable[[NodeCall], tuple]], Callable[[NodeCall], tuple]]:
     """Register a function as an operator."""
 
-    def put(compute: Callable[[Call], tuple]) -> Callable[[Call], tuple]:
+    def put(compute: Callable[[NodeCall], tuple]) -> Callable[[NodeCall], tuple]:
         operands = tuple(inputs.split()), tuple(outputs.split()), tuple(attributes.split())
         DEFINITIONS.append(Definition(domain, name, *operands, compute))
         return compute
@@ -84,7 +85,7 @@ _OPTIONS = tuple(_SEQUENCE.split()[:-1])  # hidden_size follows from R
 _SEQUENCE_INPUTS = "X W R B? sequence_lens? initial_h?"
 
 
-def _recurrent_options(call: Call, *more: str) -> dict[str, Any]:
+def _recurrent_options(call: NodeCall, *more: str) -> dict[str, Any]:
     hidden, columns = call.attributes.get("hidden_size"), call.inputs["R"].shape[-1]
     if hidden is not None and hidden != columns:
         raise ValueError(f"{call.operator}: hidden_size is {hidden}, expected R's last size, {columns}")
@@ -94,7 +95,7 @@ def _recurrent_options(call: Call, *more: str) -> dict[str, Any]:
 _GRADED = ("X", "W", "R", "B", "initial_h", "initial_c", "P", "slope")
 
 
-def _wrt(call: Call) -> list[str]:
+def _wrt(call: NodeCall) -> list[str]:
     """The kernel's names of the operands with a wanted gradient."""
     return [operand for operand in _GRADED if gradient_name(operand) in call.wanted]
 
@@ -111,7 +112,7 @@ _LSTM = "input_forget"
     DOMAIN, "LSTMTraining", f"{_SEQUENCE_INPUTS} initial_c? P?", "H_all H_t C_t C_all iofc",
     f"{_SEQUENCE} {_LSTM}",
 )  # fmt: skip
-def _lstm(call: Call) -> tuple:
+def _lstm(call: NodeCall) -> tuple:
     return xpgrad.lstm(**call.inputs, **_recurrent_options(call, _LSTM))
 
 
@@ -122,7 +123,7 @@ _LSTM_GRAD_INPUTS = (
 
 
 @_define(MICROSOFT, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", _LSTM_GRADIENTS, f"{_SEQUENCE} {_LSTM}")
-def _lstm_grad_as_onnx_runtime(call: Call) -> tuple:
+def _lstm_grad_as_onnx_runtime(call: NodeCall) -> tuple:
     """ONNX Runtime's LSTMGrad has no input for the peepholes, and passes no gradient through them."""
     if call.exact:
         return _lstm_gradients(call, "full")
@@ -134,11 +135,11 @@ def _lstm_grad_as_onnx_runtime(call: Call) -> tuple:
 
 
 @_define(DOMAIN, "LSTMGrad", f"{_LSTM_GRAD_INPUTS} P? B?", _LSTM_GRADIENTS, f"{_SEQUENCE} {_LSTM}")
-def _lstm_grad(call: Call) -> tuple:
+def _lstm_grad(call: NodeCall) -> tuple:
     return _lstm_gradients(call, "full")
 
 
-def _lstm_gradients(call: Call, peephole: str) -> tuple:
+def _lstm_gradients(call: NodeCall, peephole: Peephole) -> tuple:
     if "dP" in call.wanted and "P" not in call.inputs:
         raise ValueError(
             f"{call.operator}: P is missing, expected an array as input 12, since the true gradient dP is "
@@ -155,7 +156,7 @@ _GRU = "linear_before_reset"
 @_define("", "GRU", _SEQUENCE_INPUTS, "Y Y_h", f"{_SEQUENCE} {_GRU}")
 @_define(MICROSOFT, "GRUTraining", _SEQUENCE_INPUTS, "H_all H_t zrh", f"{_SEQUENCE} {_GRU}")
 @_define(DOMAIN, "GRUTraining", _SEQUENCE_INPUTS, "H_all H_t zrh", f"{_SEQUENCE} {_GRU}")
-def _gru(call: Call) -> tuple:
+def _gru(call: NodeCall) -> tuple:
     return xpgrad.gru(**call.inputs, **_recurrent_options(call, _GRU))
 
 
@@ -165,12 +166,12 @@ _GRU_GRAD_INPUTS = f"{_SEQUENCE_INPUTS} H_all zrh grad_H_all? grad_H_t?"
 
 @_define(MICROSOFT, "GRUGrad", _GRU_GRAD_INPUTS, _STATE_GRADIENTS, f"{_SEQUENCE} {_GRU}")
 @_define(DOMAIN, "GRUGrad", _GRU_GRAD_INPUTS, _STATE_GRADIENTS, f"{_SEQUENCE} {_GRU}")
-def _gru_grad(call: Call) -> tuple:
+def _gru_grad(call: NodeCall) -> tuple:
     return xpgrad.gru_grad(**call.inputs, **_recurrent_options(call, _GRU), wrt=_wrt(call))
 
 
 @_define("", "RNN", _SEQUENCE_INPUTS, "Y Y_h", _SEQUENCE)
-def _rnn(call: Call) -> tuple:
+def _rnn(call: NodeCall) -> tuple:
     options = _recurrent_options(call)
     if "activations" in options:  # ONNX's default has names for both directions, even if there is only one
         options["activations"] = list(options["activations"])[: call.inputs["W"].shape[0]]
@@ -184,7 +185,7 @@ def _rnn(call: Call) -> tuple:
     _STATE_GRADIENTS,
     _SEQUENCE,
 )
-def _rnn_grad(call: Call) -> tuple:
+def _rnn_grad(call: NodeCall) -> tuple:
     return xpgrad.rnn_grad(**call.inputs, **_recurrent_options(call), wrt=_wrt(call))
 
 
@@ -194,7 +195,7 @@ _CONV = "strides pads dilations group auto_pad kernel_shape"
 _TRANSPOSED = f"{_CONV} output_padding output_shape"
 
 
-def _conv_options(call: Call) -> dict[str, Any]:
+def _conv_options(call: NodeCall) -> dict[str, Any]:
     kernel, spatial = call.attributes.get("kernel_shape"), call.inputs["W"].shape[2:]
     if kernel is not None and tuple(kernel) != tuple(spatial):
         raise ValueError(
@@ -207,17 +208,17 @@ def _conv_options(call: Call) -> dict[str, Any]:
 
 
 @_define("", "Conv", "X W B?", "Y", _CONV)
-def _conv(call: Call) -> tuple:
+def _conv(call: NodeCall) -> tuple:
     return (xpgrad.conv(**call.inputs, **_conv_options(call)),)
 
 
 @_define("", "ConvTranspose", "X W B?", "Y", _TRANSPOSED)
-def _conv_transpose(call: Call) -> tuple:
+def _conv_transpose(call: NodeCall) -> tuple:
     return (xpgrad.conv_transpose(**call.inputs, **_conv_options(call)),)
 
 
 @_define(MICROSOFT, "ConvGrad", "dY X W", "dX dW dB", _CONV)
-def _conv_grad_as_onnx_runtime(call: Call) -> tuple:
+def _conv_grad_as_onnx_runtime(call: NodeCall) -> tuple:
     """ONNX Runtime's ignores `auto_pad`, and then misreads dY as an array of another shape."""
     auto_pad = call.attributes.get("auto_pad", "NOTSET")
     if not call.exact and auto_pad.startswith("SAME"):
@@ -229,13 +230,13 @@ def _conv_grad_as_onnx_runtime(call: Call) -> tuple:
 
 
 @_define(DOMAIN, "ConvGrad", "dY X W", "dX dW dB", _CONV)
-def _conv_grad(call: Call) -> tuple:
+def _conv_grad(call: NodeCall) -> tuple:
     return xpgrad.conv_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call))
 
 
 @_define(MICROSOFT, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
 @_define(DOMAIN, "ConvTransposeGrad", "dY X W", "dX dW dB", _TRANSPOSED)
-def _conv_transpose_grad(call: Call) -> tuple:
+def _conv_transpose_grad(call: NodeCall) -> tuple:
     return xpgrad.conv_transpose_grad(**call.inputs, **_conv_options(call), wrt=_wrt(call))
 
 
@@ -243,7 +244,7 @@ def _conv_transpose_grad(call: Call) -> tuple:
     "", "MaxPool", "X", "Y indices",
     "auto_pad ceil_mode dilations kernel_shape pads storage_order strides",
 )  # fmt: skip
-def _max_pool(call: Call) -> tuple:
+def _max_pool(call: NodeCall) -> tuple:
     """Onnx's own, but its indices are wrong if all strides are 1.
 
     In that case it gets an additional axis of one element, on which a stride of 2 has no effect.
@@ -285,7 +286,7 @@ def _pointwise(domain: str, name: str, kernel: str, attributes: str = "", **fixe
     """An activation: one input, one output."""
 
     @_define(domain, name, "X", "Y", attributes)
-    def compute(call: Call) -> tuple:
+    def compute(call: NodeCall) -> tuple:
         return (getattr(xpgrad, kernel)(call.inputs["X"], **call.attributes, **fixed),)
 
 
@@ -295,7 +296,7 @@ def _pointwise_grad(
     """The gradient of an activation, from its input X or its output Y."""
 
     @_define(domain, name, f"dY {residual}", "dX", attributes)
-    def compute(call: Call) -> tuple:
+    def compute(call: NodeCall) -> tuple:
         gradient = getattr(xpgrad, f"{kernel}_grad")
         return (gradient(call.inputs["dY"], call.inputs[residual], **call.attributes, **fixed),)
 
@@ -338,39 +339,39 @@ _pointwise_grad(DOMAIN, "MishGrad", "mish", "X")
 
 
 @_define("", "PRelu", "X slope", "Y")
-def _prelu(call: Call) -> tuple:
+def _prelu(call: NodeCall) -> tuple:
     return (xpgrad.prelu(**call.inputs),)
 
 
 @_define(DOMAIN, "PReluGrad", "dY X slope", "dX dslope")
-def _prelu_grad(call: Call) -> tuple:
+def _prelu_grad(call: NodeCall) -> tuple:
     return xpgrad.prelu_grad(**call.inputs, wrt=_wrt(call))
 
 
-def _biased(call: Call, bias: str) -> np.ndarray:
+def _biased(call: NodeCall, bias: str) -> np.ndarray:
     """X plus the bias of ONNX Runtime's fused operators."""
     X = call.inputs["X"]
     return X + call.inputs[bias] if bias in call.inputs else X
 
 
 @_define(MICROSOFT, "BiasGelu", "X bias", "Y")
-def _bias_gelu(call: Call) -> tuple:
+def _bias_gelu(call: NodeCall) -> tuple:
     return (xpgrad.gelu(_biased(call, "bias")),)
 
 
 @_define(MICROSOFT, "FastGelu", "X bias?", "Y")
-def _fast_gelu(call: Call) -> tuple:
+def _fast_gelu(call: NodeCall) -> tuple:
     return (xpgrad.gelu(_biased(call, "bias"), approximate="tanh"),)
 
 
 @_define(MICROSOFT, "BiasGeluGrad_dX", "dY X bias", "dX")
-def _bias_gelu_grad(call: Call) -> tuple:
+def _bias_gelu_grad(call: NodeCall) -> tuple:
     return (xpgrad.gelu_grad(call.inputs["dY"], _biased(call, "bias")),)
 
 
 @_define(MICROSOFT, "BiasFastGeluGrad_dX", "dY X bias", "dX")
 @_define(MICROSOFT, "FastGeluGrad", "dY X bias?", "dX")
-def _fast_gelu_grad(call: Call) -> tuple:
+def _fast_gelu_grad(call: NodeCall) -> tuple:
     return (xpgrad.gelu_grad(call.inputs["dY"], _biased(call, "bias"), approximate="tanh"),)
 
 
@@ -381,20 +382,20 @@ _PER_AXIS = 13  # from this version of ONNX softmax works along one axis; before
 
 def _softmax_pair(name: str, kernel: str) -> None:
     @_define("", name, "X", "Y", "axis")
-    def forward(call: Call) -> tuple:
+    def forward(call: NodeCall) -> tuple:
         flatten = call.opset < _PER_AXIS
         return (getattr(xpgrad, kernel)(call.inputs["X"], **call.options("axis"), flatten=flatten),)
 
-    def gradient(call: Call, axis: int, flatten: bool) -> tuple:
+    def gradient(call: NodeCall, axis: int, flatten: bool) -> tuple:
         options = {"axis": axis, **call.options("axis"), "flatten": flatten}
         return (getattr(xpgrad, f"{kernel}_grad")(call.inputs["dY"], call.inputs["Y"], **options),)
 
     @_define(MICROSOFT, f"{name}Grad", "dY Y", "dX", "axis")
-    def of_rows(call: Call) -> tuple:
+    def of_rows(call: NodeCall) -> tuple:
         return gradient(call, 1, True)
 
     @_define(MICROSOFT, f"{name}Grad_13", "dY Y", "dX", "axis")
-    def along_axis(call: Call) -> tuple:
+    def along_axis(call: NodeCall) -> tuple:
         return gradient(call, -1, False)
 
 
@@ -402,7 +403,7 @@ _softmax_pair("Softmax", "softmax")
 _softmax_pair("LogSoftmax", "log_softmax")
 
 
-def _ignored(call: Call) -> dict[str, Any]:
+def _ignored(call: NodeCall) -> dict[str, Any]:
     """The label to ignore, an attribute or, in ONNX Runtime's inner operators, an input."""
     options = call.options("reduction", "ignore_index")
     if "ignore_index" in call.inputs:
@@ -415,7 +416,7 @@ def _ignored(call: Call) -> dict[str, Any]:
     MICROSOFT, "SoftmaxCrossEntropyLossInternal", "X labels weights? ignore_index?", "loss log_prob",
     "reduction output_type",
 )  # fmt: skip
-def _cross_entropy(call: Call) -> tuple:
+def _cross_entropy(call: NodeCall) -> tuple:
     inputs = {name: array for name, array in call.inputs.items() if name != "ignore_index"}
     loss = xpgrad.softmax_cross_entropy(**inputs, **_ignored(call))
     return loss, xpgrad.log_softmax(inputs["X"], axis=1) if "log_prob" in call.wanted else None
@@ -429,7 +430,7 @@ def _cross_entropy(call: Call) -> tuple:
     MICROSOFT, "SoftmaxCrossEntropyLossInternalGrad", "dY log_prob labels weights? ignore_index? bias?", "dX",
     "reduction output_type",
 )  # fmt: skip
-def _cross_entropy_grad(call: Call) -> tuple:
+def _cross_entropy_grad(call: NodeCall) -> tuple:
     """The logarithms of the probabilities are valid logits: they have the same softmax."""
     options = _ignored(call)
     dY, labels = call.inputs["dY"], call.inputs["labels"]
@@ -444,14 +445,14 @@ def _cross_entropy_grad(call: Call) -> tuple:
 
 
 @_define(MICROSOFT, "Scale", "X scale", "Y", "scale_down")
-def _scale(call: Call) -> tuple:
+def _scale(call: NodeCall) -> tuple:
     X, scale = call.inputs["X"], np.asarray(call.inputs["scale"])
     factor = np.reshape(scale, ()).astype(X.dtype)
     return (X / factor if call.attributes.get("scale_down") else X * factor,)
 
 
 @_define(MICROSOFT, "InPlaceAccumulatorV2", "buffer value overwrite?", "updated accumulated")
-def _accumulate_or_overwrite(call: Call) -> tuple:
+def _accumulate_or_overwrite(call: NodeCall) -> tuple:
     """The sum of both, or only the value.
 
     ONNX Runtime writes it into the buffer. Here the buffer stays unchanged, and the second output is the sum.
@@ -461,29 +462,29 @@ def _accumulate_or_overwrite(call: Call) -> tuple:
 
 
 @_define(MICROSOFT, "InPlaceAccumulator", "buffer value update?", "accumulated")
-def _accumulate(call: Call) -> tuple:
+def _accumulate(call: NodeCall) -> tuple:
     return (_sum(call) if np.all(call.inputs.get("update", True)) else call.inputs["buffer"],)
 
 
-def _sum(call: Call) -> np.ndarray:
+def _sum(call: NodeCall) -> np.ndarray:
     return call.inputs["buffer"] + call.inputs["value"]
 
 
 @_define(MICROSOFT, "ConcatTraining", "arrays*", "Y lengths", "axis")
-def _concat(call: Call) -> tuple:
+def _concat(call: NodeCall) -> tuple:
     arrays, axis = call.inputs["arrays"], call.attributes["axis"]
     lengths = np.asarray([array.shape[axis] for array in arrays], dtype=np.int64)
     return np.concatenate(arrays, axis=axis), lengths
 
 
 @_define(MICROSOFT, "SplitTraining", "X lengths", "parts*", "axis")
-def _split(call: Call) -> tuple:
+def _split(call: NodeCall) -> tuple:
     ends = np.cumsum(call.inputs["lengths"])[:-1]
     return tuple(np.split(call.inputs["X"], ends, axis=call.attributes.get("axis", 0)))
 
 
 @_define(MICROSOFT, "BroadcastGradientArgs", "a_shape b_shape", "a_axes b_axes")
-def _broadcast_axes(call: Call) -> tuple:
+def _broadcast_axes(call: NodeCall) -> tuple:
     """The axes of the broadcast result over which each gradient must be summed."""
     a, b = (tuple(map(int, call.inputs[name])) for name in ("a_shape", "b_shape"))
     rank = max(len(a), len(b))

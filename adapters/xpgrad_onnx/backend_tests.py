@@ -16,18 +16,18 @@ from xpgrad_onnx._operators import DEFINITIONS, DOMAIN
 _OPSET = 24
 
 
-class _Pair(NamedTuple):
+class _OperatorPair(NamedTuple):
     """The operators of a forward and its gradient."""
 
     forward: tuple[str, str]
     gradient: tuple[str, str]
 
 
-def _pair(operator: str, gradient: str = "", of: str = "", domain: str = MICROSOFT) -> _Pair:
-    return _Pair((of, operator), (domain, gradient or f"{operator}Grad"))
+def _pair(operator: str, gradient: str = "", of: str = "", domain: str = MICROSOFT) -> _OperatorPair:
+    return _OperatorPair((of, operator), (domain, gradient or f"{operator}Grad"))
 
 
-_OPERATORS: dict[str, _Pair] = {
+_OPERATORS: dict[str, _OperatorPair] = {
     "lstm": _pair("LSTM"),
     "gru": _pair("GRU"),
     "rnn": _pair("RNN", domain=DOMAIN),

@@ -25,6 +25,7 @@ from xpgrad_torch.activations import (
     Tanh,
     Threshold,
 )
+from xpgrad_torch.augru import AUGRU
 from xpgrad_torch.cells import CellLayer, run_cell
 from xpgrad_torch.convolution import (
     Conv1d,
@@ -34,12 +35,15 @@ from xpgrad_torch.convolution import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from xpgrad_torch.gru_d import GRUD
 from xpgrad_torch.layer_norm import LayerNormGRU, LayerNormLSTM
 from xpgrad_torch.losses import BCEWithLogitsLoss, CrossEntropyLoss
 from xpgrad_torch.modules import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from xpgrad_torch.slstm import SLSTM
 from xpgrad_torch.swap import swap, swap_report, unswap
 
 __all__ = [
+    "AUGRU",
     "BCEWithLogitsLoss",
     "CELU",
     "CellLayer",
@@ -54,6 +58,7 @@ __all__ = [
     "GELU",
     "GRU",
     "GRUCell",
+    "GRUD",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
@@ -72,6 +77,7 @@ __all__ = [
     "ReLU",
     "ReLU6",
     "SELU",
+    "SLSTM",
     "SiLU",
     "Sigmoid",
     "Softmax",

@@ -28,10 +28,19 @@ from xpgrad_torch._private import (
     older_vmap_level,
     remove_older_batch,
 )
-from xpgrad_torch._programs import Known, Ready, key_of
+from xpgrad_torch._programs import CallCache, Ready, key_of
 from xpgrad_torch._stacked import PLAIN, Layout, Stacked, flattened, grouped, joined
 
-__all__ = ["Call", "Kernel", "apply", "are_unseen", "call_of", "check_call", "is_followed", "map_older_batch"]
+__all__ = [
+    "CallTemplate",
+    "Kernel",
+    "apply",
+    "are_unseen",
+    "call_of",
+    "check_call",
+    "is_followed",
+    "map_older_batch",
+]
 
 
 class _XpgradKernel(torch.autograd.Function):
@@ -123,7 +132,7 @@ class _EagerKernel(_XpgradKernel):
 
 
 @dataclass(eq=False)
-class Call:
+class CallTemplate:
     """The data that calls of a planned kernel share if they differ in their tensors alone.
 
     Parameters
@@ -146,7 +155,7 @@ class Call:
         kernel, layout = self.kernel, self.layout
         self._options = kernel.forward_options(self.attributes)
         self._known = kernel.programs[0].known(self._options, layout)
-        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], Known | None] | None] = {}
+        self._gradients: dict[tuple[bool, ...], tuple[dict[str, Any], CallCache | None] | None] = {}
         self.saved = [] if self.again else [kernel.outputs.index(name) for name in kernel.saved]
         self._are_written_to = False
         spans = dict(zip(kernel.operands, _spans(layout), strict=True))
@@ -209,7 +218,7 @@ class Call:
         results = self.kernel.programs[1].run(arrays, self._gradient_layout, *found)
         return [None if place is None else results[place] for place in self._places]
 
-    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], Known | None] | None:
+    def _find(self, needed: tuple[bool, ...]) -> tuple[dict[str, Any], CallCache | None] | None:
         wrt = _wanted(self.kernel, self.layout, needed)
         sizes = zip(self.kernel.operands, self.layout, strict=True)
         stacked = {name for name, size in sizes if size != PLAIN}
@@ -232,20 +241,20 @@ def _wanted(kernel: Kernel, layout: Layout, needed: Sequence[bool]) -> tuple[str
     return tuple(name for name, span in spans if any(needed[k] for k in span))
 
 
-_calls: Remembered[Call] = Remembered()
+_calls: Remembered[CallTemplate] = Remembered()
 
 
 def call_of(
     kernel: Kernel, layout: Layout, attributes: Mapping[str, Any], asked: Mapping[str, Any], again: bool
-) -> Call:
+) -> CallTemplate:
     """Return the data of such calls."""
     fixed = key_of((*attributes.values(), *asked.values()))
     if fixed is None:
-        return Call(kernel, layout, attributes, asked, again)
+        return CallTemplate(kernel, layout, attributes, asked, again)
     key = kernel, layout, again, tuple(attributes), tuple(asked), fixed
     call = _calls.get(key)
     if call is None:
-        call = _calls[key] = Call(kernel, layout, attributes, asked, again)
+        call = _calls[key] = CallTemplate(kernel, layout, attributes, asked, again)
     return call
 
 
@@ -259,13 +268,13 @@ def are_unseen(cotangents: Sequence[Tensor | None]) -> bool:
 class _PlannedKernel(torch.autograd.Function):
     """A kernel with programs, in eager code outside of transformations.
 
-    Its arguments are a `Call`, its program if that is known, and the operands. An operand of several
+    Its arguments are a `CallTemplate`, its program if that is known, and the operands. An operand of several
     parameters comes as these, so autograd needs no nodes to join them. It returns the outputs that have a
     cotangent.
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, ready: Ready | None, *flat: Tensor | None) -> Any:
+    def forward(ctx: Any, call: CallTemplate, ready: Ready | None, *flat: Tensor | None) -> Any:
         outputs, kernel = call.forward(flat) if ready is None else ready.run(), call.kernel
         kept = list(flat)
         for k in call.unread:
@@ -399,7 +408,7 @@ def apply(
     attributes: Mapping[str, Any],
     *,
     again: bool = False,
-    seen: int | None = None,
+    wanted_outputs: int | None = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the kernel's outputs that have a cotangent.
@@ -410,7 +419,7 @@ def apply(
         What to run, on what, and how.
     again : bool
         Keep no outputs for the gradient, which then runs the kernel again: less memory for more time.
-    seen : int, optional
+    wanted_outputs : int, optional
         How many outputs the caller looks at, the first ones; all by default.
     **asked
         Attributes of the gradient alone.
@@ -422,11 +431,11 @@ def apply(
     operands = _with_own_lengths(kernel, operands)
     outputs: Sequence[Tensor]
     if has_expanded(operands):
-        return _run_expanded(kernel, operands, attributes, again, asked)[:seen]
+        return _run_expanded(kernel, operands, attributes, again, asked)[:wanted_outputs]
     try:
         if not followed and kernel.has_programs(operands):
             layout, flat = flattened(operands)
-            rows = () if again or collecting.get() is not None else kernel.rows_of(operands, seen)
+            rows = () if again or collecting.get() is not None else kernel.rows_of(operands, wanted_outputs)
             own = {**attributes, "rows_of": rows} if rows else attributes
             outputs = _apply_planned(call_of(kernel, layout, own, asked, again), None, *flat)
         elif is_recorded():
@@ -439,7 +448,7 @@ def apply(
     except Exception:
         kernel.explain(operands)
         raise
-    return tuple(outputs[: len(kernel.cotangents) if seen is None else seen])
+    return tuple(outputs[: len(kernel.cotangents) if wanted_outputs is None else wanted_outputs])
 
 
 def _with_own_lengths(kernel: Kernel, operands: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

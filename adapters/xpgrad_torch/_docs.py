@@ -34,10 +34,18 @@ def described_as(model: Any, words: Mapping[str, str]) -> Callable[[Described], 
 
 # --------------------------------------------------------------------------------- recurrent functions
 
-_SAVED = {"lstm": "6H", "gru": "5H", "rnn": "H", "layer_norm_lstm": "16H + 3", "layer_norm_gru": "10H + 2"}
+_SAVED = {
+    "lstm": "6H",
+    "gru": "5H",
+    "rnn": "H",
+    "layer_norm_lstm": "16H + 3",
+    "layer_norm_gru": "10H + 2",
+    "slstm": "11H",
+    "augru": "5H",
+}
 _SAVE = """"all", "states" or int
-    What is kept for the gradient. ``"all"``: what it takes of every step, NUMBERS numbers for each sequence.
-    ``"states"``: the operands alone, among them the initial states; the gradient runs the kernel again and
+    What is kept for the gradient. ``"all"``: NUMBERS numbers for each step and sequence.
+    ``"states"``: only the operands, with the initial states; the gradient runs the kernel again and
     gets the same numbers, to the last bit. A number k: the states of every k-th step, from which the gradient
     rebuilds k steps at a time; sums over steps are then added in another order."""
 _IMPORTS = """\
@@ -64,9 +72,9 @@ _WORDS = Words(
     lengths="Tensor or sequence of int",
     result="Tensor",
     gradient="""\
-which is asked only for the operands that require one. The gradient is itself
-differentiable (``create_graph=True``), then through PyTorch's own operators, which is slower.""",
-    refused="an operand is no tensor, or the operands differ in dtype or device",
+computed only for operands that require one. It is itself differentiable
+(``create_graph=True``), then in PyTorch's own operators, which is slower.""",
+    refused="an operand is not a tensor, or operands differ in dtype or device",
     notes=dict.fromkeys(MASKS, " It has no gradient."),
     options={},
     sequence=_IMPORTS + _SEQUENCE,

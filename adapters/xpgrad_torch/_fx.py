@@ -12,10 +12,10 @@ from torch.fx import Proxy
 __all__ = ["Proxy", "Unscripted", "as_node"]
 
 
-def as_node(module: nn.Module, input: Proxy, *others: Any) -> Any:  # noqa: A002, PyTorch's name for it
+def as_node(module: nn.Module, input: Proxy, *others: Any, **named: Any) -> Any:  # noqa: A002
     """Record a call of the module with these arguments, and return what stands for its result."""
     tracer: Any = input.tracer
-    return tracer.create_proxy("call_module", tracer.path_of_module(module), (input, *others), {})
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), (input, *others), named)
 
 
 class Unscripted:

@@ -133,15 +133,15 @@ class Kernel(KernelDescription):
         """Return what the kernel takes beside operands, for these attributes."""
         return {**attributes, "keep_products": True} if self.keeps_products else dict(attributes)
 
-    def rows_of(self, operands: Sequence[Any], seen: int | None) -> tuple[str, ...]:
+    def rows_of(self, operands: Sequence[Any], wanted_outputs: int | None) -> tuple[str, ...]:
         """Return the names of saved outputs that may be rows of the time loop; see `run_foreign`.
 
-        They are those that nobody sees, where the sequences have lengths and `seen` outputs are looked at, by
-        default all that have a cotangent.
+        Nobody reads them where the sequences have lengths and the caller reads only `wanted_outputs` outputs,
+        by default all that have a cotangent.
         """
         if not self._may_keep_rows or operands[self.operands.index(LENGTHS)] is None:
             return ()
-        unseen = self.outputs[len(self.cotangents) if seen is None else seen :]
+        unseen = self.outputs[len(self.cotangents) if wanted_outputs is None else wanted_outputs :]
         return tuple(name for name in self.saved if name in unseen)
 
     def _run_forward(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Tensor, ...]:

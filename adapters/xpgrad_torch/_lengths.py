@@ -12,8 +12,10 @@ from torch import Tensor
 
 from xpgrad._arguments import check_integers
 from xpgrad._operation import lengths_of
+from xpgrad._resets import are_booleans, check_reset, joined
 from xpgrad.engine import Adapter
 from xpgrad.engine.process.memory import address_of
+from xpgrad_torch._errors import Words
 from xpgrad_torch._private import version_of
 from xpgrad_torch.engine import is_plain
 
@@ -37,21 +39,65 @@ def lengths_tensor(operator: str, name: str, lengths: Any) -> Tensor | None:
     return torch.tensor(numbers, dtype=torch.int64)
 
 
+def with_resets(operator: str, X: Any, lengths: Tensor | None, reset: Any, layout: Any) -> Tensor | None:
+    """Return lengths with resets (N, 1 + T) as kernels take them; as they are where there is no reset.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    X : Tensor
+        The input; its own faults the kernel finds.
+    lengths : Tensor or None
+        Of each sequence.
+    reset : Tensor or None
+        Booleans, (T, N) in layout 0, (N, T) in layout 1.
+    layout : int
+        The layout of X.
+    """
+    if reset is None or not isinstance(X, Tensor) or X.dim() != 3 or layout not in (0, 1):
+        return lengths
+    T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
+    # array_api_compat's look at a tensor is nothing for a compiler
+    is_bool = reset.dtype is torch.bool if isinstance(reset, Tensor) else are_booleans(operator, reset)
+    check_reset(operator, reset, is_bool, T, N, layout)
+    if not isinstance(reset, Tensor):
+        reset = torch.as_tensor(reset)
+    if not torch.compiler.is_compiling() and is_plain(reset) and not reset.any():
+        return lengths
+    own = torch.full((N,), T, dtype=torch.int64) if lengths is None else lengths
+    if own.dim() != 1 or own.is_floating_point() or own.dtype is torch.bool:
+        return lengths  # wrong, as the kernel says
+    return joined(torch, own.to(X.device, torch.int64), (reset if layout else reset.T).to(X.device))
+
+
+def in_time_major(reset: Any, single: bool, batch_first: bool) -> Any:
+    """Return a module's resets (T, N), which it gets as its input is laid out; what is wrong as it is."""
+    axes = getattr(reset, "ndim", None)
+    if single:
+        return reset[:, None] if axes == 1 else reset
+    return reset.T if batch_first and axes == 2 else reset
+
+
 def name_lengths(error: Exception, layer: str) -> None:
     """Let a kernel's error about lengths name the layer and its argument instead of the kernel and its."""
-    if error.args:
-        text = re.sub(rf"^\w+: {LENGTHS}\b", f"{layer}: lengths", str(error.args[0]))
-        error.args = (text, *error.args[1:])
+    operator, _, text = str(error.args[0] if error.args else "").partition(": ")
+    if re.match(rf"{LENGTHS}\b", text):
+        Words({LENGTHS: "lengths"}, layer).put_into(error, operator)
 
 
-class Lengths(NamedTuple):
-    """Lengths in memory: 64-bit integers, one behind the other; `held` keeps the memory."""
+class LengthsMemory(NamedTuple):
+    """Lengths in memory: 64-bit integers, one behind the other; `held` keeps the memory.
+
+    They have one axis, two with resets, none where there are no lengths.
+    """
 
     held: Any
     address: int
+    axes: int = 1
 
 
-FULL = Lengths(None, 0)
+FULL = LengthsMemory(None, 0, 0)
 """Those of sequences that are all as long as can be."""
 
 
@@ -60,7 +106,7 @@ class _Checked(NamedTuple):
 
     tensor: Callable[[], Tensor | None]
     about: tuple
-    found: Lengths
+    found: LengthsMemory
 
 
 _last = _Checked(lambda: None, (), FULL)
@@ -68,7 +114,7 @@ _last = _Checked(lambda: None, (), FULL)
 
 def lengths_in_memory(
     engine: Adapter, X: Tensor, lengths: Tensor, options: Mapping[str, Any], is_gradient: bool
-) -> Lengths | None:
+) -> LengthsMemory | None:
     """Return a call's lengths as its program takes them; None where they are wrong, or no program takes them.
 
     A gradient takes what its forward found, if that was the last call: no look at the numbers then.
@@ -85,7 +131,9 @@ def lengths_in_memory(
     return found
 
 
-def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_packed: bool) -> Lengths | None:
+def _looked_at(
+    engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_packed: bool
+) -> LengthsMemory | None:
     """Return the same without what is known: a copy, because numbers that were checked must not change."""
     if (
         lengths.dtype is torch.int64
@@ -103,7 +151,7 @@ def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_pack
         if least == steps and not is_packed:
             return FULL
         copy = array("q", numbers)
-        return Lengths(copy, copy.buffer_info()[0])
+        return LengthsMemory(copy, copy.buffer_info()[0])
     options = {"layout": layout, "packed": is_packed}
     usable, in_numpy = lengths_of(engine, {"X": X, "sequence_lens": lengths}, options)
     if not usable:
@@ -111,4 +159,4 @@ def _looked_at(engine: Adapter, X: Tensor, lengths: Tensor, layout: Any, is_pack
     if in_numpy is None:
         return FULL
     in_numpy = in_numpy.copy()
-    return Lengths(in_numpy, address_of(in_numpy))
+    return LengthsMemory(in_numpy, address_of(in_numpy), in_numpy.ndim)

@@ -26,6 +26,9 @@ from xpgrad_torch._private import count_dispatch_modes, is_wrapped
 _SIZES = "int | Sequence[int]"
 _TYPES = {
     "str": "str",
+    **dict.fromkeys(
+        ("Approximate", "AutoPad", "ConvMethod", "Peephole", "Reduction", "TimeDirection"), "str"
+    ),
     "int": "int",
     "int | None": "int?",
     "bool": "bool",
@@ -50,12 +53,12 @@ def count_arguments(kernel: Kernel) -> int:
 
 def registered(kernel: Kernel) -> Kernel:
     """Register a kernel and its gradient as operators, and return it."""
-    kernel.operator = _Forward(kernel, kernel.operator_name).call
-    kernel.gradient_operator = _Gradient(kernel, f"{kernel.operator_name}_grad").call
+    kernel.operator = _ForwardOperator(kernel, kernel.operator_name).call
+    kernel.gradient_operator = _GradientOperator(kernel, f"{kernel.operator_name}_grad").call
     return kernel
 
 
-class _Operator(ABC):
+class _RegisteredOperator(ABC):
     """The part that the operators of kernels and of gradients share."""
 
     def __init__(self, kernel: Kernel, name: str, schema: str) -> None:
@@ -103,7 +106,7 @@ class _Operator(ABC):
         """Return how many operations the products have, for the shapes of operands and outputs."""
 
 
-class _Forward(_Operator):
+class _ForwardOperator(_RegisteredOperator):
     """A kernel. It also has the attributes of the gradient alone, and passes them on."""
 
     def __init__(self, kernel: Kernel, name: str) -> None:
@@ -167,7 +170,7 @@ class _Forward(_Operator):
         return forward_operations(self.kernel.operator_name, _given(self.kernel.operands, shapes), first)
 
 
-class _Gradient(_Operator):
+class _GradientOperator(_RegisteredOperator):
     """A gradient: the gradients in the wanted operands, in the order of `wrt`.
 
     Its own derivative treats the saved arrays as functions of the operands.

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from xpgrad._arguments import check_lengths_within
+from xpgrad._resets import has_resets
 from xpgrad_torch._autograd import Kernel, apply, is_followed
 from xpgrad_torch._stacked import joined
 
 # The state in which one segment ends is the one in which the next begins.
-_ENDS = {"initial_h": "H_t", "initial_c": "C_t"}
+_ENDS = {"initial_h": "H_t", "initial_c": "C_t", "initial_n": "N_t", "initial_m": "M_t"}
 
 
 def check_save(operator: str, save: Any) -> None:
@@ -34,16 +35,18 @@ def apply_sequence(
     attributes: dict[str, Any],
     save: str | int,
     *,
-    seen: int | None = None,
+    wanted_outputs: int | None = None,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the outputs of a sequence kernel, of which autograd keeps what `save` says.
 
-    For `seen` see `apply`.
+    For `wanted_outputs` see `apply`.
     """
     check_save(kernel.name, save)
     if isinstance(save, str):
-        return apply(kernel, operands, attributes, again=save == "states", seen=seen, **asked)
+        return apply(
+            kernel, operands, attributes, again=save == "states", wanted_outputs=wanted_outputs, **asked
+        )
     operands = joined(operands)
     kernel.check(operands)
     named = dict(zip(kernel.operands, operands, strict=True))
@@ -52,11 +55,11 @@ def apply_sequence(
         for one, own in _directions(kernel, named, attributes, save)
     ]
     if len(parts) == 1:
-        return parts[0][:seen]
+        return parts[0][:wanted_outputs]
     return tuple(
         torch.cat(pair, kernel.axes(name, attributes).index("D"))
         for name, pair in zip(kernel.outputs, zip(*parts, strict=True), strict=False)
-    )[:seen]
+    )[:wanted_outputs]
 
 
 def _directions(
@@ -65,7 +68,7 @@ def _directions(
     """Return the operands and attributes of each direction alone."""
     if attributes["direction"] != "bidirectional":
         return [(dict(operands), attributes)]
-    names = attributes["activations"]
+    names = attributes.get("activations")
     if names is not None:
         for name in ("activation_alpha", "activation_beta"):
             if attributes[name]:
@@ -95,7 +98,8 @@ def _run_segments(
     X, lengths = operands["X"], operands["sequence_lens"]
     total = X.shape[kernel.axes("X", attributes).index("T")] if X is not None else 0
     if lengths is not None and not is_followed():  # the segments see what is cut to their own range
-        check_lengths_within(kernel.name, "sequence_lens", lengths.flatten().tolist(), total)
+        own = lengths[:, 0] if has_resets(lengths) else lengths
+        check_lengths_within(kernel.name, "sequence_lens", own.flatten().tolist(), total)
     if lengths is not None and not lengths.is_floating_point() and lengths.dtype is not torch.bool:
         lengths = lengths.long()  # below zero an unsigned length would be a large one
     starts = list(range(0, max(total, 1), steps))
@@ -109,16 +113,40 @@ def _run_segments(
             name: _narrow(kernel, name, operands[name], attributes, "T", start, count) for name in timed
         }
         if lengths is not None:
-            segment["sequence_lens"] = (lengths - start).clamp(0, count)
+            segment["sequence_lens"] = _lengths_within(lengths, start, count)
         outputs = apply(kernel, list(segment.values()), attributes, again=True, **asked)
         by_name = dict(zip(kernel.outputs, outputs, strict=False))
         pieces[start] = by_name
-        operands = operands | {name: by_name[end] for name, end in _ENDS.items() if name in operands}
+        ends: dict[str, Tensor | None] = {
+            name: by_name[end] for name, end in _ENDS.items() if name in operands
+        }
+        if attributes["direction"] == "reverse" and lengths is not None and has_resets(lengths):
+            ends = {name: _handed_on(end, lengths, start, attributes) for name, end in ends.items()}
+        operands = operands | ends
     for name in by_name:  # of the outputs over time all pieces, of the others those of the last segment
         axes = kernel.axes(name, attributes)
         if "T" in axes:
             by_name[name] = torch.cat([pieces[start][name] for start in sorted(pieces)], axes.index("T"))
     return tuple(by_name.values())
+
+
+def _lengths_within(lengths: Tensor, start: int, count: int) -> Tensor:
+    """Return the lengths of what a segment has of sequences, with the resets there."""
+    if not has_resets(lengths):
+        return (lengths - start).clamp(0, count)
+    return torch.cat(((lengths[:, :1] - start).clamp(0, count), lengths[:, 1 + start : 1 + start + count]), 1)
+
+
+def _handed_on(
+    state: Tensor | None, lengths: Tensor, start: int, attributes: Mapping[str, Any]
+) -> Tensor | None:
+    """Return the state (D, N, H) at a segment's begin as the earlier segment gets it: 0 behind a reset."""
+    is_reset = ((lengths[:, 1 + start] != 0) & (lengths[:, 0] > start))[:, None]
+    return (
+        None
+        if state is None
+        else state.masked_fill(is_reset.unsqueeze(1) if attributes.get("layout") else is_reset, 0)
+    )
 
 
 def _narrow(

@@ -65,7 +65,7 @@ class Sampled:
         owner = _owner(hook)
         if owner is None or not self._is_served(owner):
             return super().register_forward_hook(hook, **options)  # type: ignore[misc]
-        return _Watch(self, owner)
+        return _OpacusWatch(self, owner)
 
     def register_full_backward_hook(self, hook: Any, *args: Any, **options: Any) -> Any:
         """Register a hook; that of Opacus has nothing left to do."""
@@ -84,7 +84,7 @@ class Sampled:
         """Return the parameters that are operands of kernels."""
 
 
-class _Watch(RemovableHandle):
+class _OpacusWatch(RemovableHandle):
     """What stands around each call of a module under Opacus."""
 
     def __init__(self, module: Any, owner: Any) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xpgrad_torch._autograd import Call, Kernel, apply, are_unseen, call_of, check_call
-from xpgrad_torch._packing import Packing
+from xpgrad_torch._autograd import CallTemplate, Kernel, apply, are_unseen, call_of, check_call
+from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._private import applied_alone
 from xpgrad_torch._stacked import flattened, grouped
 from xpgrad_torch.engine import is_plain
@@ -15,7 +15,7 @@ from xpgrad_torch.engine import is_plain
 __all__ = ["apply_packed", "are_rows_taken"]
 
 
-def are_rows_taken(packing: Packing, tensors: Sequence[Tensor]) -> bool:
+def are_rows_taken(packing: PackedRows, tensors: Sequence[Tensor]) -> bool:
     """Tell whether kernels take the rows as they are, beside which these are the other operands."""
     return packing.knows_places and all(
         is_plain(x) and x.dtype in (torch.float32, torch.float64) and x.numel() for x in tensors
@@ -25,11 +25,11 @@ def are_rows_taken(packing: Packing, tensors: Sequence[Tensor]) -> bool:
 class _PackedKernel(torch.autograd.Function):
     """A kernel with programs whose X and H_all are rows, in eager code outside of transformations.
 
-    Its arguments are a `Call`, the packing, and the operands with the rows in X's place.
+    Its arguments are a `CallTemplate`, the packing, and the operands with the rows in X's place.
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Call, packing: Packing, *flat: Tensor | None) -> Any:
+    def forward(ctx: Any, call: CallTemplate, packing: PackedRows, *flat: Tensor | None) -> Any:
         outputs = _outputs(call, packing, flat)
         ctx.save_for_backward(*flat, *call.kept(outputs, ctx.needs_input_grad))
         ctx.set_materialize_grads(False)
@@ -54,11 +54,11 @@ class _PackedKernel(torch.autograd.Function):
 _apply = applied_alone(_PackedKernel)
 
 
-def _spread(packing: Packing, rows: Tensor | None) -> Tensor | None:
+def _spread(packing: PackedRows, rows: Tensor | None) -> Tensor | None:
     return None if rows is None else packing.spread(rows)
 
 
-def _outputs(call: Call, packing: Packing, flat: Sequence[Tensor | None]) -> list[Tensor]:
+def _outputs(call: CallTemplate, packing: PackedRows, flat: Sequence[Tensor | None]) -> list[Tensor]:
     """Return the kernel's outputs, of which H_all holds rows."""
     X, *others = flat
     H_all, *more = call.forward([_spread(packing, X), *others])
@@ -66,8 +66,8 @@ def _outputs(call: Call, packing: Packing, flat: Sequence[Tensor | None]) -> lis
 
 
 def _gradients(
-    call: Call,
-    packing: Packing,
+    call: CallTemplate,
+    packing: PackedRows,
     operands: Sequence[Tensor | None],
     kept: Sequence[Tensor],
     cotangents: Sequence[Tensor | None],
@@ -85,8 +85,8 @@ def _gradients(
 
 
 def _followed_gradients(
-    call: Call,
-    packing: Packing,
+    call: CallTemplate,
+    packing: PackedRows,
     operands: Sequence[Tensor | None],
     cotangents: Sequence[Tensor | None],
     needed: tuple[bool, ...],
@@ -114,8 +114,8 @@ def apply_packed(
     kernel: Kernel,
     operands: Sequence[Any],
     attributes: Mapping[str, Any],
-    packing: Packing,
-    seen: int,
+    packing: PackedRows,
+    wanted_outputs: int,
     **asked: Any,
 ) -> tuple[Tensor, ...]:
     """Return the outputs that a caller looks at, of which H_all holds rows, for operands with X's rows.
@@ -124,6 +124,6 @@ def apply_packed(
     """
     check_call(kernel, operands, asked)
     layout, flat = flattened(operands)
-    own = {**attributes, "rows_of": kernel.rows_of(operands, seen), "packed": True}
+    own = {**attributes, "rows_of": kernel.rows_of(operands, wanted_outputs), "packed": True}
     outputs = _apply(call_of(kernel, layout, own, asked, False), packing, *flat)
-    return tuple(outputs[:seen])
+    return tuple(outputs[:wanted_outputs])

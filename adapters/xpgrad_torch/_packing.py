@@ -10,10 +10,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from xpgrad._shared_steps import largest_steps
 from xpgrad_torch._autograd import is_followed
 
-__all__ = ["Packing"]
+__all__ = ["PackedRows"]
 
 
-class Packing:
+class PackedRows:
     """Where the rows of a packed sequence are in an array over time and batch.
 
     PyTorch's own functions copy a slice for each time step, and their gradients make an array of the whole

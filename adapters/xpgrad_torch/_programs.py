@@ -8,11 +8,11 @@ from torch import Tensor
 
 from xpgrad import engine as engines
 from xpgrad._operation import run_foreign
-from xpgrad._plans import Plan
+from xpgrad._plans import PlannedCall
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad.engine.programs.program import Form, Fresh, Program, ProgramForSteps
 from xpgrad_torch._autocast import without_autocast
-from xpgrad_torch._lengths import FULL, LENGTHS, Lengths, lengths_in_memory
+from xpgrad_torch._lengths import FULL, LENGTHS, LengthsMemory, lengths_in_memory
 from xpgrad_torch._private import matcher_of
 from xpgrad_torch._stacked import Layout, Stacked, grouped, joined
 
@@ -28,7 +28,7 @@ class Ready(NamedTuple):
     program: Program | ProgramForSteps
     addresses: list[int]
     fresh: Fresh
-    lengths: Lengths
+    lengths: LengthsMemory
 
     def run(self) -> list[Any]:
         """Return the results. Each run needs a list of addresses of its own."""
@@ -46,8 +46,8 @@ class _Alike(NamedTuple):
         Which arrays are not given.
     matches : callable
         Tells whether those picked are of the same kinds.
-    has_lengths : bool
-        Whether the program takes lengths.
+    lengths : int
+        The axes of the lengths that the program takes, 0 where it takes none.
     form, fresh, program
         See `Look`.
     """
@@ -55,14 +55,14 @@ class _Alike(NamedTuple):
     picked: Callable[[Sequence[Any]], tuple[Any, ...]]
     absent: tuple[int, ...]
     matches: Callable[..., bool]
-    has_lengths: bool
+    lengths: int
     form: Form
     fresh: Fresh
     program: Program | ProgramForSteps
 
-    def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths) -> Ready | None:
+    def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory) -> Ready | None:
         """Return the program for such a call; None if this one is not."""
-        if self.has_lengths is (lengths is FULL):
+        if self.lengths != lengths.axes:
             return None
         for place in self.absent:
             if arrays[place] is not None:
@@ -73,28 +73,28 @@ class _Alike(NamedTuple):
         addresses = [x.data_ptr() for x in picked]
         if 0 in addresses:  # memory that was given back
             return None
-        del addresses[self.program.count - self.has_lengths :]
-        if self.has_lengths:
+        del addresses[self.program.count - (self.lengths > 0) :]
+        if self.lengths:
             addresses.append(lengths.address)
         return Ready(self.program, addresses, self.fresh, lengths)
 
 
-class Known:
+class CallCache:
     """The programs of calls with the same options and layout, by all else that they depend on."""
 
     def __init__(self) -> None:
-        self._plans: Remembered[tuple[Plan, Order]] = Remembered()
+        self._plans: Remembered[tuple[PlannedCall, Order]] = Remembered()
         self._alike: Remembered[list[_Alike]] = Remembered()  # by the shape of the first array
 
-    def get(self, key: tuple) -> tuple[Plan, Order] | None:
+    def get(self, key: tuple) -> tuple[PlannedCall, Order] | None:
         """Return the plan and the order of its arrays."""
         return self._plans.get(key)
 
-    def add(self, key: tuple, plan: Plan, order: Order) -> None:
+    def add(self, key: tuple, plan: PlannedCall, order: Order) -> None:
         """Remember them."""
         self._plans[key] = plan, order
 
-    def ready(self, arrays: Sequence[Tensor | None], lengths: Lengths = FULL) -> Ready | None:
+    def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory = FULL) -> Ready | None:
         """Return the program of a call that is like an earlier one; its lengths are not among its arrays."""
         first = arrays[0]
         engine = engines.of_type(first)
@@ -114,7 +114,7 @@ class Known:
         fresh: Fresh,
         program: Program | ProgramForSteps,
         order: Order,
-        has_lengths: bool,
+        lengths: LengthsMemory,
     ) -> None:
         """Remember a call; of one shape only the first few, because one after the other is compared."""
         shape = None if arrays[0] is None else arrays[0].shape
@@ -129,7 +129,7 @@ class Known:
         tensors = picked(arrays)
         matches = matcher_of(tensors)
         if matches is not None and matches(*tensors):  # it knows no call with one tensor in two places
-            one = _Alike(picked, absent, matches, has_lengths, form, fresh, program)
+            one = _Alike(picked, absent, matches, lengths.axes, form, fresh, program)
             self._alike[shape] = [*alike, one]
 
 
@@ -175,9 +175,9 @@ class Programs:
         self._find, self._names, self._function = find, tuple(names), find()
         self._has_lengths, self._is_gradient = LENGTHS in self._names, any(gradients)
         self._gradients = [self._names.index(name) if name in self._names else None for name in gradients]
-        self._known: Remembered[Known] = Remembered()
+        self._known: Remembered[CallCache] = Remembered()
 
-    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> Known | None:
+    def known(self, options: Mapping[str, Any], layout: Layout | None = None) -> CallCache | None:
         """Return the programs of calls with these options and layout; None if the options may change."""
         fixed = key_of(tuple(options.values()))
         if fixed is None:
@@ -185,7 +185,7 @@ class Programs:
         key = layout, tuple(options), fixed
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Known()
+            known = self._known[key] = CallCache()
         return known
 
     def ready(
@@ -193,7 +193,7 @@ class Programs:
         arrays: Sequence[Tensor | None],
         layout: Layout | None,
         options: Mapping[str, Any],
-        known: Known | None,
+        known: CallCache | None,
     ) -> Ready | None:
         """Return the program of a call that is like one with the same options and layout; see `run`.
 
@@ -209,7 +209,7 @@ class Programs:
         arrays: Sequence[Tensor | None],
         layout: Layout | None,
         options: Mapping[str, Any],
-        known: Known | None = None,
+        known: CallCache | None = None,
     ) -> list[Any]:
         """Return the function's results.
 
@@ -221,7 +221,7 @@ class Programs:
             Which ones are joined; none by default. Gradients come in pieces for the same ones.
         options : mapping
             What else it takes.
-        known : Known, optional
+        known : CallCache, optional
             What `known` returns for the same options and layout.
         """
         function, looked = self._find(), None
@@ -238,25 +238,24 @@ class Programs:
             found = known.get(key)
             if found is not None:
                 plan, order = found
-                has_lengths = lengths is not FULL
-                known.add_alike(others, key[1], fresh, plan.program, order, has_lengths)
+                known.add_alike(others, key[1], fresh, plan.program, order, lengths)
                 taken = addresses if order is None else [addresses[k] for k in order]
-                return plan.program.run([*taken, lengths.address] if has_lengths else taken, fresh)
+                return plan.program.run([*taken, lengths.address] if lengths.axes else taken, fresh)
         operands = list(arrays) if layout is None else grouped(layout, arrays)
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
         }
-        seen: list[Plan] = []
+        plans_out: list[PlannedCall] = []
         keywords: dict[str, Any] = {**dict(zip(self._names, joined(operands), strict=True)), **options}
         with without_autocast(next(x for x in arrays if x is not None)):
-            results = run_foreign(function, **keywords, seen=seen, joined=stacked)
-        if looked is not None and known is not None and seen:
-            known.add(key, seen[0], self._order(seen[0], operands))
+            results = run_foreign(function, **keywords, plans_out=plans_out, joined=stacked)
+        if looked is not None and known is not None and plans_out:
+            known.add(key, plans_out[0], self._order(plans_out[0], operands))
         return list(self._flat(results, operands))
 
     def _apart(
         self, arrays: Sequence[Tensor | None], layout: Layout | None, options: Mapping[str, Any]
-    ) -> tuple[Sequence[Tensor | None], Lengths | None]:
+    ) -> tuple[Sequence[Tensor | None], LengthsMemory | None]:
         """Return the arrays without lengths, and these; None where no program takes them."""
         place = self._place_of_lengths(layout) if self._has_lengths else None
         if place is None or arrays[place] is None:
@@ -268,7 +267,7 @@ class Programs:
         return [*arrays[:place], None, *arrays[place + 1 :]], lengths
 
     def _look(
-        self, arrays: Sequence[Tensor | None], lengths: Lengths
+        self, arrays: Sequence[Tensor | None], lengths: LengthsMemory
     ) -> tuple[tuple, list[int], Fresh] | None:
         """Return all else that a program depends on, addresses of arrays, and memory for results.
 
@@ -283,14 +282,14 @@ class Programs:
             return None
         form, addresses, fresh = look
         absent = None if len(present) == len(arrays) else tuple([array is None for array in arrays])
-        return (engine, form, absent, lengths is FULL), addresses, fresh
+        return (engine, form, absent, lengths.axes), addresses, fresh
 
     def _place_of_lengths(self, layout: Layout | None) -> int:
         """Return where the lengths are among the arrays that are given."""
         number = self._names.index(LENGTHS)
         return number if layout is None else sum(size for size, _ in layout[:number])
 
-    def _order(self, plan: Plan, operands: Sequence[Any]) -> list[int] | None:
+    def _order(self, plan: PlannedCall, operands: Sequence[Any]) -> list[int] | None:
         """Return which of the arrays that are given the program takes, in its order."""
         places: dict[str, list[int]] = {}
         count = 0

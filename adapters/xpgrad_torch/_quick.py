@@ -9,6 +9,7 @@ from torch.autograd.graph import increment_version
 
 import xpgrad
 from xpgrad_torch._autograd import Kernel, apply, is_followed, map_older_batch
+from xpgrad_torch._errors import INPUT, Words
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._private import base_of, is_of_older_vmap
 
@@ -70,6 +71,7 @@ def run(
     attributes: Mapping[str, Any],
     inplace: bool = False,
     others: Mapping[str, Tensor | None] = _NONE,
+    words: Words = INPUT,
 ) -> Tensor:
     """Return the kernel's output.
 
@@ -81,12 +83,28 @@ def run(
         Whether to write the result over X.
     others : mapping of str to tensor or None
         All other operands by name, in the kernel's order.
+    words : Words
+        How the caller names itself and the arguments.
 
     Raises
     ------
     TypeError
         If X is not a tensor, or `inplace` is neither True nor False.
     """
+    try:
+        return _run(kernel, X, attributes, inplace, others)
+    except (TypeError, ValueError, RuntimeError) as error:
+        words.put_into(error, kernel.name)
+        raise
+
+
+def _run(
+    kernel: Kernel,
+    X: Tensor,
+    attributes: Mapping[str, Any],
+    inplace: bool,
+    others: Mapping[str, Tensor | None],
+) -> Tensor:
     if not isinstance(X, Tensor):
         raise TypeError(f"{kernel.name}: input is {type(X).__name__}, expected torch.Tensor")
     if inplace is not False:

@@ -14,15 +14,15 @@ from xpgrad._kernel_description import MASKS
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch import functional
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import Call, is_followed
+from xpgrad_torch._autograd import CallTemplate, is_followed
 from xpgrad_torch._expanded import has_expanded, run_expanded
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import is_single, type_of
-from xpgrad_torch._lengths import LENGTHS, lengths_tensor, name_lengths
+from xpgrad_torch._lengths import LENGTHS, in_time_major, lengths_tensor, name_lengths, with_resets
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled, collecting, hold, holder
 from xpgrad_torch._packed import are_rows_taken
-from xpgrad_torch._packing import Packing
+from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._private import parameter_of, parameters_in
 from xpgrad_torch._programs import key_of
 from xpgrad_torch._stacked import flattened, grouped, joined_by_name, stacked
@@ -33,7 +33,7 @@ _UNBIASED = {"W": ("weight_ih",), "R": ("weight_hh",)}
 _BIASED = {**_UNBIASED, "B": ("bias_ih", "bias_hh")}
 
 
-_known_steps: Remembered[tuple[Call, Sequence[str | int | None]]] = Remembered()
+_known_steps: Remembered[tuple[CallTemplate, Sequence[str | int | None]]] = Remembered()
 """Calls by all that they depend on beside tensors, and where the tensors behind X are found: the name of a
 parameter, the number of a state or of lengths behind the states, None for an operand that is absent."""
 
@@ -123,9 +123,9 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         """Return the attributes that the gradient has and the kernel has not."""
         return {}
 
-    def _run_kernel(self, operands: Mapping[str, Any], seen: int | None = None) -> States:
+    def _run_kernel(self, operands: Mapping[str, Any], wanted_outputs: int | None = None) -> States:
         try:
-            return functional.run_recurrent(self._KERNEL, self._arguments(operands), seen)
+            return functional.run_recurrent(self._KERNEL, self._arguments(operands), wanted_outputs)
         except (TypeError, ValueError) as error:
             name_lengths(error, self._NAME)
             raise
@@ -149,8 +149,8 @@ class Recurrent(Unscripted, Sampled, nn.Module):
         form = self._form(suffixes, operands.get(LENGTHS) is not None)
         if form is None or form in _known_steps:
             return
-        seen = 1 + len(self._STATES)
-        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands), seen)
+        wanted_outputs = 1 + len(self._STATES)
+        call, names = functional.recurrent_call(self._KERNEL, self._arguments(operands), wanted_outputs)
         parts, given = self._operand_parts(), (*self._STATE_OPERANDS[: len(self._STATES)], LENGTHS)
         where: list[str | int | None] = []
         for operand in names[1:]:
@@ -278,6 +278,7 @@ class Layers(Recurrent, nn.RNNBase):
         input: Tensor | PackedSequence,  # noqa: A002, PyTorch's name for it
         hx: Any = None,
         lengths: Any = None,
+        reset: Tensor | None = None,
     ) -> tuple[Any, ...]:
         """Run the layers over a batch of sequences.
 
@@ -289,8 +290,11 @@ class Layers(Recurrent, nn.RNNBase):
             Initial state, of an LSTM the pair (h_0, c_0); (num_layers·D, N, H), without N for a single
             sequence; default zeros.
         lengths : Tensor or sequence of int, optional
-            Length of each sequence in a padded `input`, (N,), from 0 to T. What stands behind the end has no
-            influence, the output is zero there, and the final states are those at the end.
+            Length of each sequence in a padded `input`, (N,), from 0 to T. The padding after the end has
+            no effect, the output is zero there, and the final states are those at the end.
+        reset : Tensor, optional
+            Booleans (T, N), (N, T) where `batch_first`, (T,) for a single sequence: before these steps the
+            state starts at zero, in both directions, as at the first step of an episode.
 
         Returns
         -------
@@ -300,17 +304,28 @@ class Layers(Recurrent, nn.RNNBase):
             With ``return_cell_states=True``: the cell states of the last layer, laid out as `output`.
         """
         if isinstance(input, Proxy):
-            return as_node(self, input, hx, lengths)
+            return as_node(self, input, hx, lengths, reset)
         if isinstance(input, PackedSequence):
             if lengths is not None:
                 raise ValueError(
                     f"{self._NAME}: lengths is given, but input is a PackedSequence, which has its own"
                 )
+            if reset is not None:
+                raise ValueError(
+                    f"{self._NAME}: reset is given, expected None for a PackedSequence: pass a padded input, "
+                    "lengths and reset"
+                )
             return self._forward_packed(input, hx)
-        results = self._repeated(input, hx, lengths)
-        return self._checked(input, hx, lengths) if results is None else results
+        results = self._repeated(input, hx, lengths, reset)
+        return self._checked(input, hx, lengths, reset) if results is None else results
 
-    def _repeated(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...] | None:  # noqa: A002
+    def _repeated(
+        self,
+        input: Tensor,  # noqa: A002
+        hx: Any,
+        lengths: Any,
+        reset: Any,
+    ) -> tuple[Any, ...] | None:
         """Return the results of a call that is like an earlier one, and so needs no checks; else None."""
         if self.num_layers > 1 or is_followed():
             return None
@@ -320,7 +335,8 @@ class Layers(Recurrent, nn.RNNBase):
         if states is None:
             return None
         X = input.transpose(0, 1) if self.batch_first else input
-        results = self._repeated_layer(self._suffixes(), X, states, self._lengths_tensor(lengths, X))
+        lengths = self._lengths_tensor(lengths, X, in_time_major(reset, False, self.batch_first))
+        results = self._repeated_layer(self._suffixes(), X, states, lengths)
         if results is None:
             return None
         (output,), finals = results
@@ -343,7 +359,7 @@ class Layers(Recurrent, nn.RNNBase):
         draws = self.training and self.recurrent_dropout
         return not (draws or self._sequences() > 1 or any(self._shares()) or collecting.get() is not None)
 
-    def _checked(self, input: Tensor, hx: Any, lengths: Any) -> tuple[Any, ...]:  # noqa: A002
+    def _checked(self, input: Tensor, hx: Any, lengths: Any, reset: Any) -> tuple[Any, ...]:  # noqa: A002
         """Run the layers with all checks."""
         single = is_single(self._NAME, input, 2, "torch.Tensor or PackedSequence")
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
@@ -351,7 +367,8 @@ class Layers(Recurrent, nn.RNNBase):
         states = self._split(hx, self._state_shapes(*(() if single else (X.shape[1],))), X.dtype)
         if single and states is not None:
             states = tuple(state.unsqueeze(1) for state in states)
-        sequences, finals = self._run_layers(X, self._lengths_tensor(lengths, X), states)
+        lengths = self._lengths_tensor(lengths, X, in_time_major(reset, single, self.batch_first))
+        sequences, finals = self._run_layers(X, lengths, states)
         if single:
             sequences, finals = (tuple(x.squeeze(1) for x in part) for part in (sequences, finals))
         elif self.batch_first:
@@ -383,11 +400,11 @@ class Layers(Recurrent, nn.RNNBase):
         ends = ["", "_reverse"][: self._directions()]
         return [f"_l{layer}{end}" for layer in range(self.num_layers) for end in ends]
 
-    def _lengths_tensor(self, lengths: Any, X: Tensor) -> Tensor | None:
-        """Return lengths as a tensor beside X, (T, N, I); what is wrong in it, the kernel says."""
+    def _lengths_tensor(self, lengths: Any, X: Tensor, reset: Any = None) -> Tensor | None:
+        """Return lengths, with resets, as a tensor beside X (T, N, I); the kernel says what is wrong."""
         lengths = lengths_tensor(self._NAME, "lengths", lengths)
         if lengths is None:
-            return None
+            return with_resets(self._NAME, X, None, reset, 0)
         lengths = lengths.to(X.device)
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise TypeError(f"{self._NAME}: lengths has dtype {lengths.dtype}, expected an integer dtype")
@@ -395,7 +412,7 @@ class Layers(Recurrent, nn.RNNBase):
             raise ValueError(
                 f"{self._NAME}: lengths has shape {tuple(lengths.shape)}, expected (N,) = ({X.shape[1]},)"
             )
-        return lengths
+        return with_resets(self._NAME, X, lengths, reset, 0)
 
     def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[Any, ...]:
         """Run the layers over the padded form of a packed sequence, its sequences from long to short."""
@@ -408,7 +425,7 @@ class Layers(Recurrent, nn.RNNBase):
             states = tuple(state.index_select(1, sorted_indices) for state in states)
         if (samples := collecting.get()) is not None:
             samples.order = unsorted_indices
-        packing = Packing(packed)
+        packing = PackedRows(packed)
         in_rows = self._takes_rows(packing, data, states or ())
         X = data if in_rows else packing.padded(data)
         sequences, finals = self._run_layers(X, packing.lengths, states, packing)
@@ -420,7 +437,7 @@ class Layers(Recurrent, nn.RNNBase):
         )
         return output, self._join(finals), *more
 
-    def _takes_rows(self, packing: Packing, data: Tensor, states: Sequence[Tensor]) -> bool:
+    def _takes_rows(self, packing: PackedRows, data: Tensor, states: Sequence[Tensor]) -> bool:
         """Tell whether the layers run on the rows of a packed sequence as they are."""
         draws = self.recurrent_dropout and self.training
         if draws or any(self._shares()) or self._sequences() > 1 or self.save != "all":
@@ -431,7 +448,7 @@ class Layers(Recurrent, nn.RNNBase):
         return are_rows_taken(packing, [data, *states, *parameters])
 
     def _run_layers(
-        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: Packing | None = None
+        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: PackedRows | None = None
     ) -> tuple[States, States]:
         """Run the layers one after the other on a (T, N, I) input, which may come from a packing.
 
@@ -457,13 +474,15 @@ class Layers(Recurrent, nn.RNNBase):
         return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
 
     def _run_rows(
-        self, suffixes: Sequence[str], X: Tensor, packing: Packing, states: Sequence[Tensor]
+        self, suffixes: Sequence[str], X: Tensor, packing: PackedRows, states: Sequence[Tensor]
     ) -> tuple[States, States]:
         """Run all directions of one layer on rows of a packed sequence."""
         initial = dict(zip(self._STATE_OPERANDS, states, strict=False))
         operands = {"X": X, **self._weights(suffixes), **initial, "sequence_lens": packing.lengths}
-        seen = 1 + len(self._STATES)
-        H_all, *finals = functional.run_packed(self._KERNEL, self._arguments(operands), packing, seen)
+        wanted_outputs = 1 + len(self._STATES)
+        H_all, *finals = functional.run_packed(
+            self._KERNEL, self._arguments(operands), packing, wanted_outputs
+        )
         return (H_all,), tuple(finals)
 
     def _run_layer(
@@ -546,7 +565,7 @@ class Layers(Recurrent, nn.RNNBase):
         return (0.0,)
 
 
-class Cell(Recurrent, nn.RNNCellBase):
+class CellModule(Recurrent, nn.RNNCellBase):
     """One step, in the place of a module over `torch.nn.RNNCellBase`."""
 
     _STATE_OPERANDS = ("H", "C")
@@ -648,7 +667,7 @@ def _drawn(X: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
     return (torch.rand(shape, device=X.device) < p).to(X.dtype)
 
 
-def _dropout(X: Tensor, p: float, packing: Packing | None) -> Tensor:
+def _dropout(X: Tensor, p: float, packing: PackedRows | None) -> Tensor:
     """Drop outputs of a layer, with the random numbers that PyTorch would draw for the same input."""
     if packing is None or X.dim() == 2:
         return nn.functional.dropout(X, p)

@@ -10,10 +10,17 @@ from torch import Tensor, nn
 
 from xpgrad_torch._autocast import autocasts
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
-from xpgrad_torch._kernel import is_single
-from xpgrad_torch._lengths import name_lengths
+from xpgrad_torch._kernel import is_single, type_of
+from xpgrad_torch._lengths import in_time_major, lengths_tensor, name_lengths, with_resets
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._opacus import Sampled
+
+
+def check_sizes(operator: str, **sizes: Any) -> None:
+    """Raise ValueError for a size that is no integer from 1 on."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{operator}: {name} is {size!r}, expected an integer from 1 on")
 
 
 class SequenceLayer(Unscripted, Sampled, nn.Module):
@@ -56,9 +63,7 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
 
     @classmethod
     def _check_sizes(cls, **sizes: Any) -> None:
-        for name, size in sizes.items():
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{cls.__name__}: {name} is {size!r}, expected an integer from 1 on")
+        check_sizes(cls.__name__, **sizes)
 
     def reset_parameters(self) -> None:
         """Draw the parameters, uniform between -1/sqrt(H) and 1/sqrt(H) as those of `torch.nn.LSTM`."""
@@ -77,6 +82,8 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
         input: Tensor,  # noqa: A002, PyTorch's name for it
         hx: Tensor | Sequence[Tensor | None] | None = None,
         lengths: Any = None,
+        reset: Tensor | None = None,
+        **inputs: Tensor,
     ) -> tuple[Tensor, Any]:
         """Run the layer over a batch of sequences.
 
@@ -85,30 +92,39 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
         input : Tensor
             (T, N, I), (N, T, I) where `batch_first`, or (T, I) for a single sequence.
         hx : Tensor or sequence of Tensor, optional
-            Initial values (D, N, H) of the states that the step reads, of several a sequence; without N for a
-            single sequence; default zeros.
+            Initial values (D, N, H) of the states that the step reads, several as a sequence; without N
+            for a single sequence; default zeros.
         lengths : Tensor or sequence of int, optional
             Length of each sequence, (N,).
+        reset : Tensor, optional
+            Booleans (T, N), (N, T) where `batch_first`, or (T,): the states start at zero before these steps.
+        **inputs : Tensor
+            A cell's inputs beside x by name, laid out as `input`.
 
         Returns
         -------
         output : Tensor
             The first state over time, (T, N, D·H), (N, T, D·H) or (T, D·H).
         finals : Tensor or tuple of Tensor
-            The states at the sequences' ends, (D, N, H) or (D, H), of one state alone it.
+            The states at the sequences' ends, (D, N, H) or (D, H); a single state stands without a tuple.
         """
         if isinstance(input, Proxy):
-            return as_node(self, input, hx, lengths)
+            return as_node(self, input, hx, lengths, reset, **inputs)
+        self._check_inputs(inputs)
         single = is_single(type(self).__name__, input, 2)
         X = input.unsqueeze(1) if single else input.transpose(0, 1) if self.batch_first else input
         given = [hx] if isinstance(hx, Tensor) else hx
         initial = None if given is None else [s if s is None or not single else s.unsqueeze(1) for s in given]
         if autocasts(X):
-            dtype = self.W.dtype
-            X = X.to(dtype)
+            dtype = self._kernel_parameters()[0].dtype
+            X, inputs = X.to(dtype), {name: x.to(dtype) for name, x in inputs.items()}
             initial = None if initial is None else [s if s is None else s.to(dtype) for s in initial]
         try:
-            sequence, finals = self._run(X, initial, lengths)
+            name = type(self).__name__
+            lengths = lengths_tensor(name, "lengths", lengths)
+            lengths = with_resets(name, X, lengths, in_time_major(reset, single, self.batch_first), 0)
+            beside = {name: self._in_time_major(x, single) for name, x in inputs.items()}
+            sequence, finals = self._run(X, initial, lengths, **beside)
         except (TypeError, ValueError) as error:
             name_lengths(error, type(self).__name__)
             raise
@@ -119,8 +135,29 @@ class SequenceLayer(Unscripted, Sampled, nn.Module):
             output = output.transpose(0, 1)
         return output, finals if len(finals) > 1 else finals[0]
 
+    def _input_names(self) -> tuple[str, ...]:
+        """Return the names of the inputs beside X."""
+        return ()
+
+    def _check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        name, own = type(self).__name__, self._input_names()
+        if set(inputs) != set(own):
+            expected = f"those of {', '.join(own)}" if own else "none"
+            raise TypeError(
+                f"{name}: inputs are {', '.join(inputs) or 'none'}, expected {expected} beside input"
+            )
+        for key, x in inputs.items():
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{name}: {key} is {type_of(x)}, expected torch.Tensor")
+
+    def _in_time_major(self, x: Tensor, single: bool) -> Tensor:
+        """Return an input that is laid out as the layer's as (T, N, width)."""
+        if x.dim() != (2 if single else 3):
+            return x  # wrong, as the kernel says
+        return x.unsqueeze(1) if single else x.transpose(0, 1) if self.batch_first else x
+
     @abstractmethod
     def _run(
-        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any
+        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the first state over time (T, D, N, H), and all states at the ends."""

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from xpgrad._words import Approximate
 from xpgrad_torch._autocast import autocasts, lowered, raised
 from xpgrad_torch._autograd import Kernel, apply
+from xpgrad_torch._errors import INPUT, Words
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._library import registered
 from xpgrad_torch._quick import check_inplace, run
@@ -100,6 +102,14 @@ _LOG_SIGMOID = _kernel("log_sigmoid")
 _SOFTMAX = _kernel("softmax")
 _LOG_SOFTMAX = _kernel("log_softmax")
 
+# Their names for themselves and their arguments, where the kernel has others.
+_DIM = Words({"X": "input", "axis": "dim"})
+_SLOPE = Words({"X": "input", "alpha": "negative_slope"})
+_THRESHOLD = Words({"X": "input", "alpha": "threshold"}, "threshold")
+_RELU6, _HARDTANH, _HARDSIGMOID, _HARDSWISH, _LOGSIGMOID = (
+    Words(INPUT.arguments, name) for name in ("relu6", "hardtanh", "hardsigmoid", "hardswish", "logsigmoid")
+)
+
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """ReLU: max(0, x), elementwise; its slope at 0 is 0.
@@ -119,9 +129,9 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     Raises
     ------
     TypeError
-        Where `input` is no tensor, or of another dtype.
+        If `input` is not a tensor, or has another dtype.
     RuntimeError
-        Where `input` is to be overwritten and is a leaf that requires a gradient.
+        If `input` is to be overwritten and is a leaf that requires a gradient.
 
     Examples
     --------
@@ -137,17 +147,24 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """ReLU6: min(6, max(0, x)), elementwise; its slope at 0 and at 6 is 0."""
-    return run(_HARD_TANH, input, {"min_val": 0.0, "max_val": 6.0}, inplace)
+    return run(_HARD_TANH, input, {"min_val": 0.0, "max_val": 6.0}, inplace, words=_RELU6)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Leaky ReLU: x for x > 0, else negative_slope · x, elementwise."""
-    if negative_slope < 0 and isinstance(input, Tensor):  # the output does not tell on which side x is
+    if isinstance(input, Tensor) and _is_negative(negative_slope):  # the output does not tell where x is
         check_inplace("leaky_relu", inplace)
         X = input.clone() if inplace else input  # the gradient takes what is overwritten
         Y = prelu(X, X.new_full((), negative_slope))
         return input.copy_(Y) if inplace else Y
-    return run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace)
+    return run(_LEAKY_RELU, input, {"alpha": negative_slope}, inplace, words=_SLOPE)
+
+
+def _is_negative(slope: float) -> bool:
+    try:
+        return slope < 0
+    except TypeError:  # no number: the kernel says so
+        return False
 
 
 def sigmoid(input: Tensor) -> Tensor:
@@ -160,7 +177,7 @@ def tanh(input: Tensor) -> Tensor:
     return run(_TANH, input, {})
 
 
-def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
     """GELU: x Φ(x) with the normal distribution's Φ, elementwise.
 
     Parameters
@@ -240,7 +257,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """Hard sigmoid, PyTorch's: min(1, max(0, x / 6 + 1 / 2)), elementwise."""
-    return run(_HARD_SIGMOID, input, {"alpha": 1 / 6, "beta": 0.5}, inplace)
+    return run(_HARD_SIGMOID, input, {"alpha": 1 / 6, "beta": 0.5}, inplace, words=_HARDSIGMOID)
 
 
 def hard_sigmoid(input: Tensor, alpha: float = 0.2, beta: float = 0.5, inplace: bool = False) -> Tensor:
@@ -250,7 +267,7 @@ def hard_sigmoid(input: Tensor, alpha: float = 0.2, beta: float = 0.5, inplace: 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """Hard swish: x · hardsigmoid(x), elementwise."""
-    return run(_HARD_SWISH, input, {}, inplace)
+    return run(_HARD_SWISH, input, {}, inplace, words=_HARDSWISH)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
@@ -258,7 +275,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     half = isinstance(input, Tensor) and input.dtype in (torch.float16, torch.bfloat16)
     told = not half or (_told_by_output(min_val) and _told_by_output(max_val))
     kernel = _HARD_TANH if told else _HARD_TANH_BY_INPUT
-    return run(kernel, input, {"min_val": min_val, "max_val": max_val}, inplace)
+    return run(kernel, input, {"min_val": min_val, "max_val": max_val}, inplace, words=_HARDTANH)
 
 
 def _told_by_output(bound: float) -> bool:
@@ -282,7 +299,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     threshold : float
         The largest x that is replaced.
     value : float
-        What takes its place.
+        Its replacement.
     inplace : bool
         As in `relu`.
 
@@ -292,10 +309,10 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
         Shape, dtype and device of `input`.
     """
     if value == 0:
-        return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace)
+        return run(_THRESHOLDED_RELU, input, {"alpha": threshold}, inplace, words=_THRESHOLD)
     check_inplace("threshold", inplace)
     X = input.clone() if inplace else input  # the gradient takes what is overwritten
-    Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold})
+    Y = run(_THRESHOLDED_RELU, X, {"alpha": threshold}, words=_THRESHOLD)
     # the kernel compares half precision in float32; PyTorch's le would round the threshold first
     wide = X if X.dtype in (torch.float32, torch.float64) else X.float()
     Y = torch.where(wide.le(threshold), value, Y)
@@ -314,7 +331,7 @@ def scaled_tanh(input: Tensor, alpha: float = 1.0, beta: float = 1.0, inplace: b
 
 def logsigmoid(input: Tensor) -> Tensor:
     """Log-sigmoid: log σ(x), elementwise."""
-    return run(_LOG_SIGMOID, input, {})
+    return run(_LOG_SIGMOID, input, {}, words=_LOGSIGMOID)
 
 
 def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -327,7 +344,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None 
     dim : int, optional
         The axis. Left out, it is PyTorch's guess, with a warning as there.
     dtype : torch.dtype, optional
-        What to convert `input` to beforehand.
+        The dtype to which `input` is converted first.
 
     Returns
     -------
@@ -337,7 +354,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: torch.dtype | None 
     Raises
     ------
     ValueError
-        Where there is no such axis.
+        If there is no such axis.
     """
     return _along(_SOFTMAX, input, dim, dtype)
 
@@ -358,13 +375,14 @@ def _along(kernel: Kernel, X: Tensor, dim: int | None, dtype: torch.dtype | None
         warnings.warn(f"{kernel.name}: dim is left out, expected an int; this is deprecated", stacklevel=3)
         dim = 0 if X.dim() in (0, 1, 3) else 1
     if isinstance(X, Tensor) and X.dim() == 0 and dim in (0, -1):  # PyTorch's one element without an axis
-        return run(kernel, X.reshape(1), {"axis": 0}).reshape(())
+        return run(kernel, X.reshape(1), {"axis": 0}, words=_DIM).reshape(())
     if isinstance(X, Tensor) and isinstance(dim, int) and 0 <= dim < X.dim():
         dim -= X.dim()  # the kernel is quickest to see the last axis by its number from there
-    return run(kernel, X, {"axis": dim})
+    return run(kernel, X, {"axis": dim}, words=_DIM)
 
 
 _PRELU = _kernel("prelu")
+_PRELU_WORDS = Words({"X": "input", "slope": "weight"})
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -385,9 +403,9 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     Raises
     ------
     TypeError
-        Where one is no tensor, or dtypes or devices differ.
+        If one is not a tensor, or dtypes or devices differ.
     ValueError
-        Where the number of weights is neither 1 nor that of the channels.
+        If the number of weights is neither 1 nor the number of channels.
     """
     X, slope = input, weight
     for name, tensor in (("input", X), ("weight", slope)):
@@ -402,14 +420,18 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if autocasts(X):
         X, slope = (lowered(x, X.device.type) for x in (X, slope))
     slope = slope.reshape(()) if one else slope.reshape(-1, *(1,) * (X.dim() - 2))
-    (Y,) = apply(_PRELU, (X, slope), {})
+    try:
+        (Y,) = apply(_PRELU, (X, slope), {})
+    except (TypeError, ValueError) as error:
+        _PRELU_WORDS.put_into(error, "prelu")
+        raise
     return Y
 
 
 # ------------------------------------------------------------------------------------- modules, PyTorch's too
 
 
-class _Activation(Unscripted, nn.Module):
+class _ActivationModule(Unscripted, nn.Module):
     """A module on one of the functions above, whose arguments are the module's attributes of these names."""
 
     _FUNCTION: ClassVar[Callable[..., Tensor]]
@@ -444,97 +466,97 @@ class _Activation(Unscripted, nn.Module):
         return type(self)._FUNCTION(input, *[getattr(self, name) for name in self._ARGUMENTS])
 
 
-class ReLU(_Activation, nn.ReLU, function=relu):
+class ReLU(_ActivationModule, nn.ReLU, function=relu):
     """`torch.nn.ReLU` on `functional.relu`."""
 
 
-class ReLU6(_Activation, nn.ReLU6, function=relu6):
+class ReLU6(_ActivationModule, nn.ReLU6, function=relu6):
     """`torch.nn.ReLU6` on `functional.relu6`."""
 
 
-class LeakyReLU(_Activation, nn.LeakyReLU, function=leaky_relu):
+class LeakyReLU(_ActivationModule, nn.LeakyReLU, function=leaky_relu):
     """`torch.nn.LeakyReLU` on `functional.leaky_relu`."""
 
 
-class PReLU(_Activation, nn.PReLU, function=prelu):
+class PReLU(_ActivationModule, nn.PReLU, function=prelu):
     """`torch.nn.PReLU` on `functional.prelu`."""
 
 
-class Sigmoid(_Activation, nn.Sigmoid, function=sigmoid):
+class Sigmoid(_ActivationModule, nn.Sigmoid, function=sigmoid):
     """`torch.nn.Sigmoid` on `functional.sigmoid`."""
 
 
-class Tanh(_Activation, nn.Tanh, function=tanh):
+class Tanh(_ActivationModule, nn.Tanh, function=tanh):
     """`torch.nn.Tanh` on `functional.tanh`."""
 
 
-class GELU(_Activation, nn.GELU, function=gelu):
+class GELU(_ActivationModule, nn.GELU, function=gelu):
     """`torch.nn.GELU` on `functional.gelu`."""
 
 
-class SiLU(_Activation, nn.SiLU, function=silu):
+class SiLU(_ActivationModule, nn.SiLU, function=silu):
     """`torch.nn.SiLU` on `functional.silu`."""
 
 
-class Mish(_Activation, nn.Mish, function=mish):
+class Mish(_ActivationModule, nn.Mish, function=mish):
     """`torch.nn.Mish` on `functional.mish`."""
 
 
-class Softplus(_Activation, nn.Softplus, function=softplus):
+class Softplus(_ActivationModule, nn.Softplus, function=softplus):
     """`torch.nn.Softplus` on `functional.softplus`."""
 
 
-class Softsign(_Activation, nn.Softsign, function=softsign):
+class Softsign(_ActivationModule, nn.Softsign, function=softsign):
     """`torch.nn.Softsign` on `functional.softsign`."""
 
 
-class ELU(_Activation, nn.ELU, function=elu):
+class ELU(_ActivationModule, nn.ELU, function=elu):
     """`torch.nn.ELU` on `functional.elu`."""
 
 
-class SELU(_Activation, nn.SELU, function=selu):
+class SELU(_ActivationModule, nn.SELU, function=selu):
     """`torch.nn.SELU` on `functional.selu`."""
 
 
-class CELU(_Activation, nn.CELU, function=celu):
+class CELU(_ActivationModule, nn.CELU, function=celu):
     """`torch.nn.CELU` on `functional.celu`."""
 
 
-class Hardsigmoid(_Activation, nn.Hardsigmoid, function=hardsigmoid):
+class Hardsigmoid(_ActivationModule, nn.Hardsigmoid, function=hardsigmoid):
     """`torch.nn.Hardsigmoid` on `functional.hardsigmoid`."""
 
 
-class Hardswish(_Activation, nn.Hardswish, function=hardswish):
+class Hardswish(_ActivationModule, nn.Hardswish, function=hardswish):
     """`torch.nn.Hardswish` on `functional.hardswish`."""
 
 
-class Hardtanh(_Activation, nn.Hardtanh, function=hardtanh):
+class Hardtanh(_ActivationModule, nn.Hardtanh, function=hardtanh):
     """`torch.nn.Hardtanh` on `functional.hardtanh`."""
 
 
-class Threshold(_Activation, nn.Threshold, function=threshold):
+class Threshold(_ActivationModule, nn.Threshold, function=threshold):
     """`torch.nn.Threshold` on `functional.threshold`."""
 
 
-class LogSigmoid(_Activation, nn.LogSigmoid, function=logsigmoid):
+class LogSigmoid(_ActivationModule, nn.LogSigmoid, function=logsigmoid):
     """`torch.nn.LogSigmoid` on `functional.logsigmoid`."""
 
 
-class Softmax(_Activation, nn.Softmax, function=softmax):
+class Softmax(_ActivationModule, nn.Softmax, function=softmax):
     """`torch.nn.Softmax` on `functional.softmax`."""
 
 
-class LogSoftmax(_Activation, nn.LogSoftmax, function=log_softmax):
+class LogSoftmax(_ActivationModule, nn.LogSoftmax, function=log_softmax):
     """`torch.nn.LogSoftmax` on `functional.log_softmax`."""
 
 
-class QuickGELU(_Activation, function=quick_gelu):
+class QuickGELU(_ActivationModule, function=quick_gelu):
     """x σ(alpha x), which approximates GELU: `functional.quick_gelu`, ONNX Runtime's QuickGelu, as a module.
 
     Parameters
     ----------
     alpha : float
-        What x is multiplied with inside of σ.
+        The factor of x inside of σ.
     inplace : bool
         Whether to write the result over the input.
 

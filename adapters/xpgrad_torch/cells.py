@@ -1,17 +1,18 @@
 """`xpgrad.Cell` in PyTorch: as a differentiable function of tensors, and as a layer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 import xpgrad
+from xpgrad._words import Saved, TimeDirection
 from xpgrad_torch._autograd import apply
 from xpgrad_torch._kernel import Kernel
+from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import MOST_ARGUMENTS, count_arguments, registered
 from xpgrad_torch._memory import check_save
 from xpgrad_torch._sequence_layer import SequenceLayer
-from xpgrad_torch.functional import lengths_tensor
 
 _kernels: dict[xpgrad.Cell, Kernel] = {}
 _by_operator: dict[str, Kernel] = {}
@@ -33,9 +34,10 @@ def _kernel_of(cell: xpgrad.Cell) -> Kernel:
 def _made(cell: xpgrad.Cell, operator: str) -> Kernel:
     """Return the cell's kernel, with its operators, which are registered under this name."""
     counts = {kind: len(names) for kind, names in cell.blocks.items()}
-    tails = {"W": " I", "R": " H", "v": ""}
+    tails = {"W": " I", "R": " H" if cell.heads == 1 else " E", "v": ""}  # E: the width of a head
     shapes = {kind: f"D {count}H{tails[kind]}" for kind, count in counts.items()}
     shapes |= {"X": "T N I", "sequence_lens": "N"}
+    shapes |= {name: f"T N {len(own)}H" if own else "T N ?" for name, own in cell.inputs.items()}
     shapes |= {f"initial_{state}": "D N H" for state in cell.carried}
     shapes |= {name: "T D N H" if name.endswith("_all") else "D N H" for name in cell.cotangents}
     kept = {name: width for name, width in cell.saved.items() if name not in cell.cotangents}
@@ -52,20 +54,22 @@ def _made(cell: xpgrad.Cell, operator: str) -> Kernel:
 def run_cell(
     cell: xpgrad.Cell,
     X: Tensor,
-    W: Tensor,
+    W: Tensor | None,
     R: Tensor | None = None,
     v: Tensor | None = None,
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial: Sequence[Tensor | None] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     layout: int = 0,
-    save: str = "all",
+    reset: Tensor | None = None,
+    save: Saved = "all",
+    **inputs: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Run a cell of one's own as a differentiable function of PyTorch tensors.
+    """Run your own cell as a differentiable function of PyTorch tensors.
 
-    What a cell computes is described in `xpgrad.Cell`. Only what requires a gradient is computed, and the
-    gradient is itself differentiable, then through PyTorch's own operators.
+    `xpgrad.Cell` says what a cell computes. Only gradients that something requires are computed. They are
+    differentiable, then in PyTorch's own operators.
 
     Parameters
     ----------
@@ -82,9 +86,13 @@ def run_cell(
         The initial value of each state that the cell's step reads, (D, N, H); zero where left out or None.
     direction, layout
         As of the cell.
+    reset : Tensor, optional
+        Booleans (T, N), in layout 1 (N, T): the states start at zero before these steps.
     save : {"all", "states"}
-        What is kept for the gradient: ``"all"``, what the cell saves; ``"states"``, the operands alone, and
-        the gradient runs the cell again.
+        What is kept for the gradient: with ``"all"`` the values that the cell saves; with ``"states"``
+        only the operands, and the gradient runs the cell again.
+    **inputs : Tensor
+        The cell's inputs beside x by name, (T, N, H), (T, N, 1), or (T, N, k·H) for k blocks.
 
     Returns
     -------
@@ -94,9 +102,9 @@ def run_cell(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where a shape or an attribute breaks the cell's rules.
+        If a shape or an attribute breaks the cell's rules.
 
     Examples
     --------
@@ -127,14 +135,20 @@ def run_cell(
             f"{', '.join(cell.carried)}"
         )
     lengths = lengths_tensor(name, "sequence_lens", sequence_lens)
+    lengths = with_resets(name, X, lengths, reset, layout)
     operands = {"X": X, **parameters, "sequence_lens": lengths}
+    if set(inputs) != set(cell.inputs):
+        raise TypeError(
+            f"{name}: inputs are {', '.join(inputs) or 'none'}, expected {', '.join(cell.inputs) or 'none'}"
+        )
+    operands |= inputs
     operands |= {f"initial_{state}": array for state, array in zip(cell.carried, states, strict=True)}
     ordered = [operands[one] for one in kernel.operands]
     return apply(kernel, ordered, {"direction": direction, "layout": layout}, again=save == "states")
 
 
 class CellLayer(SequenceLayer):
-    """A layer of a cell of one's own, over sequences, in one or two directions.
+    """A layer of your own cell over sequences, in one or two directions.
 
     Parameters
     ----------
@@ -154,8 +168,8 @@ class CellLayer(SequenceLayer):
     Attributes
     ----------
     W, R, v : Parameter
-        (D, k·H, I), (D, k·H, H), (D, k·H) for k blocks each, those that the cell has. They begin uniform
-        between -1/sqrt(H) and 1/sqrt(H), as those of `torch.nn.LSTM`.
+        (D, k·H, I), (D, k·H, H / heads), (D, k·H) for k blocks each, as far as the cell has them. They start
+        uniform between -1/sqrt(H) and 1/sqrt(H), as in `torch.nn.LSTM`.
 
     Examples
     --------
@@ -178,7 +192,7 @@ class CellLayer(SequenceLayer):
         *,
         bidirectional: bool = False,
         batch_first: bool = False,
-        save: str = "all",
+        save: Saved = "all",
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -186,7 +200,13 @@ class CellLayer(SequenceLayer):
         self._check_sizes(input_size=input_size, hidden_size=hidden_size)
         if save not in ("all", "states"):
             raise ValueError(f"CellLayer: save is {save!r}, expected 'all' or 'states'")
-        tails: dict[str, tuple[int, ...]] = {"W": (input_size,), "R": (hidden_size,), "v": ()}
+        if hidden_size % cell.heads:
+            raise ValueError(
+                f"CellLayer: hidden_size is {hidden_size}, expected a multiple of heads = {cell.heads}"
+            )
+        tails: dict[str, tuple[int, ...]] = {
+            "W": (input_size,), "R": (hidden_size // cell.heads,), "v": ()
+        }  # fmt: skip
         super().__init__(
             input_size,
             hidden_size,
@@ -203,11 +223,14 @@ class CellLayer(SequenceLayer):
         """Return the constructor's arguments."""
         return f"{self.cell}, {super().extra_repr()}"
 
+    def _input_names(self) -> tuple[str, ...]:
+        return tuple(self.cell.inputs)
+
     def _run(
-        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any
+        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        outputs = run_cell(
-            self.cell, X, self.W, getattr(self, "R", None), getattr(self, "v", None), lengths, initial,
-            direction="bidirectional" if self.bidirectional else "forward", save=str(self.save),
-        )  # fmt: skip
+        W, R, v = (getattr(self, kind, None) for kind in ("W", "R", "v"))
+        direction = "bidirectional" if self.bidirectional else "forward"
+        options: dict[str, Any] = {"direction": direction, "save": cast(Saved, self.save), **inputs}
+        outputs = run_cell(self.cell, X, W, R, v, lengths, initial, **options)
         return outputs[0], outputs[len(self.cell.states) :]

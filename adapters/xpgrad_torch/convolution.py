@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from xpgrad._words import ConvMethod
 from xpgrad.engine.process.remembered import Remembered
 from xpgrad_torch._autocast import autocasts, lowered
-from xpgrad_torch._autograd import Call, Kernel, apply, call_of, is_followed
+from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of, is_followed
 from xpgrad_torch._docs import described_as
+from xpgrad_torch._errors import Words
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -41,7 +43,12 @@ Sizes = int | Sequence[int]
 _CONV = registered(Kernel("conv", planned=True, images=True))
 _CONV_TRANSPOSE = registered(Kernel("conv_transpose", planned=True, images=True))
 _ATTRIBUTES = {"stride": "strides", "padding": "pads", "dilation": "dilations"}  # ONNX's names
-_known_calls: Remembered[Call] = Remembered()
+_ARGUMENTS = {"X": "input", "W": "weight", "B": "bias", "group": "groups"}
+_ARGUMENTS |= {theirs: ours for ours, theirs in _ATTRIBUTES.items()}
+_WORDS = {
+    f"conv{kind}{n}d": Words(_ARGUMENTS, f"conv{kind}{n}d") for kind in ("", "_transpose") for n in (1, 2, 3)
+}
+_known_calls: Remembered[CallTemplate] = Remembered()
 # PyTorch's words for ONNX's auto_pad: an odd row of padding stands at the end.
 _AUTO_PAD = {"same": "SAME_UPPER", "valid": "VALID"}
 
@@ -56,6 +63,16 @@ def _convolve(
 
     `sizes` are the arguments that have a number for each dimension. The name ends with the number of these.
     """
+    try:
+        return _run(name, kernel, operands, sizes, groups, method)
+    except (TypeError, ValueError) as error:
+        _WORDS[name].put_into(error, kernel.name)
+        raise
+
+
+def _run(
+    name: str, kernel: Kernel, operands: Sequence[Any], sizes: Mapping[str, Any], groups: int, method: str
+) -> Tensor:
     kernel.check(operands)
     form = None if is_followed() else key_of((name, *sizes.values(), groups, method))
     known = _known_calls.get(form)
@@ -147,20 +164,20 @@ def conv1d(
     dilation: Sizes = 1,
     groups: int = 1,
     *,
-    method: str = "auto",
+    method: ConvMethod = "auto",
 ) -> Tensor:
     """Convolution: `torch.nn.functional.conv1d` with xpgrad's kernels.
 
-    What it computes is described in `xpgrad.conv`; the gradient is `xpgrad.conv_grad`, which is asked only
-    for the operands that require one. The gradient is itself differentiable (``create_graph=True``), then
-    through PyTorch's own operators, which is slower.
+    `xpgrad.conv` has the equations. The gradient is `xpgrad.conv_grad`, computed only for operands that
+    require one. It is itself differentiable (``create_graph=True``), then in PyTorch's own operators, which
+    is slower.
 
     Parameters
     ----------
     input : Tensor
-        (N, C, L), or (C, L) without a batch; X in the kernel's messages.
+        (N, C, L), or (C, L) without a batch.
     weight : Tensor
-        (O, C/groups, kL); W in the kernel's messages.
+        (O, C/groups, kL).
     bias : Tensor, optional
         (O,).
     stride, dilation : int or sequence of int
@@ -169,7 +186,7 @@ def conv1d(
         One number for all ends, one for each dimension, or all begins and then all ends. With ``"same"``,
         which needs stride 1, the output is as large as the input; ``"valid"`` is no padding.
     groups : int
-        The channels fall into that many parts, which do not meet.
+        The number of groups of channels; each output group sees one input group.
     method : str
         The algorithm: see `xpgrad.conv`.
 
@@ -181,9 +198,9 @@ def conv1d(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where shapes or attributes do not fit together.
+        If shapes or attributes do not fit together.
 
     Notes
     -----
@@ -215,7 +232,7 @@ def conv2d(
     dilation: Sizes = 1,
     groups: int = 1,
     *,
-    method: str = "auto",
+    method: ConvMethod = "auto",
 ) -> Tensor:
     """Convolution: `torch.nn.functional.conv2d` with xpgrad's kernels."""
     sizes = {"stride": stride, "dilation": dilation, "padding": padding}
@@ -232,7 +249,7 @@ def conv3d(
     dilation: Sizes = 1,
     groups: int = 1,
     *,
-    method: str = "auto",
+    method: ConvMethod = "auto",
 ) -> Tensor:
     """Convolution: `torch.nn.functional.conv3d` with xpgrad's kernels."""
     sizes = {"stride": stride, "dilation": dilation, "padding": padding}
@@ -249,19 +266,19 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Sizes = 1,
     *,
-    method: str = "auto",
+    method: ConvMethod = "auto",
 ) -> Tensor:
     """Transposed convolution: `torch.nn.functional.conv_transpose1d` with xpgrad's kernels.
 
-    What it computes is described in `xpgrad.conv_transpose`; the gradient is `xpgrad.conv_transpose_grad`.
-    As with `conv1d`, only what requires a gradient is computed, and the gradient is itself differentiable.
+    `xpgrad.conv_transpose` has the equations. The gradient is `xpgrad.conv_transpose_grad`. As with `conv1d`,
+    it is computed only for operands that require one, and is itself differentiable.
 
     Parameters
     ----------
     input : Tensor
-        (N, C, L), or (C, L) without a batch; X in the kernel's messages.
+        (N, C, L), or (C, L) without a batch.
     weight : Tensor
-        (C, O/groups, kL); W in the kernel's messages.
+        (C, O/groups, kL).
     bias : Tensor, optional
         (O,).
     stride, dilation : int or sequence of int
@@ -272,7 +289,7 @@ def conv_transpose1d(
     output_padding : int or sequence of int
         How much larger the output is at its ends.
     groups : int
-        The channels fall into that many parts, which do not meet.
+        The number of groups of channels; each output group sees one input group.
     method : str
         The algorithm: see `xpgrad.conv_transpose`.
 
@@ -284,9 +301,9 @@ def conv_transpose1d(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or the operands differ in dtype or device.
+        If an operand is not a tensor, or operands differ in dtype or device.
     ValueError
-        Where shapes or attributes do not fit together.
+        If shapes or attributes do not fit together.
 
     Notes
     -----
@@ -319,7 +336,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Sizes = 1,
     *,
-    method: str = "auto",
+    method: ConvMethod = "auto",
 ) -> Tensor:
     """Transposed convolution: `torch.nn.functional.conv_transpose2d` with xpgrad's kernels."""
     sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
@@ -337,7 +354,7 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Sizes = 1,
     *,
-    method: str = "auto",
+    method: ConvMethod = "auto",
 ) -> Tensor:
     """Transposed convolution: `torch.nn.functional.conv_transpose3d` with xpgrad's kernels."""
     sizes = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
@@ -419,7 +436,7 @@ class Conv1d(_Convolution, nn.Conv1d):
     """Convolution over one dimension: `torch.nn.Conv1d`, with xpgrad's kernels.
 
     Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.Conv1d`: state_dicts load both ways. Padding may be ``"same"`` or ``"valid"``, and of every
+    `torch.nn.Conv1d`: state_dicts load both ways. Padding may be ``"same"`` or ``"valid"``, with every
     `padding_mode`.
 
     Parameters
@@ -432,7 +449,7 @@ class Conv1d(_Convolution, nn.Conv1d):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.Conv1d`; from a call where the input does not fit.
+        From the constructor as in `torch.nn.Conv1d`; from a call if the input does not fit.
 
     Notes
     -----
@@ -480,7 +497,7 @@ class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.ConvTranspose1d`; from a call where the input does not fit.
+        From the constructor as in `torch.nn.ConvTranspose1d`; from a call if the input does not fit.
 
     Notes
     -----

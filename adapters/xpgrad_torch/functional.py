@@ -9,13 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from xpgrad_torch._autograd import Call, Kernel, apply, call_of
+from xpgrad._words import Peephole, Saved, TimeDirection
+from xpgrad_torch._autograd import CallTemplate, Kernel, apply, call_of
 from xpgrad_torch._docs import described_recurrent
-from xpgrad_torch._lengths import lengths_tensor
+from xpgrad_torch._gru_d import gru_d
+from xpgrad_torch._lengths import lengths_tensor, with_resets
 from xpgrad_torch._library import registered
 from xpgrad_torch._memory import apply_sequence
 from xpgrad_torch._packed import apply_packed
-from xpgrad_torch._packing import Packing
+from xpgrad_torch._packing import PackedRows
 from xpgrad_torch._stacked import flattened
 from xpgrad_torch.activations import (
     celu,
@@ -55,6 +57,7 @@ from xpgrad_torch.convolution import (
 from xpgrad_torch.losses import binary_cross_entropy_with_logits, cross_entropy
 
 __all__ = [
+    "augru",
     "binary_cross_entropy_with_logits",
     "celu",
     "conv1d",
@@ -68,6 +71,7 @@ __all__ = [
     "gelu",
     "gru",
     "gru_cell",
+    "gru_d",
     "hard_sigmoid",
     "hardsigmoid",
     "hardswish",
@@ -90,6 +94,7 @@ __all__ = [
     "selu",
     "sigmoid",
     "silu",
+    "slstm",
     "softmax",
     "softplus",
     "softsign",
@@ -97,6 +102,12 @@ __all__ = [
     "threshold",
     "thresholded_relu",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the functions, for completion: what the module needs of the package is none of them."""
+    return list(__all__)
+
 
 _RECURRENT: dict[str, Kernel] = {}
 
@@ -114,40 +125,51 @@ _GRU_CELL = _kernel("gru_cell", ordered=True)
 _RNN_CELL = _kernel("rnn_cell", ordered=True)
 _LAYER_NORM_LSTM = _kernel("layer_norm_lstm")
 _LAYER_NORM_GRU = _kernel("layer_norm_gru")
+_SLSTM = _kernel("slstm")
+_AUGRU = _kernel("augru")
 
 
-def run_recurrent(name: str, given: dict[str, Any], seen: int | None = None) -> Any:
+def run_recurrent(name: str, given: dict[str, Any], wanted_outputs: int | None = None) -> Any:
     """Return what the kernel of that name computes from arguments by name, which it takes out of `given`.
 
-    Operands are tensors or `Stacked`; one that is missing is None. `seen` is how many of the results the
-    caller wants, the first ones; by default all that have a cotangent.
+    Operands are tensors or `Stacked`; one that is missing is None. `wanted_outputs` is how many of the first
+    results the caller reads; by default all that have a cotangent.
     """
     kernel = _RECURRENT[name]
     if (lengths := given.get("sequence_lens")) is not None:
         given["sequence_lens"] = lengths_tensor(name, "sequence_lens", lengths)
+    if (reset := given.pop("reset", None)) is not None:
+        layout = given.get("layout", 0)
+        given["sequence_lens"] = with_resets(name, given["X"], given["sequence_lens"], reset, layout)
     for mask in kernel.masks:
         if isinstance(x := given.get(mask), Tensor) and x.requires_grad:
             raise ValueError(f"{name}: {mask} requires a gradient, expected a mask, which has none")
     operands, asked = _taken_out(kernel, given)
     if "save" in given:
-        return apply_sequence(kernel, operands, given, given.pop("save"), seen=seen, **asked)
-    return apply(kernel, operands, given, seen=seen, **asked)
+        return apply_sequence(
+            kernel, operands, given, given.pop("save"), wanted_outputs=wanted_outputs, **asked
+        )
+    return apply(kernel, operands, given, wanted_outputs=wanted_outputs, **asked)
 
 
-def run_packed(name: str, given: dict[str, Any], packing: Packing, seen: int) -> tuple[Tensor, ...]:
+def run_packed(
+    name: str, given: dict[str, Any], packing: PackedRows, wanted_outputs: int
+) -> tuple[Tensor, ...]:
     """Return the same for rows of a packed sequence in X's place, which H_all then has too."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
-    return apply_packed(kernel, operands, attributes, packing, seen, **asked)
+    return apply_packed(kernel, operands, attributes, packing, wanted_outputs, **asked)
 
 
-def recurrent_call(name: str, given: dict[str, Any], seen: int | None = None) -> tuple[Call, tuple[str, ...]]:
+def recurrent_call(
+    name: str, given: dict[str, Any], wanted_outputs: int | None = None
+) -> tuple[CallTemplate, tuple[str, ...]]:
     """Return the data of calls that differ from this one in tensors alone, and the names of its operands."""
     kernel = _RECURRENT[name]
     operands, asked = _taken_out(kernel, given)
     attributes = {name: value for name, value in given.items() if name != "save"}
-    if rows := kernel.rows_of(operands, seen):
+    if rows := kernel.rows_of(operands, wanted_outputs):
         attributes["rows_of"] = rows
     return call_of(kernel, flattened(operands)[0], attributes, asked, False), kernel.operands
 
@@ -169,22 +191,23 @@ def lstm(
     initial_c: Tensor | None = None,
     P: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
+    reset: Tensor | None = None,
     S: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
     zoneout_c: Tensor | None = None,
-    peephole: str = "full",
-    save: str | int = "all",
+    peephole: Peephole = "full",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The ONNX LSTM as a differentiable function of PyTorch tensors."""
-    return run_recurrent("lstm", locals(), seen=3)
+    return run_recurrent("lstm", locals(), wanted_outputs=3)
 
 
 @described_recurrent("H_all, H_t", "X, W, R, linear_before_reset=1")
@@ -196,16 +219,17 @@ def gru(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
+    reset: Tensor | None = None,
     recurrent_mask: Tensor | None = None,
     zoneout_h: Tensor | None = None,
-    save: str | int = "all",
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX GRU as a differentiable function of PyTorch tensors."""
     return run_recurrent("gru", locals())
@@ -220,13 +244,14 @@ def rnn(
     sequence_lens: Tensor | Sequence[int] | None = None,
     initial_h: Tensor | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    save: str | int = "all",
+    reset: Tensor | None = None,
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The ONNX RNN as a differentiable function of PyTorch tensors."""
     return run_recurrent("rnn", locals())
@@ -251,13 +276,14 @@ def layer_norm_lstm(
     initial_c: Tensor | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    save: str | int = "all",
+    reset: Tensor | None = None,
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The LSTM with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_lstm", locals())
@@ -275,16 +301,60 @@ def layer_norm_gru(
     initial_h: Tensor | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    save: str | int = "all",
+    reset: Tensor | None = None,
+    save: Saved | int = "all",
 ) -> tuple[Tensor, Tensor]:
     """The GRU with layer normalization as a differentiable function of PyTorch tensors."""
     return run_recurrent("layer_norm_gru", locals())
+
+
+@described_recurrent("H_all, H_t", "X, torch.rand(7, 2, 1), W, R")
+def augru(
+    X: Tensor,
+    attention: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor]:
+    """The GRU with an attentional update gate as a differentiable function of PyTorch tensors."""
+    return run_recurrent("augru", locals())
+
+
+@described_recurrent("H_all, H_t, C_t, N_t, M_t", "X, W, R")
+def slstm(
+    X: Tensor,
+    W: Tensor,
+    R: Tensor,
+    B: Tensor | None = None,
+    sequence_lens: Tensor | Sequence[int] | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    initial_n: Tensor | None = None,
+    initial_m: Tensor | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: str = "forward",
+    layout: int = 0,
+    reset: Tensor | None = None,
+    save: str | int = "all",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The sLSTM of xLSTM as a differentiable function of PyTorch tensors."""
+    return run_recurrent("slstm", locals(), wanted_outputs=5)
 
 
 @described_recurrent("H_next, C_next", "X, H, C, W, R")
@@ -302,9 +372,9 @@ def lstm_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
+    peephole: Peephole = "full",
 ) -> tuple[Tensor, Tensor]:
-    """One step of `lstm`, for loops of one's own."""
+    """One step of `lstm`, for a loop that you write."""
     return run_recurrent("lstm_cell", locals())
 
 
@@ -322,7 +392,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
 ) -> Tensor:
-    """One step of `gru`, for loops of one's own."""
+    """One step of `gru`, for a loop that you write."""
     (H_next,) = run_recurrent("gru_cell", locals())
     return H_next
 
@@ -340,6 +410,6 @@ def rnn_cell(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
 ) -> Tensor:
-    """One step of `rnn`, for loops of one's own."""
+    """One step of `rnn`, for a loop that you write."""
     (H_next,) = run_recurrent("rnn_cell", locals())
     return H_next

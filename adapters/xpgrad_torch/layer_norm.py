@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import xpgrad
+from xpgrad._words import Saved
 from xpgrad_torch import functional
 from xpgrad_torch._opacus import hold, holder
 from xpgrad_torch._sequence_layer import SequenceLayer
@@ -41,7 +42,7 @@ class _LayerNormLayer(SequenceLayer):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
     ) -> None:
         self._check_sizes(input_size=input_size, hidden_size=hidden_size)
         H, G = hidden_size, self._GATES * hidden_size
@@ -97,7 +98,7 @@ class _LayerNormLayer(SequenceLayer):
         return ", ".join([super().extra_repr(), f"epsilon={self.epsilon}", *extras])
 
     def _run(
-        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any
+        self, X: Tensor, initial: Sequence[Tensor | None] | None, lengths: Any, **inputs: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         count = len(self._STATES)
         states = [None] * count if initial is None else list(initial)
@@ -113,7 +114,7 @@ class _LayerNormLayer(SequenceLayer):
 
 
 class LayerNormLSTM(_LayerNormLayer):
-    """LSTM with layer normalization; what it computes is described in `xpgrad.layer_norm_lstm`.
+    """LSTM with layer normalization; `xpgrad.layer_norm_lstm` has the equations.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ class LayerNormLSTM(_LayerNormLayer):
     device, dtype
         Of the parameters.
     epsilon : float
-        What is added to variances.
+        A small number that is added to variances.
     clip, activations, activation_alpha, activation_beta
         The attributes of `xpgrad.layer_norm_lstm`.
     save : "all", "states" or int
@@ -142,7 +143,7 @@ class LayerNormLSTM(_LayerNormLayer):
     Raises
     ------
     ValueError, TypeError
-        From the constructor and from a call, where a size or an attribute breaks the operator's rules.
+        From the constructor and from a call, if a size or an attribute breaks the operator's rules.
 
     Examples
     --------
@@ -160,7 +161,7 @@ class LayerNormLSTM(_LayerNormLayer):
 
 
 class LayerNormGRU(_LayerNormLayer):
-    """GRU with layer normalization; what it computes is described in `xpgrad.layer_norm_gru`.
+    """GRU with layer normalization; `xpgrad.layer_norm_gru` has the equations.
 
     Parameters
     ----------
@@ -177,7 +178,7 @@ class LayerNormGRU(_LayerNormLayer):
     Raises
     ------
     ValueError, TypeError
-        From the constructor and from a call, where a size or an attribute breaks the operator's rules.
+        From the constructor and from a call, if a size or an attribute breaks the operator's rules.
 
     Examples
     --------

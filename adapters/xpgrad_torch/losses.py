@@ -6,13 +6,15 @@ itself has deprecated: the modules alone take these.
 
 # ruff: noqa: A002 - PyTorch's names for the arguments
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from xpgrad._words import Reduction
 from xpgrad_torch._autocast import autocasts, raised
 from xpgrad_torch._autograd import Kernel
+from xpgrad_torch._errors import Words
 from xpgrad_torch._fx import Proxy, Unscripted, as_node
 from xpgrad_torch._kernel import check_dense
 from xpgrad_torch._library import registered
@@ -28,6 +30,10 @@ __all__ = [
 
 _CROSS_ENTROPY = registered(Kernel("softmax_cross_entropy"))
 _BINARY_CROSS_ENTROPY = registered(Kernel("binary_cross_entropy_with_logits"))
+_WORDS = {
+    "cross_entropy": Words({"X": "input", "labels": "target", "weights": "weight"}, "cross_entropy"),
+    "binary_cross_entropy_with_logits": Words({"X": "input", "targets": "target"}),
+}
 
 
 def _run(
@@ -44,25 +50,28 @@ def _run(
             raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected torch.Tensor")
     for key, weight in weights.items():
         if weight is not None and not isinstance(weight, Tensor):
-            argument = "weight" if key == "weights" else key
+            argument = _WORDS[name].arguments.get(key, key)
             raise TypeError(f"{name}: {argument} is {type(weight).__name__}, expected torch.Tensor or None")
     others = {kernel.operands[1]: target, **weights}
+    words = _WORDS[name]
     if autocasts(X):  # PyTorch's losses then compute in float32
         X, others = raised(X), {key: raised(value) for key, value in others.items()}
     if not torch.compiler.is_compiling() and are_transforms_active():
-        return _mapped(kernel, X, others, attributes)
-    return run(kernel, X, attributes, others=others)
+        return _mapped(kernel, X, others, attributes, words)
+    return run(kernel, X, attributes, others=others, words=words)
 
 
-def _mapped(kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any]) -> Tensor:
+def _mapped(
+    kernel: Kernel, X: Tensor, others: dict[str, Any], attributes: dict[str, Any], words: Words
+) -> Tensor:
     """Return the loss where `torch.func.vmap` may map it: the kernel gives the losses, PyTorch sums them up.
 
     The samples of all mapped calls join the kernel's batch, of which one number would not tell them apart.
     """
     reduction, target = attributes["reduction"], others[kernel.operands[1]]
     if reduction not in ("mean", "sum"):
-        return run(kernel, X, attributes, others=others)
-    losses = run(kernel, X, attributes | {"reduction": "none"}, others=others)
+        return run(kernel, X, attributes, others=others, words=words)
+    losses = run(kernel, X, attributes | {"reduction": "none"}, others=others, words=words)
     if reduction == "sum":
         return losses.sum()
     if target.is_floating_point():
@@ -87,7 +96,7 @@ def cross_entropy(
     weight: Tensor | None = None,
     *,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Cross-entropy of softmax(input) and targets, which are classes or probabilities.
@@ -104,7 +113,7 @@ def cross_entropy(
     weight : Tensor, optional
         A weight for each class, (C,). With C = 0 the loss is what PyTorch's function gives.
     ignore_index : int
-        The class that stands for no class: such a target has loss and gradient 0, and no part in the mean.
+        A target that is ignored: its loss and gradient are 0, and the mean leaves it out.
     reduction : {"mean", "sum", "none"}
         "mean" divides by the sum of the targets' weights, for probabilities by the number of targets.
     label_smoothing : float
@@ -118,9 +127,9 @@ def cross_entropy(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or floating-point dtypes or devices differ.
+        If an operand is not a tensor, or floating-point dtypes or devices differ.
     ValueError
-        Where shapes do not fit, or an attribute or a class is out of its range.
+        If shapes do not fit, or an attribute or a class is out of its range.
 
     Examples
     --------
@@ -148,7 +157,7 @@ def binary_cross_entropy_with_logits(
     target: Tensor,
     weight: Tensor | None = None,
     *,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of sigmoid(input) and probabilities, elementwise.
@@ -166,9 +175,9 @@ def binary_cross_entropy_with_logits(
     weight : Tensor, optional
         A factor for each loss; broadcast to the shape of `input`.
     reduction : {"mean", "sum", "none"}
-        What is done with the losses.
+        Whether to return the mean, the sum, or each loss.
     pos_weight : Tensor, optional
-        A factor for the part of a loss that stands for the class itself; broadcast to the shape of `input`.
+        A factor for the positive part of each loss; broadcast to the shape of `input`.
 
     Returns
     -------
@@ -178,9 +187,9 @@ def binary_cross_entropy_with_logits(
     Raises
     ------
     TypeError
-        Where an operand is no tensor, or dtypes or devices differ.
+        If an operand is not a tensor, or dtypes or devices differ.
     ValueError
-        Where shapes do not fit, or `reduction` is none of these.
+        If shapes do not fit, or `reduction` is another word.
 
     Examples
     --------
@@ -212,7 +221,7 @@ class CrossEntropyLoss(Unscripted, nn.CrossEntropyLoss):
             target,
             self.weight,
             ignore_index=self.ignore_index,
-            reduction=self.reduction,
+            reduction=cast(Reduction, self.reduction),
             label_smoothing=self.label_smoothing,
         )
 
@@ -229,5 +238,5 @@ class BCEWithLogitsLoss(Unscripted, nn.BCEWithLogitsLoss):
         if isinstance(input, Proxy):
             return as_node(self, input, target)
         return binary_cross_entropy_with_logits(
-            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+            input, target, self.weight, reduction=cast(Reduction, self.reduction), pos_weight=self.pos_weight
         )

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from xpgrad._arguments import check_choice
-from xpgrad_torch._recurrent import Cell, Layers, Recurrent, check_zoneout
+from xpgrad._words import Nonlinearity, Peephole, Saved
+from xpgrad_torch._recurrent import CellModule, Layers, Recurrent, check_zoneout
 
 __all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
 
@@ -21,7 +22,7 @@ class _LSTMOptions(Recurrent):
     _OPTIONS = ("peephole", "peephole_gradient", "clip", "input_forget", *Recurrent._OPTIONS)
 
     peephole: bool = False
-    peephole_gradient: str = "full"
+    peephole_gradient: Peephole = "full"
     input_forget: bool = False
 
     def _set_options(self, given: Mapping[str, Any]) -> None:
@@ -108,7 +109,7 @@ class LSTM(_LSTMOptions, Layers):
         h = o ⊙ tanh(c)
 
     Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.LSTM`: state_dicts load both ways. What is more are the keyword-only arguments from
+    `torch.nn.LSTM`: state_dicts load both ways. New are the keyword-only arguments from
     `peephole` on, and `lengths` in the call.
 
     Parameters
@@ -128,15 +129,15 @@ class LSTM(_LSTMOptions, Layers):
         ONNX's attributes: three names per direction, for the gates, the cell's input and the cell's output;
         default Sigmoid, Tanh, Tanh. The alphas and betas are those of the activations that take them.
     save : "all", "states" or int
-        What is kept for the gradient: all gates, only what they are rebuilt from, or the states of every
-        k-th step. See `xpgrad_torch.functional.lstm`.
+        What is kept for the gradient: all gates, only the inputs, or the states of every k-th step.
+        See `xpgrad_torch.functional.lstm`.
     zoneout : tuple of float
         Probabilities (p_c, p_h) with which an element of the cell and of the hidden state keeps its old value
-        at a step: c = z ⊙ c' + (1 - z) ⊙ c_new, and so h; h_new is made of c_new. In training z is drawn
-        from PyTorch's generator, in evaluation it is the probability itself.
+        at a step: c = z ⊙ c' + (1 - z) ⊙ c_new, and the same for h; h_new is computed from c_new. In
+        training, z is drawn from PyTorch's generator; in evaluation it is the probability itself.
     recurrent_dropout : float
         Probability with which an element of h' is zero where it meets the recurrence weights, the same
-        elements at every step; the others are divided by its complement. In training alone.
+        elements at every step; the others are divided by its complement. Only in training.
     return_cell_states : bool
         Return a third result: the cell states of the last layer at all steps, laid out as the output, with
         hidden_size columns for each direction.
@@ -144,7 +145,7 @@ class LSTM(_LSTMOptions, Layers):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.LSTM`, and where an attribute breaks ONNX's rules. From a call
+        From the constructor as in `torch.nn.LSTM`, and if an attribute breaks ONNX's rules. From a call
         ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
 
     Notes
@@ -172,7 +173,7 @@ class LSTM(_LSTMOptions, Layers):
 
         @overload  # type: ignore[no-overload-impl]
         def __call__(
-            self, input: Tensor, hx: Any = None, lengths: Any = None
+            self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
         @overload
         def __call__(
@@ -198,13 +199,13 @@ class LSTM(_LSTMOptions, Layers):
         dtype: torch.dtype | None = None,
         *,
         peephole: bool = False,
-        peephole_gradient: str = "full",
+        peephole_gradient: Peephole = "full",
         clip: float | None = None,
         input_forget: bool = False,
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
         zoneout: tuple[float, float] = (0.0, 0.0),
         recurrent_dropout: float = 0.0,
         return_cell_states: bool = False,
@@ -253,7 +254,9 @@ class _OneState(Layers):
     if TYPE_CHECKING:  # torch.nn.Module says that a call returns Any
 
         @overload  # type: ignore[no-overload-impl]
-        def __call__(self, input: Tensor, hx: Any = None, lengths: Any = None) -> tuple[Tensor, Tensor]: ...
+        def __call__(
+            self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
+        ) -> tuple[Tensor, Tensor]: ...
         @overload
         def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
 
@@ -270,7 +273,7 @@ class GRU(_GRUOptions, _OneState):
         h = (1 - z) ⊙ n + z ⊙ h'
 
     Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.GRU`: state_dicts load both ways. What is more are the keyword-only arguments from
+    `torch.nn.GRU`: state_dicts load both ways. New are the keyword-only arguments from
     `reset_after` on, and `lengths` in the call.
 
     Parameters
@@ -278,8 +281,8 @@ class GRU(_GRUOptions, _OneState):
     input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
         As in `torch.nn.GRU`.
     reset_after : bool
-        Whether the reset gate multiplies the candidate's recurrent product, or the state that goes into it:
-        the default of ONNX, and of the paper.
+        True: the reset gate multiplies the candidate's recurrent product, as in PyTorch. False: it
+        multiplies the state before that product, as in ONNX's default and in the paper.
     activations, activation_alpha, activation_beta : sequence, optional
         As in `LSTM`, two names per direction: for the gates and the candidate; default Sigmoid, Tanh.
     clip, save, recurrent_dropout
@@ -293,7 +296,7 @@ class GRU(_GRUOptions, _OneState):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.GRU`, and where an attribute breaks ONNX's rules. From a call
+        From the constructor as in `torch.nn.GRU`, and if an attribute breaks ONNX's rules. From a call
         ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
 
     Notes
@@ -335,7 +338,7 @@ class GRU(_GRUOptions, _OneState):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
         zoneout: float = 0.0,
         recurrent_dropout: float = 0.0,
         proj_size: int | None = None,
@@ -358,7 +361,7 @@ class RNN(_RNNOptions, _OneState):
         h = f(W_ih x + b_ih + W_hh h' + b_hh)
 
     Constructor, parameters, their names and random initialisation, inputs and outputs are those of
-    `torch.nn.RNN`: state_dicts load both ways. What is more are the keyword-only arguments from `clip` on,
+    `torch.nn.RNN`: state_dicts load both ways. New are the keyword-only arguments from `clip` on,
     and `lengths` in the call.
 
     Parameters
@@ -377,7 +380,7 @@ class RNN(_RNNOptions, _OneState):
     Raises
     ------
     TypeError, ValueError
-        From the constructor as in `torch.nn.RNN`, and where an attribute breaks ONNX's rules. From a call
+        From the constructor as in `torch.nn.RNN`, and if an attribute breaks ONNX's rules. From a call
         ValueError or RuntimeError, as in PyTorch, for inputs of a wrong size or dtype.
 
     Notes
@@ -404,7 +407,7 @@ class RNN(_RNNOptions, _OneState):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: str = "tanh",
+        nonlinearity: Nonlinearity = "tanh",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
@@ -416,18 +419,18 @@ class RNN(_RNNOptions, _OneState):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        save: str | int = "all",
+        save: Saved | int = "all",
         proj_size: int | None = None,
     ) -> None:
         self.nonlinearity = nonlinearity
         self._begin("RNN_RELU" if nonlinearity == "relu" else "RNN_TANH", locals())
 
 
-class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
+class LSTMCell(_LSTMOptions, CellModule, nn.LSTMCell):
     """One step of an LSTM: `torch.nn.LSTMCell`, with the options of `LSTM`.
 
     The equations are those of `LSTM`. Constructor, parameters, their names and random initialisation, inputs
-    and outputs are those of `torch.nn.LSTMCell`: state_dicts load both ways. What is more are the
+    and outputs are those of `torch.nn.LSTMCell`: state_dicts load both ways. New are the
     keyword-only arguments.
 
     Parameters
@@ -442,7 +445,7 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
     Raises
     ------
     TypeError, ValueError
-        From the constructor where an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
+        From the constructor if an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
         for inputs of a wrong size or dtype.
 
     Notes
@@ -479,7 +482,7 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
         dtype: torch.dtype | None = None,
         *,
         peephole: bool = False,
-        peephole_gradient: str = "full",
+        peephole_gradient: Peephole = "full",
         clip: float | None = None,
         input_forget: bool = False,
         activations: Sequence[str] | None = None,
@@ -492,11 +495,11 @@ class LSTMCell(_LSTMOptions, Cell, nn.LSTMCell):
             self._add_peepholes()
 
 
-class GRUCell(_GRUOptions, Cell, nn.GRUCell):
+class GRUCell(_GRUOptions, CellModule, nn.GRUCell):
     """One step of a GRU: `torch.nn.GRUCell`, with the options of `GRU`.
 
     The equations are those of `GRU`. Constructor, parameters, their names and random initialisation, inputs
-    and outputs are those of `torch.nn.GRUCell`: state_dicts load both ways. What is more are the
+    and outputs are those of `torch.nn.GRUCell`: state_dicts load both ways. New are the
     keyword-only arguments.
 
     Parameters
@@ -509,7 +512,7 @@ class GRUCell(_GRUOptions, Cell, nn.GRUCell):
     Raises
     ------
     TypeError, ValueError
-        From the constructor where an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
+        From the constructor if an attribute breaks ONNX's rules. From a call ValueError or RuntimeError
         for inputs of a wrong size or dtype.
 
     Notes
@@ -552,11 +555,11 @@ class GRUCell(_GRUOptions, Cell, nn.GRUCell):
         self._set_options(locals())
 
 
-class RNNCell(_RNNOptions, Cell, nn.RNNCell):
+class RNNCell(_RNNOptions, CellModule, nn.RNNCell):
     """One step of a plain recurrent network: `torch.nn.RNNCell`, with the options of `RNN`.
 
     The equation is that of `RNN`. Constructor, parameters, their names and random initialisation, inputs and
-    outputs are those of `torch.nn.RNNCell`: state_dicts load both ways. What is more are the keyword-only
+    outputs are those of `torch.nn.RNNCell`: state_dicts load both ways. New are the keyword-only
     arguments.
 
     Parameters
@@ -569,7 +572,7 @@ class RNNCell(_RNNOptions, Cell, nn.RNNCell):
     Raises
     ------
     TypeError, ValueError
-        From the constructor for another `nonlinearity`, and where an attribute breaks ONNX's rules. From a
+        From the constructor for another `nonlinearity`, and if an attribute breaks ONNX's rules. From a
         call ValueError or RuntimeError for inputs of a wrong size or dtype.
 
     Notes
@@ -598,7 +601,7 @@ class RNNCell(_RNNOptions, Cell, nn.RNNCell):
         input_size: int,
         hidden_size: int,
         bias: bool = True,
-        nonlinearity: str = "tanh",
+        nonlinearity: Nonlinearity = "tanh",
         device: Any = None,
         dtype: torch.dtype | None = None,
         *,

@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from xpgrad_torch._recurrent import Recurrent
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
 
+_Model = TypeVar("_Model", bound=nn.Module)
 _Table = Mapping[type[nn.Module], type[nn.Module]]
 
 
@@ -115,6 +116,46 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
     return model
 
 
+@overload
+def swap(
+    model: nn.LSTM,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> modules.LSTM: ...
+@overload
+def swap(
+    model: nn.GRU,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> modules.GRU: ...
+@overload
+def swap(
+    model: nn.RNN,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> modules.RNN: ...
+@overload
+def swap(
+    model: _Model,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    verbose: bool = False,
+    verify: Any = None,
+    tolerance: float | None = None,
+) -> _Model: ...
 def swap(
     model: nn.Module,
     *,
@@ -126,12 +167,11 @@ def swap(
 ) -> nn.Module:
     """Replace the modules in a model that xpgrad has a drop-in for.
 
-    Replaced are modules whose type is exactly PyTorch's own LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
-    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d; subclasses stay as they are. So do, with a warning,
-    convolutions of complex numbers, and modules that a wrapper or a compiler has bound a function to: swap
-    first. A replacement has the very parameters of the module that it replaces, so
-    optimizers keep working, and its training flag and hooks. A module that stands in several places has one
-    replacement in all of them.
+    It replaces modules whose type is exactly PyTorch's LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
+    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d. Subclasses stay as they are. Convolutions of complex
+    numbers also stay, with a warning, and so do modules to which a wrapper or a compiler has bound a
+    function: swap first. A replacement keeps the parameter objects, the hooks and the training flag, so
+    optimizers keep working. A module that appears several times has one replacement.
 
     Parameters
     ----------
@@ -141,18 +181,18 @@ def swap(
         Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
         BCEWithLogitsLoss.
     cells : bool
-        Whether to replace also LSTMCell, GRUCell and RNNCell. A single step of PyTorch's can be the
-        faster one.
+        Whether to replace also LSTMCell, GRUCell and RNNCell. Loops of these are about as fast as loops of
+        PyTorch's.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it, and how much faster the
-        replacements were on the machines of docs/performance.md.
+        replacements were on the machines that were measured; ``xpgrad bench`` measures it here.
     verify : tensor, tuple or dict, optional
         An example input: the model's only argument, all of its arguments by position, or all by name. The
-        model then runs on it forward and backward before and after, and what differs raises.
+        model runs on it forward and backward, before and after, and a difference raises an error.
     tolerance : float, optional
-        With `verify` the largest difference allowed, relative to the largest number of the tensor that is
-        compared, or to a thousandth of that of all outputs or all gradients where that is more; by default
-        1e-9 for float64, 1e-4 for float32, 5e-2 for less.
+        With `verify`: the largest allowed difference, relative to the largest number of the compared
+        tensor, or to a thousandth of the largest number of all outputs or all gradients if that is more;
+        by default 1e-9 for float64, 1e-4 for float32, 5e-2 for less.
 
     Returns
     -------
@@ -162,11 +202,11 @@ def swap(
     Raises
     ------
     TypeError
-        Where `model` is no module, or `activations` or `cells` is not True or False.
+        If `model` is not a module, or `activations` or `cells` is not True or False.
     ValueError
-        Where `tolerance` is given without `verify`, or no output of the model has a gradient.
+        If `tolerance` is given without `verify`, or no output of the model has a gradient.
     RuntimeError
-        Where an output or a gradient differs by more than the tolerance. The model is then as it was.
+        If an output or a gradient differs by more than the tolerance. The model is then as before.
 
     See Also
     --------
@@ -183,7 +223,7 @@ def swap(
     0       Conv1d  xpgrad_torch.Conv1d
     2       Linear  unchanged            xpgrad has no Linear
     1 of 2 modules with parameters replaced
-    Conv1d: ... times as fast as PyTorch's (... to ...) on ...: see docs/performance.md
+    Conv1d: ... times as fast as PyTorch's (... to ...) on ...: 'xpgrad bench' measures it here
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
@@ -207,6 +247,14 @@ def swap(
     return swapped
 
 
+@overload
+def unswap(model: modules.LSTM) -> nn.LSTM: ...
+@overload
+def unswap(model: modules.GRU) -> nn.GRU: ...
+@overload
+def unswap(model: modules.RNN) -> nn.RNN: ...
+@overload
+def unswap(model: _Model) -> _Model: ...
 def unswap(model: nn.Module) -> nn.Module:
     """Put PyTorch's modules back in the place of xpgrad's.
 
@@ -226,7 +274,7 @@ def unswap(model: nn.Module) -> nn.Module:
     Raises
     ------
     TypeError
-        Where `model` is no module.
+        If `model` is not a module.
 
     Examples
     --------
@@ -325,7 +373,7 @@ def _gain(name: str) -> str:
         if name in gains
         for mean, lowest, highest in [gains[name]]
     )
-    return f"{name}: {ratios}: see docs/performance.md"
+    return f"{name}: {ratios}: 'xpgrad bench' measures it here"
 
 
 def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = False) -> SwapReport:
@@ -346,7 +394,7 @@ def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = Fa
     Raises
     ------
     TypeError
-        Where `model` is no module.
+        If `model` is not a module.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Suites for asv: ours and the peer's, with the same parameters.
 
-This checkout defines the works, in ``src/xpgrad/cli/benches``, which is self-contained: if an older version
-of xpgrad is installed, the same definitions time that version. Works that a version lacks are skipped.
+This checkout defines the works, in ``xpgrad_bench`` beside this folder. It is self-contained: if an older
+version of xpgrad is installed, the same definitions time that version. Works
+that a version lacks are skipped.
 """
 
 import contextlib
@@ -9,11 +10,11 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "src" / "xpgrad" / "cli"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from benches import load, timing
-from benches.implementations import make
-from benches.recurrent import OPERATORS, Recurrent
+from xpgrad_bench import load, timing
+from xpgrad_bench.implementations import make
+from xpgrad_bench.recurrent import OPERATORS, Recurrent
 
 SMOKE = bool(os.environ.get("XPGRAD_BENCH_SMOKE"))  # set by smoke.sh: does it work, whatever it takes?
 IMPLEMENTATIONS = ("xpgrad-numpy", "xpgrad-torch", "torch")

@@ -1,7 +1,7 @@
 """Activations, softmax and losses: ours on NumPy and torch beside PyTorch's own kernels."""
 
-from benches.elementwise import ALONG_AXIS, LOGITS, LOSSES, POINTWISE, ROWS, SHAPES, Elementwise, Loss
-from benches.implementations import make
+from xpgrad_bench.elementwise import ALONG_AXIS, LOGITS, LOSSES, POINTWISE, ROWS, SHAPES, Elementwise, Loss
+from xpgrad_bench.implementations import make
 
 from . import IMPLEMENTATIONS, OURS, ratio, settle
 

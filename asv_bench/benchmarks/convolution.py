@@ -1,7 +1,7 @@
 """Convolutions: training steps and backward passes, ours on NumPy and torch beside torch's and ORT's own."""
 
-from benches.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED
-from benches.implementations import make
+from xpgrad_bench.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED
+from xpgrad_bench.implementations import make
 
 from . import IMPLEMENTATIONS, OURS, ratio, settle
 

@@ -1,7 +1,7 @@
 """Memory and time of a training step through a stack of layers, by what is saved for the gradient."""
 
-from benches.implementations import need
-from benches.recurrent import SHAPES
+from xpgrad_bench.implementations import need
+from xpgrad_bench.recurrent import SHAPES
 
 
 class Stack:

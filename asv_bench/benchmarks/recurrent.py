@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN: training steps and backward passes, ours on NumPy and torch beside torch's own."""
 
-from benches.implementations import make
-from benches.recurrent import SHAPES, Recurrent
+from xpgrad_bench.implementations import make
+from xpgrad_bench.recurrent import SHAPES, Recurrent
 
 from . import IMPLEMENTATIONS, OURS, ratio, settle
 

@@ -34,7 +34,8 @@ def backward(dY, x, h0, W, R, *, mistake):
 
 
 # %%
-# It learns with the mistake too, only worse. Only the loss shows it, and who knows what the loss should be?
+# It learns with the mistake too: the loss falls to a twentieth, and ends a tenth above the right one. Who
+# knows what the loss should be?
 
 rng = np.random.default_rng(0)
 T, N, I, H = 12, 40, 2, 10
@@ -42,7 +43,7 @@ x = rng.normal(size=(T, N, I))
 target = 0.5 * np.cumsum(x[..., :1], axis=0) / np.sqrt(np.arange(1, T + 1))[:, None, None]
 curves = {}
 for mistake in (False, True):
-    start = np.random.default_rng(1)
+    start = np.random.default_rng(2)
     W, R, v = start.normal(size=(H, I)) / 2, start.normal(size=(H, H)) / 5, start.normal(size=(1, H)) / 3
     losses = []
     for _ in range(150):
@@ -53,7 +54,7 @@ for mistake in (False, True):
         d = 2 * error / error.size
         g = backward(d @ v, x, h0, W, R, mistake=mistake)
         for parameter, gradient in ((W, g["W"]), (R, g["R"]), (v, np.einsum("tno,tnh->oh", d, y))):
-            parameter -= 0.5 * gradient
+            parameter -= 0.1 * gradient
     curves["with the mistake" if mistake else "right"] = losses
 
 # %%

@@ -45,6 +45,7 @@ from xpgrad.activations import (
     thresholded_relu,
     thresholded_relu_grad,
 )
+from xpgrad.augru import AUGRUForward, AUGRUGrads, augru, augru_grad
 from xpgrad.cells import Cell
 from xpgrad.conv import (
     ConvGrads,
@@ -66,6 +67,7 @@ from xpgrad.gru import (
     gru_cell_grad,
     gru_grad,
 )
+from xpgrad.gru_d import GRUDForward, GRUDGrads, gru_d, gru_d_grad
 from xpgrad.layer_norm import (
     LayerNormGRUForward,
     LayerNormGRUGrads,
@@ -104,6 +106,7 @@ from xpgrad.rnn import (
     rnn_cell_grad,
     rnn_grad,
 )
+from xpgrad.slstm import SLSTMForward, SLSTMGrads, slstm, slstm_grad
 from xpgrad.softmax import (
     log_softmax,
     log_softmax_grad,
@@ -112,11 +115,15 @@ from xpgrad.softmax import (
 )
 
 __all__ = [
+    "AUGRUForward",
+    "AUGRUGrads",
     "Cell",
     "ConvGrads",
     "ConvTransposeGrads",
     "GRUCellForward",
     "GRUCellGrads",
+    "GRUDForward",
+    "GRUDGrads",
     "GRUForward",
     "GRUGrads",
     "GateGrads",
@@ -136,8 +143,12 @@ __all__ = [
     "RNNCellGrads",
     "RNNForward",
     "RNNGrads",
+    "SLSTMForward",
+    "SLSTMGrads",
     "Validation",
     "__version__",
+    "augru",
+    "augru_grad",
     "binary_cross_entropy_with_logits",
     "binary_cross_entropy_with_logits_grad",
     "celu",
@@ -156,6 +167,8 @@ __all__ = [
     "gru",
     "gru_cell",
     "gru_cell_grad",
+    "gru_d",
+    "gru_d_grad",
     "gru_grad",
     "hard_sigmoid",
     "hard_sigmoid_grad",
@@ -197,6 +210,8 @@ __all__ = [
     "sigmoid_grad",
     "silu",
     "silu_grad",
+    "slstm",
+    "slstm_grad",
     "softmax",
     "softmax_cross_entropy",
     "softmax_cross_entropy_grad",

@@ -1,13 +1,15 @@
-"""The command line: ``python -m xpgrad demo | check | vectors | bench | info | warm``."""
+"""The command line: ``xpgrad demo | check | vectors | bench | info | warm``, or ``python -m xpgrad ...``."""
 
 import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 from . import __version__
+from .cli.checkout import ToolMissingError
 from .cli.console import message
 
 # Only the requested command's module is imported, so each command starts fast.
@@ -15,7 +17,7 @@ _COMMANDS = {
     "demo": "train an LSTM on text, or a GRU on sunspot numbers, in plain NumPy and beside PyTorch",
     "check": "check every kernel's gradients on what is installed here",
     "vectors": "write inputs and gradients for the tests of other people's kernels",
-    "bench": "time every kernel beside its peers, and beside what the machine can do",
+    "bench": "time every kernel beside its peers, and beside what the machine can do (in a checkout)",
     "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
     "warm": "compile kernels ahead, for an image or before a job",
 }
@@ -23,10 +25,11 @@ _INTERRUPTED = 130  # a shell's status for a program that Ctrl-C ended
 
 
 def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+    program = "xpgrad" if Path(sys.argv[0]).stem == "xpgrad" else "python -m xpgrad"
     parser = argparse.ArgumentParser(
-        prog="python -m xpgrad",
+        prog=program,
         description="xpgrad: gradient kernels written once against the Python array API standard.",
-        epilog="Run 'python -m xpgrad COMMAND --help' for a command's options.",
+        epilog=f"Run '{program} COMMAND --help' for a command's options.",
     )
     parser.add_argument("--version", action="version", version=f"xpgrad {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -57,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 for success, 1 if the command failed or found an error, 130 after Ctrl-C. Arguments that don't parse
-        raise SystemExit(2), like argparse.
+        0 for success, 1 if the command failed or found an error, 2 if it is a tool of the checkout and this
+        is none, 130 after Ctrl-C. Arguments that don't parse raise SystemExit(2), like argparse.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
@@ -75,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)  # leave the line with the terminal's ^C
         message("interrupted")
         return _INTERRUPTED
+    except ToolMissingError as error:
+        message(str(error))
+        return 2
     except BrokenPipeError:  # the reader (head, less) is gone: no error
         # Python would report it again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,7 @@ Every message names the operator, the argument, the rule and both values.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index as operator_index
 from typing import Any
@@ -17,28 +18,30 @@ from array_api_compat import device
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def explain(error: Exception, page: str) -> None:
-    """Add to an error, once, a note with the documentation page that explains the expected values."""
-    note = f"docs/{page}.md explains what is expected."
+def explain(error: Exception, other: str = "Cell") -> None:
+    """Add to a kernel's error, once, the call that shows its arguments: the message begins with its name.
+
+    `other` is the public name to show where that is no public function's, as a user's cell.
+    """
+    operator = str(error.args[0] if error.args else "").partition(":")[0]
+    name = operator if hasattr(sys.modules["xpgrad"], operator) else other
+    note = f"help(xpgrad.{name}) explains what is expected."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 
-def explained(page: str) -> Callable[[Callable], Callable]:
-    """Make a function's ValueError and TypeError name a page."""
+def explained(function: Callable) -> Callable:
+    """Make a function's ValueError and TypeError say which public function's help to read."""
 
-    def with_page(function: Callable) -> Callable:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except (TypeError, ValueError) as error:
-                explain(error, page)
-                raise
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            explain(error)
+            raise
 
-        return call
-
-    return with_page
+    return call
 
 
 def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any] | None = None) -> Any:
@@ -291,6 +294,21 @@ def check_lengths_within(operator: str, name: str, lengths: Sequence[int], longe
     for number, length in enumerate(lengths):
         if not 0 <= length <= longest:
             raise ValueError(f"{operator}: {name}[{number}] is {length}, expected 0 to T = {longest}")
+
+
+def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int]:
+    """The lengths of N sequences as a list.
+
+    Raises
+    ------
+    ValueError
+        Where there are not N of them, from 0 to T.
+    TypeError
+        Where they are no integers in a sequence or an array.
+    """
+    lengths = check_integers(operator, "sequence_lens", sequence_lens, N)
+    check_lengths_within(operator, "sequence_lens", lengths, T)
+    return lengths
 
 
 def _shown(value: Any) -> str:

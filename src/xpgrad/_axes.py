@@ -1,9 +1,10 @@
 """The axes of every kernel's operands and outputs, and the names of their gradients.
 
-T time, N batch, I input, H hidden, J the projected size of an LSTM's state (H without projection), D
-directions, C and O channels; ``4H`` is four times H. The last entry may be ``"..."``, any number of axes that
-are the same in all arrays that have it, or ``"?"``, axes whose sizes must be computed. Arrays without N are
-parameters; the kernel has a ``per_sample`` form of their gradient. An operand without an entry is broadcast.
+T time, N batch, I input, H hidden, J the projected size of an LSTM's state (H without projection), E the
+width of a head, D directions, C and O channels; ``4H`` is four times H. The last entry may be ``"..."``, any
+number of axes that are the same in all arrays that have it, or ``"?"``, axes whose sizes must be computed.
+Arrays without N are parameters; the kernel has a ``per_sample`` form of their gradient. An operand without an
+entry is broadcast.
 """
 
 from __future__ import annotations
@@ -62,6 +63,14 @@ AXES: Mapping[str, Mapping[str, str]] = {
     "layer_norm_gru": _sequence(
         3, {"gamma": "D 2 3H", "beta": "D 2 3H", "saved": "T D N 9H", "means": "T D N 2"}
     ),
+    "slstm": _sequence(
+        4,
+        {"R": "D 4H E", "B": "D 4H", **{f"initial_{state}": "D N H" for state in "cnm"}}
+        | {f"{state}_t": "D N H" for state in "CNM"}
+        | {f"{state}_all": "T D N H" for state in "CNM"}
+        | {"saved": "T D N 7H"},
+    ),
+    "augru": _sequence(3, {"attention": "T N ?", "saved": "T D N ?"}),
     "lstm_cell": _cell(4, {"P": "3H", "C": "N H", "C_next": "N H", "iofc": "N 4H"}),
     "gru_cell": _cell(3, {"zrh": "N 3H"}),
     "rnn_cell": _cell(1, {}),

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
+
 from xpgrad._computation import Computation
 from xpgrad._plans import Asked
 from xpgrad._timeline import MaskedTimeline, RecordedTimeline, Timeline
@@ -61,7 +63,7 @@ def call_arrays(asked: Asked, xp: Any, floats: Sequence[Any], names: Mapping[str
     """
     if asked.recorder is None:
         return _Given(Computation(asked.operator, xp, floats))
-    return _Recorded(asked.recorder, names)
+    return _RecordedArrays(asked.recorder, names)
 
 
 class _Given:
@@ -83,7 +85,7 @@ class _Given:
         self, steps: int, batch: int, lengths: Any, reverse: bool, like: Any
     ) -> Timeline | MaskedTimeline:
         """See CallArrays. A trace does not know what is in an array of lengths."""
-        known = lengths is None or isinstance(lengths, list)
+        known = lengths is None or isinstance(lengths, list | np.ndarray)
         kind = Timeline if known else MaskedTimeline
         return kind(self.engine.xp, steps, batch, lengths, reverse, like)
 
@@ -94,7 +96,7 @@ class _Given:
         """See CallArrays: it always can."""
 
 
-class _Recorded:
+class _RecordedArrays:
     """What stands for the arrays of a call that is recorded."""
 
     def __init__(self, recorder: Recorder, names: Mapping[str, str]) -> None:

@@ -53,7 +53,7 @@ class ElementwiseKernel:
             out,
         )
 
-    @explained("activations")
+    @explained
     def check(self, arrays: Sequence[Any], out: Any = None) -> Computation:
         """The computation of a call with checked arrays."""
         operator, named = self._operator, dict(zip(self._names, arrays, strict=True))

@@ -106,7 +106,7 @@ class GradientSums:
         """Like `add_weight`, with the rows of the previous step, or the initial state at the first step."""
         timeline = self._direction.timeline
         zero = initial is None
-        initial = timeline.zeros(self._call.state_width) if zero else timeline.sort(initial)
+        initial = timeline.zeros(rows.shape[1]) if zero else timeline.sort(initial)
         pieces = None if self._per_sample else timeline.pieces_before(rows, initial, chunk)
         if pieces is None:
             self.add_weight(name, d, timeline.previous(rows, initial, chunk))

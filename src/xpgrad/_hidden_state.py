@@ -79,7 +79,7 @@ def initial_state_pullback(xp: Any, direct: Any, product: Any, mask: Any, passed
 
 def _mask(call: RecurrentCall, direction: Direction) -> Operand:
     mask = call.part("recurrent_mask", direction)
-    return Operand(None if mask is None else call.engine.wrap(direction.timeline.sort(mask)), 1, "first")
+    return Operand(None if mask is None else call.engine.wrap(direction.timeline.sort_each(mask)), 1, "first")
 
 
 def _kept(call: RecurrentCall, direction: Direction) -> Operand:

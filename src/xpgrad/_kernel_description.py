@@ -8,6 +8,7 @@ from typing import Any
 
 import xpgrad
 from xpgrad._axes import AXES, ELEMENTWISE, gradient_name
+from xpgrad._types import array_arguments, result_type
 from xpgrad._vjp import rule_of
 from xpgrad.cells import Cell
 
@@ -19,6 +20,7 @@ OPEN = ("...", "?")
 
 _CONSTANTS = ("sequence_lens", *MASKS)  # operands without a gradient
 _OF_GRADIENTS = ("per_sample", "sample_weight", "wrt", "out")  # arguments that no kernel has
+_NO_OPERANDS = ("out", "reset")  # memory of the caller's or the framework's choice; a part of the lengths
 
 
 class KernelDescription:
@@ -54,8 +56,7 @@ class KernelDescription:
         self._cell, self.keeps_products = cell, products
         forward, gradient = (inspect.signature(self.function(which)) for which in (0, 1))
         # The types of their results where these have names; a cell's are its own.
-        self.result: Any = getattr(xpgrad, str(forward.return_annotation), None)
-        self.gradient_result: Any = getattr(xpgrad, str(gradient.return_annotation), None)
+        self.result, self.gradient_result = (result_type(self.function(which)) for which in (0, 1))
         self._read_forward(forward.parameters)
         self._read_results()
         self._read_gradient(gradient.parameters, dict(replaced or {}))
@@ -67,12 +68,13 @@ class KernelDescription:
 
     def _read_forward(self, parameters: Mapping[str, inspect.Parameter]) -> None:
         """Find the operands and attributes among the kernel's parameters."""
-        # Memory for the result is the caller's or the framework's to choose.
-        arrays = [p for p in parameters.values() if p.annotation == "Any" and p.name != "out"]
-        self.operands = tuple(p.name for p in arrays)
-        self.required = {p.name for p in arrays if p.default is p.empty and p.name != "B"}  # None: no biases
+        self.operands = tuple(n for n in array_arguments(self.function(0)) if n not in _NO_OPERANDS)
+        needed = {name for name in self.operands if parameters[name].default is inspect.Parameter.empty}
+        self.required = needed - {"B"}  # None: no biases
         self.attributes = {
-            name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.annotation != "Any"
+            name: p
+            for name, p in parameters.items()
+            if p.kind is p.KEYWORD_ONLY and name not in (*self.operands, *_NO_OPERANDS)
         }
         self.masks = [name for name in self.operands if name in MASKS]
         self.differentiable = tuple(name for name in self.operands if name not in _CONSTANTS)
@@ -98,7 +100,7 @@ class KernelDescription:
         self.gradient_arrays = (*self.taken, *self.saved, *self.cotangents)
         self._argument = {output: operand for operand, output in replaced.items()}
         self.arguments = self.arguments_of(self.gradient_arrays)
-        known = {*self.arguments, *self.attributes, *_OF_GRADIENTS}
+        known = {*self.arguments, *self.attributes, *_OF_GRADIENTS, *_NO_OPERANDS}
         self.gradient_attributes = {name: p for name, p in parameters.items() if name not in known}
         # The operands whose gradients it returns, in its order: all that have one, or the first alone.
         self.selects, self.has_per_sample = "wrt" in parameters, "per_sample" in parameters

@@ -14,7 +14,8 @@ import numpy as np
 
 from xpgrad._arguments import check_choice, check_cotangents, check_number, check_wrt, explain
 from xpgrad._per_sample import PER_SAMPLE
-from xpgrad._plans import Lengths, Plan, planned
+from xpgrad._plans import Lengths, PlannedCall, planned
+from xpgrad._resets import has_resets, with_resets
 from xpgrad.engine import Adapter
 
 
@@ -23,7 +24,7 @@ class Foreign(NamedTuple):
 
     options: Mapping[str, Any] = {}
     arrays: Mapping[str, Any] = {}
-    seen: list[Plan] | None = None
+    plans_out: list[PlannedCall] | None = None
     joined: Mapping[str, Sequence[Any]] = {}
 
 
@@ -45,8 +46,6 @@ class Operation(NamedTuple):
         Of a gradient: the arguments that have one, in the order of the results.
     optional : tuple of str
         Those of them that have one only where they are given.
-    page : str
-        The page of the documentation that says what is expected.
     needs_team : bool
         Whether a program is of use only where compiled code can start its threads: those that Python starts
         for each instruction come too late for large ones.
@@ -57,7 +56,6 @@ class Operation(NamedTuple):
     arrays: tuple[str, ...]
     graded: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    page: str = "recurrent"
     needs_team: bool = False
 
 
@@ -81,7 +79,7 @@ def run_foreign(
     keep_products: bool = False,
     rows_of: Sequence[str] = (),
     packed: bool = False,
-    seen: list[Plan] | None = None,
+    plans_out: list[PlannedCall] | None = None,
     joined: Mapping[str, Sequence[Any]] | None = None,
     **keywords: Any,
 ) -> Any:
@@ -107,7 +105,7 @@ def run_foreign(
         the rows of a packed sequence, step by step and one behind the other, in arrays of the shape (T, N,
         width). Of two directions each row of H_all has both states. Nobody reads or writes what is behind
         the last row: there need be no memory.
-    seen : list, optional
+    plans_out : list, optional
         Takes the program from which the call ran.
     joined : mapping of str to sequence of array, optional
         Of arguments that were joined from several arrays along the first axis: these. A program then takes
@@ -120,7 +118,7 @@ def run_foreign(
         options["rows_of"] = tuple(rows_of)
     if packed:
         options["packed"] = True
-    foreign = Foreign(options, {} if products is None else {"products": products}, seen, joined or {})
+    foreign = Foreign(options, {} if products is None else {"products": products}, plans_out, joined or {})
     # A function in a kernel's place can do without the program, but must not ignore the rest.
     if foreign.options or foreign.arrays or getattr(kernel, "takes_foreign", False):
         keywords["_foreign"] = foreign
@@ -137,7 +135,7 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
     arguments : dict of str to object
         Everything that the public function was called with, and `_foreign`. It is taken apart.
     """
-    foreign = arguments.pop("_foreign")
+    foreign, reset = arguments.pop("_foreign"), arguments.pop("reset", None)
     operator = operation.operator
     arrays = {name: arguments.pop(name) for name in operation.arrays}
     if operation.graded:
@@ -148,15 +146,18 @@ def planned_call(operation: Operation, arguments: dict[str, Any]) -> Any:
         arguments |= foreign.options
         arrays |= foreign.arrays
     try:
+        if reset is not None:
+            lengths, layout = arrays["sequence_lens"], arguments["layout"]
+            arrays["sequence_lens"] = with_resets(operator, arrays["X"], lengths, reset, layout)
         if foreign is PLAIN:  # an adapter's framework may have no cotangent, which is a gradient of zero
             check_cotangents(operator, {name: arrays[name] for name in arrays if name.startswith("grad_")})
         options = _as_numbers(operator, arguments)
         return planned(
-            operation.compute, operator, arrays, options, lengths_of, foreign.seen, foreign.joined,
+            operation.compute, operator, arrays, options, lengths_of, foreign.plans_out, foreign.joined,
             operation.needs_team,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
-        explain(error, operation.page)
+        explain(error)
         raise
 
 
@@ -184,10 +185,13 @@ def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str,
     if numbers is None or X is None or X.ndim != 3 or type(options["layout"]) is not int:
         return Lengths(False, None)
     T, N = (X.shape[1], X.shape[0]) if options["layout"] else X.shape[:2]
-    if numbers.shape != (N,) or not N:
+    resets = has_resets(numbers)
+    if numbers.shape != ((N, 1 + T) if resets else (N,)) or not numbers.size:
         return Lengths(False, None)
-    least, most = int(numbers.min()), int(numbers.max())
+    own = numbers[:, 0] if resets else numbers
+    least, most = int(own.min()), int(own.max())
     if least < 0 or most > T:
         return Lengths(False, None)
-    is_full = least == T and not options.get("packed")  # rows are as few as the lengths say, whatever T is
+    # packed rows are as few as the lengths say, whatever T is
+    is_full = least == T and not resets and not options.get("packed")
     return Lengths(True, None if is_full else numbers)

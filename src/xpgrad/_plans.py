@@ -53,7 +53,7 @@ class Lengths(NamedTuple):
     """The lengths of a call's sequences.
 
     `usable` says whether they are valid and a program can take them. `numbers` are contiguous 64-bit
-    integers, None if all sequences are full.
+    integers, with resets (N, 1 + T), None if all sequences are full.
     """
 
     usable: bool
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
     recorder: Recorder | None = None
 
 
-class Plan(NamedTuple):
+class PlannedCall(NamedTuple):
     """A program, the function from its results to the call's, and the names of its arrays."""
 
     program: Program | ProgramForSteps
@@ -85,7 +85,7 @@ def planned(
     arrays: Mapping[str, Any],
     options: Mapping[str, Any],
     lengths_of: Callable[[Adapter, Mapping[str, Any], Mapping[str, Any]], Lengths],
-    seen: list[Plan] | None = None,
+    plans_out: list[PlannedCall] | None = None,
     joined: Mapping[str, Sequence[Any]] = _NONE,
     needs_team: bool = False,
 ) -> Any:
@@ -104,7 +104,7 @@ def planned(
         Everything else that the result depends on.
     lengths_of : callable
         Finds the lengths: ``lengths_of(engine, arrays, options)``.
-    seen : list, optional
+    plans_out : list, optional
         Gets the call's plan, for callers that keep it.
     joined : mapping of str to sequence of array, optional
         The parts of each array that was joined along the first axis. A program takes the parts, and returns
@@ -135,7 +135,8 @@ def planned(
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
         options_key = tuple(map(_typed, options.values()))
-        key = (compute, look.form, numbers is None, tuple(given), counts, options_key)
+        kind = 0 if numbers is None else numbers.ndim
+        key = (compute, look.form, kind, tuple(given), counts, options_key)
         known = _known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
@@ -146,8 +147,8 @@ def planned(
     if known is None:
         return compute(Asked(operator, arrays), **options)
     program, result = known
-    if seen is not None:
-        seen.append(Plan(program, result, tuple(given)))
+    if plans_out is not None:
+        plans_out.append(PlannedCall(program, result, tuple(given)))
     if numbers is not None:
         look.addresses.append(address_of(numbers))
     return result(program.run(look.addresses, look.fresh))
@@ -181,7 +182,8 @@ class _Call(NamedTuple):
     ) -> tuple[Program | ProgramForSteps, Callable[[list[Any]], Any]] | None:
         """Its program, which may serve other T too; and what makes the result of the program's results."""
         shared = None
-        if "sequence_lens" in self.arrays:
+        has_resets = self.lengths is not None and self.lengths.ndim > 1
+        if "sequence_lens" in self.arrays and not has_resets:
             whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
             shared = shared_steps(whole, self.options)
         known = None if shared is None else self._planned(shared)
@@ -193,7 +195,8 @@ class _Call(NamedTuple):
     def _planned(self, shared: SharedSteps | None) -> tuple[Program, Callable[[list[Any]], Any]] | None:
         layouts = self.layouts if shared is None else {**self.layouts, **shared.layouts}
         form = self.form.dtype, self.form.machine, self.form.threads
-        key = self.compute, form, self.lengths is None, *layouts.items(), self.options_key
+        kind = 0 if self.lengths is None else self.lengths.ndim
+        key = self.compute, form, kind, *layouts.items(), self.options_key
         known = _known.programs.pop(key, _NEW)
         if known is _NEW:
             known = self._written(layouts, shared)
@@ -202,7 +205,7 @@ class _Call(NamedTuple):
 
     def _written(self, layouts: Mapping[str, Any], shared: SharedSteps | None) -> Any:
         if self.lengths is not None:
-            layouts = {**layouts, "sequence_lens": (self.lengths.shape, (1,))}
+            layouts = {**layouts, "sequence_lens": (self.lengths.shape, row_major(self.lengths.shape))}
         if shared is None:
             recorder = Recorder(self.form.machine, layouts, self.form.dtype)
             return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)

@@ -8,7 +8,7 @@ what goes into the loop and comes out of it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -18,9 +18,8 @@ from xpgrad._arguments import (
     check_arrays,
     check_choice,
     check_given,
-    check_integers,
     check_known,
-    check_lengths_within,
+    check_lengths,
     check_number,
     check_rank,
     check_shape,
@@ -29,6 +28,7 @@ from xpgrad._arguments import (
 from xpgrad._call_arrays import call_arrays
 from xpgrad._per_sample import square_norms
 from xpgrad._plans import Asked
+from xpgrad._resets import check_with_resets, has_resets
 from xpgrad._timeline import Chunk, MaskedTimeline, RecordedTimeline, Timeline
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -127,7 +127,9 @@ class RecurrentCall:
         sequence_lens = arrays["sequence_lens"]
         check_given(operator, {name: floats[name] for name in (*self._needed(), *(saved or {}))})
         traced = sequence_lens is not None and engines.is_traced(sequence_lens)
-        caller_xp = check_arrays(operator, floats, {"sequence_lens": sequence_lens} if traced else None)
+        names = cell_names or {}
+        called = {names.get(name, name): array for name, array in floats.items()}
+        caller_xp = check_arrays(operator, called, {"sequence_lens": sequence_lens} if traced else None)
         check_choice(operator, "direction", direction, DIRECTIONS)
         check_choice(operator, "layout", layout, (0, 1))
         self.clip = self._check_clip(clip)
@@ -138,7 +140,7 @@ class RecurrentCall:
             operator, self.D, activations, activation_alpha, activation_beta, defaults
         )
 
-        self._given = call_arrays(asked, caller_xp, list(floats.values()), cell_names or {})
+        self._given = call_arrays(asked, caller_xp, list(floats.values()), names)
         self.engine, self.xp = self._given.engine, self._given.engine.xp
         self._lower = self._given.lower
         self.arrays = {name: self._lift(name, array) for name, array in floats.items() if array is not None}
@@ -159,6 +161,10 @@ class RecurrentCall:
     def _needed(self) -> Sequence[str]:
         """The names of the operands that may not be left out."""
         return ("X", "W", "R")
+
+    def _inputs(self) -> Collection[str]:
+        """The names of the operands (T, N, width) that both directions have in common."""
+        return ("X",)
 
     def _check_clip(self, clip: Any) -> float | None:
         if clip is None:
@@ -211,9 +217,11 @@ class RecurrentCall:
                 check_shape(operator, name, array, f"T, D, N, {text}", (T, D, N, size))
 
     def _check_lengths(self, sequence_lens: Any) -> Any:
-        """The lengths as a list; the array itself where a trace does not know what is in it."""
+        """The lengths as a list, with resets as an array; as they are where a trace does not know them."""
         if sequence_lens is None:
             return None
+        if has_resets(sequence_lens):
+            return check_with_resets(self.operator, sequence_lens, self.N, self.T)
         if engines.is_traced(sequence_lens):
             check_shape(self.operator, "sequence_lens", sequence_lens, "N", (self.N,))
             return sequence_lens
@@ -242,8 +250,8 @@ class RecurrentCall:
         """The rows of an array over time, for one direction; None where it was left out."""
         if name in self._packed:
             return self._packed_rows(name, direction)
-        if name == "X":
-            return direction.timeline.pack(self.arrays["X"])
+        if name in self._inputs():
+            return direction.timeline.pack(self.arrays[name])
         array = self.part(name, direction)
         if array is None:
             return None
@@ -265,11 +273,16 @@ class RecurrentCall:
         return self.wrap_row(self.rows(name, direction))
 
     def initial(self, name: str, direction: Direction) -> Any:
-        """The sorted state (N, H) that a direction's carry starts from, zeros where it was left out."""
+        """The sorted state that a direction's carry starts from, zeros where it was left out.
+
+        A cotangent of final states belongs to the sequences' ends, where the backward loop starts.
+        """
         state = self.part(name, direction)
         timeline = direction.timeline
         width = self.state_width if name in _HIDDEN else self.H
-        return timeline.zeros(width) if state is None else timeline.sort(state)
+        if state is None:
+            return timeline.zeros(width)
+        return timeline.sort_ends(state) if name.startswith("grad_") else timeline.sort(state)
 
     def bias(self, direction: Direction) -> Any:
         """The sum of input and recurrence biases as one row (1, gates * H), or None."""
@@ -327,7 +340,7 @@ class RecurrentCall:
         return self._lower(self.xp.reshape(whole, (self.T, self.N, rows.shape[1])))
 
     def input_gradient(self, parts: list[Any]) -> Any:
-        """dX: the sum of the directions' rows."""
+        """dX, or that of another input: the sum of the directions' rows."""
         if self._packed:
             turned = self._turned(parts)
             return self._as_packed(turned[0] if self.D == 1 else turned[0] + turned[1])
@@ -409,7 +422,7 @@ class RecurrentCall:
             values = [part[name] for part in parts if name in part]
             if not values:
                 return None
-            if name == "X":
+            if name in self._inputs():
                 return self.input_gradient(values)
             if name.startswith("initial_"):
                 return self.states(values)
@@ -426,21 +439,6 @@ class RecurrentCall:
         if len(parts) == 1:  # no copy: it is a fresh array, and large
             return self._lower(self.xp.expand_dims(parts[0], axis=axis))
         return self._lower(self.xp.stack(parts, axis=axis))
-
-
-def check_lengths(operator: str, sequence_lens: Any, N: int, T: int) -> list[int]:
-    """The lengths of N sequences as a list.
-
-    Raises
-    ------
-    ValueError
-        Where there are not N of them, from 0 to T.
-    TypeError
-        Where they are no integers in a sequence or an array.
-    """
-    lengths = check_integers(operator, "sequence_lens", sequence_lens, N)
-    check_lengths_within(operator, "sequence_lens", lengths, T)
-    return lengths
 
 
 def _choose_activations(

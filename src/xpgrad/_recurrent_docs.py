@@ -36,7 +36,7 @@ class Words(NamedTuple):
 
 _RECURRENT = """
 
-What it computes, and what each attribute does, is described in `xpgrad.{name}`; the gradient is
+`xpgrad.{name}` has the equations and describes every attribute. The gradient is
 `xpgrad.{name}_grad`, {words.gradient}
 
 Parameters
@@ -50,9 +50,9 @@ Returns
 Raises
 ------
 TypeError
-    Where {words.refused}.
+    If {words.refused}.
 ValueError
-    Where a shape or an attribute breaks the operator's rules.
+    If a shape or an attribute breaks the operator's rules.
 
 Notes
 -----
@@ -63,6 +63,7 @@ Examples
 """
 _MEANINGS = {  # of operands and results, {} is the shape
     "X": "Input, {}.",
+    "attention": "Attention of each step, (T, N, 1), or of its units, (T, N, H).",
     "H": "Hidden state before the step, {}.",
     "C": "Cell state before the step, {}.",
     "W": "Input weights, {}.",
@@ -75,8 +76,10 @@ _MEANINGS = {  # of operands and results, {} is the shape
     "gamma_c": "Scale of the cell state, {}.",
     "beta_c": "Shift of the cell state, {}.",
     "sequence_lens": "Length of each sequence, {}, from 0 to T; integers.",
-    "initial_h": "Initial hidden state, {}; zero where left out.",
-    "initial_c": "Initial cell state, {}; zero where left out.",
+    "initial_h": "Initial hidden state, {}; zero by default.",
+    "initial_c": "Initial cell state, {}; zero by default.",
+    "initial_n": "Initial normalizer, {}; zero by default.",
+    "initial_m": "Initial stabilizer, {}; zero by default.",
     "recurrent_mask": "Multiplies the hidden state on its way into R, {}.",
     "zoneout_h": "Share of the old hidden state that stays at each step, {}.",
     "zoneout_c": "Share of the old cell state that stays at each step, {}.",
@@ -84,12 +87,19 @@ _MEANINGS = {  # of operands and results, {} is the shape
     "C_all": "Cell states, {}.",
     "H_t": "Hidden state at each sequence's end, {}.",
     "C_t": "Cell state at each sequence's end, {}.",
+    "N_t": "Normalizer at each sequence's end, {}.",
+    "M_t": "Stabilizer at each sequence's end, {}.",
     "H_next": "Hidden state after the step, {}.",
     "C_next": "Cell state after the step, {}.",
 }
-_GATES = {"lstm": "i o f c", "gru": "z r h", "rnn": "h"}
+_OF_HEADS = {"R": "Recurrence weights, {}; E is H / heads.", "B": "Biases, {}."}  # of operators with heads
+_GATES = {"lstm": "i o f c", "gru": "z r h", "rnn": "h", "slstm": "i f z o", "augru": "z r h"}
 _ONNX = "the operator {} of the ONNX specification, version 14"
 _LAYER_NORM = 'Ba, Kiros, Hinton, "Layer normalization" (2016)'
+_SOURCES = {
+    "slstm": 'Beck and others, "xLSTM: extended long short-term memory" (2024)',
+    "augru": 'Zhou and others, "Deep interest evolution network for click-through rate prediction" (2019)',
+}
 _OPTIONS = {
     "linear_before_reset": """{0, 1}
     Where the reset gate multiplies: 1 behind the recurrent product, as in `torch.nn.GRU`; 0 in front of it,
@@ -123,12 +133,18 @@ def recurrent_sections(name: str, signature: Signature, results: str, arguments:
         words=words,
         parameters="\n".join(_parameters(name, signature, words)),
         returns="\n".join(f"{x} : {words.result}\n    {_meaning(x, axes)}" for x in results.split(", ")),
-        source=_ONNX.format(kind.upper()) if kind in (name, name.removesuffix("_cell")) else _LAYER_NORM,
+        source=_source(name, kind),
         results=results,
         arguments=arguments,
         states="H = C" if "C" in axes else "H",
         rows=5 * len(_GATES[kind].split()),
     )
+
+
+def _source(name: str, kind: str) -> str:
+    if name in _SOURCES:
+        return _SOURCES[name]
+    return _ONNX.format(kind.upper()) if kind in (name, name.removesuffix("_cell")) else _LAYER_NORM
 
 
 def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
@@ -151,4 +167,6 @@ def _parameters(name: str, signature: Signature, words: Words) -> Iterator[str]:
 
 def _meaning(name: str, axes: Mapping[str, str]) -> str:
     shape = axes[name].split()
+    if "E" in axes.get("R", "") and name in _OF_HEADS:
+        return _OF_HEADS[name].format(f"({', '.join(shape)})")
     return _MEANINGS[name].format(f"({', '.join(shape)}{',' if len(shape) == 1 else ''})")

@@ -8,6 +8,12 @@ reaches nothing.
 
 If all sequences have length T, the rows are those of the array itself, and nothing is copied or sorted. In a
 program each call has its own lengths, so the same work is recorded instead (`RecordedTimeline`).
+
+Resets cut a sequence into pieces that do not depend on one another. So the pieces take the place of the
+sequences: a batch with resets is a batch of more and shorter ones. The initial state belongs to the piece
+with which the direction starts, the final state to the piece with which it ends, and all other pieces start
+at zero. A reset before the first step leaves no piece for the initial state of the forward direction.
+Lengths with resets are one array (N, 1 + T), each sequence's length and a 1 for each reset (`_resets`).
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from array_api_compat import device
 
 from xpgrad.engine.compiled.records import positions
 from xpgrad.engine.formulas.formula import Span
+from xpgrad.engine.programs.instructions import Quantity
 from xpgrad.engine.programs.recorder import Recorded, Recorder
 from xpgrad.engine.programs.schedule import Part, ScheduledChunk, Steps
 
@@ -58,8 +65,8 @@ class Timeline:
         Of the arrays that are packed.
     steps, batch : int
         T and N.
-    lengths : list of int or None
-        Of each sequence; None if all have length T.
+    lengths : list of int, NumPy array or None
+        Of each sequence, with resets an array (N, 1 + T); None if all have length T.
     reverse : bool
         Whether time runs backwards.
     like : array
@@ -69,21 +76,34 @@ class Timeline:
     ----------
     rows : int
         S, the number of valid pairs of time and sequence.
+    pieces : int
+        How many rows the first step has at most: the sequences, or their pieces.
     """
 
-    def __init__(
-        self, xp: Any, steps: int, batch: int, lengths: list[int] | None, reverse: bool, like: Any
-    ) -> None:
+    def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
         self.xp, self.steps, self.batch, self.reverse, self._like = xp, steps, batch, reverse, like
-        self.dense = lengths is None or all(length == steps for length in lengths)
+        is_list = isinstance(lengths, list)
+        self.dense = lengths is None or (is_list and all(length == steps for length in lengths))
         if self.dense:
-            self.rows = steps * batch
+            self.rows, self.pieces = steps * batch, batch
             starts = np.arange(steps if batch else 0) * batch
             self._set_steps(np.full(len(starts), batch), starts[::-1] if reverse else starts)
             return
-        self._lengths = np.asarray(lengths, dtype=np.int64)
-        self._order = np.argsort(-self._lengths, kind="stable")
-        ordered = self._lengths[self._order]
+        pieces = _pieces_of(np.asarray(lengths, dtype=np.int64))
+        order = np.argsort(-pieces.length, kind="stable")
+        place = np.argsort(order)
+        self.pieces = len(order)
+        # of every place in the sorted batch: its sequence, and the piece's first time and length
+        self._owner, self._begin, self._ordered = (
+            pieces.owner[order],
+            pieces.begin[order],
+            pieces.length[order],
+        )
+        # of every sequence: the place with which the direction starts, behind all where none takes the state
+        head, tail = place[pieces.head], place[pieces.tail]
+        self._start = tail if reverse else np.where(pieces.fresh, self.pieces, head)
+        self._end = head if reverse else tail
+        ordered = self._ordered
         counts = np.searchsorted(-ordered, -np.arange(int(ordered.max(initial=0))), side="left")
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.rows = int(self._starts[-1])
@@ -132,7 +152,7 @@ class Timeline:
         if not self.dense:
             row_of = np.full(self.steps * self.batch, self.rows)
             row_of[self._flat_index()] = np.arange(self.rows)
-            rows = self._take(self.xp.concat([rows, self._zeros(1, rows.shape[1])], axis=0), row_of)
+            rows = self._take_or_zero(rows, row_of)
         return self.xp.reshape(rows, shape)
 
     def keep(self, rows: Any) -> Any:
@@ -148,16 +168,30 @@ class Timeline:
         """Rows in the order in which they have the other direction of time, and back; forward as they are."""
         if self.dense or not self.reverse:
             return rows
-        _, time = self._places()
-        return self._take(rows, self._starts[time] + self._row_place)
+        other = self._ordered[self._row_place] - 1 - self._row_step
+        return self._take(rows, self._starts[other] + self._row_place)
 
     def sort(self, states: Any) -> Any:
-        """States (N, width) in the order of the rows; for None see `zeros`."""
-        return states if self.dense else self._take(states, self._order)
+        """States (N, width) before the sequences, in the order of the rows; for None see `zeros`."""
+        return states if self.dense else self._spread(states, self._start)
+
+    def sort_ends(self, states: Any) -> Any:
+        """States (N, width) at the sequences' ends, in the order of the rows."""
+        return states if self.dense else self._spread(states, self._end)
+
+    def sort_each(self, states: Any) -> Any:
+        """What holds at every step of a sequence (N, width), in the order of the rows."""
+        return states if self.dense else self._take(states, self._owner)
+
+    def _spread(self, states: Any, places: np.ndarray) -> Any:
+        """The states at these places, zeros at all others."""
+        sequence_at = np.full(self.pieces + 1, self.batch)
+        sequence_at[places] = np.arange(self.batch)
+        return self._take_or_zero(states, sequence_at[: self.pieces])
 
     def unsort(self, states: Any) -> Any:
-        """The inverse of `sort`."""
-        return states if self.dense else self._take(states, np.argsort(self._order))
+        """From the order of the rows the states (N, width) that `sort` put there, zero for those left out."""
+        return states if self.dense else self._take_or_zero(states, self._start)
 
     def last(self, rows: Any, initial: Any) -> Any:
         """(N, width): the row of each sequence's last step; for an empty one its sorted initial state."""
@@ -166,13 +200,13 @@ class Timeline:
         if self.dense:
             start = int(self._steps[-1, _SPAN.now])
             return rows[start : start + self.batch, :]
-        lengths = self._lengths[self._order]
-        row = self._starts[np.maximum(lengths - 1, 0)] + np.arange(self.batch)
+        lengths = self._ordered[self._end]
+        row = self._starts[np.maximum(lengths - 1, 0)] + self._end
         states = self._take(rows, np.minimum(row, self.rows - 1))
         if not lengths.all():
             empty = self.xp.asarray((lengths == 0)[:, None], device=device(self._like))
-            states = self.xp.where(empty, initial, states)
-        return self.unsort(states)
+            states = self.xp.where(empty, self._take(initial, self._end), states)
+        return states
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
         """For each row of a chunk the previous step's row; at the first step the sorted initial state."""
@@ -205,9 +239,9 @@ class Timeline:
             parts = [(slice(0, N), initial), (slice(N, chunk.rows), rows[start : stop - N, :])]
         return parts if rest else [(slice(0, N), initial)]
 
-    def zeros(self, width: int) -> Any:
-        """Zero states (N, width)."""
-        return self._zeros(self.batch, width)
+    def zeros(self, width: int, rows: int | None = None) -> Any:
+        """Zero states in the order of the rows, or so many rows."""
+        return self._zeros(self.pieces if rows is None else rows, width)
 
     def _zeros(self, count: int, width: int) -> Any:
         return self.xp.zeros((count, width), dtype=self._like.dtype, device=device(self._like))
@@ -219,12 +253,58 @@ class Timeline:
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """Of every row the sequence and the time."""
-        sequence = self._order[self._row_place]
-        return sequence, self._lengths[sequence] - 1 - self._row_step if self.reverse else self._row_step
+        place, step = self._row_place, self._row_step
+        within = self._ordered[place] - 1 - step if self.reverse else step
+        return self._owner[place], self._begin[place] + within
+
+    def _take_or_zero(self, array: Any, index: np.ndarray) -> Any:
+        """Rows of an array, zeros for the index behind the last one."""
+        count = array.shape[0]
+        if len(index) and int(index.max()) == count:
+            array = self.xp.concat([array, self._zeros(1, array.shape[1])], axis=0)
+        return self._take(array, index)
 
     def _take(self, array: Any, index: np.ndarray) -> Any:
         indices = self.xp.asarray(index.astype(np.int64), device=device(self._like))
         return self.xp.take(array, indices, axis=0)
+
+
+class _Pieces(NamedTuple):
+    """What stands in the place of sequences: these themselves, or the pieces between their resets.
+
+    Parameters
+    ----------
+    owner, begin, length : integer array
+        Of every piece: its sequence, first time and length, in the order of sequences and of time.
+    head, tail : integer array
+        Of every sequence: its first and its last piece.
+    fresh : boolean array
+        Of every sequence: whether there is a reset before its first step.
+    """
+
+    owner: np.ndarray
+    begin: np.ndarray
+    length: np.ndarray
+    head: np.ndarray
+    tail: np.ndarray
+    fresh: np.ndarray
+
+
+def _pieces_of(lengths: np.ndarray) -> _Pieces:
+    """The pieces of sequences with these lengths (N,), or of lengths with resets (N, 1 + T)."""
+    batch = np.arange(lengths.shape[0])
+    if lengths.ndim == 1:
+        return _Pieces(batch, np.zeros_like(lengths), lengths, batch, batch, np.zeros(len(batch), dtype=bool))
+    length, begins = lengths[:, 0], lengths[:, 1:] != 0
+    begins &= np.arange(begins.shape[1]) < length[:, None]
+    fresh = begins[:, 0].copy()
+    begins[:, 0] = True
+    owner, begin = np.nonzero(begins)
+    head = np.searchsorted(owner, batch)
+    tail = np.searchsorted(owner, batch, side="right") - 1
+    ends = np.append(begin[1:], 0)
+    ends[tail] = length
+    return _Pieces(owner, begin, ends - begin, head, tail, fresh)
 
 
 class RecordedTimeline:
@@ -239,7 +319,7 @@ class RecordedTimeline:
     steps, batch : int
         The largest T, and N.
     lengths : Recorded or None
-        Of each sequence, 64-bit integers; None if all are T, which each call brings.
+        Of each sequence, 64-bit integers; (N, 1 + T) with resets. None if all are T, which each call brings.
     reverse : bool
         Whether time runs backwards.
     """
@@ -254,6 +334,7 @@ class RecordedTimeline:
         self._is_full = lengths is None
         self._is_turned = self._is_full and reverse
         self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
+        self.pieces = self._schedule.pieces
 
     def forward(self) -> tuple[Steps, Steps]:
         """See Timeline."""
@@ -294,21 +375,39 @@ class RecordedTimeline:
 
     def sort(self, states: Recorded) -> Recorded:
         """See Timeline."""
-        return states if self._is_full else self._recorder.move_rows("sort", states, states.sizes)
+        return self._sorted("sort", states)
+
+    def sort_ends(self, states: Recorded) -> Recorded:
+        """See Timeline."""
+        return self._sorted("sort_ends", states)
+
+    def sort_each(self, states: Recorded) -> Recorded:
+        """See Timeline."""
+        return self._sorted("sort_each", states)
+
+    def _sorted(self, kind: str, states: Recorded) -> Recorded:
+        if self._is_full:
+            return states
+        sizes = (self.pieces, states.shape[-1])
+        return self._recorder.move_rows(kind, states, sizes, reverse=self.reverse)
 
     def unsort(self, states: Recorded) -> Recorded:
         """See Timeline."""
-        return states if self._is_full else self._recorder.move_rows("unsort", states, states.sizes)
+        if self._is_full:
+            return states
+        sizes = (self.batch, states.shape[-1])
+        return self._recorder.move_rows("unsort", states, sizes, reverse=self.reverse)
 
     def last(self, rows: Recorded, initial: Recorded) -> Recorded:
         """See Timeline."""
-        return self._recorder.move_rows("last", rows, initial.sizes, initial=initial, reverse=self._is_turned)
+        sizes = (self.batch, initial.shape[-1])
+        return self._recorder.move_rows("last", rows, sizes, reverse=self.reverse, initial=initial)
 
     def previous(self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk) -> Recorded:
         """See Timeline."""
         sizes = (chunk.rows, rows.shape[-1])
         return self._recorder.move_rows(
-            "previous", rows, sizes, initial=initial, chunk=chunk, reverse=self._is_turned
+            "previous", rows, sizes, reverse=self.reverse, initial=initial, chunk=chunk
         )
 
     def pieces_before(
@@ -322,16 +421,17 @@ class RecordedTimeline:
             return [(Part(0, later), rows[Part(N, later), :]), (Part(later, N), initial)]
         return [(Part(0, N), initial), (Part(N, later), rows[Part(0, later), :])]
 
-    def zeros(self, width: int) -> Recorded:
+    def zeros(self, width: int, rows: int | Quantity | None = None) -> Recorded:
         """See Timeline."""
-        return self._recorder.arithmetic("zero", shape=(self.batch, width))
+        return self._recorder.arithmetic("zero", shape=(self.pieces if rows is None else rows, width))
 
 
 class MaskedTimeline:
     """The order of rows for one direction with traced lengths.
 
     It has the interface of `Timeline`. Padding has rows too, after each sequence's own: they hold 0, and
-    steps change neither them nor the states. A length below 0 counts as 0, one above T as T.
+    steps change neither them nor the states. A length below 0 counts as 0, one above T as T. With resets the
+    sequences stay whole, and the steps that begin a piece find zeros for what was before (`MaskedSteps`).
 
     Parameters
     ----------
@@ -340,7 +440,7 @@ class MaskedTimeline:
     steps, batch : int
         T and N.
     lengths : array
-        Of each sequence.
+        Of each sequence; (N, 1 + T) with resets.
     reverse : bool
         Whether time runs backwards.
     like : array
@@ -349,26 +449,47 @@ class MaskedTimeline:
 
     def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
         self.xp, self.steps, self.batch, self.reverse, self._like = xp, steps, batch, reverse, like
-        self.rows = steps * batch
-        self._lengths = xp.clip(lengths, 0, steps)
+        self.rows, self.pieces = steps * batch, batch
+        own = lengths if lengths.ndim == 1 else lengths[:, 0]
+        self._lengths = xp.clip(own, 0, steps)
         step = xp.reshape(xp.arange(steps, dtype=lengths.dtype), (steps, 1))
         self._valid = (step < self._lengths)[..., None]
         self._mirrored = xp.clip(self._lengths - 1 - step, 0)[..., None]
+        self._fresh = None if lengths.ndim == 1 else self._fresh_steps(lengths[:, 1:].T != 0)
         self._table = np.zeros((steps, 4), dtype=np.int64)
         starts = np.arange(steps) * batch
         self._table[:, 0], self._table[:, 1], self._table[1:, 2] = batch, starts, starts[:-1]
 
+    def _fresh_steps(self, resets: Any) -> Any:
+        """(T, N, 1): which steps of the direction begin a piece, without the initial state."""
+        fresh = resets[..., None] & self._valid
+        if not self.reverse or not self.steps:
+            return fresh
+        # step k is time L - 1 - k, and the reset is between it and the time behind: that of step k - 1
+        turned = self.xp.take_along_axis(fresh, self._mirrored, axis=0)
+        return self.xp.concat([self.xp.zeros_like(turned[:1]), turned[:-1]], axis=0) & self._valid
+
     def forward(self) -> tuple[MaskedSteps, MaskedSteps]:
         """See Timeline."""
-        return MaskedSteps(self._table[:1], self._valid[:1]), MaskedSteps(self._table[1:], self._valid[1:])
+        first, later = (
+            MaskedSteps(
+                self._table[part], self._valid[part], None if self._fresh is None else self._fresh[part]
+            )
+            for part in (slice(None, 1), slice(1, None))
+        )
+        return first, later
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
         """All steps from last to first, in one chunk."""
         table = self._table[::-1].copy()
         table[:, 3] = table[:, 1]
         valid, alone = self.xp.flip(self._valid, axis=0), max(self.steps - 1, 0)
-        later = MaskedSteps(table[:alone], valid[:alone])
-        yield Chunk(0, self.rows, later, MaskedSteps(table[alone:], valid[alone:]))
+        fresh = None if self._fresh is None else self.xp.flip(self._fresh, axis=0)
+        later, first = (
+            MaskedSteps(table[part], valid[part], None if fresh is None else fresh[part])
+            for part in (slice(None, alone), slice(alone, None))
+        )
+        yield Chunk(0, self.rows, later, first)
 
     def pack(self, array: Any) -> Any:
         """See Timeline."""
@@ -396,6 +517,14 @@ class MaskedTimeline:
         """The states unchanged: the batch keeps its order."""
         return states
 
+    def sort_ends(self, states: Any) -> Any:
+        """The states unchanged."""
+        return states
+
+    def sort_each(self, states: Any) -> Any:
+        """The states unchanged."""
+        return states
+
     def unsort(self, states: Any) -> Any:
         """The states unchanged."""
         return states
@@ -411,14 +540,18 @@ class MaskedTimeline:
 
     def previous(self, rows: Any, initial: Any, chunk: Chunk) -> Any:
         """See Timeline."""
-        return self.xp.concat([initial, rows], axis=0)[: self.rows, :]
+        before = self.xp.concat([initial, rows], axis=0)[: self.rows, :]
+        if self._fresh is None:
+            return before
+        fresh = self.xp.reshape(self._fresh, (self.rows, 1))
+        return self.xp.where(fresh, self.xp.zeros((), dtype=before.dtype), before)
 
     def pieces_before(self, rows: Any, initial: Any, chunk: Chunk) -> None:
         """See Timeline: padding has rows too."""
 
-    def zeros(self, width: int) -> Any:
+    def zeros(self, width: int, rows: int | None = None) -> Any:
         """See Timeline."""
-        return self.xp.zeros((self.batch, width), dtype=self._like.dtype)
+        return self.xp.zeros((self.batch if rows is None else rows, width), dtype=self._like.dtype)
 
 
 class MaskedSteps:
@@ -430,10 +563,12 @@ class MaskedSteps:
         The steps as in the engines' Span.
     valid : boolean array, shape (S, N, 1)
         Which rows change.
+    fresh : boolean array, shape (S, N, 1), or None
+        Which rows find zeros for what was before the step, and pass no cotangent on to it.
     """
 
-    def __init__(self, table: np.ndarray, valid: Any) -> None:
-        self.table, self.valid = table, valid
+    def __init__(self, table: np.ndarray, valid: Any, fresh: Any = None) -> None:
+        self.table, self.valid, self.fresh = table, valid, fresh
 
     def __len__(self) -> int:
         return len(self.table)

@@ -7,21 +7,62 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, overload
 
 from array_api_compat import array_namespace, is_array_api_obj
 
 from xpgrad import activations, losses, softmax
 from xpgrad._arguments import check_cotangents
+from xpgrad._types import A, Array, MaybeNone, Wanted
+from xpgrad.activations import PReLUGrads
+from xpgrad.augru import _AUGRU, AUGRUForward, AUGRUGrads, augru, augru_grad
 from xpgrad.cells import Cell
-from xpgrad.conv import conv, conv_grad, conv_transpose, conv_transpose_grad
-from xpgrad.gru import gru, gru_cell, gru_cell_grad, gru_grad
-from xpgrad.layer_norm import layer_norm_gru, layer_norm_gru_grad, layer_norm_lstm, layer_norm_lstm_grad
-from xpgrad.lstm import lstm, lstm_cell, lstm_cell_grad, lstm_grad
-from xpgrad.rnn import rnn, rnn_cell, rnn_cell_grad, rnn_grad
+from xpgrad.conv import ConvGrads, ConvTransposeGrads, conv, conv_grad, conv_transpose, conv_transpose_grad
+from xpgrad.gru import (
+    GRUCellForward,
+    GRUCellGrads,
+    GRUForward,
+    GRUGrads,
+    gru,
+    gru_cell,
+    gru_cell_grad,
+    gru_grad,
+)
+from xpgrad.gru_d import GRUDForward, GRUDGrads, gru_d, gru_d_grad
+from xpgrad.layer_norm import (
+    LayerNormGRUForward,
+    LayerNormGRUGrads,
+    LayerNormLSTMForward,
+    LayerNormLSTMGrads,
+    layer_norm_gru,
+    layer_norm_gru_grad,
+    layer_norm_lstm,
+    layer_norm_lstm_grad,
+)
+from xpgrad.lstm import (
+    LSTMCellForward,
+    LSTMCellGrads,
+    LSTMForward,
+    LSTMGrads,
+    lstm,
+    lstm_cell,
+    lstm_cell_grad,
+    lstm_grad,
+)
+from xpgrad.rnn import (
+    RNNCellForward,
+    RNNCellGrads,
+    RNNForward,
+    RNNGrads,
+    rnn,
+    rnn_cell,
+    rnn_cell_grad,
+    rnn_grad,
+)
+from xpgrad.slstm import _SLSTM, SLSTMForward, SLSTMGrads, slstm, slstm_grad
 
 
-class _Rule(NamedTuple):
+class _GradientRule(NamedTuple):
     """How the outputs of a forward kernel are passed to its gradient.
 
     A forward with one output, Y, returns the bare array.
@@ -34,39 +75,46 @@ class _Rule(NamedTuple):
     )  # output -> the gradient's argument for its cotangent
 
 
-def _rules_of(module: Any, *saving: str) -> dict[Callable, _Rule]:
+def _rules_of(module: Any, *saving: str) -> dict[Callable, _GradientRule]:
     """The rules of a module's pairs with one output; the named gradients take it, others the input."""
     pairs = {name: gradient for name, gradient in vars(module).items() if name.endswith("_grad")}
     names = {name.removesuffix("_grad"): gradient for name, gradient in pairs.items()}
     return {
-        getattr(module, name): _Rule(gradient, ("Y",) if name in saving else ())
+        getattr(module, name): _GradientRule(gradient, ("Y",) if name in saving else ())
         for name, gradient in names.items()
     }
 
 
-_RULES: dict[Callable, _Rule] = {
-    conv: _Rule(conv_grad),
-    conv_transpose: _Rule(conv_transpose_grad),
-    gru: _Rule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
-    gru_cell: _Rule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
-    lstm_cell: _Rule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
-    lstm: _Rule(
+_RULES: dict[Callable, _GradientRule] = {
+    augru: _GradientRule(augru_grad, _AUGRU.saved, _AUGRU.cotangents),
+    conv: _GradientRule(conv_grad),
+    conv_transpose: _GradientRule(conv_transpose_grad),
+    gru: _GradientRule(gru_grad, ("H_all", "zrh"), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
+    gru_cell: _GradientRule(gru_cell_grad, ("zrh",), {"H_next": "grad_H"}),
+    gru_d: _GradientRule(
+        gru_d_grad,
+        ("H_all", "filled", "last", "saved_x", "saved"),
+        {"H_all": "grad_H_all", "H_t": "grad_H_t"},
+    ),
+    lstm_cell: _GradientRule(lstm_cell_grad, ("C_next", "iofc"), {"H_next": "grad_H", "C_next": "grad_C"}),
+    lstm: _GradientRule(
         lstm_grad,
         ("H_all", "C_all", "iofc"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
     ),
-    layer_norm_gru: _Rule(
+    layer_norm_gru: _GradientRule(
         layer_norm_gru_grad,
         ("H_all", "saved", "means"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t"},
     ),
-    layer_norm_lstm: _Rule(
+    layer_norm_lstm: _GradientRule(
         layer_norm_lstm_grad,
         ("H_all", "C_all", "saved", "means"),
         {"H_all": "grad_H_all", "H_t": "grad_H_t", "C_t": "grad_C_t", "C_all": "grad_C_all"},
     ),
-    rnn: _Rule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
-    rnn_cell: _Rule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
+    rnn: _GradientRule(rnn_grad, ("H_all",), {"H_all": "grad_H_all", "H_t": "grad_H_t"}),
+    rnn_cell: _GradientRule(rnn_cell_grad, ("H_next",), {"H_next": "grad_H"}),
+    slstm: _GradientRule(slstm_grad, _SLSTM.saved, _SLSTM.cotangents),
     **_rules_of(activations, "leaky_relu", "sigmoid", "tanh"),
     **_rules_of(softmax, "softmax", "log_softmax"),
     **_rules_of(losses),
@@ -92,9 +140,21 @@ class _Arguments(NamedTuple):
     gradient_only: frozenset[str]
 
 
-def rule_of(fn: Any) -> _Rule:
-    rule = _Rule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
+_ADAPTERS = {
+    "xpgrad_jax": "jax.vjp differentiates this one",
+    "xpgrad_torch": "PyTorch's autograd differentiates this one",
+}
+"""What to use for an adapter's function instead, which its framework differentiates."""
+
+
+def rule_of(fn: Any) -> _GradientRule:
+    rule = _GradientRule(fn.grad, tuple(fn.saved), fn.cotangents) if isinstance(fn, Cell) else _RULES.get(fn)
     if rule is None:
+        package = getattr(fn, "__module__", None) or ""
+        for adapter, instead in _ADAPTERS.items():
+            if package.partition(".")[0] == adapter:
+                name = getattr(fn, "__name__", fn)
+                raise TypeError(f"vjp: fn is {adapter}'s {name}, expected a function of xpgrad: {instead}")
         known = ", ".join(sorted(known.__name__ for known in _RULES))
         raise TypeError(f"vjp: fn is {getattr(fn, '__name__', fn)!r}, expected a Cell or one of {known}")
     return rule
@@ -115,12 +175,159 @@ class _One(NamedTuple):
 
 
 def _as_they_are(lengths: Any) -> Any:
-    """A copy of lengths: the caller may change theirs before the pullback, for the next layer often."""
+    """A copy of lengths or resets: the caller may change theirs before the pullback, for the next layer."""
     if is_array_api_obj(lengths):
         return array_namespace(lengths).asarray(lengths, copy=True)
     return copy.copy(lengths)
 
 
+# --- for checkers: a kernel's parameters and result tell which one it is -----------------------------------
+
+
+class _Example(Protocol):
+    """A type of arrays: protocols with `Any` would match every kernel."""
+
+    @property
+    def shape(self) -> int: ...
+    @property
+    def dtype(self) -> int: ...
+    def __getitem__(self, key: object, /) -> _Example: ...
+
+
+class _Prelu(Protocol):
+    def __call__(self, X: _Example, slope: _Example) -> _Example: ...
+
+
+class _ConvTranspose(Protocol):
+    def __call__(self, X: _Example, W: _Example, *, output_padding: int) -> _Example: ...
+
+
+class _Conv(Protocol):
+    def __call__(self, X: _Example, W: _Example) -> _Example: ...
+
+
+class _ClassLoss(Protocol):
+    def __call__(self, X: _Example, labels: _Example) -> _Example: ...
+
+
+class _BinaryLoss(Protocol):
+    def __call__(self, X: _Example, targets: _Example) -> _Example: ...
+
+
+@overload
+def vjp(fn: Cell, *args: Any, **kwargs: Any) -> tuple[Any, Callable[..., Any]]: ...
+@overload
+def vjp(
+    fn: _Prelu, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+) -> tuple[A, Callable[..., PReLUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _ConvTranspose, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+) -> tuple[A, Callable[..., ConvTransposeGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: _Conv, X: Array[A], *args: Any, wrt: Wanted[MaybeNone] | None = None, **kwargs: Any
+) -> tuple[A, Callable[..., ConvGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example], _Example] | _ClassLoss | _BinaryLoss,
+    X: Array[A],
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[A, Callable[..., A]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], LSTMForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LSTMForward[A], Callable[..., LSTMGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], GRUForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[GRUForward[A], Callable[..., GRUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], RNNForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[RNNForward[A], Callable[..., RNNGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[
+        [_Example, _Example, _Example, _Example, _Example, _Example, _Example, _Example],
+        LayerNormLSTMForward[_Example],
+    ],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LayerNormLSTMForward[A], Callable[..., LayerNormLSTMGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example, _Example, _Example], LayerNormGRUForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LayerNormGRUForward[A], Callable[..., LayerNormGRUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example, _Example], LSTMCellForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[LSTMCellForward[A], Callable[..., LSTMCellGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example], GRUCellForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[GRUCellForward[A], Callable[..., GRUCellGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example], RNNCellForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[RNNCellForward[A], Callable[..., RNNCellGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example], SLSTMForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[SLSTMForward[A], Callable[..., SLSTMGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[[_Example, _Example, _Example, _Example], AUGRUForward[_Example]],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[AUGRUForward[A], Callable[..., AUGRUGrads[A | MaybeNone]]]: ...
+@overload
+def vjp(
+    fn: Callable[
+        [_Example, _Example, _Example, _Example, _Example, _Example, _Example], GRUDForward[_Example]
+    ],
+    X: Array[A],
+    *args: Any,
+    wrt: Wanted[MaybeNone] | None = None,
+    **kwargs: Any,
+) -> tuple[GRUDForward[A], Callable[..., GRUDGrads[A | MaybeNone]]]: ...
 def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     """Evaluate a kernel; return its outputs and the map from cotangents to gradients.
 
@@ -144,7 +351,7 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
     Raises
     ------
     TypeError
-        For a function without a gradient here, arguments that it does not take, or too many cotangents.
+        If `fn` has no gradient here, for arguments that it does not take, or for too many cotangents.
     ValueError
         For a cotangent of an output that is only saved for the gradient, for no cotangent at all, or for an
         `out` that is an input.
@@ -169,8 +376,9 @@ def vjp(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Callable]:
         raise ValueError(
             "vjp: out is an input, expected another array: the gradient takes the input as it was"
         )
-    if "sequence_lens" in arguments:
-        arguments["sequence_lens"] = _as_they_are(arguments["sequence_lens"])
+    for name in ("sequence_lens", "reset"):
+        if name in arguments:
+            arguments[name] = _as_they_are(arguments[name])
     outputs = fn(**arguments)
     results = outputs if hasattr(outputs, "_fields") else _One(outputs)
     saved = {name: getattr(results, name) for name in rule.saved}

@@ -7,14 +7,16 @@ propagates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from xpgrad import _activation_formulas as formulas
 from xpgrad._arguments import check_choice, check_given, check_number, check_wrt
 from xpgrad._elementwise import ElementwiseKernel, evaluate, pull
+from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
+from xpgrad._words import Approximate
 from xpgrad.engine import Formula
 
 # ruff: noqa: D103 - each function gets its docstring from its pair
@@ -40,9 +42,9 @@ array, shape (...)
 Raises
 ------
 ValueError
-    For shapes that differ, an attribute out of its rule, or an `out` that is read-only.
+    If shapes differ, an attribute breaks its rule, or `out` is read-only.
 TypeError
-    For what is no array, or arrays that do not share namespace, dtype and device.
+    If an argument is not an array, or arrays differ in namespace, dtype or device.
 
 References
 ----------
@@ -199,12 +201,12 @@ _CELU = _Pair(
 
 
 @_CELU.forward
-def celu(X: Any, *, alpha: float = 1.0, out: Any = None) -> Any:
+def celu(X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
     return _CELU.value((X,), (_nonzero("celu", "alpha", alpha),), out)
 
 
 @_CELU.backward
-def celu_grad(dY: Any, X: Any, *, alpha: float = 1.0, out: Any = None) -> Any:
+def celu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
     return _CELU.gradient((dY, X), (_nonzero("celu_grad", "alpha", alpha),), out)
 
 
@@ -222,12 +224,12 @@ _ELU = _Pair(
 
 
 @_ELU.forward
-def elu(X: Any, *, alpha: float = 1.0, out: Any = None) -> Any:
+def elu(X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
     return _ELU.value((X,), (check_number("elu", "alpha", alpha),), out)
 
 
 @_ELU.backward
-def elu_grad(dY: Any, X: Any, *, alpha: float = 1.0, out: Any = None) -> Any:
+def elu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
     return _ELU.gradient((dY, X), (check_number("elu_grad", "alpha", alpha),), out)
 
 
@@ -245,12 +247,14 @@ _GELU_TANH = replace(_GELU_EXACT, activation=formulas.ACTIVATIONS["GeluTanh"])
 
 
 @_GELU_EXACT.forward
-def gelu(X: Any, *, approximate: str = "none", out: Any = None) -> Any:
+def gelu(X: Array[A], *, approximate: Approximate = "none", out: Array[A] | None = None) -> A:
     return _gelu("gelu", approximate).value((X,), (), out)
 
 
 @_GELU_EXACT.backward
-def gelu_grad(dY: Any, X: Any, *, approximate: str = "none", out: Any = None) -> Any:
+def gelu_grad(
+    dY: Array[A], X: Array[A], *, approximate: Approximate = "none", out: Array[A] | None = None
+) -> A:
     return _gelu("gelu_grad", approximate).gradient((dY, X), (), out)
 
 
@@ -273,14 +277,16 @@ _HARD_SIGMOID = _Pair(
 
 
 @_HARD_SIGMOID.forward
-def hard_sigmoid(X: Any, *, alpha: float = 0.2, beta: float = 0.5, out: Any = None) -> Any:
+def hard_sigmoid(X: Array[A], *, alpha: float = 0.2, beta: float = 0.5, out: Array[A] | None = None) -> A:
     return _HARD_SIGMOID.value(
         (X,), (check_number("hard_sigmoid", "alpha", alpha), check_number("hard_sigmoid", "beta", beta)), out
     )
 
 
 @_HARD_SIGMOID.backward
-def hard_sigmoid_grad(dY: Any, X: Any, *, alpha: float = 0.2, beta: float = 0.5, out: Any = None) -> Any:
+def hard_sigmoid_grad(
+    dY: Array[A], X: Array[A], *, alpha: float = 0.2, beta: float = 0.5, out: Array[A] | None = None
+) -> A:
     return _HARD_SIGMOID.gradient(
         (dY, X),
         (check_number("hard_sigmoid_grad", "alpha", alpha), check_number("hard_sigmoid_grad", "beta", beta)),
@@ -300,12 +306,12 @@ _HARD_SWISH = _Pair(
 
 
 @_HARD_SWISH.forward
-def hard_swish(X: Any, *, out: Any = None) -> Any:
+def hard_swish(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _HARD_SWISH.value((X,), (), out)
 
 
 @_HARD_SWISH.backward
-def hard_swish_grad(dY: Any, X: Any, *, out: Any = None) -> Any:
+def hard_swish_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _HARD_SWISH.gradient((dY, X), (), out)
 
 
@@ -326,12 +332,14 @@ _HARD_TANH = _Pair(
 
 
 @_HARD_TANH.forward
-def hard_tanh(X: Any, *, min_val: float = -1.0, max_val: float = 1.0, out: Any = None) -> Any:
+def hard_tanh(X: Array[A], *, min_val: float = -1.0, max_val: float = 1.0, out: Array[A] | None = None) -> A:
     return _HARD_TANH.value((X,), _bounds("hard_tanh", min_val, max_val), out)
 
 
 @_HARD_TANH.backward
-def hard_tanh_grad(dY: Any, X: Any, *, min_val: float = -1.0, max_val: float = 1.0, out: Any = None) -> Any:
+def hard_tanh_grad(
+    dY: Array[A], X: Array[A], *, min_val: float = -1.0, max_val: float = 1.0, out: Array[A] | None = None
+) -> A:
     return _HARD_TANH.gradient((dY, X), _bounds("hard_tanh_grad", min_val, max_val), out)
 
 
@@ -350,12 +358,12 @@ _LEAKY_RELU = _Pair(
 
 
 @_LEAKY_RELU.forward
-def leaky_relu(X: Any, *, alpha: float = 0.01, out: Any = None) -> Any:
+def leaky_relu(X: Array[A], *, alpha: float = 0.01, out: Array[A] | None = None) -> A:
     return _LEAKY_RELU.value((X,), (check_number("leaky_relu", "alpha", alpha),), out)
 
 
 @_LEAKY_RELU.backward
-def leaky_relu_grad(dY: Any, Y: Any, *, alpha: float = 0.01, out: Any = None) -> Any:
+def leaky_relu_grad(dY: Array[A], Y: Array[A], *, alpha: float = 0.01, out: Array[A] | None = None) -> A:
     return _LEAKY_RELU.gradient((dY, Y), (_told_by_output("leaky_relu_grad", alpha),), out)
 
 
@@ -371,12 +379,12 @@ _LOG_SIGMOID = _Pair(
 
 
 @_LOG_SIGMOID.forward
-def log_sigmoid(X: Any, *, out: Any = None) -> Any:
+def log_sigmoid(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _LOG_SIGMOID.value((X,), (), out)
 
 
 @_LOG_SIGMOID.backward
-def log_sigmoid_grad(dY: Any, X: Any, *, out: Any = None) -> Any:
+def log_sigmoid_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _LOG_SIGMOID.gradient((dY, X), (), out)
 
 
@@ -392,12 +400,12 @@ _MISH = _Pair(
 
 
 @_MISH.forward
-def mish(X: Any, *, out: Any = None) -> Any:
+def mish(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _MISH.value((X,), (), out)
 
 
 @_MISH.backward
-def mish_grad(dY: Any, X: Any, *, out: Any = None) -> Any:
+def mish_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _MISH.gradient((dY, X), (), out)
 
 
@@ -415,12 +423,12 @@ _QUICK_GELU = _Pair(
 
 
 @_QUICK_GELU.forward
-def quick_gelu(X: Any, *, alpha: float = 1.702, out: Any = None) -> Any:
+def quick_gelu(X: Array[A], *, alpha: float = 1.702, out: Array[A] | None = None) -> A:
     return _QUICK_GELU.value((X,), (check_number("quick_gelu", "alpha", alpha),), out)
 
 
 @_QUICK_GELU.backward
-def quick_gelu_grad(dY: Any, X: Any, *, alpha: float = 1.702, out: Any = None) -> Any:
+def quick_gelu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.702, out: Array[A] | None = None) -> A:
     return _QUICK_GELU.gradient((dY, X), (check_number("quick_gelu_grad", "alpha", alpha),), out)
 
 
@@ -436,12 +444,12 @@ _RELU = _Pair(
 
 
 @_RELU.forward
-def relu(X: Any, *, out: Any = None) -> Any:
+def relu(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _RELU.value((X,), (), out)
 
 
 @_RELU.backward
-def relu_grad(dY: Any, X: Any, *, out: Any = None) -> Any:
+def relu_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _RELU.gradient((dY, X), (), out)
 
 
@@ -459,14 +467,16 @@ _SCALED_TANH = _Pair(
 
 
 @_SCALED_TANH.forward
-def scaled_tanh(X: Any, *, alpha: float = 1.0, beta: float = 1.0, out: Any = None) -> Any:
+def scaled_tanh(X: Array[A], *, alpha: float = 1.0, beta: float = 1.0, out: Array[A] | None = None) -> A:
     return _SCALED_TANH.value(
         (X,), (check_number("scaled_tanh", "alpha", alpha), check_number("scaled_tanh", "beta", beta)), out
     )
 
 
 @_SCALED_TANH.backward
-def scaled_tanh_grad(dY: Any, X: Any, *, alpha: float = 1.0, beta: float = 1.0, out: Any = None) -> Any:
+def scaled_tanh_grad(
+    dY: Array[A], X: Array[A], *, alpha: float = 1.0, beta: float = 1.0, out: Array[A] | None = None
+) -> A:
     return _SCALED_TANH.gradient(
         (dY, X),
         (check_number("scaled_tanh_grad", "alpha", alpha), check_number("scaled_tanh_grad", "beta", beta)),
@@ -489,8 +499,12 @@ _SELU = _Pair(
 
 @_SELU.forward
 def selu(
-    X: Any, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323, out: Any = None
-) -> Any:
+    X: Array[A],
+    *,
+    alpha: float = 1.6732631921768188,
+    gamma: float = 1.0507010221481323,
+    out: Array[A] | None = None,
+) -> A:
     return _SELU.value(
         (X,), (check_number("selu", "alpha", alpha), check_number("selu", "gamma", gamma)), out
     )
@@ -498,8 +512,13 @@ def selu(
 
 @_SELU.backward
 def selu_grad(
-    dY: Any, X: Any, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323, out: Any = None
-) -> Any:
+    dY: Array[A],
+    X: Array[A],
+    *,
+    alpha: float = 1.6732631921768188,
+    gamma: float = 1.0507010221481323,
+    out: Array[A] | None = None,
+) -> A:
     return _SELU.gradient(
         (dY, X), (check_number("selu_grad", "alpha", alpha), check_number("selu_grad", "gamma", gamma)), out
     )
@@ -518,12 +537,12 @@ _SIGMOID = _Pair(
 
 
 @_SIGMOID.forward
-def sigmoid(X: Any, *, out: Any = None) -> Any:
+def sigmoid(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _SIGMOID.value((X,), (), out)
 
 
 @_SIGMOID.backward
-def sigmoid_grad(dY: Any, Y: Any, *, out: Any = None) -> Any:
+def sigmoid_grad(dY: Array[A], Y: Array[A], *, out: Array[A] | None = None) -> A:
     return _SIGMOID.gradient((dY, Y), (), out)
 
 
@@ -540,12 +559,12 @@ _SILU = _Pair(
 
 
 @_SILU.forward
-def silu(X: Any, *, out: Any = None) -> Any:
+def silu(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _SILU.value((X,), (), out)
 
 
 @_SILU.backward
-def silu_grad(dY: Any, X: Any, *, out: Any = None) -> Any:
+def silu_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _SILU.gradient((dY, X), (), out)
 
 
@@ -566,14 +585,21 @@ _SOFTPLUS = _Pair(
 
 
 @_SOFTPLUS.forward
-def softplus(X: Any, *, beta: float = 1.0, threshold: float | None = None, out: Any = None) -> Any:
+def softplus(
+    X: Array[A], *, beta: float = 1.0, threshold: float | None = None, out: Array[A] | None = None
+) -> A:
     return _SOFTPLUS.value((X,), (_threshold("softplus", threshold), _nonzero("softplus", "beta", beta)), out)
 
 
 @_SOFTPLUS.backward
 def softplus_grad(
-    dY: Any, X: Any, *, beta: float = 1.0, threshold: float | None = None, out: Any = None
-) -> Any:
+    dY: Array[A],
+    X: Array[A],
+    *,
+    beta: float = 1.0,
+    threshold: float | None = None,
+    out: Array[A] | None = None,
+) -> A:
     return _SOFTPLUS.gradient(
         (dY, X), (_threshold("softplus_grad", threshold), _nonzero("softplus_grad", "beta", beta)), out
     )
@@ -591,12 +617,12 @@ _SOFTSIGN = _Pair(
 
 
 @_SOFTSIGN.forward
-def softsign(X: Any, *, out: Any = None) -> Any:
+def softsign(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _SOFTSIGN.value((X,), (), out)
 
 
 @_SOFTSIGN.backward
-def softsign_grad(dY: Any, X: Any, *, out: Any = None) -> Any:
+def softsign_grad(dY: Array[A], X: Array[A], *, out: Array[A] | None = None) -> A:
     return _SOFTSIGN.gradient((dY, X), (), out)
 
 
@@ -613,12 +639,12 @@ _TANH = _Pair(
 
 
 @_TANH.forward
-def tanh(X: Any, *, out: Any = None) -> Any:
+def tanh(X: Array[A], *, out: Array[A] | None = None) -> A:
     return _TANH.value((X,), (), out)
 
 
 @_TANH.backward
-def tanh_grad(dY: Any, Y: Any, *, out: Any = None) -> Any:
+def tanh_grad(dY: Array[A], Y: Array[A], *, out: Array[A] | None = None) -> A:
     return _TANH.gradient((dY, Y), (), out)
 
 
@@ -636,12 +662,12 @@ _THRESHOLDED_RELU = _Pair(
 
 
 @_THRESHOLDED_RELU.forward
-def thresholded_relu(X: Any, *, alpha: float = 1.0, out: Any = None) -> Any:
+def thresholded_relu(X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
     return _THRESHOLDED_RELU.value((X,), (check_number("thresholded_relu", "alpha", alpha),), out)
 
 
 @_THRESHOLDED_RELU.backward
-def thresholded_relu_grad(dY: Any, X: Any, *, alpha: float = 1.0, out: Any = None) -> Any:
+def thresholded_relu_grad(dY: Array[A], X: Array[A], *, alpha: float = 1.0, out: Array[A] | None = None) -> A:
     return _THRESHOLDED_RELU.gradient((dY, X), (check_number("thresholded_relu_grad", "alpha", alpha),), out)
 
 
@@ -652,7 +678,7 @@ _PRELU_GRAD = ElementwiseKernel(
 _PRELU_SLOPE_FORMULA = Formula(formulas.prelu_slope_pullback)
 
 
-class PReLUGrads(NamedTuple):
+class PReLUGrads(NamedTuple, Generic[AnyArray]):
     """What `prelu_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -663,11 +689,11 @@ class PReLUGrads(NamedTuple):
         Of the slope, of its shape.
     """
 
-    dX: Any
-    dslope: Any
+    dX: AnyArray
+    dslope: AnyArray
 
 
-def prelu(X: Any, slope: Any, *, out: Any = None) -> Any:
+def prelu(X: Array[A], slope: Array[A], *, out: Array[A] | None = None) -> A:
     r"""Rectified linear unit with a learnt leak.
 
     .. math::
@@ -694,7 +720,7 @@ def prelu(X: Any, slope: Any, *, out: Any = None) -> Any:
     ValueError
         For a slope that does not broadcast to X's shape, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -713,8 +739,13 @@ def prelu(X: Any, slope: Any, *, out: Any = None) -> Any:
 
 
 def prelu_grad(
-    dY: Any, X: Any, slope: Any, *, wrt: Iterable[str] | None = None, out: Any = None
-) -> PReLUGrads:
+    dY: Array[A],
+    X: Array[A],
+    slope: Array[A],
+    *,
+    wrt: Wanted[MaybeNone] | None = None,
+    out: Array[A] | None = None,
+) -> PReLUGrads[A | MaybeNone]:
     r"""Gradient of `prelu`.
 
     .. math::
@@ -745,7 +776,7 @@ def prelu_grad(
     ValueError
         For shapes that do not fit, an unknown name in `wrt`, or an `out` without dX being wanted.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -766,8 +797,8 @@ def prelu_grad(
     if out is not None and "X" not in wanted:
         raise ValueError("prelu_grad: out is given, expected 'X' in wrt: out is for dX")
     # dslope first: out may be the memory of dY or X
-    dslope = _prelu_slope_gradient(dY, X, slope) if "slope" in wanted else None
-    dX = _PRELU_GRAD((dY, X, slope), (), out) if "X" in wanted else None
+    dslope: Any = _prelu_slope_gradient(dY, X, slope) if "slope" in wanted else None
+    dX: Any = _PRELU_GRAD((dY, X, slope), (), out) if "X" in wanted else None
     return PReLUGrads(dX, dslope)
 
 

@@ -24,10 +24,11 @@ import hashlib
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from xpgrad._activation_formulas import ONNX_ACTIVATIONS, BoundActivation, activate, activate_pullback
-from xpgrad._arguments import check_number, is_list
+from xpgrad._arguments import check_integer, check_number, is_list
 from xpgrad._axes import gradient_name
 from xpgrad._cells.build import BackwardPlan, ForwardPlan, build
 from xpgrad._cells.kernel import PARAMETERS, CellCall, backward_direction, capital, forward_direction
@@ -36,8 +37,18 @@ from xpgrad._cells.stages import stages_text
 from xpgrad._cells.trace import StepTape, states_of
 from xpgrad._operation import PLAIN, Operation, planned_call
 from xpgrad._plans import Asked
+from xpgrad._types import Array
 
 __all__ = ["activation", "layer_norm", "mean", "sigmoid", "with_pullback"]
+
+
+_SAME: Mapping[str, str] = MappingProxyType({})
+_OPTIONS = ("direction", "layout", "reset", "per_sample", "sample_weight", "wrt")
+
+
+def __dir__() -> list[str]:
+    """The functions for a step, for completion: what the module needs of the package is none of them."""
+    return list(__all__)
 
 
 class Cell:
@@ -48,61 +59,76 @@ class Cell:
     Parameters
     ----------
     step : callable
-        ``step(xp, x, *states, W, R, v)`` returns the states after the step, a tuple where there are several.
-        `xp` has the elementwise functions of the array API (`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`,
-        `abs`, `maximum`, `minimum`, `where`) and `mean`, over a row; values have Python's operators. The
-        parameters that are not called xp, x, W, R or v are the states, each of width H; the first one is the
-        output. A state that the step does not read is an output only, and has no initial value. Of W, R and v
-        it has those that it uses. It runs once, when the cell is made: no ``if`` on values, and every number
-        in it is a constant.
+        ``step(xp, x, *states, W, R, v)`` returns the new states, several as a tuple. `xp` has the
+        elementwise functions of the array API (`exp`, `expm1`, `log`, `log1p`, `sqrt`, `tanh`, `abs`,
+        `maximum`, `minimum`, `where`) and `mean`, over a row; values have Python's operators. The
+        parameters that are not called xp, x, W, R or v, and are no `inputs`, are the states, each of width H;
+        the first one is the output. A state that the step does not read is an output only, and has no initial
+        value. The step takes only the weights that it uses. It runs once, when the cell is made: no ``if`` on
+        values, and every number in it is a constant.
     W, R, v : sequence of str, or str
-        The names of their blocks, in the order in which they stand below one another; a str has them between
-        spaces. ``W.name(x)`` is a block of H rows times the input, ``R.name(value)`` a block times a value of
-        the step, ``v.name`` a vector of length H.
+        The names of their blocks, from top to bottom; in a str, spaces separate them. ``W.name(x)`` is a
+        block of H rows times the input, ``R.name(value)`` a block times a value of the step, ``v.name`` a
+        vector of length H.
+    inputs : sequence of str, str or mapping, optional
+        The names of inputs beside x, which the step gets as they are: time gaps, masks, attention,
+        pre-activations from elsewhere. An input has H numbers at each step or one, (T, N, H) or (T, N, 1). A
+        mapping gives each the names of its blocks: with ``{"gates": "i f"}`` the step has ``gates.i`` and
+        ``gates.f`` of an array (T, N, 2H). None or "" stands for no blocks. With inputs, W may be left out.
+    heads : int
+        Into how many parts the states are cut. Each block of R is then block-diagonal: head j's rows of R
+        (D, k·H, H/heads) multiply head j's part of a value. Means, and `layer_norm`, are within a head.
     name : str, optional
         For messages and generated code; by default the step's.
 
     Attributes
     ----------
     states, carried : tuple of str
-        The states' names, and those of them that the step reads.
+        The names of all states, and of the states that the step reads.
     blocks : dict of str to tuple of str
         The names of the blocks of W, R and v.
+    inputs : dict of str to tuple of str
+        The inputs beside x, and the names of their blocks, none where an input is one value.
+    heads : int
+        As given.
     grad : callable
         The gradient, see Notes.
     text : str
-        The formulas that were made of the step, as Python text.
+        The generated formulas of the step, as Python text.
 
     Raises
     ------
     TypeError, ValueError, AttributeError
-        For a step that is no formula, that uses a block that it does not have, or that leaves one unused.
+        If the step is not a formula, uses a block that is not named, or leaves a named one unused.
 
     See Also
     --------
-    xpgrad.cells.with_pullback : A pullback of one's own, for the step or a part of it.
+    xpgrad.cells.with_pullback : Your own pullback, for the step or a part of it.
     xpgrad.vjp : Forward and gradient in one; it takes cells.
 
     Notes
     -----
     A cell with the states h and c is called as::
 
-        cell(X, W, R, v, sequence_lens=None, initial_h=None, initial_c=None, *, direction="forward", layout=0)
-            -> (H_all, C_all, H_t, C_t, saved)
+        cell(X, W, R, v, sequence_lens=None, initial_h=None, initial_c=None, *, direction="forward", layout=0,
+             reset=None) -> (H_all, C_all, H_t, C_t, saved)
 
     with X (T, N, I), W (D, k·H, I), R (D, k·H, H), v (D, k·H) for k blocks each, initial states (D, N, H),
     states over time (T, D, N, H), final states (D, N, H). `saved` (T, D, N, k·H) are the values that the
-    gradient needs beside the states; which these are, reverse mode decides. Row means are saved in one more
-    output, `means`. Directions, lengths and layouts are those of `lstm`. The gradient is::
+    gradient needs beside the states; reverse mode chooses them. Row means are saved in one more
+    output, `means`. Directions, lengths, layouts and resets are
+    those of `lstm`. The gradient is::
 
         cell.grad(X, W, R, v, *, H_all, C_all, saved, grad_H_all=None, grad_C_all=None, grad_H_t=None,
                   grad_C_t=None, sequence_lens=None, initial_h=None, initial_c=None, direction="forward",
-                  layout=0, per_sample=False, sample_weight=None, wrt=None) -> (dX, dW, dR, dv, dH0, dC0)
+                  layout=0, reset=None, per_sample=False, sample_weight=None, wrt=None)
+            -> (dX, dW, dR, dv, dH0, dC0)
 
-    as `lstm_grad` has its arguments. A cell without R or v has none of them in its calls.
+    with the arguments of `lstm_grad`. A cell without W, R or v has no such argument. Inputs beside x are
+    keyword arguments of both; their gradients come last. Without W, nothing but T and N is read of X.
 
-    Slopes at kinks: of `abs` at 0 it is 0, `maximum` and `minimum` share the cotangent at ties, as PyTorch's
-    do; `where` passes it to the side that was taken.
+    Slopes at kinks: 0 for `abs` at 0. At ties `maximum` and `minimum` share the cotangent, as PyTorch's do.
+    `where` passes it to the chosen side.
 
     Examples
     --------
@@ -129,9 +155,11 @@ class Cell:
         self,
         step: Callable[..., Any],
         *,
-        W: Sequence[str] | str,
+        W: Sequence[str] | str = (),
         R: Sequence[str] | str = (),
         v: Sequence[str] | str = (),
+        inputs: Sequence[str] | str | Mapping[str, Sequence[str] | str] = (),
+        heads: int = 1,
         name: str | None = None,
     ) -> None:
         if not callable(step):
@@ -144,14 +172,20 @@ class Cell:
             raise ValueError(f"Cell: name is {self.__name__!r}, expected a Python name")
         given = {"W": W, "R": R, "v": v}
         self.blocks = {kind: _block_names(self.__name__, kind, names) for kind, names in given.items()}
-        if not self.blocks["W"]:
-            raise ValueError(f"{self.__name__}: W has no blocks, expected one or more, for the input")
-        self.states = states_of(self.__name__, step)
+        self.inputs = _input_blocks(self.__name__, inputs)
+        self.heads = _checked_heads(self.__name__, heads)
+        if not self.blocks["W"] and not (self.inputs and (self.blocks["R"] or self.blocks["v"])):
+            raise ValueError(
+                f"{self.__name__}: W has no blocks, expected one or more, for the input, or inputs beside x "
+                "and blocks of R or v"
+            )
+        self.states = states_of(self.__name__, step, self.inputs)
         capitals = [capital(state) for state in self.states]
         if len(set(capitals)) < len(capitals):
             raise ValueError(f"{self.__name__}: states are {', '.join(self.states)}, expected names apart")
-        self._forward, self._backward = build(self.__name__, step, self.blocks)
+        self._forward, self._backward = build(self.__name__, step, self.blocks, self.inputs, self.heads)
         self._counts = {kind: len(names) for kind, names in self.blocks.items()}
+        self._input_counts = {name: len(own) for name, own in self.inputs.items()}
         self._parameters = tuple(kind for kind in PARAMETERS if self.blocks[kind])
         self.carried = tuple(self.states[k] for k in self._forward.read)
         self._initial = tuple(f"initial_{state}" for state in self.carried)
@@ -165,28 +199,40 @@ class Cell:
         kept = tuple(name for name in self._saved if name not in over_time)
         self._cotangents = {name: f"grad_{name}" for name in (*over_time, *ends)}
         self._ends = tuple(f"grad_{end}" for end in ends)
-        self._operands = ("X", *self._parameters, "sequence_lens", *self._initial)
-        self._arguments = ("X", *self._parameters, *self._initial)
+        self._operands = ("X", *self._parameters, "sequence_lens", *self._initial, *self.inputs)
+        self._arguments = ("X", *self._parameters, *self._initial, *self.inputs)
+        known = ("X", *PARAMETERS, "sequence_lens", *self._initial, *self._saved, *_OPTIONS)
+        for own in self.inputs:
+            if own in known or own in self._cotangents.values():
+                raise ValueError(f"{self.__name__}: inputs has {own!r}, expected a name of no other argument")
         title = capital(self.__name__)
         self._result: Any = namedtuple(f"{title}Forward", (*over_time, *ends, *kept))  # type: ignore[misc]
         grads = map(gradient_name, self._arguments)
         self._gradients: Any = namedtuple(f"{title}Grads", grads)  # type: ignore[misc]
-        self.__signature__ = _signature(("X", *self._parameters), ("sequence_lens", *self._initial))
+        self.__signature__ = _signature(
+            ("X", *self._parameters), ("sequence_lens", *self._initial), tuple(self.inputs)
+        )
         self.grad = _Gradient(
             self._run_backward,
             f"{self.__name__}_grad",
             _signature(
-                ("X", *self._parameters), (), tuple(self._saved),
+                ("X", *self._parameters), (), (*self.inputs, *self._saved),
                 (*self._cotangents.values(), "sequence_lens", *self._initial), gradient=True,
             ),
         )  # fmt: skip
 
     def __repr__(self) -> str:
         blocks = ", ".join(f"{kind}={' '.join(self.blocks[kind])!r}" for kind in self._parameters)
-        return f"Cell({self.__name__}, {blocks})"
+        more = f", inputs={' '.join(self.inputs)!r}" if self.inputs else ""
+        more += f", heads={self.heads}" if self.heads > 1 else ""
+        return f"Cell({self.__name__}, {blocks}{more})"
 
     def __reduce__(self) -> Any:
-        return _remade, (self.step, self.blocks, self.__name__)
+        return _remade, (
+            self.step,
+            {**self.blocks, "inputs": self.inputs, "heads": self.heads},
+            self.__name__,
+        )
 
     def __copy__(self) -> Cell:
         return self
@@ -196,7 +242,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The formulas that were made of the step, as Python text."""
+        """The generated formulas of the step, as Python text."""
         return stages_text([*self._forward.stages, *self._backward.stages])
 
     @property
@@ -211,7 +257,7 @@ class Cell:
         They are the same in every process.
         """
         products = [([stage[1:] for stage in plan.stages], plan[1:]) for plan in self.plans]  # no functions
-        about = self.text, products, self.blocks, self.states
+        about = self.text, products, self.blocks, self.states, self.inputs, self.heads
         return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
 
     @property
@@ -238,27 +284,46 @@ class Cell:
 
     def _compute_forward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""
-        call = CellCall(asked, self._counts, states=self._initial, **attributes)
+        return self._result(**self.run_forward(asked, _SAME, **attributes))
+
+    def run_forward(self, asked: Asked, names: Mapping[str, str], **attributes: Any) -> dict[str, Any]:
+        """The outputs by name, for operators that are one cell, whose names for W, R and v are `names`."""
+        call = CellCall(asked, self._counts, names=names, **self._own(), **attributes)
         with call.engine.quiet():
             parts = [forward_direction(call, d, self._forward, self.states) for d in call.directions]
             over_time, ends, saved, means = (list(part) for part in zip(*parts, strict=True))
             results = [call.over_time(list(rows)) for rows in zip(*over_time, strict=True)]
             results += [call.states(list(rows)) for rows in zip(*ends, strict=True)]
             results += [call.over_time(rows) for rows in (saved, means) if rows[0] is not None]
-            return self._result(*results)
+            return dict(zip(self._result._fields, results, strict=True))
+
+    def _own(self) -> dict[str, Any]:
+        """What its calls have of the cell."""
+        return {"states": self._initial, "inputs": self._input_counts, "heads": self.heads}
 
     def _run_backward(self, arguments: dict[str, Any]) -> Any:
         names = (*self._operands, *self._saved, *self._cotangents.values(), "sample_weight")
         gradient = Operation(self.grad.__name__, self._compute_backward, names, self._arguments)
         return planned_call(gradient, arguments)
 
-    def _compute_backward(
-        self, asked: Asked, *, per_sample: bool | str, wanted: frozenset[str], **attributes: Any
-    ) -> Any:
+    def _compute_backward(self, asked: Asked, **attributes: Any) -> Any:
         """Check and compute, or record."""
+        found = self.run_backward(asked, _SAME, **attributes)
+        return self._gradients(*(found.get(name) for name in self._arguments))
+
+    def run_backward(
+        self,
+        asked: Asked,
+        names: Mapping[str, str],
+        *,
+        per_sample: bool | str,
+        wanted: frozenset[str],
+        **attributes: Any,
+    ) -> dict[str, Any]:
+        """The wanted gradients by the cell's names of arguments; for `names` see `run_forward`."""
         over_time = [name for name in self._cotangents.values() if name not in self._ends]
         call = CellCall(
-            asked, self._counts, over_time, self._backward.cotangents, states=self._initial,
+            asked, self._counts, over_time, self._backward.cotangents, names=names, **self._own(),
             saved=self._saved, cotangents=self._ends, **attributes,
         )  # fmt: skip
         with call.engine.quiet():
@@ -269,7 +334,7 @@ class Cell:
                 self._arguments,
                 per_sample=per_sample,
             )
-            return self._gradients(*found)
+            return dict(zip(self._arguments, found, strict=True))
 
     def check(self, *, seed: int = 0) -> None:
         """Check the cell on small random arrays: against the plain formula, and against central differences.
@@ -277,12 +342,12 @@ class Cell:
         Parameters
         ----------
         seed : int
-            Of the numbers.
+            The seed of the numbers.
 
         Raises
         ------
         AssertionError
-            At the first result that is not right. With pullbacks of one's own that is where they are wrong;
+            At the first wrong result. With your own pullbacks that is where they are wrong;
             a kink of the formula nearby shows as one, too: try another seed.
         """
         from xpgrad._testing import check_cell
@@ -290,7 +355,7 @@ class Cell:
         check_cell(self, seed=seed)
 
 
-def _remade(step: Callable[..., Any], blocks: Mapping[str, Sequence[str]], name: str) -> Cell:
+def _remade(step: Callable[..., Any], blocks: Mapping[str, Any], name: str) -> Cell:
     return Cell(step, **blocks, name=name)
 
 
@@ -306,7 +371,7 @@ class _Gradient:
         return self._run(_bound(self.__name__, self.__signature__, args, kwargs))
 
     def __repr__(self) -> str:
-        return f"{self.__name__}{self.__signature__}"
+        return f"{self.__name__}{_without_types(self.__signature__)}"
 
 
 def _block_names(operator: str, kind: str, names: Any) -> tuple[str, ...]:
@@ -322,6 +387,21 @@ def _block_names(operator: str, kind: str, names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _input_blocks(operator: str, inputs: Any) -> dict[str, tuple[str, ...]]:
+    """Of each input beside x the names of its blocks, none where it is one value."""
+    if not isinstance(inputs, Mapping):
+        return dict.fromkeys(_block_names(operator, "inputs", inputs), ())
+    _block_names(operator, "inputs", list(inputs))
+    return {name: _block_names(operator, name, own or ()) for name, own in inputs.items()}
+
+
+def _checked_heads(operator: str, heads: Any) -> int:
+    number = check_integer(operator, "heads", heads)
+    if number < 1:
+        raise ValueError(f"{operator}: heads is {number}, expected a number from 1 on")
+    return number
+
+
 def _signature(
     positional: Sequence[str],
     optional: Sequence[str],
@@ -332,17 +412,24 @@ def _signature(
     """Of a cell or of its gradient, with annotations as the package's own operators have them."""
     kinds = inspect.Parameter
     anywhere, by_name = kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY
-    found = [kinds(name, anywhere, annotation="Any") for name in positional]
-    found += [kinds(name, anywhere, default=None, annotation="Any") for name in optional]
-    found += [kinds(name, by_name, annotation="Any") for name in needed]
-    found += [kinds(name, by_name, default=None, annotation="Any") for name in keywords]
+    found = [kinds(name, anywhere, annotation=Array) for name in positional]
+    found += [kinds(name, anywhere, default=None, annotation=Array) for name in optional]
+    found += [kinds(name, by_name, annotation=Array) for name in needed]
+    found += [kinds(name, by_name, default=None, annotation=Array) for name in keywords]
     found.append(kinds("direction", by_name, default="forward", annotation="str"))
     found.append(kinds("layout", by_name, default=0, annotation="int"))
+    found.append(kinds("reset", by_name, default=None, annotation=Array))
     if gradient:
         found.append(kinds("per_sample", by_name, default=False, annotation="bool | str"))
-        found.append(kinds("sample_weight", by_name, default=None, annotation="Any"))
+        found.append(kinds("sample_weight", by_name, default=None, annotation=Array))
         found.append(kinds("wrt", by_name, default=None, annotation="Iterable[str] | None"))
     return inspect.Signature(found)
+
+
+def _without_types(signature: inspect.Signature) -> inspect.Signature:
+    """For messages: names and defaults."""
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters)
 
 
 def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -350,7 +437,7 @@ def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) 
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{operator}: {error}, expected {signature}") from None
+        raise TypeError(f"{operator}: {error}, expected {_without_types(signature)}") from None
     bound.apply_defaults()
     return {**bound.arguments, "_foreign": foreign}
 
@@ -359,14 +446,14 @@ def _bound(operator: str, signature: inspect.Signature, args: Any, kwargs: Any) 
 
 
 def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give an elementwise function of a step a pullback that one has written.
+    """Give an elementwise function of a step your own pullback.
 
     Parameters
     ----------
     pullback : callable
-        ``pullback(xp, *cotangents, *operands, *results)`` returns a cotangent for each operand, a tuple where
-        there are several; 0 stands for none. It is a formula too. Cotangents are those of the results; one
-        that nothing passes back to is the number 0.
+        ``pullback(xp, *cotangents, *operands, *results)`` returns a cotangent for each operand, several
+        as a tuple; 0 stands for none. It is a formula too. Each result has a cotangent; if nothing uses
+        the result, this is the number 0.
 
     Returns
     -------
@@ -375,8 +462,8 @@ def with_pullback(pullback: Callable[..., Any]) -> Callable[[Callable[..., Any]]
 
     Notes
     -----
-    The function's results are saved for the gradient where its pullback asks for them; its operands are
-    worked out from what is saved. So a pullback that is written by the results alone is the cheapest.
+    The gradient saves the results that the pullback uses, and computes the operands from saved values. So
+    a pullback that uses only results is the cheapest.
 
     Examples
     --------
@@ -432,7 +519,7 @@ def activation(name: str, alpha: float | None = None, beta: float | None = None)
     Returns
     -------
     callable
-        ``function(xp, x)``. Its gradient needs the result alone, where that tells the slope.
+        ``function(xp, x)``. Its gradient needs only the result if that determines the slope.
 
     Raises
     ------
@@ -473,7 +560,7 @@ def mean(xp: Any, x: Any) -> Any:
     Returns
     -------
     value
-        A number of each row, which stands beside others for every column.
+        One number for each row; it broadcasts over the columns.
 
     Examples
     --------
@@ -499,7 +586,7 @@ def layer_norm(xp: Any, values: Sequence[Any], epsilon: float = 1e-5) -> tuple[A
         The blocks that have one mean and one variance (the biased one). Their scales and shifts are the
         step's own: ``v.scale * normal + v.shift``.
     epsilon : float
-        What is added to the variance.
+        A small number that is added to the variance.
 
     Returns
     -------
@@ -520,6 +607,11 @@ def layer_norm(xp: Any, values: Sequence[Any], epsilon: float = 1e-5) -> tuple[A
     ...     return xp.tanh(W.z(x) + v.scale * z + v.shift)
     >>> xpgrad.Cell(normalized, W="z", R="z", v="scale shift").check()
     """
+    if not is_list(values):
+        raise TypeError(
+            f"layer_norm: values is a {type(values).__name__}, expected a list of values, also of one: "
+            "layer_norm(xp, [value])"
+        )
 
     def total(xp: Any, terms: Sequence[Any]) -> Any:
         """The mean over the row and all blocks."""

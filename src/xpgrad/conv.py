@@ -27,10 +27,10 @@ Which pairs meet stands in one `ConvGeometry`; how the sums are computed, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, cast
 
 from array_api_compat import device
 
@@ -45,17 +45,19 @@ from xpgrad._conv.geometry import (
 )
 from xpgrad._conv.method import Method, with_bias
 from xpgrad._conv.norms import elements_of_patches, square_norms_by_patches, takes_pairs_of_patches
-from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
+from xpgrad._operation import PLAIN, Operation, planned_call, public
 from xpgrad._per_sample import samples_at_a_time, square_norms
 from xpgrad._plans import Asked
+from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
+from xpgrad._words import AutoPad, ConvMethod, PerSample
 from xpgrad.engine.protocol import Engine
 
 _NAMES = ("X", "W", "B")
 _GIVEN = ("dY", "X", "W", "sample_weight")
-_OF_IMAGES: dict[str, Any] = {"page": "convolution", "needs_team": True}
+_OF_IMAGES: dict[str, Any] = {"needs_team": True}
 
 
-class ConvGrads(NamedTuple):
+class ConvGrads(NamedTuple, Generic[AnyArray]):
     """What `conv_grad` returns: a gradient each, None where it was not asked for.
 
     Parameters
@@ -68,12 +70,12 @@ class ConvGrads(NamedTuple):
         Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
-    dX: Any
-    dW: Any
-    dB: Any
+    dX: AnyArray
+    dW: AnyArray
+    dB: AnyArray
 
 
-class ConvTransposeGrads(NamedTuple):
+class ConvTransposeGrads(NamedTuple, Generic[AnyArray]):
     """What `conv_transpose_grad` returns: a gradient each, None where it was not asked for.
 
     Parameters
@@ -86,9 +88,9 @@ class ConvTransposeGrads(NamedTuple):
         Of the biases; with ``per_sample=True`` (N, O); with ``"norm"`` (N,).
     """
 
-    dX: Any
-    dW: Any
-    dB: Any
+    dX: AnyArray
+    dW: AnyArray
+    dB: AnyArray
 
 
 # --- convolution -----------------------------------------------------------------------------------------
@@ -96,18 +98,18 @@ class ConvTransposeGrads(NamedTuple):
 
 @public
 def conv(
-    X: Any,
-    W: Any,
-    B: Any = None,
+    X: Array[A],
+    W: Array[A],
+    B: Array[A] | None = None,
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
-    _foreign: Foreign = PLAIN,
-) -> Any:
+    auto_pad: AutoPad = "NOTSET",
+    method: ConvMethod = "auto",
+    _foreign: object = PLAIN,
+) -> A:
     r"""Convolution over any number of spatial dimensions, ONNX's Conv.
 
     .. math:: Y_{n,o,j} = B_o + \sum_{c,k} W_{o,c,k}\,X_{n,c,\,j s + k d - p}
@@ -118,7 +120,7 @@ def conv(
         Input. float32 or float64; float16 and bfloat16 where the namespace has them, with sums in float32.
         All arrays share namespace, dtype and device.
     W : array, shape (O, C/group, *kernel)
-        Weights. Output channels come in `group` groups, each of which sees its own C/group input channels.
+        Weights. The output channels form `group` groups; each group sees its own C/group input channels.
     B : array, shape (O,), optional
         Biases.
     strides : int or sequence of int
@@ -134,8 +136,8 @@ def conv(
         SAME pads so that the output has ceil(size / stride) elements, an odd zero behind (UPPER) or before
         (LOWER); VALID does not pad. Both replace `pads`, which then must be 0.
     method : str
-        How to compute: ``"auto"`` chooses by a cost rule; the others are named in the documentation of
-        convolutions.
+        The algorithm. ``"auto"`` chooses by a cost rule. "pointwise", "winograd", "patches", "shifted",
+        "taps" and "fft" name one.
 
     Returns
     -------
@@ -145,9 +147,9 @@ def conv(
     Raises
     ------
     ValueError
-        For a shape, an attribute or a method out of its rule.
+        If a shape, an attribute or a method breaks its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -167,21 +169,21 @@ def conv(
 
 @public
 def conv_grad(
-    dY: Any,
-    X: Any,
-    W: Any,
+    dY: Array[A],
+    X: Array[A],
+    W: Array[A],
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
-    method: str = "auto",
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
-    _foreign: Foreign = PLAIN,
-) -> ConvGrads:
+    auto_pad: AutoPad = "NOTSET",
+    method: ConvMethod = "auto",
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
+    _foreign: object = PLAIN,
+) -> ConvGrads[A | MaybeNone]:
     r"""Gradient of `conv`.
 
     .. math::
@@ -195,17 +197,17 @@ def conv_grad(
     dY : array, shape (N, O, *output_size)
         Cotangent of the output.
     X, W : array, shapes (N, C, *size), (O, C/group, *kernel)
-        As `conv` was given them.
+        The arguments of `conv`.
     strides, pads, dilations, group, auto_pad, method
         As in `conv`.
     per_sample : bool or "norm"
-        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives the
-        Euclidean norms of each sample's alone, (N,), in memory that does not grow with N times the weights.
+        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives only
+        their Euclidean norms, (N,); its memory does not grow with N times the weights.
     sample_weight : array, shape (N,), optional
-        What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
-        It has no effect on dX.
+        A factor for each sample's dW and dB, applied before they are summed, returned separately or
+        normed. It has no effect on dX.
     wrt : iterable of str, optional
-        What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
     Returns
     -------
@@ -217,7 +219,7 @@ def conv_grad(
     ValueError
         For a shape, an attribute, a method or a name out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -260,20 +262,20 @@ def _compute_conv_grad(
 
 @public
 def conv_transpose(
-    X: Any,
-    W: Any,
-    B: Any = None,
+    X: Array[A],
+    W: Array[A],
+    B: Array[A] | None = None,
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
-    _foreign: Foreign = PLAIN,
-) -> Any:
+    method: ConvMethod = "auto",
+    _foreign: object = PLAIN,
+) -> A:
     r"""Transposed convolution over any number of spatial dimensions, ONNX's ConvTranspose.
 
     .. math:: Y_{n,o,i} = B_o + \sum_{c,\,(j,k):\,js + kd - p = i} W_{c,o,k}\,X_{n,c,j}
@@ -284,7 +286,7 @@ def conv_transpose(
         Input. float32 or float64; float16 and bfloat16 where the namespace has them, with sums in float32.
         All arrays share namespace, dtype and device.
     W : array, shape (C, O/group, *kernel)
-        Weights. Input channels come in `group` groups, each of which makes its own O/group output channels.
+        Weights. The input channels form `group` groups; each group yields O/group output channels.
     B : array, shape (O,), optional
         Biases.
     strides : int or sequence of int
@@ -302,8 +304,8 @@ def conv_transpose(
     output_padding : int or sequence of int
         Elements added at the output's end, less than stride or dilation.
     output_shape : sequence of int, optional
-        The output's spatial sizes. What is taken off follows from them, as with SAME; where the outputs do
-        not reach that far, the rest is the bias alone. It replaces `pads`, which then must be 0.
+        The output's spatial sizes. The cut at the ends follows from them, as with SAME. Outputs that no
+        product reaches are the bias only. It replaces `pads`, which then must be 0.
     method : str
         As in `conv`.
 
@@ -316,9 +318,9 @@ def conv_transpose(
     Raises
     ------
     ValueError
-        For a shape, an attribute or a method out of its rule.
+        If a shape, an attribute or a method breaks its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -338,23 +340,23 @@ def conv_transpose(
 
 @public
 def conv_transpose_grad(
-    dY: Any,
-    X: Any,
-    W: Any,
+    dY: Array[A],
+    X: Array[A],
+    W: Array[A],
     *,
     strides: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
     dilations: int | Sequence[int] = 1,
     group: int = 1,
-    auto_pad: str = "NOTSET",
+    auto_pad: AutoPad = "NOTSET",
     output_padding: int | Sequence[int] = 0,
     output_shape: Sequence[int] | None = None,
-    method: str = "auto",
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
-    _foreign: Foreign = PLAIN,
-) -> ConvTransposeGrads:
+    method: ConvMethod = "auto",
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
+    _foreign: object = PLAIN,
+) -> ConvTransposeGrads[A | MaybeNone]:
     r"""Gradient of `conv_transpose`.
 
     .. math::
@@ -368,17 +370,17 @@ def conv_transpose_grad(
     dY : array, shape (N, O, *output_size)
         Cotangent of the output.
     X, W : array, shapes (N, C, *size), (C, O/group, *kernel)
-        As `conv_transpose` was given them.
+        The arguments of `conv_transpose`.
     strides, pads, dilations, group, auto_pad, output_padding, output_shape, method
         As in `conv_transpose`.
     per_sample : bool or "norm"
-        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives the
-        Euclidean norms of each sample's alone, (N,), in memory that does not grow with N times the weights.
+        True gives dW and dB a leading axis of samples instead of the sum over them. ``"norm"`` gives only
+        their Euclidean norms, (N,); its memory does not grow with N times the weights.
     sample_weight : array, shape (N,), optional
-        What each sample's dW and dB are multiplied with, before they are added up, kept apart or measured.
-        It has no effect on dX.
+        A factor for each sample's dW and dB, applied before they are summed, returned separately or
+        normed. It has no effect on dX.
     wrt : iterable of str, optional
-        What to compute, among "X", "W", "B"; all by default. The work for the others is left out.
+        Which gradients to compute, of "X", "W", "B"; all by default. The work for the others is left out.
 
     Returns
     -------
@@ -390,7 +392,7 @@ def conv_transpose_grad(
     ValueError
         For a shape, an attribute, a method or a name out of its rule.
     TypeError
-        For what is no array or no whole number, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array or a whole number, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -477,7 +479,8 @@ class _Sums:
         self._given = call_arrays(asked, xp, [arrays[name] for name in needed])
         self._engine = cast(Engine, self._given.engine)  # a recorder has what it takes of one
         self._chosen: Method | None = None
-        if method != "auto":  # one that can't compute this is an error even where nothing is wanted
+        # one that can't compute this is an error even where nothing is wanted
+        if not isinstance(method, str) or method != "auto":
             self._method(self._engine, self.geometry)
 
     def check_cotangent(self, shape: Sequence[int]) -> None:

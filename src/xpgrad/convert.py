@@ -13,16 +13,19 @@ of its matrices.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from xpgrad import _cell_layouts
+from xpgrad import _cell_layouts, _head_layouts
 from xpgrad._arguments import check_arrays, check_choice, check_shape
+from xpgrad._types import A, Array
+from xpgrad._words import Layout, Operator
 
 _CONVERT = "convert"
 
 
-class _Layout(NamedTuple):
+class _WeightLayout(NamedTuple):
     """How one framework stores the parameters of one recurrent operator.
 
     Parameters
@@ -50,40 +53,42 @@ class _Layout(NamedTuple):
     peephole: str | None = None
 
 
-_LAYOUTS: dict[str, dict[str, _Layout]] = {
+_LAYOUTS: dict[str, dict[str, _WeightLayout]] = {
     "lstm": {
-        "onnx": _Layout("iofc", "W", "R", ("B",), peephole="P"),
-        "torch": _Layout(
+        "onnx": _WeightLayout("iofc", "W", "R", ("B",), peephole="P"),
+        "torch": _WeightLayout(
             "ifco", "weight_ih", "weight_hh", ("bias_ih", "bias_hh"), peephole="weight_peephole"
         ),
-        "keras": _Layout("ifco", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _Layout("ifco", "W", "R", ("bW", "bR")),
+        "keras": _WeightLayout(
+            "ifco", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True
+        ),
+        "cudnn": _WeightLayout("ifco", "W", "R", ("bW", "bR")),
     },
     "gru": {
-        "onnx": _Layout("zrh", "W", "R", ("B",)),
-        "torch": _Layout("rzh", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
-        "keras": _Layout("zrh", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _Layout("rzh", "W", "R", ("bW", "bR")),
+        "onnx": _WeightLayout("zrh", "W", "R", ("B",)),
+        "torch": _WeightLayout("rzh", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
+        "keras": _WeightLayout("zrh", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+        "cudnn": _WeightLayout("rzh", "W", "R", ("bW", "bR")),
     },
     "rnn": {
-        "onnx": _Layout("h", "W", "R", ("B",)),
-        "torch": _Layout("h", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
-        "keras": _Layout("h", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
-        "cudnn": _Layout("h", "W", "R", ("bW", "bR")),
+        "onnx": _WeightLayout("h", "W", "R", ("B",)),
+        "torch": _WeightLayout("h", "weight_ih", "weight_hh", ("bias_ih", "bias_hh")),
+        "keras": _WeightLayout("h", "kernel", "recurrent_kernel", ("bias",), transposed=True, stacked=True),
+        "cudnn": _WeightLayout("h", "W", "R", ("bW", "bR")),
     },
 }
 
 
 def convert(
-    operator: str,
-    parameters: Mapping[str, Any],
-    source: str,
-    target: str,
+    operator: Operator,
+    parameters: Mapping[str, Array[A]],
+    source: Layout,
+    target: Layout,
     *,
     linear_before_reset: int = 0,
     biases: int | None = None,
     gradients: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, A]:
     """Convert the parameters of a recurrent operator, or their gradients, between frameworks' layouts.
 
     =======  ==========  =================================================================================
@@ -102,13 +107,16 @@ def convert(
 
     Parameters
     ----------
-    operator : {"lstm", "gru", "rnn"}
-        Whose parameters they are.
+    operator : {"lstm", "gru", "rnn", "slstm"}
+        The operator.
     parameters : mapping of str to array
-        Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept.
+        Arrays by the source layout's names. Any may be missing. Leading axes, such as D, are kept. PyTorch's
+        names may end with one layer, as in a module's ``state_dict()``: weight_ih_l0, bias_hh_l1_reverse.
     source, target : {"onnx", "torch", "keras", "cudnn", "flax", "equinox"}
         Layouts. Those of Flax and Equinox only have the reset after the product, ``linear_before_reset=1``,
-        and one bias in place of two that would be added. Equinox has no RNN.
+        and one bias in place of two that would be added. Equinox has no RNN. The sLSTM, of one direction, has
+        the layouts "onnx" (as `slstm` takes W, R and B), "xlstm" (a cell's ``_recurrent_kernel_`` and
+        ``_bias_`` of either backend; the plain one's as a target) and "flashrnn" (R and b).
     linear_before_reset : {0, 1}
         The GRU's reset convention; no conversion changes it. 1 is PyTorch's, cuDNN's and Keras'
         ``reset_after=True``. With 1 the reset gate multiplies the candidate's recurrence bias, so it can't be
@@ -133,7 +141,7 @@ def convert(
         candidate's recurrence bias other than 0 that would have to be added; for gradients of two biases
         that differ and would have to become one.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------
@@ -146,7 +154,14 @@ def convert(
     >>> np.array_equal(convert("lstm", torch, "torch", "onnx")["W"], onnx["W"])
     True
     """
-    check_choice(_CONVERT, "operator", operator, tuple(_LAYOUTS))
+    check_choice(_CONVERT, "operator", operator, (*_LAYOUTS, "slstm"))
+    if operator == "slstm":
+        check_choice(_CONVERT, "source", source, _head_layouts.LAYOUTS)
+        check_choice(_CONVERT, "target", target, _head_layouts.LAYOUTS)
+        if biases is not None:
+            raise ValueError(f"convert: biases is {biases} with operator 'slstm', expected None: it has one")
+        _check_mapping(parameters)
+        return _head_layouts.convert_slstm(parameters, source, target)
     layouts = _LAYOUTS[operator]
     cells = _cell_layouts.CELLS[operator]
     check_choice(_CONVERT, "source", source, (*layouts, *cells))
@@ -157,10 +172,9 @@ def convert(
         if target != "keras":
             raise ValueError(f"convert: biases is {biases} with target {target!r}, expected target 'keras'")
     check_choice(_CONVERT, "gradients", gradients, (False, True))
-    if not isinstance(parameters, Mapping):
-        raise TypeError(
-            f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
-        )
+    _check_mapping(parameters)
+    if source == "torch":
+        parameters = _without_layer(parameters)
     if source in _cell_layouts.READERS or target in _cell_layouts.WRITERS:
         return _convert_cell(operator, parameters, source, target, linear_before_reset, biases, gradients)
     given = {name: array for name, array in parameters.items() if array is not None}
@@ -193,9 +207,29 @@ def convert(
     return result
 
 
+def _check_mapping(parameters: Any) -> None:
+    if not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"convert: parameters is a {type(parameters).__name__}, expected a mapping of names to arrays"
+        )
+
+
+def _without_layer(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """PyTorch's names without the layer that its modules put behind them, as in weight_ih_l0_reverse."""
+    parts = {name: re.fullmatch(r"(.+?)(_l\d+(?:_reverse)?)?", str(name)) for name in parameters}
+    layers = dict.fromkeys(part[2] for part in parts.values() if part)
+    if len(layers) > 1:
+        found = ", ".join(str(layer or "none").removeprefix("_") for layer in layers)
+        raise ValueError(
+            f"convert: parameters has the layers {found}, expected one layer in one direction: convert each "
+            "on its own"
+        )
+    return {part[1] if part else name: parameters[name] for name, part in parts.items()}
+
+
 def _convert_cell(
     operator: str,
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, Array[A]],
     source: str,
     target: str,
     linear_before_reset: int,
@@ -214,9 +248,10 @@ def _convert_cell(
         xp = check_arrays(_CONVERT, _cell_layouts.flattened(operator, source, parameters))
         parameters = _cell_layouts.READERS[source](xp, operator, parameters, gradients)
         source = "torch"
+    between: Any = convert  # the words were checked
     if target not in _cell_layouts.WRITERS:
-        return convert(operator, parameters, source, target, biases=biases, **options)
-    arrays = convert(operator, parameters, source, "torch", **options)
+        return between(operator, parameters, source, target, biases=biases, **options)
+    arrays = between(operator, parameters, source, "torch", **options)
     if not arrays:
         return {}
     if "weight_peephole" in arrays:
@@ -227,7 +262,7 @@ def _convert_cell(
     return _cell_layouts.WRITERS[target](check_arrays(_CONVERT, arrays), operator, arrays, gradients)
 
 
-def _check_names(given: Mapping[str, Any], layout: _Layout, source: str) -> None:
+def _check_names(given: Mapping[str, Any], layout: _WeightLayout, source: str) -> None:
     known = [layout.input, layout.recurrent, *layout.biases]
     known += [layout.peephole] if layout.peephole else []
     for name in given:
@@ -238,7 +273,7 @@ def _check_names(given: Mapping[str, Any], layout: _Layout, source: str) -> None
             )
 
 
-def _convert_weight(xp: Any, weight: Any, name: str, old: _Layout, new: _Layout) -> Any:
+def _convert_weight(xp: Any, weight: Any, name: str, old: _WeightLayout, new: _WeightLayout) -> Any:
     if weight.ndim < 2:
         raise ValueError(
             f"convert: {name} has {weight.ndim} dimensions with shape {tuple(weight.shape)}, "
@@ -272,7 +307,7 @@ def _blocks(array: Any, count: int, axis: int) -> list[Any]:
 
 
 def _read_biases(
-    xp: Any, given: Mapping[str, Any], layout: _Layout, gradients: bool, after: bool
+    xp: Any, given: Mapping[str, Any], layout: _WeightLayout, gradients: bool, after: bool
 ) -> list[Any] | None:
     """Input and recurrence biases, in the layout's order of gates; None if none are given."""
     names = [name for name in layout.biases if name in given]
@@ -305,7 +340,7 @@ def _read_biases(
     return [bias, bias] if gradients else [bias, xp.zeros_like(bias)]
 
 
-def _write_biases(xp: Any, halves: list[Any], layout: _Layout) -> dict[str, Any]:
+def _write_biases(xp: Any, halves: list[Any], layout: _WeightLayout) -> dict[str, Any]:
     """Two biases under the layout's names."""
     if len(layout.biases) == 2:
         return dict(zip(layout.biases, halves, strict=True))

@@ -30,8 +30,8 @@ for statistical machine translation" (2014).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._arguments import check_choice
@@ -42,6 +42,8 @@ from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh")
@@ -53,7 +55,7 @@ _GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_w
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
-class GRUForward(NamedTuple):
+class GRUForward(NamedTuple, Generic[AnyArray]):
     """What `gru` returns. `gru_grad` also needs the last one.
 
     Parameters
@@ -66,21 +68,21 @@ class GRUForward(NamedTuple):
         Every step's gates z, r and candidate n, after their activations.
     """
 
-    H_all: Any
-    H_t: Any
-    zrh: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    zrh: AnyArray
 
 
-class KeptGRUForward(NamedTuple):
+class KeptGRUForward(NamedTuple, Generic[AnyArray]):
     """GRUForward and the candidate's recurrent products (T, D, N, H); see `run_foreign`."""
 
-    H_all: Any
-    H_t: Any
-    zrh: Any
-    products: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    zrh: AnyArray
+    products: AnyArray
 
 
-class GRUGrads(NamedTuple):
+class GRUGrads(NamedTuple, Generic[AnyArray]):
     """What `gru_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -94,11 +96,11 @@ class GRUGrads(NamedTuple):
         Of the initial state.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
@@ -204,24 +206,25 @@ def _gru_reset_pullback_before(
 
 @public
 def gru(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
+    reset: Array[Any] | None = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
     _foreign: Foreign = PLAIN,
-) -> GRUForward:
+) -> GRUForward[A]:
     r"""Gated recurrent unit over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -253,7 +256,7 @@ def gru(
     initial_h : array, shape (D, N, H), optional
         State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's names of f and g for each direction; ``["Sigmoid", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -265,6 +268,10 @@ def gru(
         state before that product (ONNX's default, Keras with ``reset_after=False``).
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+    reset : array of booleans, shape (T, N), optional
+        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
+        state belongs to the piece with which the direction starts, the final state to the one with which it
+        ends. In layout 1 it is (N, T).
     recurrent_mask : array, shape (D, N, H), optional
         Multiplies the state before the product with R, the same at every step: recurrent dropout. The caller
         scales it. It has no gradient; nor does the next.
@@ -288,7 +295,7 @@ def gru(
     See Also
     --------
     gru_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -427,31 +434,32 @@ def _bias(call: RecurrentCall, direction: Direction) -> Operand:
 
 @public
 def gru_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    H_all: Any,
-    zrh: Any,
-    grad_H_all: Any = None,
-    grad_H_t: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    direction: str = "forward",
+    H_all: Array[A],
+    zrh: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
     layout: int = 0,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    reset: Array[Any] | None = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> GRUGrads:
+) -> GRUGrads[A | MaybeNone]:
     r"""Gradient of `gru`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -476,7 +484,7 @@ def gru_grad(
         Cotangent of H_all; zero by default, like the next one. Ignored past a sequence's end.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
-    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
+    direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout, reset
         The arguments of `gru`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.
@@ -505,7 +513,7 @@ def gru_grad(
     See Also
     --------
     gru : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -885,7 +893,7 @@ class _BackwardResetBefore(_Backward):
 # --- one step ----------------------------------------------------------------------------------------
 
 
-class GRUCellForward(NamedTuple):
+class GRUCellForward(NamedTuple, Generic[AnyArray]):
     """What `gru_cell` returns.
 
     Parameters
@@ -896,11 +904,11 @@ class GRUCellForward(NamedTuple):
         The gates z, r and the candidate n, after their activations.
     """
 
-    H_next: Any
-    zrh: Any
+    H_next: AnyArray
+    zrh: AnyArray
 
 
-class GRUCellGrads(NamedTuple):
+class GRUCellGrads(NamedTuple, Generic[AnyArray]):
     """What `gru_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -911,20 +919,20 @@ class GRUCellGrads(NamedTuple):
         Of the parameters.
     """
 
-    dX: Any
-    dH: Any
-    dW: Any
-    dR: Any
-    dB: Any
+    dX: AnyArray
+    dH: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
 
 
 @public
 def gru_cell(
-    X: Any,
-    H: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
+    X: Array[A],
+    H: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
     *,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
@@ -932,7 +940,7 @@ def gru_cell(
     clip: float | None = None,
     linear_before_reset: int = 0,
     _foreign: Foreign = PLAIN,
-) -> GRUCellForward:
+) -> GRUCellForward[A]:
     """One step of `gru`, for your own loops.
 
     Parameters
@@ -975,24 +983,24 @@ def gru_cell(
 
 @public
 def gru_cell_grad(
-    X: Any,
-    H: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    H: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    zrh: Any,
-    grad_H: Any = None,
-    B: Any = None,
+    zrh: Array[A],
+    grad_H: Array[A] | None = None,
+    B: Array[A] | None = None,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     linear_before_reset: int = 0,
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> GRUCellGrads:
+) -> GRUCellGrads[A | MaybeNone]:
     """Gradient of `gru_cell`.
 
     Parameters

@@ -26,8 +26,8 @@ Ba, Kiros, Hinton, "Layer normalization" (2016).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._activation_formulas import BoundActivation
 from xpgrad._arguments import check_number, check_shape
@@ -35,10 +35,12 @@ from xpgrad._cells.kernel import CellCall, backward_direction, forward_direction
 from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.cells import Cell, activation_step, layer_norm
 
 
-class LayerNormLSTMForward(NamedTuple):
+class LayerNormLSTMForward(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_lstm` returns; `layer_norm_lstm_grad` needs H_all and the last three.
 
     Parameters
@@ -55,15 +57,15 @@ class LayerNormLSTMForward(NamedTuple):
         The variances, of the products over all gates times 4.
     """
 
-    H_all: Any
-    H_t: Any
-    C_t: Any
-    C_all: Any
-    saved: Any
-    means: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    C_t: AnyArray
+    C_all: AnyArray
+    saved: AnyArray
+    means: AnyArray
 
 
-class LayerNormLSTMGrads(NamedTuple):
+class LayerNormLSTMGrads(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_lstm_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -81,19 +83,19 @@ class LayerNormLSTMGrads(NamedTuple):
         Of those of the cell state.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
-    dC0: Any
-    dgamma: Any
-    dbeta: Any
-    dgamma_c: Any
-    dbeta_c: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+    dC0: AnyArray
+    dgamma: AnyArray
+    dbeta: AnyArray
+    dgamma_c: AnyArray
+    dbeta_c: AnyArray
 
 
-class LayerNormGRUForward(NamedTuple):
+class LayerNormGRUForward(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_gru` returns; `layer_norm_gru_grad` needs H_all and the last two.
 
     Parameters
@@ -108,13 +110,13 @@ class LayerNormGRUForward(NamedTuple):
         The variances of the products, times 3.
     """
 
-    H_all: Any
-    H_t: Any
-    saved: Any
-    means: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    saved: AnyArray
+    means: AnyArray
 
 
-class LayerNormGRUGrads(NamedTuple):
+class LayerNormGRUGrads(NamedTuple, Generic[AnyArray]):
     """What `layer_norm_gru_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -130,13 +132,13 @@ class LayerNormGRUGrads(NamedTuple):
         Of the scales and shifts of both products.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
-    dgamma: Any
-    dbeta: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+    dgamma: AnyArray
+    dbeta: AnyArray
 
 
 # --- the steps ---------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ class _Call(CellCall):
     own : _Operator
         Which operator.
     epsilon : float
-        What is added to variances.
+        A small number that is added to variances.
     **options
         As CellCall has them.
     """
@@ -392,27 +394,28 @@ def _operations(name: str, own: _Operator, result: type, gradients: type) -> tup
 
 @public
 def layer_norm_lstm(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any,
-    gamma: Any,
-    beta: Any,
-    gamma_c: Any,
-    beta_c: Any,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A],
+    gamma: Array[A],
+    beta: Array[A],
+    gamma_c: Array[A],
+    beta_c: Array[A],
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LayerNormLSTMForward:
+) -> LayerNormLSTMForward[A]:
     r"""LSTM with layer normalization over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -435,7 +438,7 @@ def layer_norm_lstm(
         As of `lstm`.
     epsilon : float
         Added to the variance, which is the biased one.
-    direction, layout
+    direction, layout, reset
         As of `lstm`.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
@@ -494,38 +497,39 @@ _LSTM_FORWARD, _LSTM_GRADIENT = _operations(
 
 @public
 def layer_norm_lstm_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    gamma: Any,
-    beta: Any,
-    gamma_c: Any,
-    beta_c: Any,
-    H_all: Any,
-    C_all: Any,
-    saved: Any,
-    means: Any,
-    grad_H_all: Any = None,
-    grad_C_all: Any = None,
-    grad_H_t: Any = None,
-    grad_C_t: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
+    gamma: Array[A],
+    beta: Array[A],
+    gamma_c: Array[A],
+    beta_c: Array[A],
+    H_all: Array[A],
+    C_all: Array[A],
+    saved: Array[A],
+    means: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_C_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    grad_C_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    reset: Array[Any] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LayerNormLSTMGrads:
+) -> LayerNormLSTMGrads[A | MaybeNone]:
     r"""Gradient of `layer_norm_lstm`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -545,7 +549,7 @@ def layer_norm_lstm_grad(
         Cotangents of H_all and C_all; zero by default, like the next two.
     grad_H_t, grad_C_t : array, shape (D, N, H), optional
         Cotangents of the final states.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `layer_norm_lstm`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.
@@ -572,7 +576,7 @@ def layer_norm_lstm_grad(
     See Also
     --------
     layer_norm_lstm : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Examples
     --------
@@ -595,24 +599,25 @@ def layer_norm_lstm_grad(
 
 @public
 def layer_norm_gru(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any,
-    gamma: Any,
-    beta: Any,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A],
+    gamma: Array[A],
+    beta: Array[A],
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     *,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LayerNormGRUForward:
+) -> LayerNormGRUForward[A]:
     r"""GRU with layer normalization over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -687,32 +692,33 @@ _GRU_FORWARD, _GRU_GRADIENT = _operations("layer_norm_gru", _GRU, LayerNormGRUFo
 
 @public
 def layer_norm_gru_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    gamma: Any,
-    beta: Any,
-    H_all: Any,
-    saved: Any,
-    means: Any,
-    grad_H_all: Any = None,
-    grad_H_t: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    gamma: Array[A],
+    beta: Array[A],
+    H_all: Array[A],
+    saved: Array[A],
+    means: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     epsilon: float = 1e-5,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    reset: Array[Any] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LayerNormGRUGrads:
+) -> LayerNormGRUGrads[A | MaybeNone]:
     r"""Gradient of `layer_norm_gru`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -732,7 +738,7 @@ def layer_norm_gru_grad(
         Cotangent of H_all; zero by default, like the next.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `layer_norm_gru`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.
@@ -759,7 +765,7 @@ def layer_norm_gru_grad(
     See Also
     --------
     layer_norm_gru : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Examples
     --------

@@ -7,14 +7,14 @@ product after the backward loop, from the cotangents of all z.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._arguments import check_arrays, check_given, check_rank, check_shape, check_wrt
 from xpgrad._computation import Computation
+from xpgrad._types import A, AnyArray, Array, MaybeNone, Wanted
 
 
-class GateGrads(NamedTuple):
+class GateGrads(NamedTuple, Generic[AnyArray]):
     """What `gate_inputs_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -25,13 +25,13 @@ class GateGrads(NamedTuple):
         Of the parameters.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
 
 
-def gate_inputs(X: Any, W: Any, B: Any = None) -> Any:
+def gate_inputs(X: Array[A], W: Array[A], B: Array[A] | None = None) -> A:
     """The part of all gates' pre-activations that does not depend on the recurrence, ``X W^T + B``.
 
     Parameters
@@ -53,7 +53,7 @@ def gate_inputs(X: Any, W: Any, B: Any = None) -> Any:
     ValueError
         For a shape out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------
@@ -92,8 +92,14 @@ def gate_inputs(X: Any, W: Any, B: Any = None) -> Any:
 
 
 def gate_inputs_grad(
-    dZ: Any, X: Any, W: Any, H_all: Any, initial_h: Any = None, *, wrt: Iterable[str] | None = None
-) -> GateGrads:
+    dZ: Array[A],
+    X: Array[A],
+    W: Array[A],
+    H_all: Array[A],
+    initial_h: Array[A] | None = None,
+    *,
+    wrt: Wanted[MaybeNone] | None = None,
+) -> GateGrads[A | MaybeNone]:
     r"""All gradients of a loop from the cotangents of its gates' pre-activations, one product each.
 
     .. math:: dX = dZ\,W, \quad dW = dZ^T X, \quad dR = dZ^T H_{-1}, \quad dB = \textstyle\sum dZ
@@ -122,7 +128,7 @@ def gate_inputs_grad(
     ValueError
         For a shape or a name out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     Examples
     --------
@@ -146,7 +152,8 @@ def gate_inputs_grad(
     def rows(array: Any) -> Any:
         return here.xp.reshape(here.lift(array), (T * N, array.shape[2]))
 
-    dX = dW = dR = dB = None
+    unwanted: Any = None
+    dX = dW = dR = dB = unwanted
     with here.engine.quiet():
         d = rows(dZ)
         if "X" in wanted:

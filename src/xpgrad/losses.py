@@ -22,21 +22,23 @@ from xpgrad._arguments import (
 )
 from xpgrad._computation import Computation
 from xpgrad._elementwise import ElementwiseKernel
+from xpgrad._types import A, Array
+from xpgrad._words import Reduction
 from xpgrad.engine import Formula, is_traced
 
 _REDUCTIONS = ("mean", "sum", "none")
 
 
 def softmax_cross_entropy(
-    X: Any,
-    labels: Any,
-    weights: Any = None,
+    X: Array[A],
+    labels: Array[Any],
+    weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
-    out: Any = None,
-) -> Any:
+    out: Array[A] | None = None,
+) -> A:
     r"""Cross-entropy between target distributions and the softmax of logits.
 
     .. math::
@@ -77,7 +79,7 @@ def softmax_cross_entropy(
     ValueError
         For shapes that do not fit, a label that is no class, or an attribute out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -104,16 +106,16 @@ def softmax_cross_entropy(
 
 
 def softmax_cross_entropy_grad(
-    dY: Any,
-    X: Any,
-    labels: Any,
-    weights: Any = None,
+    dY: Array[A],
+    X: Array[A],
+    labels: Array[Any],
+    weights: Array[A] | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
-    out: Any = None,
-) -> Any:
+    out: Array[A] | None = None,
+) -> A:
     r"""Gradient of `softmax_cross_entropy` with respect to the logits.
 
     .. math::
@@ -147,7 +149,7 @@ def softmax_cross_entropy_grad(
     ValueError
         For shapes that do not fit, a label that is no class, or an attribute out of its rule.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -171,7 +173,7 @@ def softmax_cross_entropy_grad(
 class _CrossEntropy:
     """A checked call: everything lifted, in shapes (N, C, rest), (N, 1, rest) and (1, C, 1)."""
 
-    @explained("activations")
+    @explained
     def __init__(
         self,
         operator: str,
@@ -330,14 +332,14 @@ class _CrossEntropy:
 
 
 def binary_cross_entropy_with_logits(
-    X: Any,
-    targets: Any,
-    weight: Any = None,
+    X: Array[A],
+    targets: Array[A],
+    weight: Array[A] | None = None,
     *,
-    pos_weight: Any = None,
-    reduction: str = "mean",
-    out: Any = None,
-) -> Any:
+    pos_weight: Array[A] | None = None,
+    reduction: Reduction = "mean",
+    out: Array[A] | None = None,
+) -> A:
     r"""Cross-entropy between probabilities of yes and the sigmoid of logits.
 
     .. math::
@@ -369,7 +371,7 @@ def binary_cross_entropy_with_logits(
     ValueError
         For shapes that do not fit, or an unknown reduction.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -406,15 +408,15 @@ def binary_cross_entropy_with_logits(
 
 
 def binary_cross_entropy_with_logits_grad(
-    dY: Any,
-    X: Any,
-    targets: Any,
-    weight: Any = None,
+    dY: Array[A],
+    X: Array[A],
+    targets: Array[A],
+    weight: Array[A] | None = None,
     *,
-    pos_weight: Any = None,
-    reduction: str = "mean",
-    out: Any = None,
-) -> Any:
+    pos_weight: Array[A] | None = None,
+    reduction: Reduction = "mean",
+    out: Array[A] | None = None,
+) -> A:
     r"""Gradient of `binary_cross_entropy_with_logits` with respect to the logits.
 
     .. math::
@@ -444,7 +446,7 @@ def binary_cross_entropy_with_logits_grad(
     ValueError
         For shapes that do not fit, or an unknown reduction.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------

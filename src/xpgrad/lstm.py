@@ -30,8 +30,8 @@ Schraudolph and Schmidhuber, "Learning precise timing with LSTM recurrent networ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._arguments import check_choice
@@ -42,6 +42,8 @@ from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
 from xpgrad._timeline import Chunk
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import Peephole, PerSample, TimeDirection
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Sigmoid", "Tanh", "Tanh")
@@ -55,7 +57,7 @@ _GRADIENT_OPERANDS = (
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h", "initial_c", "P", "S")
 
 
-class LSTMForward(NamedTuple):
+class LSTMForward(NamedTuple, Generic[AnyArray]):
     """What `lstm` returns. `lstm_grad` also needs the last two.
 
     Parameters
@@ -70,14 +72,14 @@ class LSTMForward(NamedTuple):
         Every step's gates, after their activations.
     """
 
-    H_all: Any
-    H_t: Any
-    C_t: Any
-    C_all: Any
-    iofc: Any
+    H_all: AnyArray
+    H_t: AnyArray
+    C_t: AnyArray
+    C_all: AnyArray
+    iofc: AnyArray
 
 
-class LSTMGrads(NamedTuple):
+class LSTMGrads(NamedTuple, Generic[AnyArray]):
     """What `lstm_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -91,14 +93,14 @@ class LSTMGrads(NamedTuple):
         Of the initial states.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
-    dC0: Any
-    dP: Any | None
-    dS: Any | None
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+    dC0: AnyArray
+    dP: AnyArray | Any
+    dS: AnyArray | Any
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
@@ -252,28 +254,29 @@ def _constants(call: RecurrentCall, direction: Direction) -> dict[str, Any]:
 
 @public
 def lstm(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    P: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
+    P: Array[A] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
-    S: Any = None,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
-    zoneout_c: Any = None,
+    reset: Array[Any] | None = None,
+    S: Array[A] | None = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
+    zoneout_c: Array[A] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LSTMForward:
+) -> LSTMForward[A]:
     r"""Long short-term memory over sequences; it also returns what its gradient needs.
 
     .. math::
@@ -285,7 +288,7 @@ def lstm(
         o &= a_f(W_o x_t + R_o h_{t-1} + b_o + P_o \odot c_t) \\
         h_t &= o \odot a_h(c_t)
 
-    The a are ONNX's activations f, g and h; g, the candidate, is the last of its gates i o f c. With a
+    a_f, a_g and a_h are ONNX's activations f, g and h. The candidate g is the block that ONNX calls c. With a
     projection h_t is S (o ⊙ a_h(c_t)), as in ``torch.nn.LSTM`` with `proj_size`. H_all, H_t, initial_h
     and the last axis of R then have the width proj; the cell state keeps H. With zoneout each step keeps a
     share z of the old cell state, z ⊙ c_{t-1} + (1 - z) ⊙ c_t, and likewise of h; h_t is computed from c_t
@@ -310,7 +313,7 @@ def lstm(
     P : array, shape (D, 3H), optional
         Peephole weights, in the order i o f.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's names of f, g and h for each direction; ``["Sigmoid", "Tanh", "Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -321,6 +324,10 @@ def lstm(
         Couple the forget gate to the input gate: f = 1 - i.
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, ...).
+    reset : array of booleans, shape (T, N), optional
+        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
+        state belongs to the piece with which the direction starts, the final state to the one with which it
+        ends. In layout 1 it is (N, T).
     S : array, shape (D, proj, H), optional
         Projection of the output.
     recurrent_mask : array, shape (D, N, H or proj), optional
@@ -346,7 +353,7 @@ def lstm(
     See Also
     --------
     lstm_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -439,39 +446,40 @@ def _peephole_row(call: RecurrentCall, direction: Direction) -> Any:
 
 @public
 def lstm_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    H_all: Any,
-    C_all: Any,
-    iofc: Any,
-    grad_H_all: Any = None,
-    grad_H_t: Any = None,
-    grad_C_t: Any = None,
-    grad_C_all: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    P: Any = None,
-    direction: str = "forward",
+    H_all: Array[A],
+    C_all: Array[A],
+    iofc: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    grad_C_t: Array[A] | None = None,
+    grad_C_all: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
+    P: Array[A] | None = None,
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
     layout: int = 0,
-    S: Any = None,
-    recurrent_mask: Any = None,
-    zoneout_h: Any = None,
-    zoneout_c: Any = None,
-    peephole: str = "full",
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    reset: Array[Any] | None = None,
+    S: Array[A] | None = None,
+    recurrent_mask: Array[A] | None = None,
+    zoneout_h: Array[A] | None = None,
+    zoneout_c: Array[A] | None = None,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LSTMGrads:
+) -> LSTMGrads[A | MaybeNone]:
     r"""Gradient of `lstm`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -502,7 +510,7 @@ def lstm_grad(
         Cotangents of the final states.
     grad_C_all : array, shape (T, D, N, H), optional
         Cotangent of C_all. Ignored past a sequence's end.
-    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
+    direction, activations, activation_alpha, activation_beta, clip, input_forget, layout, reset
         The arguments of `lstm`.
     peephole : {"full", "truncated"}
         ``"full"`` is the true gradient. ``"truncated"`` drops the path from the peepholes into the cell
@@ -534,7 +542,7 @@ def lstm_grad(
     See Also
     --------
     lstm : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -741,7 +749,7 @@ class _Backward:
 # --- one step ----------------------------------------------------------------------------------------
 
 
-class LSTMCellForward(NamedTuple):
+class LSTMCellForward(NamedTuple, Generic[AnyArray]):
     """What `lstm_cell` returns.
 
     Parameters
@@ -752,12 +760,12 @@ class LSTMCellForward(NamedTuple):
         The gates, after their activations.
     """
 
-    H_next: Any
-    C_next: Any
-    iofc: Any
+    H_next: AnyArray
+    C_next: AnyArray
+    iofc: AnyArray
 
 
-class LSTMCellGrads(NamedTuple):
+class LSTMCellGrads(NamedTuple, Generic[AnyArray]):
     """What `lstm_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -768,24 +776,24 @@ class LSTMCellGrads(NamedTuple):
         Of the parameters.
     """
 
-    dX: Any
-    dH: Any
-    dC: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dP: Any | None
+    dX: AnyArray
+    dH: AnyArray
+    dC: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dP: AnyArray | Any
 
 
 @public
 def lstm_cell(
-    X: Any,
-    H: Any,
-    C: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    P: Any = None,
+    X: Array[A],
+    H: Array[A],
+    C: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    P: Array[A] | None = None,
     *,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
@@ -793,7 +801,7 @@ def lstm_cell(
     clip: float | None = None,
     input_forget: bool = False,
     _foreign: Foreign = PLAIN,
-) -> LSTMCellForward:
+) -> LSTMCellForward[A]:
     """One step of `lstm`, for your own loops.
 
     Parameters
@@ -838,29 +846,29 @@ def lstm_cell(
 
 @public
 def lstm_cell_grad(
-    X: Any,
-    H: Any,
-    C: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    H: Array[A],
+    C: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    C_next: Any,
-    iofc: Any,
-    grad_H: Any = None,
-    grad_C: Any = None,
-    B: Any = None,
-    P: Any = None,
+    C_next: Array[A],
+    iofc: Array[A],
+    grad_H: Array[A] | None = None,
+    grad_C: Array[A] | None = None,
+    B: Array[A] | None = None,
+    P: Array[A] | None = None,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     input_forget: bool = False,
-    peephole: str = "full",
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    peephole: Peephole = "full",
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> LSTMCellGrads:
+) -> LSTMCellGrads[A | MaybeNone]:
     """Gradient of `lstm_cell`.
 
     Parameters

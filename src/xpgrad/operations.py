@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 from array_api_compat import array_namespace
 
 from xpgrad._arguments import check_arrays, check_cotangents, check_given
+from xpgrad._types import A, Array
+from xpgrad._words import Operator
 from xpgrad.convert import convert
 from xpgrad.gru import gru_cell_grad
 from xpgrad.lstm import lstm_cell_grad
@@ -68,7 +70,7 @@ class GradOperation:
     operation: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     kernel_names: ClassVar[tuple[str, ...]]
-    operator: ClassVar[str]
+    operator: ClassVar[Operator]
     gates: ClassVar[int]
     weights_used: ClassVar[dict[str, tuple[str, ...]]]
 
@@ -240,7 +242,7 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
     operation: ClassVar[str] = "GradLSTMCell"
     inputs: ClassVar[tuple[str, ...]] = ("input", "h_prev", "c_prev", "W_ih", "W_hh", "bias")
     kernel_names: ClassVar[tuple[str, ...]] = ("X", "H", "C", "W", "R", "B")
-    operator: ClassVar[str] = "lstm"
+    operator: ClassVar[Operator] = "lstm"
     gates: ClassVar[int] = 4
     weights_used: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("weight_ih",),
@@ -250,17 +252,17 @@ GradLSTMCell: output_shape is (32, 64), expected (N, H) = (any, 128) for h_prev
 
     def __call__(
         self,
-        grad_h: Any,
-        grad_c: Any,
-        input: Any,  # noqa: A002 - the cell's own name for it
-        h_prev: Any,
-        c_prev: Any,
-        W_ih: Any,
-        W_hh: Any,
+        grad_h: Array[A] | None,
+        grad_c: Array[A] | None,
+        input: Array[A],  # noqa: A002 - the cell's own name for it
+        h_prev: Array[A],
+        c_prev: Array[A],
+        W_ih: Array[A],
+        W_hh: Array[A],
         *,
-        c_next: Any,
-        ifgo: Any,
-    ) -> Any:
+        c_next: Array[A],
+        ifgo: Array[A],
+    ) -> A:
         """Compute this operation's gradient, and no other.
 
         Parameters
@@ -338,7 +340,7 @@ class GradGRUCellInputOp(GradOperation):
     operation: ClassVar[str] = "GradGRUCell"
     inputs: ClassVar[tuple[str, ...]] = ("input", "h_prev", "W_ih", "W_hh", "b_ih", "b_hh")
     kernel_names: ClassVar[tuple[str, ...]] = ("X", "H", "W", "R", "B", "B")
-    operator: ClassVar[str] = "gru"
+    operator: ClassVar[Operator] = "gru"
     gates: ClassVar[int] = 3
     # the reset gate's cotangent needs the recurrent product
     weights_used: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -348,16 +350,16 @@ class GradGRUCellInputOp(GradOperation):
 
     def __call__(
         self,
-        grad_h: Any,
-        input: Any,  # noqa: A002 - the cell's own name for it
-        h_prev: Any,
-        W_ih: Any,
-        W_hh: Any,
-        b_ih: Any = None,
-        b_hh: Any = None,
+        grad_h: Array[A],
+        input: Array[A],  # noqa: A002 - the cell's own name for it
+        h_prev: Array[A],
+        W_ih: Array[A],
+        W_hh: Array[A],
+        b_ih: Array[A] | None = None,
+        b_hh: Array[A] | None = None,
         *,
-        rzn: Any,
-    ) -> Any:
+        rzn: Array[A],
+    ) -> A:
         """Compute this operation's gradient, and no other.
 
         Parameters
@@ -389,7 +391,7 @@ class GradGRUCellInputOp(GradOperation):
         needed = {"input": input, "h_prev": h_prev, "W_ih": W_ih, "W_hh": W_hh, "rzn": rzn}
         self._before({"grad_h": grad_h, **needed}, {"b_ih": b_ih, "b_hh": b_hh})
         W, R = self._weights_to_onnx(W_ih, W_hh)
-        biases = {"bias_ih": b_ih, "bias_hh": b_hh}
+        biases: dict[str, Any] = {"bias_ih": b_ih, "bias_hh": b_hh}
         if (b_ih is None) != (b_hh is None):
             other = b_hh if b_ih is None else b_ih
             zero = array_namespace(other).zeros_like(other)

@@ -19,8 +19,8 @@ ONNX operator RNN (opset 14 and later). Elman, "Finding structure in time" (1990
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
 
 from xpgrad._activation_formulas import activate, activate_pullback
 from xpgrad._gradient_sums import GradientSums
@@ -28,6 +28,8 @@ from xpgrad._one_step import OneStep
 from xpgrad._operation import PLAIN, Foreign, Operation, planned_call, public
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
 from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 _DEFAULTS = ("Tanh",)
@@ -39,7 +41,7 @@ _GRADIENT_OPERANDS = (*_OPERANDS, *_SAVED, "grad_H_all", *_COTANGENTS, "sample_w
 _ARGUMENTS = ("X", "W", "R", "B", "initial_h")
 
 
-class RNNForward(NamedTuple):
+class RNNForward(NamedTuple, Generic[AnyArray]):
     """What `rnn` returns. `rnn_grad` needs the first.
 
     Parameters
@@ -50,11 +52,11 @@ class RNNForward(NamedTuple):
         The state at each sequence's end.
     """
 
-    H_all: Any
-    H_t: Any
+    H_all: AnyArray
+    H_t: AnyArray
 
 
-class RNNGrads(NamedTuple):
+class RNNGrads(NamedTuple, Generic[AnyArray]):
     """What `rnn_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -68,11 +70,11 @@ class RNNGrads(NamedTuple):
         Of the initial state.
     """
 
-    dX: Any
-    dW: Any
-    dR: Any
-    dB: Any
-    dH0: Any
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
 
 
 # --- the formulas of one step ------------------------------------------------------------------------
@@ -105,21 +107,22 @@ def _rnn_step_pullback(xp: Any, dy: Any, dh: Any, h: Any, z: Any, b: Any, *, f: 
 
 @public
 def rnn(
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
     *,
-    direction: str = "forward",
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array[Any] | None = None,
     _foreign: Foreign = PLAIN,
-) -> RNNForward:
+) -> RNNForward[A]:
     r"""Plain recurrent network over sequences; its result is all that its gradient needs.
 
     .. math:: h_t = f(W x_t + R h_{t-1} + b)
@@ -141,7 +144,7 @@ def rnn(
     initial_h : array, shape (D, N, H), optional
         State before the first step; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
-        How time runs.
+        The direction of time.
     activations : list of str, optional
         ONNX's name of f for each direction; ``["Tanh"]`` by default.
     activation_alpha, activation_beta : list of float, optional
@@ -150,6 +153,10 @@ def rnn(
         Bounds the pre-activations to -clip .. clip.
     layout : {0, 1}
         1: the batch axis comes first, X (N, T, I), states (N, D, H), sequences (N, T, D, H).
+    reset : array of booleans, shape (T, N), optional
+        Where a new piece begins: the state starts at zero before these steps, in both directions. The initial
+        state belongs to the piece with which the direction starts, the final state to the one with which it
+        ends. In layout 1 it is (N, T).
 
     Returns
     -------
@@ -166,7 +173,7 @@ def rnn(
     See Also
     --------
     rnn_grad : The gradient.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -229,27 +236,28 @@ def _forward_direction(call: RecurrentCall, direction: Direction) -> tuple:
 
 @public
 def rnn_grad(
-    X: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    H_all: Any,
-    grad_H_all: Any = None,
-    grad_H_t: Any = None,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    direction: str = "forward",
+    H_all: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    direction: TimeDirection = "forward",
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    reset: Array[Any] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> RNNGrads:
+) -> RNNGrads[A | MaybeNone]:
     r"""Gradient of `rnn`: from cotangents of its outputs to gradients of its arguments.
 
     .. math::
@@ -269,7 +277,7 @@ def rnn_grad(
         Cotangent of H_all; zero by default, like the next. Ignored past a sequence's end.
     grad_H_t : array, shape (D, N, H), optional
         Cotangent of the final state.
-    direction, activations, activation_alpha, activation_beta, clip, layout
+    direction, activations, activation_alpha, activation_beta, clip, layout, reset
         The arguments of `rnn`.
     per_sample : bool or "norm"
         True gives the gradients of parameters for each sequence separately, with a batch axis in front.
@@ -298,7 +306,7 @@ def rnn_grad(
     See Also
     --------
     rnn : The forward.
-    vjp : Both in one.
+    vjp : Forward and gradient in one call.
 
     Notes
     -----
@@ -386,7 +394,7 @@ def _backward_direction(
 # --- one step ----------------------------------------------------------------------------------------
 
 
-class RNNCellForward(NamedTuple):
+class RNNCellForward(NamedTuple, Generic[AnyArray]):
     """What `rnn_cell` returns.
 
     Parameters
@@ -395,10 +403,10 @@ class RNNCellForward(NamedTuple):
         The state after the step.
     """
 
-    H_next: Any
+    H_next: AnyArray
 
 
-class RNNCellGrads(NamedTuple):
+class RNNCellGrads(NamedTuple, Generic[AnyArray]):
     """What `rnn_cell_grad` returns: one gradient each, None if it was not asked for.
 
     Parameters
@@ -409,27 +417,27 @@ class RNNCellGrads(NamedTuple):
         Of the parameters.
     """
 
-    dX: Any
-    dH: Any
-    dW: Any
-    dR: Any
-    dB: Any
+    dX: AnyArray
+    dH: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
 
 
 @public
 def rnn_cell(
-    X: Any,
-    H: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
+    X: Array[A],
+    H: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
     *,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     _foreign: Foreign = PLAIN,
-) -> RNNCellForward:
+) -> RNNCellForward[A]:
     """One step of `rnn`, for your own loops.
 
     Parameters
@@ -471,23 +479,23 @@ def rnn_cell(
 
 @public
 def rnn_cell_grad(
-    X: Any,
-    H: Any,
-    W: Any,
-    R: Any,
+    X: Array[A],
+    H: Array[A],
+    W: Array[A],
+    R: Array[A],
     *,
-    H_next: Any,
-    grad_H: Any = None,
-    B: Any = None,
+    H_next: Array[A],
+    grad_H: Array[A] | None = None,
+    B: Array[A] | None = None,
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
-    per_sample: bool | str = False,
-    sample_weight: Any = None,
-    wrt: Iterable[str] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
     _foreign: Foreign = PLAIN,
-) -> RNNCellGrads:
+) -> RNNCellGrads[A | MaybeNone]:
     """Gradient of `rnn_cell`.
 
     Parameters

@@ -18,10 +18,11 @@ from xpgrad._arguments import (
     explained,
 )
 from xpgrad._computation import Computation
+from xpgrad._types import A, Array
 from xpgrad.engine import RowFormula
 
 
-def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None) -> A:
     r"""Shares of a whole: exponentials along an axis, divided by their sum.
 
     .. math::
@@ -51,7 +52,7 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     ValueError
         For an axis that X does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -73,7 +74,9 @@ def softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -
     return _along("softmax", formulas.SOFTMAX, ("X",), (X,), axis, flatten, out)
 
 
-def softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def softmax_grad(
+    dY: Array[A], Y: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None
+) -> A:
     r"""Gradient of `softmax`.
 
     .. math::
@@ -103,7 +106,7 @@ def softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out:
     ValueError
         For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -119,7 +122,7 @@ def softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out:
     return _along("softmax_grad", formulas.SOFTMAX_GRAD, ("dY", "Y"), (dY, Y), axis, flatten, out)
 
 
-def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def log_softmax(X: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None) -> A:
     r"""Logarithm of `softmax`.
 
     .. math::
@@ -148,7 +151,7 @@ def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = Non
     ValueError
         For an axis that X does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     See Also
     --------
@@ -168,7 +171,9 @@ def log_softmax(X: Any, *, axis: int = -1, flatten: bool = False, out: Any = Non
     return _along("log_softmax", formulas.LOG_SOFTMAX, ("X",), (X,), axis, flatten, out)
 
 
-def log_softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, out: Any = None) -> Any:
+def log_softmax_grad(
+    dY: Array[A], Y: Array[A], *, axis: int = -1, flatten: bool = False, out: Array[A] | None = None
+) -> A:
     r"""Gradient of `log_softmax`.
 
     .. math::
@@ -198,7 +203,7 @@ def log_softmax_grad(dY: Any, Y: Any, *, axis: int = -1, flatten: bool = False, 
     ValueError
         For shapes that differ, an axis that Y does not have, or an `out` of another shape or read-only.
     TypeError
-        For what is no array, or arrays that do not share namespace, dtype and device.
+        If an argument is not an array, or arrays differ in namespace, dtype or device.
 
     References
     ----------
@@ -231,7 +236,7 @@ def _along(
     return _checked(operator, formula, names, arrays, axis, flatten, out)
 
 
-@explained("activations")
+@explained
 def _checked(
     operator: str,
     formula: RowFormula,

@@ -6,6 +6,7 @@ transcription of a definition that was found, so that it can be believed by read
 - `check_vjp` holds a gradient rule against central differences.
 - `lstm_reference` and `lstm_grad_reference` are the LSTM and its backward, one sample and one step at a time;
   `gru_reference` and `gru_grad_reference` the GRU and its own.
+- `slstm_reference`, `augru_reference` and `gru_d_reference` are these operators, without a backward.
 - `conv_reference` and `conv_grad_reference` are the direct sums of a convolution, position by position;
   with X and dY exchanged they are those of a transposed one, too.
 - `vectors` makes cases for the tests of other people's kernels.
@@ -16,11 +17,13 @@ transcription of a definition that was found, so that it can be believed by read
 from xpgrad._cases.vectors import vectors
 from xpgrad._testing import (
     assert_close,
+    augru_reference,
     cell_reference,
     check_cell,
     check_vjp,
     conv_grad_reference,
     conv_reference,
+    gru_d_reference,
     gru_grad_reference,
     gru_reference,
     layer_norm_gru_reference,
@@ -31,17 +34,20 @@ from xpgrad._testing import (
     relative_error,
     rnn_grad_reference,
     rnn_reference,
+    slstm_reference,
     to_numpy,
 )
 from xpgrad._testing import dtype_name as dtype_name
 
 __all__ = [
     "assert_close",
+    "augru_reference",
     "cell_reference",
     "check_cell",
     "check_vjp",
     "conv_grad_reference",
     "conv_reference",
+    "gru_d_reference",
     "gru_grad_reference",
     "gru_reference",
     "layer_norm_gru_reference",
@@ -52,6 +58,7 @@ __all__ = [
     "relative_error",
     "rnn_grad_reference",
     "rnn_reference",
+    "slstm_reference",
     "to_numpy",
     "vectors",
 ]

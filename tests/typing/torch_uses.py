@@ -48,5 +48,19 @@ def modules(X: Tensor) -> None:
 
 
 def swapping(model: nn.Sequential) -> None:
-    assert_type(xpgrad_torch.swap(model), nn.Module)
-    assert_type(xpgrad_torch.unswap(model), nn.Module)
+    """A model keeps its type; of modules that xpgrad has under a class of its own, the type is that."""
+    assert_type(xpgrad_torch.swap(model), nn.Sequential)
+    assert_type(xpgrad_torch.swap(nn.LSTM(3, 5), verbose=True), xpgrad_torch.LSTM)
+    assert_type(xpgrad_torch.swap(nn.Conv1d(3, 5, 3)), nn.Conv1d)
+    assert_type(xpgrad_torch.unswap(model), nn.Sequential)
+    assert_type(xpgrad_torch.unswap(xpgrad_torch.GRU(3, 5)), nn.GRU)
+
+
+def mistakes(X: Tensor, W: Tensor, R: Tensor) -> None:
+    """Words that no kernel knows: each line would be an unused ignore if it passed."""
+    functional.lstm(X, W, R, direction="backward")  # type: ignore
+    functional.lstm(X, W, R, peephole="none")  # type: ignore
+    xpgrad_torch.LSTM(3, 5, save="some")  # type: ignore
+    xpgrad_torch.RNN(3, 5, nonlinearity="gelu")  # type: ignore
+    functional.conv2d(X, W, method="direct")  # type: ignore
+    functional.cross_entropy(X, X, reduction="max")  # type: ignore

@@ -15,7 +15,7 @@ from .case import Arrays, Case, Kernel, Oracle, draw, from_differences, run_vjp
 __all__ = ["ACTIVATIONS"]
 
 
-class Operator(NamedTuple):
+class ActivationCase(NamedTuple):
     """An operator with one output: its definition, and PyTorch's function.
 
     `definition` is ``definition(xp, *arrays, **attributes)`` with NumPy or torch as xp; `peer` the same with
@@ -84,8 +84,8 @@ def _pointwise(
     definition: Callable[..., Any],
     peer: Callable[..., Any] | None = None,
     **options: Mapping[str, Any],
-) -> Operator:
-    return Operator(name, definition, peer, {"plain": {}, **options}, _pointwise_case)
+) -> ActivationCase:
+    return ActivationCase(name, definition, peer, {"plain": {}, **options}, _pointwise_case)
 
 
 _POINTWISE = (
@@ -96,7 +96,7 @@ _POINTWISE = (
         lambda F, x, alpha=0.01: F.leaky_relu(x, alpha),
         alpha={"alpha": 0.3},
     ),
-    Operator(
+    ActivationCase(
         "prelu",
         lambda xp, x, slope: xp.where(x > 0, x, slope * x),
         lambda F, x, slope: F.prelu(x, slope.flatten()) if slope.ndim < 3 else None,
@@ -185,7 +185,7 @@ def _softmax(xp: Any, x: Any, axis: int = -1, flatten: bool = False) -> Any:
     return e / e.sum(axis, keepdims=True)
 
 
-def _softmax_operator(name: str, definition: Callable[..., Any]) -> Operator:
+def _softmax_operator(name: str, definition: Callable[..., Any]) -> ActivationCase:
     def peer(F: Any, x: Any, axis: int = -1, flatten: bool = False) -> Any:
         return None if flatten else getattr(F, name)(x, axis)
 
@@ -195,7 +195,7 @@ def _softmax_operator(name: str, definition: Callable[..., Any]) -> Operator:
         "middle axis": {"axis": 1},
         "flatten": {"axis": 1, "flatten": True},
     }
-    return Operator(name, definition, peer, options, _along_axis_case)
+    return ActivationCase(name, definition, peer, options, _along_axis_case)
 
 
 _ALONG_AXIS = (
@@ -277,7 +277,7 @@ def _binary_case(*, seed: int, weight: bool = False, pos_weight: bool = False, *
 
 _REDUCTIONS: dict[str, dict[str, Any]] = {"sum": {"reduction": "sum"}, "none": {"reduction": "none"}}
 _LOSSES = (
-    Operator(
+    ActivationCase(
         "softmax_cross_entropy",
         _cross_entropy,
         _torch_cross_entropy,
@@ -300,7 +300,7 @@ _LOSSES = (
         },
         _cross_entropy_case,
     ),
-    Operator(
+    ActivationCase(
         "binary_cross_entropy_with_logits",
         _binary_cross_entropy,
         _torch_binary_cross_entropy,
@@ -313,7 +313,7 @@ _LOSSES = (
 # --------------------------------------------------------------------------- the kernels, and their oracles
 
 
-def _from_definition(operator: Operator, case: Case) -> Arrays:
+def _from_definition(operator: ActivationCase, case: Case) -> Arrays:
     return {"Y": np.asarray(operator.definition(np, **_by_position(case)))}
 
 
@@ -338,7 +338,7 @@ def _from_torch(function: Callable[..., Any], namespace: str, case: Case) -> Arr
     return {"Y": to_numpy(Y), **named}
 
 
-def _kernel(operator: Operator) -> Kernel:
+def _kernel(operator: ActivationCase) -> Kernel:
     oracles = [
         Oracle("reference", functools.partial(_from_definition, operator)),
         Oracle("differences", functools.partial(from_differences, operator.name), floor=1e-7),

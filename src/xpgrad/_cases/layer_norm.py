@@ -14,7 +14,7 @@ from .case import Array, Arrays, Case, Kernel, draw, oracles_of, run_vjp, seeded
 __all__ = ["LAYER_NORM"]
 
 
-class _Operator(NamedTuple):
+class _LayerNormCase(NamedTuple):
     """The differences between the two operators."""
 
     name: str
@@ -26,11 +26,11 @@ class _Operator(NamedTuple):
 
 
 _OPERATORS = (
-    _Operator(
+    _LayerNormCase(
         "layer_norm_lstm", 4, ("initial_h", "initial_c"), ("H_all", "H_t", "C_t", "C_all"),
         layer_norm_lstm_reference,
     ),
-    _Operator("layer_norm_gru", 3, ("initial_h",), ("H_all", "H_t"), layer_norm_gru_reference),
+    _LayerNormCase("layer_norm_gru", 3, ("initial_h",), ("H_all", "H_t"), layer_norm_gru_reference),
 )  # fmt: skip
 _OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -55,7 +55,7 @@ def _sample_axis(name: str, layout: int) -> int:
 
 
 def _case(
-    op: _Operator,
+    op: _LayerNormCase,
     *,
     seed: int,
     bias: bool = True,
@@ -99,12 +99,12 @@ def _case(
     return Case(arguments, integers, attributes, cotangents, gradient or {}, axes, weights=own)
 
 
-def _from_reference(op: _Operator, case: Case) -> Arrays:
+def _from_reference(op: _LayerNormCase, case: Case) -> Arrays:
     outputs = op.reference(**case.arguments, **case.integers, **case.attributes)
     return dict(zip(op.outputs, outputs, strict=True))
 
 
-def _from_autograd(op: _Operator, case: Case) -> Arrays:
+def _from_autograd(op: _LayerNormCase, case: Case) -> Arrays:
     import torch
 
     tensors: dict[str, Any] = {
@@ -120,7 +120,7 @@ def _from_autograd(op: _Operator, case: Case) -> Arrays:
     return sum_or_stack(case, pullback)
 
 
-def _kernel(op: _Operator) -> Kernel:
+def _kernel(op: _LayerNormCase) -> Kernel:
     return Kernel(
         op.name,
         seeded(_case, op, _OPTIONS),

@@ -64,6 +64,10 @@ class ForwardPlan(NamedTuple):
         Buffers that only the step uses.
     read : tuple of int
         The states that the step reads.
+    given : tuple of Buffer
+        The inputs beside x.
+    averages : list of (int, int)
+        The numbers of means within heads, and the stage after which each can be computed.
     """
 
     stages: list[Stage]
@@ -72,6 +76,8 @@ class ForwardPlan(NamedTuple):
     means: tuple[Buffer, ...]
     scratch: list[Buffer]
     read: tuple[int, ...]
+    given: tuple[Buffer, ...]
+    averages: list[tuple[int, int]]
 
 
 class BackwardPlan(NamedTuple):
@@ -97,6 +103,10 @@ class BackwardPlan(NamedTuple):
         For each state whether a cotangent is carried besides the products'.
     scratch : list of Buffer
         Buffers that only the step uses.
+    given : tuple of Buffer
+        The cotangents of the inputs beside x.
+    averages : list of (int, int)
+        As of the step.
     """
 
     stages: list[Stage]
@@ -108,6 +118,8 @@ class BackwardPlan(NamedTuple):
     vectors: list[int]
     direct: list[bool]
     scratch: list[Buffer]
+    given: tuple[Buffer, ...]
+    averages: list[tuple[int, int]]
 
 
 def before(k: int) -> Buffer:
@@ -130,29 +142,44 @@ def given(k: int) -> Buffer:
     return Buffer(f"given{k}", 1, "now")
 
 
+def averaged(number: int) -> Buffer:
+    """A value whose mean within each head is wanted."""
+    return Buffer(f"averaged{number}", 1, "first")
+
+
+def average(number: int) -> Buffer:
+    """The mean, for each column."""
+    return Buffer(f"average{number}", 1, "first")
+
+
 def build(
-    operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]
+    operator: str,
+    function: Callable,
+    blocks: Mapping[str, Sequence[str]],
+    inputs: Mapping[str, Sequence[str]],
+    heads: int,
 ) -> tuple[ForwardPlan, BackwardPlan]:
     """The stages of a step and of its pullback; for the parameters see `trace`."""
-    return _Builder(operator, trace(operator, function, blocks)).plans()
+    return _Builder(operator, trace(operator, function, blocks, inputs, heads), inputs).plans()
 
 
 class _Builder:
-    def __init__(self, name: str, step: Step) -> None:
-        self._name, self._step = name, step
+    def __init__(self, name: str, step: Step, inputs: Mapping[str, Sequence[str]]) -> None:
+        self._name, self._step, self._inputs = name, step, inputs
         self._states = range(len(step.before))
         sources: dict[Value, list[int]] = {}
         for k, product in enumerate(step.products):
             sources.setdefault(product.arguments[0], []).append(k)
         self._sources = list(sources)
-        self._blocks = [tuple(own) for own in sources.values()]
+        self._blocks: list[tuple[int, ...]] = [tuple(own) for own in sources.values()]
+        self._products = [[step.products[k] for k in own] for own in self._blocks]
 
     def plans(self) -> tuple[ForwardPlan, BackwardPlan]:
         """Both."""
         step = self._step
         last = step.tape.count()
         seeds = [step.tape.leaf("seed", k) for k in self._states]
-        found = pull_back(step, self._blocks, seeds)
+        found = pull_back(step, self._products, seeds)
         saved, means = self._saved(list(found.values()), last)
         forward = self._forward(saved, means)
         return forward, self._backward(forward, saved, means, seeds, found)
@@ -162,8 +189,17 @@ class _Builder:
         step = self._step
         leaves = {value: Place(after(k)) for k, value in enumerate(step.after)}
         leaves |= {value: Place(before(k)) for k, value in enumerate(step.before)}
+        leaves |= dict(zip(step.given, self._given_places("input"), strict=True))
         vectors = Buffer("v", len(step.vectors), "every")
         return leaves | {value: Place(vectors, k) for k, value in enumerate(step.vectors)}
+
+    def _given_buffers(self, kind: str) -> tuple[Buffer, ...]:
+        """A buffer for each input beside x."""
+        return tuple(Buffer(f"{kind}_{name}", max(1, len(own)), "now") for name, own in self._inputs.items())
+
+    def _given_places(self, kind: str) -> list[Place]:
+        """The places of these inputs' blocks, or of their cotangents."""
+        return [Place(buffer, k) for buffer in self._given_buffers(kind) for k in range(buffer.blocks)]
 
     def _saved(self, values: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
         """Which values of the step the gradient is to find, and which row means."""
@@ -189,14 +225,17 @@ class _Builder:
     def _forward(self, saved: Sequence[Any], means: Sequence[Any]) -> ForwardPlan:
         step = self._step
         inputs = Buffer("x", len(step.inputs), "now")
+        given = set(step.given)
         leaves: dict[Value, Place | Sum] = {
-            value: place for value, place in self._own_leaves().items() if place.buffer.at != "now"
+            value: place
+            for value, place in self._own_leaves().items()
+            if place.buffer.at != "now" or value in given
         }
         leaves |= {value: Place(inputs, k) for k, value in enumerate(step.inputs)}
         groups = [self._group(number) for number in range(len(self._sources))]
         later: dict[Value, Place] = {}
         for group in groups:
-            places = {step.products[k]: Place(group.product, n) for n, k in enumerate(group.blocks)}
+            places = {v: Place(group.product, n) for n, v in enumerate(self._products[group.number])}
             if group.state is None:
                 later |= places
             else:
@@ -210,10 +249,21 @@ class _Builder:
         outputs += [
             (Place(group.source), self._sources[group.number]) for group in groups if group.state is None
         ]
-        planner = Planner(f"{self._name}_step", leaves, later, Place(inputs), outputs)
+        full = Place(inputs) if step.inputs else Place(before(step.read[0]))
+        averages = _averages(outputs, leaves, later)
+        planner = Planner(f"{self._name}_step", leaves, later, full, outputs)
         stages = planner.stages()
         groups = [group._replace(level=planner.level(self._sources[group.number])) for group in groups]
-        return ForwardPlan(stages, groups, buffer, kept, planner.scratch, step.read)
+        return ForwardPlan(
+            stages,
+            groups,
+            buffer,
+            kept,
+            planner.scratch,
+            step.read,
+            self._given_buffers("input"),
+            [(number, planner.level(value.arguments[0])) for number, value in averages],
+        )
 
     def _group(self, number: int) -> Group:
         source = self._sources[number]
@@ -243,7 +293,7 @@ class _Builder:
         wanted: list[Any] = [found.get(value) for value in step.inputs]
         products, sources = [], list[int | None]()
         for group in groups:
-            products.append(_placed(wanted, [found.get(step.products[k]) for k in group.blocks]))
+            products.append(_placed(wanted, [found.get(v) for v in self._products[group.number]]))
         vectors = [_placed(wanted, [found.get(value)]).start for value in step.vectors]
         count = len(wanted)
         for group in groups:
@@ -252,14 +302,18 @@ class _Builder:
         columns = Buffer("columns", len(wanted), "local")
         outputs = [(Place(columns, k), value) for k, value in enumerate(wanted)]
         outputs += [(Place(carry(k)), found.get(v)) for k, v in enumerate(step.before) if direct[k]]
+        outputs += list(zip(self._given_places("dinput"), map(found.get, step.given), strict=True))
         later = {
             value: Place(groups[value.index].back)
             for value in _reached([v for _, v in outputs if v is not None], leaves)
             if value.called("back")
         }
+        averages = _averages(outputs, leaves, later)
         planner = Planner(f"{self._name}_pullback", leaves, later, Place(after(0)), outputs)
         stages = planner.stages()
-        levels = [max(planner.level(found.get(step.products[k])) for k in group.blocks) for group in groups]
+        levels = [
+            max(planner.level(found.get(value)) for value in self._products[group.number]) for group in groups
+        ]
         return BackwardPlan(
             stages,
             columns,
@@ -270,6 +324,8 @@ class _Builder:
             vectors,
             direct,
             planner.scratch,
+            self._given_buffers("dinput"),
+            [(number, planner.level(value.arguments[0])) for number, value in averages],
         )
 
 
@@ -292,8 +348,19 @@ def _is_raw(value: Any, known: dict[Value, bool]) -> bool:
     for one in in_order(value, terms):
         sums = one.uses if one.called("add", "subtract") else []
         made = any(known[a] for a in sums) and all(known[a] or a.axes == "column" for a in sums)
-        known[one] = made or one.called("x", "r")
+        known[one] = made or one.called("x", "r", "average")
     return known[value]
+
+
+def _averages(
+    outputs: list[tuple[Place, Any]], leaves: Mapping[Value, Any], later: dict[Value, Place]
+) -> list[tuple[int, Any]]:
+    """The means within heads on which outputs depend, with their numbers; each operand is an output too."""
+    wanted = _reached([value for _, value in outputs if value is not None], leaves)
+    found = list(enumerate(sorted((v for v in wanted if v.called("average")), key=_number)))
+    later |= {value: Place(average(number)) for number, value in found}
+    outputs += [(Place(averaged(number)), value.arguments[0]) for number, value in found]
+    return found
 
 
 def _reached(values: Sequence[Any], leaves: Mapping[Value, Any]) -> set[Any]:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from xpgrad._arguments import check_rank, check_shape
-from xpgrad._cells.build import BackwardPlan, ForwardPlan, Group, after, before, carry, given
+from xpgrad._cells.build import (
+    BackwardPlan,
+    ForwardPlan,
+    Group,
+    after,
+    average,
+    averaged,
+    before,
+    carry,
+    given,
+)
 from xpgrad._cells.stages import Buffer, Part, Stage
 from xpgrad._gradient_sums import GradientSums
 from xpgrad._plans import Asked
 from xpgrad._recurrent import Direction, RecurrentCall, units
 from xpgrad._timeline import Chunk
-from xpgrad.engine import Elementwise, Operand, Product
+from xpgrad.engine import Elementwise, Formula, Operand, Product
 
 PARAMETERS = ("W", "R", "v")
 
@@ -35,6 +46,12 @@ class CellCall(RecurrentCall):
         The names of cotangents (T, D, N, H), which may be left out.
     columns : int
         How many values have a cotangent in the gradient.
+    inputs : mapping of str to int
+        The inputs beside X, and how many blocks each has; one of one value has 0.
+    heads : int
+        How many heads a state has.
+    names : mapping of str to str
+        The call's own names for W, R and v.
     **options
         As RecurrentCall has them.
     """
@@ -45,37 +62,51 @@ class CellCall(RecurrentCall):
         blocks: Mapping[str, int],
         over_time: Sequence[str] = (),
         columns: int = 0,
+        inputs: Mapping[str, int] = MappingProxyType({}),
+        heads: int = 1,
+        names: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> None:
         self._counts, self._optional, self._column_count = blocks, over_time, columns
+        self.heads, self._input_blocks, self._names = heads, inputs, names
         attributes = ("clip", "activations", "activation_alpha", "activation_beta")
         plain: dict[str, Any] = {**dict.fromkeys(attributes), "defaults": ()}
         all_arrays = {**dict.fromkeys(PARAMETERS), **asked.arrays}  # a cell may have no such parameters
-        super().__init__(asked._replace(arrays=all_arrays), 0, **(plain | options))
+        super().__init__(asked._replace(arrays=all_arrays), 0, **(plain | options), cell_names=names)
 
     def _columns(self) -> int:
         return self._column_count
 
     def _needed(self) -> Sequence[str]:
-        return ("X", *(name for name in PARAMETERS if self._counts[name]))
+        return ("X", *(name for name in PARAMETERS if self._counts[name]), *self._input_blocks)
+
+    def _inputs(self) -> Collection[str]:
+        return ("X", *self._input_blocks)
 
     def _check_shapes(
         self, direction: str, floats: dict[str, Any], widths: Mapping[str, int], states: Sequence[str]
     ) -> None:
         operator, blocks, X, W = self.operator, self._counts, floats["X"], floats["W"]
         check_rank(operator, "X", X, "N, T, I" if self.layout else "T, N, I")
-        check_rank(operator, "W", W, f"D, {units(blocks['W'])}, I")
         self.T, self.N = (X.shape[1], X.shape[0]) if self.layout else X.shape[:2]
         self.I = X.shape[2]
-        self.H = self.state_width = W.shape[1] // blocks["W"]
+        kind = next(name for name in PARAMETERS if blocks[name])
+        tail = {"W": ", I", "R": f", {self._head_width()}", "v": ""}
+        check_rank(operator, kind, floats[kind], f"D, {units(blocks[kind])}{tail[kind]}")
+        self.H = self.state_width = floats[kind].shape[1] // blocks[kind]
         self.D = 2 if direction == "bidirectional" else 1
         T, N, H, D = self.T, self.N, self.H, self.D
+        if H % self.heads:
+            raise ValueError(f"{operator}: H is {H}, expected a multiple of heads = {self.heads}")
         rows = {name: (f"D, {units(count)}", (D, count * H)) for name, count in blocks.items()}
-        check_shape(operator, "W", W, f"{rows['W'][0]}, I", (*rows["W"][1], self.I))
+        if blocks["W"]:
+            check_shape(operator, "W", W, f"{rows['W'][0]}, I", (*rows["W"][1], self.I))
         if blocks["R"]:
-            check_shape(operator, "R", floats["R"], f"{rows['R'][0]}, H", (*rows["R"][1], H))
+            expected = (*rows["R"][1], H // self.heads)
+            check_shape(operator, "R", floats["R"], f"{rows['R'][0]}{tail['R']}", expected)
+        self._check_inputs(floats)
         if blocks["v"]:
-            check_shape(operator, "v", floats["v"], *rows["v"])
+            check_shape(operator, self._names.get("v", "v"), floats["v"], *rows["v"])
         check_shape(operator, "sample_weight", floats.get("sample_weight"), "N,", (N,))
         for name in states:
             axes = ("N, D, H", (N, D, H)) if self.layout else ("D, N, H", (D, N, H))
@@ -86,6 +117,28 @@ class CellCall(RecurrentCall):
             lead = ("N, T, D", (N, T, D)) if self.layout else ("T, D, N", (T, D, N))
             check_shape(operator, name, floats.get(name), f"{lead[0]}, {symbol}", (*lead[1], size))
 
+    def _head_width(self) -> str:
+        return "H" if self.heads == 1 else f"H/{self.heads}"
+
+    def _check_inputs(self, floats: Mapping[str, Any]) -> None:
+        """Raise ValueError for an input beside X of a wrong shape: (T, N, blocks H), or (T, N, 1)."""
+        lead = ("N, T", (self.N, self.T)) if self.layout else ("T, N", (self.T, self.N))
+        for name, count in self._input_blocks.items():
+            one = (*lead[1], 1)
+            if not count and tuple(floats[name].shape) == one:
+                continue
+            expected = (*lead[1], max(1, count) * self.H)
+            other = "" if count else f" or ({lead[0]}, 1) = {one}"
+            if tuple(floats[name].shape) != expected:
+                raise ValueError(
+                    f"{self.operator}: {name} has shape {tuple(floats[name].shape)}, expected "
+                    f"({lead[0]}, {units(max(1, count))}) = {expected}{other}"
+                )
+
+
+def _scaled(xp: Any, x: Any, factor: Any) -> tuple:
+    return (x * factor,)
+
 
 class _Loop:
     """The buffers of one direction's loop by name, and stages on them."""
@@ -93,9 +146,12 @@ class _Loop:
     def __init__(self, call: CellCall, direction: Direction) -> None:
         self.call, self.direction = call, direction
         self.rows: dict[str, Any] = {}
+        self.of_row: set[str] = set()  # buffers of inputs that have one number for each row
         v = call.part("v", direction)
         if v is not None:
             self.rows["v"] = call.engine.wrap(call.xp.reshape(v, (1, v.shape[0])))
+        self._R: Any = None
+        self._averaging: Any = None
 
     def carried(self, buffer: Buffer, rows: Any = None) -> Any:
         """A buffer that every step rewrites, from these rows on; from zeros by default."""
@@ -111,7 +167,13 @@ class _Loop:
 
         def operands(parts: Sequence[Part]) -> list[Operand]:
             return [
-                Operand(rows.get(b.name), b.blocks, b.at, None if len(own) == b.blocks else own, b.of_row)
+                Operand(
+                    rows.get(b.name),
+                    b.blocks,
+                    b.at,
+                    None if len(own) == b.blocks else own,
+                    b.of_row or b.name in self.of_row,
+                )
                 for b, own in parts
             ]
 
@@ -119,10 +181,66 @@ class _Loop:
 
     def weight(self, group: Group) -> Any:
         """The group's blocks of R, one below the other."""
-        R, H, blocks = self.call.part("R", self.direction), self.call.H, group.blocks
+        R, H, blocks = self._dense_weights(), self.call.H, group.blocks
         if blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
             return R[blocks[0] * H : (blocks[-1] + 1) * H, :]
         return self.call.xp.concat([R[k * H : (k + 1) * H, :] for k in blocks], axis=0)
+
+    def _dense_weights(self) -> Any:
+        """R; of several heads with zeros between their parts, made once."""
+        if self._R is None:
+            R, H, heads = self.call.part("R", self.direction), self.call.H, self.call.heads
+            if heads > 1:
+                width = H // heads
+                parts = [R[row : row + width, :] for row in range(0, R.shape[0], width)]
+                R = self._diagonal(parts)
+            self._R = R
+        return self._R
+
+    def _diagonal(self, parts: Sequence[Any]) -> Any:
+        """Parts (H / heads, H / heads) below one another, each in its head's columns, zeros beside them."""
+        call, rows = self.call, []
+        width = call.H // call.heads
+        for number, part in enumerate(parts):
+            head = number % call.heads
+            beside = [(head * width, True), (call.H - (head + 1) * width, False)]
+            before, behind = ([self._zeros(width, count)] if count else [] for count, _ in beside)
+            rows.append(call.xp.concat([*before, part, *behind], axis=1))
+        return call.xp.concat(rows, axis=0)
+
+    def _zeros(self, rows: int, columns: int) -> Any:
+        return self.direction.timeline.zeros(columns, rows)
+
+    def average(self, number: int) -> Product:
+        """The product for a mean within each head."""
+        call = self.call
+        if self._averaging is None:
+            width = call.H // call.heads
+            part = call.engine.elementwise(
+                Formula(_constant, parameters=("number",)), [self._zeros(width, width)], (1 / width,)
+            )
+            self._averaging = call.engine.loop_weight(self._diagonal([part] * call.heads), call.T)
+        source = Operand(self.rows[averaged(number).name], 1, "first")
+        return Product(source, self._averaging, self.rows[average(number).name])
+
+    def carry_averages(self, averages: Sequence[tuple[int, int]]) -> None:
+        """Memory for the means within heads and their operands."""
+        for number, _ in averages:
+            self.carried(averaged(number))
+            self.carried(average(number))
+
+    def read_inputs(self, plan: ForwardPlan) -> None:
+        """The rows of the inputs beside X."""
+        for buffer in plan.given:
+            name = buffer.name.removeprefix("input_")
+            rows = self.call.rows(name, self.direction)
+            self.rows[buffer.name] = self.call.engine.wrap(rows)
+            if rows.shape[1] < buffer.blocks * self.call.H:
+                self.of_row.add(buffer.name)
+
+
+def _constant(xp: Any, x: Any, number: Any) -> tuple:
+    return (x + number,)
 
 
 def forward_direction(
@@ -132,9 +250,12 @@ def forward_direction(
     engine, timeline, H = call.engine, direction.timeline, call.H
     loop = _Loop(call, direction)
     initial = [call.initial(f"initial_{name}", direction) for name in states]
-    loop.rows["x"] = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
+    if call.part("W", direction) is not None:
+        loop.rows["x"] = engine.product_rows(call.rows("X", direction), call.part("W", direction).T)
     for buffer in plan.scratch:
         loop.carried(buffer)
+    loop.carry_averages(plan.averages)
+    loop.read_inputs(plan)
     state_rows = [engine.rows(timeline.rows, H, like=initial[0]) for _ in states]
     loop.rows |= {after(k).name: rows for k, rows in enumerate(state_rows)}
     kept = [buffer for buffer in (plan.saved, *plan.means) if buffer is not None]
@@ -156,6 +277,7 @@ def forward_direction(
             for group, weight, target, source in zip(plan.groups, weights, targets, sources, strict=True):
                 if group.state is None and group.level == level:
                     made.append(Product(Operand(source, 1, "first"), weight, target))
+            made += [loop.average(number) for number, last in plan.averages if last == level]
         return made
 
     first, later = timeline.forward()
@@ -215,6 +337,7 @@ class _Backward:
         self.call, self.direction, self.wanted, self.states = call, direction, wanted, states
         self.groups, self.plan, self.buffers = forward.groups, plan, _Loop(call, direction)
         rows = self.buffers.rows
+        self.has_W = call.part("W", direction) is not None
         self.x: Any = call.rows("X", direction) if "W" in wanted else None
         self.initial = [call.initial(f"initial_{name}", direction) for name in states]
         self.state_rows = [call.rows(f"{capital(name)}_all", direction) for name in states]
@@ -229,11 +352,25 @@ class _Backward:
             rows[given(k).name] = call.wrapped(f"grad_{capital(name)}_all", direction)
         for buffer in plan.scratch:
             self.buffers.carried(buffer)
+        self.buffers.carry_averages(plan.averages)
+        self.buffers.read_inputs(forward)
+        for buffer, source in zip(plan.given, forward.given, strict=True):
+            if buffer.name.removeprefix("dinput_") in wanted:
+                self._input_rows(buffer, source)
         self.carried = [self._carried(k) for k in range(len(states))]
         for group in self.groups:
             if group.state is None:
                 self.buffers.carried(group.back)
         self.weights = [engine.loop_weight(self.buffers.weight(group), call.T) for group in self.groups]
+
+    def _input_rows(self, buffer: Buffer, source: Buffer) -> None:
+        """Memory for the cotangent of an input beside X; of one number for each row, for its mean."""
+        engine, like = self.call.engine, self.initial[0]
+        of_row = source.name in self.buffers.of_row
+        width = 1 if of_row else buffer.blocks * self.call.H
+        self.buffers.rows[buffer.name] = engine.rows(self.direction.timeline.rows, width, like=like)
+        if of_row:
+            self.buffers.of_row.add(buffer.name)
 
     def _carried(self, k: int) -> list[Any]:
         """What the step after passed back to a state, in parts; the first begins with the end's cotangent."""
@@ -260,10 +397,15 @@ class _Backward:
                         source = engine.columns(columns, own.start * H, own.stop * H)
                         target = self.buffers.rows[group.back.name]
                         made.append(Product(Operand(source, 1, "local"), weight, target))
+                made += [self.buffers.average(number) for number, last in self.plan.averages if last == level]
             return made
 
         engine.scan(stages(self.wrapped, False), chunk.later)
         engine.scan(stages([engine.wrap(rows) for rows in self.initial], True), chunk.first)
+
+    def _no_input_rows(self) -> Any:
+        """Rows of zeros: no block of W multiplies X."""
+        return self.direction.timeline.zeros(self.call.I, self.direction.timeline.rows)
 
     def _wants_initial(self, k: int) -> bool:
         return f"initial_{self.states[k]}" in self.wanted
@@ -271,7 +413,7 @@ class _Backward:
     def add(self, sums: GradientSums, chunk: Chunk, d: Any) -> None:
         """Add the chunk's part, from its cotangents d, to the gradients of input and parameters."""
         call, direction, wanted, H, plan = self.call, self.direction, self.wanted, self.call.H, self.plan
-        if "X" in wanted:
+        if "X" in wanted and self.has_W:
             sums.add_input(chunk, (d[:, : plan.inputs.stop * H], call.part("W", direction)))
         sources = {k: d[:, k * H : (k + 1) * H] for k in plan.sources if k is not None}
         d = sums.weighted(chunk, d[:, : plan.cotangents * H])
@@ -279,17 +421,33 @@ class _Backward:
             sums.add_weight("W", d[:, : plan.inputs.stop * H], self.x[chunk.part, :])
         if "R" in wanted:
             for group, (own, _), source in zip(self.groups, plan.products, plan.sources, strict=True):
-                name, dr = f"R {group.number}", d[:, own.start * H : own.stop * H]
-                if source is not None:
-                    sums.add_weight(name, dr, sources[source])
-                else:
-                    k: Any = group.state
-                    initial = call.part(f"initial_{self.states[k]}", direction)
-                    sums.add_weight_before(name, dr, chunk, self.state_rows[k], initial)
+                for name, rows, columns in self._weight_parts(group):
+                    dr = d[:, own.start * H + rows.start : own.start * H + rows.stop]
+                    if source is not None:
+                        sums.add_weight(name, dr, sources[source][:, columns])
+                    else:
+                        k: Any = group.state
+                        initial = call.part(f"initial_{self.states[k]}", direction)
+                        initial = None if initial is None else initial[:, columns]
+                        sums.add_weight_before(name, dr, chunk, self.state_rows[k][:, columns], initial)
         if "v" in wanted:
             # vectors of one sum share their cotangent's column: each run of columns is summed once
             for start, count in dict.fromkeys(_runs(plan.vectors)):
                 sums.add_rows(f"v {start} {count}", d[:, start * H : (start + count) * H])
+
+    def _weight_parts(self, group: Group) -> list[tuple[str, slice, slice]]:
+        """The parts of a group's weight: a name, its rows, and the columns of the state that it multiplies.
+
+        One head is one part; of several, each block and each head is one.
+        """
+        H, heads, count = self.call.H, self.call.heads, len(group.blocks)
+        if heads == 1:
+            return [(f"R {group.number}", slice(0, count * H), slice(0, H))]
+        width = H // heads
+        return [
+            (f"R {group.number} {row}", slice(row, row + width), slice(row % H, row % H + width))
+            for row in range(0, count * H, width)
+        ]
 
     def gradients(self, sums: GradientSums, per_sample: bool | str) -> dict[str, Any]:
         """All wanted gradients, once all chunks are through."""
@@ -298,20 +456,28 @@ class _Backward:
         )  # fmt: skip
         grads: dict[str, Any] = {}
         if "X" in wanted:
-            grads["X"] = sums.input_rows()
+            grads["X"] = sums.input_rows() if self.has_W else self._no_input_rows()
+        for buffer in self.plan.given:
+            name = buffer.name.removeprefix("dinput_")
+            if name in wanted:
+                rows = engine.array(self.buffers.rows[buffer.name])
+                if buffer.name in self.buffers.of_row:  # means over a row, of which the sums are wanted
+                    rows = engine.elementwise(Formula(_scaled, parameters=("factor",)), [rows], (float(H),))
+                grads[name] = rows
         if "W" in wanted:
             grads["W"] = sums["W"]
         if "R" in wanted and per_sample == "norm":
-            grads["R"] = sums.weight(*(f"R {group.number}" for group in self.groups))
+            names = [name for group in self.groups for name, _, _ in self._weight_parts(group)]
+            grads["R"] = sums.weight(*names)
         elif "R" in wanted:
             places = {}
             for group in self.groups:
-                whole = sums[f"R {group.number}"]
+                whole = sums.weight(*(name for name, _, _ in self._weight_parts(group)))
                 for number, block in enumerate(group.blocks):
                     places[block] = whole[..., number * H : (number + 1) * H, :]
             parts = [places[block] for block in sorted(places)]
             in_order = len(self.groups) == 1  # whose blocks are all
-            grads["R"] = sums["R 0"] if in_order else xp.concat(parts, axis=parts[0].ndim - 2)
+            grads["R"] = whole if in_order else xp.concat(parts, axis=parts[0].ndim - 2)
         if "v" in wanted:
             parts = [sums[f"v {start} {count}"] for start, count in _runs(self.plan.vectors)]
             grads["v"] = parts[0] if len(parts) == 1 else xp.concat(parts, axis=parts[0].ndim - 1)

@@ -18,7 +18,8 @@ _NEVER = {
     "__rmod__": "%", "__rpow__": "**", "__xor__": "^", "__rxor__": "^", "__lshift__": "<<",
     "__rlshift__": "<<", "__rshift__": ">>", "__rrshift__": ">>", "__invert__": "~",
     "__float__": "float or a function of math", "__int__": "int", "__index__": "range or an index",
-    "__len__": "len", "__iter__": "a loop", "__getitem__": "an index", "__array__": "numpy.asarray",
+    "__setitem__": "an assignment to an index", "__len__": "len", "__iter__": "a loop",
+    "__getitem__": "an index", "__array__": "numpy.asarray",
 }  # fmt: skip
 
 

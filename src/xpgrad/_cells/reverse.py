@@ -37,19 +37,20 @@ _PULLBACKS: dict[str, Callable[..., tuple]] = {
     "minimum": lambda xp, d, y, a, b: _half_at_ties(xp, d, b, a),
     "where": lambda xp, d, y, c, a, b: (None, xp.where(c, d, 0.0), xp.where(c, 0.0, d)),
     "mean": lambda xp, d, y, a: (d,),
+    "average": lambda xp, d, y, a: (xp.mean(d),),
 }
 
 
-def pull_back(step: Step, groups: Sequence[Sequence[int]], seeds: Sequence[Value]) -> dict[Value, Value]:
+def pull_back(step: Step, groups: Sequence[Sequence[Value]], seeds: Sequence[Value]) -> dict[Value, Value]:
     """The cotangents of all values on which the states after a step depend, by value.
 
     Parameters
     ----------
     step : Step
         The graph; the cotangents become values of its tape.
-    groups : sequence of sequence of int
-        The blocks of R that multiply one value, group by group. R's transpose takes their cotangents back. If
-        the value is a state, the loop adds this product; else it is a value "back" of the tape.
+    groups : sequence of sequence of value
+        The products of one matrix with one value, group by group. Its transpose takes their cotangents back.
+        If the value is a state, the loop adds this product; else it is a value "back" of the tape.
     seeds : sequence of value
         Cotangents of the states after the step.
     """
@@ -57,12 +58,12 @@ def pull_back(step: Step, groups: Sequence[Sequence[int]], seeds: Sequence[Value
 
 
 class _Reverse:
-    def __init__(self, step: Step, groups: Sequence[Sequence[int]]) -> None:
+    def __init__(self, step: Step, groups: Sequence[Sequence[Value]]) -> None:
         self._step, self._tape = step, step.tape
         self._found: dict[Value, Any] = {}
         self._todo: set[Value] = set()
-        self._group_of = {step.products[k]: number for number, group in enumerate(groups) for k in group}
-        self._groups = [[step.products[k] for k in group] for group in groups]
+        self._group_of = {value: number for number, group in enumerate(groups) for value in group}
+        self._groups = groups
         self._heads = [min(group, key=_number) for group in self._groups]
 
     def run(self, seeds: Sequence[Value]) -> dict[Value, Value]:
@@ -109,6 +110,11 @@ class _Reverse:
             for argument, grad in zip(value.arguments, grads, strict=True):
                 if grad is not None:
                     self._add(argument, grad)
+        elif d is not None and value.uses:
+            raise TypeError(
+                f"{self._tape.operator}: step applies {call.function}, which has no pullback here, expected "
+                "the functions of xp, or xpgrad.cells.with_pullback"
+            )
 
     def _visit_product(self, value: Value) -> None:
         """Visit a group of products when its first one comes: then the cotangents of all are known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -17,6 +18,7 @@ from xpgrad._cells.misuse import Refusing, StandIn
 from xpgrad.engine.arrays.tape import Call, Tape, Use, Value, same
 
 _WEIGHTS = ("W", "R", "v")
+_NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 # The functions that a formula may call, by NumPy's names.
 _FUNCTIONS = (
     "abs", "absolute", "add", "divide", "equal", "exp", "expm1", "greater", "greater_equal", "less",
@@ -37,6 +39,7 @@ _INSTEAD = {
     "~": "the opposite comparison",
     "a loop": "a block of its own for each part",
     "an index": "a block of its own for each part",
+    "an assignment to an index": "a new value, by xp.where(condition, a, b)",
     "a call": "a product or sum: only W.name and R.name are called",
 }
 
@@ -120,16 +123,21 @@ class StepTape(Tape):
     ----------
     operator : str
         For messages.
+    heads : int
+        Of how many heads a row is. Means are then within a head: for each column its head's, which is a
+        product with a constant matrix.
     """
 
     value = StepValue
 
-    def __init__(self, operator: str) -> None:
+    def __init__(self, operator: str, heads: int = 1) -> None:
         super().__init__(np.dtype(np.float64))
-        self.operator = operator
+        self.operator, self._heads = operator, heads
         self.rules: list[Rule] = []
         self._leaves: dict[tuple, StepValue] = {}
         self._count = 0
+        self.strict = False
+        """Whether the step's own formula runs, and no function whose pullback is known."""
 
     def count(self) -> int:
         """The next number of a value."""
@@ -185,6 +193,23 @@ class StepTape(Tape):
             return bool(argument)
         return check_number(self.operator, "an operand of step", argument)
 
+    def _refused(self, name: str, instead: str) -> NoReturn:
+        raise AttributeError(f"{self.operator}: step uses xp.{name}, expected {instead}")
+
+    def sigmoid(self, x: Any) -> Any:
+        """For functions with a pullback alone: it is made of several, which have none."""
+        if self.strict:
+            self._refused("sigmoid", "xpgrad.cells.sigmoid(xp, value): the standard has none")
+        return super().sigmoid(x)
+
+    def sum(self, *operands: Any, **options: Any) -> Any:
+        """Refused: a row has one number by its mean."""
+        self._refused("sum", "xp.mean(value), over a row, or values with + between them")
+
+    def max(self, *operands: Any, **options: Any) -> Any:
+        """Refused, as `sum`."""
+        self._refused("max", "xp.maximum(a, b), of two values")
+
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         """`x` where the condition holds, else `y`."""
         if isinstance(condition, StandIn):
@@ -199,7 +224,7 @@ class StepTape(Tape):
         return self._call("where", "f", Use(condition, "?"), *(Use(a, "f") for a in pair))
 
     def mean(self, x: Any, axis: int = -1, keepdims: bool = True) -> Any:
-        """Over the row."""
+        """Over the row, or over the head's part of it."""
         if axis not in (-1, 1) or not keepdims:
             raise ValueError(
                 f"{self.operator}: step has a mean with axis={axis!r}, keepdims={keepdims!r}, expected -1 "
@@ -209,11 +234,15 @@ class StepTape(Tape):
             raise x.refused("xp.mean")
         if not isinstance(x, Value) or x.axes == "row":
             return x
-        return self.leaf("mean", 0, x, axes="row")
+        if self._heads == 1:
+            return self.leaf("mean", 0, x, axes="row")
+        return self.leaf("average", 0, x)
 
     def ruled(self, function: Callable, pullback: Callable, operands: Sequence[Any]) -> Any:
         """The results of a function whose pullback is known."""
+        strict, self.strict = self.strict, False
         made = function(self, *operands)
+        self.strict = strict
         several = isinstance(made, tuple)
         number = len(self.rules)
         results: list[Any] = list(made) if several else [made]
@@ -225,10 +254,10 @@ class StepTape(Tape):
 
 
 class _Named(StandIn):
-    """What stands for W, R or v in a step: its blocks by name."""
+    """What stands for W, R, v or an input of several blocks in a step: its blocks by name."""
 
     def __init__(self, operator: str, kind: str, blocks: Mapping[str, Any]) -> None:
-        called = {"W": "(x)", "R": "(value)", "v": ""}[kind]
+        called = {"W": "(x)", "R": "(value)"}.get(kind, "")
         shown = ", ".join(f"{kind}.{name}{called}" for name in blocks) or "none of it: it has no blocks"
         super().__init__(operator, f"{kind} as a whole", f"its blocks by their names, {shown}")
         self._kind, self._blocks = kind, blocks
@@ -281,6 +310,8 @@ class Step(NamedTuple):
         All values.
     inputs, products, vectors : list of value
         The blocks of W x, R times something, and v.
+    given : list of value
+        The blocks of the inputs beside x.
     before, after : list of value
         The states.
     read : tuple of int
@@ -291,13 +322,14 @@ class Step(NamedTuple):
     inputs: list[Any]
     products: list[Any]
     vectors: list[Any]
+    given: list[Any]
     before: list[Any]
     after: list[Any]
     read: tuple[int, ...]
 
 
-def states_of(operator: str, function: Callable) -> tuple[str, ...]:
-    """The names of a step's states: its parameters besides xp, x, W, R and v.
+def states_of(operator: str, function: Callable, inputs: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of a step's states: its parameters besides xp, x, W, R and v, and those of its inputs.
 
     Raises
     ------
@@ -314,13 +346,25 @@ def states_of(operator: str, function: Callable) -> tuple[str, ...]:
             f"{operator}: step has parameters ({', '.join(map(str, parameters))}), expected xp, x, the "
             "states, and those of W, R and v that it uses"
         )
-    states = tuple(name for name in names[2:] if name not in _WEIGHTS)
+    for name in inputs:
+        if name not in names[2:]:
+            raise TypeError(
+                f"{operator}: inputs has {name!r}, expected the name of a parameter of step, which has "
+                f"({', '.join(names)})"
+            )
+    states = tuple(name for name in names[2:] if name not in (*_WEIGHTS, *inputs))
     if not states:
         raise TypeError(f"{operator}: step has no state among ({', '.join(names)}), expected one or more")
     return states
 
 
-def trace(operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]) -> Step:
+def trace(
+    operator: str,
+    function: Callable,
+    blocks: Mapping[str, Sequence[str]],
+    inputs: Mapping[str, Sequence[str]] = _NOTHING,
+    heads: int = 1,
+) -> Step:
     """Run a step's formula once, and check what it did.
 
     Parameters
@@ -331,21 +375,37 @@ def trace(operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]
         The step.
     blocks : mapping of str to sequence of str
         The names of the blocks of W, R and v.
+    inputs : mapping of str to sequence of str
+        Of each input beside x the names of its blocks, none where it is one value.
+    heads : int
+        How many heads a row has.
 
     Raises
     ------
     TypeError, ValueError, AttributeError
         For a formula that is no step.
     """
-    return _Tracer(operator, function, blocks).step()
+    return _Tracer(operator, function, blocks, inputs, heads).step()
 
 
 class _Tracer:
     """One run of a step's formula, and what it did; for the parameters see `trace`."""
 
-    def __init__(self, operator: str, function: Callable, blocks: Mapping[str, Sequence[str]]) -> None:
-        self._operator, self._function, self._blocks = operator, function, blocks
-        self._tape, self._states = StepTape(operator), states_of(operator, function)
+    def __init__(
+        self,
+        operator: str,
+        function: Callable,
+        blocks: Mapping[str, Sequence[str]],
+        inputs: Mapping[str, Sequence[str]],
+        heads: int,
+    ) -> None:
+        self._operator, self._function, self._blocks, self._given = operator, function, blocks, inputs
+        self._tape, self._states = StepTape(operator, heads), states_of(operator, function, inputs)
+        self._given_values: dict[tuple[str, str], Any] = {
+            (name, block): self._tape.leaf(f"given {name}", number)
+            for name, own in inputs.items()
+            for number, block in enumerate(own or ("",))
+        }
         self._before = [self._tape.leaf("before", k) for k in range(len(self._states))]
         self._vectors = [self._tape.leaf("v", k, axes="column") for k in range(len(blocks["v"]))]
         self._x = Input(operator)
@@ -367,13 +427,18 @@ class _Tracer:
                     raise ValueError(
                         f"{self._operator}: step makes no use of {kind}.{name}, expected all blocks in it"
                     )
+        for (name, block), value in self._given_values.items():
+            if value not in reached:
+                shown = f"{name}.{block}" if block else name
+                raise ValueError(f"{self._operator}: step makes no use of {shown}, expected all inputs in it")
         read = tuple(k for k, value in enumerate(self._before) if value in reached)
         if not read:
             raise ValueError(
                 f"{self._operator}: step reads none of its states {', '.join(self._states)}, expected one or "
                 "more"
             )
-        return Step(self._tape, used["W"], used["R"], self._vectors, self._before, after, read)
+        given = list(self._given_values.values())
+        return Step(self._tape, used["W"], used["R"], self._vectors, given, self._before, after, read)
 
     def _run(self) -> list[Any]:
         """The states that the formula returns."""
@@ -383,7 +448,7 @@ class _Tracer:
             if self._blocks[kind] and kind not in parameters:
                 raise TypeError(f"{operator}: {kind} has blocks, expected step to have a parameter {kind}")
         stands = self._stand_ins()
-        returned = self._function(self._tape, *(stands[name] for name in parameters[1:]))
+        returned = self._called_step([stands[name] for name in parameters[1:]])
         after = list(returned) if isinstance(returned, tuple | list) else [returned]
         if len(after) != len(self._states):
             raise ValueError(
@@ -396,11 +461,24 @@ class _Tracer:
                     f"{operator}: step returned {value.what} for {name}, expected {value.instead}"
                 )
             if not isinstance(value, StepValue) or value.is_flag:
-                raise TypeError(
-                    f"{operator}: step returned {type(value).__name__} for {name}, expected a value of the "
-                    "step"
-                )
+                shown = "a comparison" if isinstance(value, StepValue) else type(value).__name__
+                raise TypeError(f"{operator}: step returned {shown} for {name}, expected a value of the step")
         return after
+
+    def _called_step(self, stands: Sequence[Any]) -> Any:
+        """What the step returns; an error that is not ours says what the step ran on."""
+        self._tape.strict = True
+        try:
+            return self._function(self._tape, *stands)
+        except Exception as error:
+            if not str(error).startswith(f"{self._operator}: "):
+                error.add_note(
+                    f"{self._operator}: the step ran on values that stand for arrays, expected a formula of "
+                    "xp's functions, + - * / **, and those of xpgrad.cells, which take xp in front"
+                )
+            raise
+        finally:
+            self._tape.strict = False
 
     def _stand_ins(self) -> dict[str, Any]:
         """The stand-ins for all parameters except xp, by name."""
@@ -419,7 +497,13 @@ class _Tracer:
             "v": dict(zip(blocks["v"], self._vectors, strict=True)),
         }
         named = {kind: _Named(self._operator, kind, own) for kind, own in weights.items()}
-        return {"x": self._x, **dict(zip(self._states, self._before, strict=True)), **named}
+        given = {
+            name: _Named(self._operator, name, {block: self._given_values[name, block] for block in own})
+            if own
+            else self._given_values[name, ""]
+            for name, own in self._given.items()
+        }
+        return {"x": self._x, **dict(zip(self._states, self._before, strict=True)), **named, **given}
 
     def _input_block(self, name: str, number: int, operand: Any) -> Any:
         if operand is not self._x:
@@ -429,8 +513,8 @@ class _Tracer:
     def _product_block(self, name: str, number: int, operand: Any) -> Any:
         if not isinstance(operand, StepValue) or operand.axes != "each" or operand.is_flag:
             raise TypeError(
-                f"{self._operator}: step has R.{name} of {type(operand).__name__}, expected a value that "
-                "each row and column has its own of"
+                f"{self._operator}: step has R.{name} of {_shown(operand)}, expected a value that each row "
+                "and column has its own of"
             )
         value = self._tape.leaf("r", number, operand)
         if self._products.setdefault(name, value) is not value:
@@ -438,6 +522,15 @@ class _Tracer:
                 f"{self._operator}: step has R.{name} of two values, expected one product a block"
             )
         return value
+
+
+def _shown(operand: Any) -> str:
+    """An operand, for messages."""
+    if isinstance(operand, StandIn):
+        return operand.what
+    if isinstance(operand, StepValue):
+        return "a comparison" if operand.is_flag else "a value that a row or a column has in common"
+    return type(operand).__name__
 
 
 def in_order(value: Any, under: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:

@@ -98,8 +98,8 @@ def preferred(engine: Engine, geometry: ConvGeometry) -> str:
 @functools.lru_cache(maxsize=512)
 def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
     g = geometry
-    seen, made = g.channels // g.group, g.outputs // g.group
-    few = seen * made <= (_FEW_COMPILED if compiled else _FEW)
+    channels_in, made = g.channels // g.group, g.outputs // g.group
+    few = channels_in * made <= (_FEW_COMPILED if compiled else _FEW)
     cost = g.multiplications * (_TAP if few else _TAP_IN_TILES if compiled else 1.0)
 
     def possible(name: str) -> bool:
@@ -114,7 +114,7 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
     if compiled:
         direct, cost = min(_compiled_costs(g).items(), key=itemgetter(1))
     else:
-        direct = "shifted" if seen >= _SHIFTED_CHANNELS else "patches"
+        direct = "shifted" if channels_in >= _SHIFTED_CHANNELS else "patches"
     return "winograd" if possible("winograd") and _winograd_cost(g, compiled) < cost else direct
 
 
@@ -141,8 +141,8 @@ def _fourier_cost(g: ConvGeometry, compiled: bool) -> float:
     """Of the transforms of all three arrays, and of the products of their spectra."""
     costs = _COMPILED_FOURIER if compiled else _FOURIER
     elements = prod(spectrum_shape(g))
-    seen = g.channels // g.group
-    transforms = g.batch * (g.channels + g.outputs) + g.outputs * seen
+    channels_in = g.channels // g.group
+    transforms = g.batch * (g.channels + g.outputs) + g.outputs * channels_in
     transform = elements * log2(2 * elements)
-    products = g.batch * g.outputs * seen * elements
+    products = g.batch * g.outputs * channels_in * elements
     return costs.transform * transforms * transform + costs.product * products

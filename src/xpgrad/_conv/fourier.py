@@ -59,13 +59,13 @@ class Fourier(Method):
         """See `Method`."""
         g, spectra = geometry, Spectra(engine, geometry)
         dy = spectra.of_images(dY)
-        made, seen = g.outputs // g.group, g.channels // g.group
+        made, channels_in = g.outputs // g.group, g.channels // g.group
 
         def block(part: slice, target: Any) -> Any:
             if g.group == 1:
                 groups, w = spectra.of_weights(W[:, part, ...], slice(0, made))
             else:
-                first, last = part.start // seen, part.stop // seen
+                first, last = part.start // channels_in, part.stop // channels_in
                 groups, w = spectra.of_weights(W, slice(first * made, last * made))
             dX = spectra.images(engine.xp.matmul(dy[:, groups, ...], w), g.extent)
             behind = [size + b - e for size, b, e in zip(g.size, g.begin, g.extent, strict=True)]
@@ -80,7 +80,7 @@ class Fourier(Method):
         """See `Method`."""
         xp, g, spectra = engine.xp, geometry, Spectra(engine, geometry)
         x = spectra.of_images(spectra.padded(X))
-        made, seen = g.outputs // g.group, g.channels // g.group
+        made, channels_in = g.outputs // g.group, g.channels // g.group
 
         def block(part: slice, target: Any) -> Any:
             groups = slice(0, 1) if g.group == 1 else slice(part.start // made, part.stop // made)
@@ -89,7 +89,7 @@ class Fourier(Method):
             dw = xp.matmul(
                 xp.conj(xp.matrix_transpose(dy)), x[:, groups, ...]
             )  # (F, groups, O / group, C / group)
-            dw = xp.reshape(xp.permute_dims(dw, (1, 2, 3, 0)), (count, seen, *spectra.shape))
+            dw = xp.reshape(xp.permute_dims(dw, (1, 2, 3, 0)), (count, channels_in, *spectra.shape))
             return spectra.inverse(dw, g.kernel)
 
         return engine.assemble(block, spectra.parts(g.outputs, g.channels), shape=g.weight_shape, like=X)

@@ -162,7 +162,7 @@ def _is_plain(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Attributes:
+class _ConvAttributes:
     """The attributes that both operators share, one number per dimension."""
 
     strides: Sizes
@@ -177,7 +177,7 @@ class _Attributes:
         return self.auto_pad in ("SAME_UPPER", "SAME_LOWER")
 
 
-@explained("convolution")
+@explained
 def conv_geometry(
     operator: str,
     X: Sequence[int],
@@ -224,7 +224,7 @@ def conv_geometry(
     )
 
 
-@explained("convolution")
+@explained
 def conv_transpose_geometry(
     operator: str,
     X: Sequence[int],
@@ -328,12 +328,12 @@ def _check_shapes(
 
 def _attributes(
     operator: str, n: int, strides: Any, pads: Any, dilations: Any, group: Any, auto_pad: str
-) -> _Attributes:
+) -> _ConvAttributes:
     check_choice(operator, "auto_pad", auto_pad, AUTO_PADS)
     begin, end = _pads(operator, pads, n)
     if auto_pad != "NOTSET" and (any(begin) or any(end)):
         raise ValueError(f"{operator}: pads is {pads!r}, expected 0 where auto_pad is {auto_pad!r}")
-    return _Attributes(
+    return _ConvAttributes(
         _sizes(operator, "strides", strides, n, least=1),
         _sizes(operator, "dilations", dilations, n, least=1),
         begin,
@@ -343,7 +343,7 @@ def _attributes(
     )
 
 
-def _reach(kernel: Sizes, at: _Attributes) -> Sizes:
+def _reach(kernel: Sizes, at: _ConvAttributes) -> Sizes:
     """The number of elements that a dilated kernel spans."""
     return tuple((k - 1) * d + 1 for k, d in zip(kernel, at.dilations, strict=True))
 

@@ -14,7 +14,7 @@ from typing import Any
 from xpgrad._conv.geometry import ConvGeometry
 from xpgrad._conv.method import Method
 from xpgrad._conv.shifted import grid_of
-from xpgrad.engine.images.shifts import Crop, Embedding, Part, Shifts
+from xpgrad.engine.images.shifts import Crop, Embedding, PlacedSums, Shifts
 from xpgrad.engine.protocol import Engine
 
 
@@ -46,7 +46,7 @@ def _forward_shifts(g: ConvGeometry) -> Shifts:
     """The sums over a group's channels and all taps."""
     grid = grid_of(g)
     crop = Crop(grid.output_length, (0,) * g.rank, g.output_size)
-    part = Part(grid.taps, crop, (0,) * g.rank, (1,) * g.rank)
+    part = PlacedSums(grid.taps, crop, (0,) * g.rank, (1,) * g.rank)
     return Shifts(grid.places, (part,), g.output_size)
 
 
@@ -61,7 +61,7 @@ def _gradient_shifts(g: ConvGeometry) -> tuple[list[list[int]], Shifts]:
     parts = []
     for taps, place in zip(meeting, grid.places, strict=True):
         crop = Crop(grid.length, place.before, place.counts(g.size))
-        parts.append(Part(tuple(shift for _, shift in taps), crop, place.first, place.steps))
+        parts.append(PlacedSums(tuple(shift for _, shift in taps), crop, place.first, place.steps))
     place = Embedding.of_all(grid.size, (0,) * g.rank, grid.lead)
     return [[tap for tap, _ in taps] for taps in meeting], Shifts((place,), tuple(parts), g.size)
 

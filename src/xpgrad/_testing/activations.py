@@ -11,7 +11,7 @@ import numpy as np
 Array = Any
 
 
-class Activation(NamedTuple):
+class ReferenceActivation(NamedTuple):
     name: str
     alpha: float
     beta: float
@@ -38,7 +38,7 @@ def read_activations(
     betas: Sequence[float] | None,
     directions: int,
     defaults: Sequence[str],
-) -> list[list[Activation]]:
+) -> list[list[ReferenceActivation]]:
     """[[f, g, ...] of each direction]; alphas and betas stand only for the activations that take them."""
     names = list(defaults) * directions if names is None else names
     left_alphas, left_betas = list(alphas or []), list(betas or [])
@@ -51,11 +51,11 @@ def read_activations(
             alpha = float(left_alphas.pop(0))
         if name in _DEFAULT_BETA and left_betas:
             beta = float(left_betas.pop(0))
-        read.append(Activation(name, alpha, beta))
+        read.append(ReferenceActivation(name, alpha, beta))
     return [read[len(defaults) * d : len(defaults) * (d + 1)] for d in range(directions)]
 
 
-def activate(xp: Any, activation: Activation, x: Array) -> Array:
+def activate(xp: Any, activation: ReferenceActivation, x: Array) -> Array:
     """Value of an activation, written such that autograd's slopes at the kinks are the documented ones."""
     name, alpha, beta = activation
     zero = xp.zeros_like(x)
@@ -83,7 +83,7 @@ def activate(xp: Any, activation: Activation, x: Array) -> Array:
     return xp.logaddexp(x, zero)  # softplus
 
 
-def slope_at(activation: Activation, x: np.ndarray) -> np.ndarray:
+def slope_at(activation: ReferenceActivation, x: np.ndarray) -> np.ndarray:
     """Derivative of an activation at x."""
     name, alpha, beta = activation
     if name == "sigmoid":
@@ -111,7 +111,7 @@ def slope_at(activation: Activation, x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * x))  # softplus
 
 
-def slope_from_output(activation: Activation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+def slope_from_output(activation: ReferenceActivation, y: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Derivative of an activation where its value is y; x is used only where y does not tell the branch."""
     name, alpha, beta = activation
     if name == "sigmoid":

@@ -20,29 +20,57 @@ Array = Any
 
 
 class _Blocks:
-    """What stands for W, R or v in a step: by its name each block, as a product or as it is."""
+    """What stands for W, R, v or an input in a step: by its name each block, as a product or as it is.
 
-    def __init__(self, array: Array, names: Sequence[str], multiplies: bool) -> None:
+    A block of R has rows for each head, which multiply the head's part of a value.
+    """
+
+    def __init__(self, array: Array, names: Sequence[str], multiplies: bool, heads: int = 1) -> None:
         height = array.shape[0] // len(names)
         for k, name in enumerate(names):
             block = array[k * height : (k + 1) * height, ...]
-            setattr(self, name, _product_with(block) if multiplies else block)
+            setattr(self, name, _product_with(block, heads) if multiplies else block)
 
 
-def _product_with(block: Array) -> Callable[[Array], Array]:
-    return lambda x: array_namespace(x).matmul(block, x)
+def _product_with(block: Array, heads: int) -> Callable[[Array], Array]:
+    def product(x: Array) -> Array:
+        xp, width, height = array_namespace(x), x.shape[0] // heads, block.shape[0] // heads
+        parts = [
+            xp.matmul(block[k * height : (k + 1) * height, :], x[k * width : (k + 1) * width])
+            for k in range(heads)
+        ]
+        return parts[0] if heads == 1 else xp.concat(parts, axis=0)
+
+    return product
+
+
+class _OfHeads:
+    """The namespace of a step with several heads: `mean` is within a head."""
+
+    def __init__(self, xp: Any, heads: int) -> None:
+        self._xp, self._heads = xp, heads
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._xp, name)
+
+    def mean(self, x: Array, axis: int = -1, keepdims: bool = True) -> Array:
+        """Of each column its head's mean."""
+        xp, width = self._xp, x.shape[0] // self._heads
+        parts = [x[k * width : (k + 1) * width] for k in range(self._heads)]
+        return xp.concat([xp.zeros_like(part) + xp.mean(part) for part in parts], axis=0)
 
 
 def cell_reference(
     cell: Cell,
     X: Array,
-    W: Array,
+    W: Array | None,
     R: Array | None = None,
     v: Array | None = None,
     sequence_lens: Array | None = None,
     initial: Mapping[str, Array] | None = None,
     *,
     direction: str = "forward",
+    **inputs: Array,
 ) -> tuple[Array, ...]:
     r"""Naive `xpgrad.Cell`: its step as it was written, one sample and one step at a time.
 
@@ -56,9 +84,11 @@ def cell_reference(
     X, W, R, v, sequence_lens : array
         As the cell takes them. They are taken to be valid.
     initial : mapping of str to array, optional
-        Initial states (D, N, H) by the states' names; zeros where left out.
+        Initial states (D, N, H) by the states' names; zeros by default.
     direction : {"forward", "reverse", "bidirectional"}
         As the cell has it.
+    **inputs : array
+        The inputs beside X, by name.
 
     Returns
     -------
@@ -78,24 +108,30 @@ def cell_reference(
     >>> H_all.shape
     (5, 1, 2, 4)
     """
-    xp, (T, N, _), D = array_namespace(X), X.shape, W.shape[0]
-    count, H = len(cell.states), W.shape[1] // len(cell.blocks["W"])
+    weights: tuple[tuple[str, Any], ...] = (("W", W), ("R", R), ("v", v))
+    given = {kind: array for kind, array in weights if cell.blocks[kind]}
+    kind, parameter = next(iter(given.items()))
+    xp, (T, N, _), D = array_namespace(X), X.shape, parameter.shape[0]
+    count, H = len(cell.states), parameter.shape[1] // len(cell.blocks[kind])
+    own_xp = xp if cell.heads == 1 else _OfHeads(xp, cell.heads)
     lengths = lengths_of(sequence_lens, T, N)
     zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
     over_time: dict[tuple[int, int, int, int], Array] = {}
     ends: dict[tuple[int, int, int], Array] = {}
     for d, n in itertools.product(range(D), range(N)):
-        given = {"W": W, "R": R, "v": v}
         taken = {
-            kind: _Blocks(given[kind][d, ...], names, multiplies=kind != "v")
-            for kind, names in cell.blocks.items()
-            if names
+            kind: _Blocks(array[d, ...], cell.blocks[kind], kind != "v", cell.heads if kind == "R" else 1)
+            for kind, array in given.items()
         }
         begin = initial or {}
         states = [begin[name][d, n, :] if name in begin else zeros for name in cell.states]
         for t in time_order(direction, d, lengths[n]):
             named = dict(zip(cell.states, states, strict=True))
-            after = cell.step(xp, X[t, n, :], **named, **taken)
+            beside = {
+                name: _Blocks(inputs[name][t, n, :], names, False) if names else inputs[name][t, n, :]
+                for name, names in cell.inputs.items()
+            }
+            after = cell.step(own_xp, X[t, n, :], **named, **taken, **beside)
             states = list(after) if isinstance(after, tuple | list) else [after]
             over_time |= {(k, t, d, n): state for k, state in enumerate(states)}
         ends |= {(k, d, n): state for k, state in enumerate(states)}
@@ -119,12 +155,12 @@ def check_cell(cell: Cell, *, seed: int = 0) -> None:
     cell : Cell
         The cell.
     seed : int
-        Of the numbers.
+        The seed of the numbers.
 
     Raises
     ------
     AssertionError
-        At the first result that is not right.
+        At the first wrong result.
 
     Examples
     --------
@@ -133,15 +169,18 @@ def check_cell(cell: Cell, *, seed: int = 0) -> None:
     >>> check_cell(xpgrad.Cell(lambda xp, x, h, W, R: xp.tanh(W.z(x) + R.z(h)), W="z", R="z", name="elman"))
     """
     rng = np.random.default_rng(seed)
-    T, N, inputs, H = 3, 2, 3, 4
+    T, N, inputs, H = 3, 2, 3, 2 * cell.heads if cell.heads > 1 else 4
     counts = {kind: len(names) for kind, names in cell.blocks.items() if names}
     for direction, lengths in (("forward", None), ("reverse", [2, 3]), ("bidirectional", [3, 1])):
         D = 2 if direction == "bidirectional" else 1
-        tails = {"W": (inputs,), "R": (H,), "v": ()}
+        tails = {"W": (inputs,), "R": (H // cell.heads,), "v": ()}
         arguments = {"X": rng.standard_normal((T, N, inputs))}
         for kind, count in counts.items():
             arguments[kind] = 0.7 * rng.standard_normal((D, count * H, *tails[kind]))
         arguments |= {f"initial_{name}": rng.standard_normal((D, N, H)) for name in cell.carried}
+        for number, (name, blocks) in enumerate(cell.inputs.items()):
+            width = 1 if not blocks and (number + D) % 2 else max(1, len(blocks)) * H  # each way in one call
+            arguments[name] = rng.standard_normal((T, N, width))
         options: dict[str, Any] = {"direction": direction, "sequence_lens": lengths}
         _check_cell_call(cell, arguments, options)
 
@@ -161,8 +200,9 @@ def _check_cell_call(cell: Cell, arguments: dict[str, np.ndarray], options: dict
 
     initial = {name: arguments[f"initial_{name}"] for name in cell.carried}
     plain = cell_reference(
-        cell, arguments["X"], arguments["W"], arguments.get("R"), arguments.get("v"),
+        cell, arguments["X"], arguments.get("W"), arguments.get("R"), arguments.get("v"),
         options["sequence_lens"], initial, direction=options["direction"],
+        **{name: arguments[name] for name in cell.inputs},
     )  # fmt: skip
     for name, actual, desired in zip(differentiable, forward(**arguments), plain, strict=True):
         assert_close(actual, desired, label=f"{cell.__name__}: {name}")

@@ -89,7 +89,7 @@ def assert_close(
     actual : array
         The array under test.
     desired : array
-        What it should be.
+        The expected array.
     like : array, optional
         The array whose namespace, dtype and device `actual` must have. Default: `desired`. Give it where
         `desired` was computed in another namespace or precision.

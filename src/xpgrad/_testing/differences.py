@@ -132,7 +132,7 @@ def check_vjp(
     Raises
     ------
     AssertionError
-        At the first gradient that is not right, naming operator, argument, the index of the worst element and
+        At the first wrong gradient, naming operator, argument, the index of the worst element and
         both values.
     TypeError
         Where the namespace makes something else of float64, as JAX does without ``jax_enable_x64``.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from xpgrad._testing.activations import Activation, activate, read_activations
+from xpgrad._testing.activations import ReferenceActivation, activate, read_activations
 from xpgrad._testing.sequences import Track, bounded, gate_slope, walk, walk_back
 from xpgrad.gru import GRUForward, GRUGrads
 
@@ -110,7 +110,7 @@ def _gru_step(
     W: Array,
     R: Array,
     b: Array | None,
-    activations: Sequence[Activation],
+    activations: Sequence[ReferenceActivation],
     clip: float | None,
     linear_before_reset: int,
 ) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from xpgrad._testing.activations import Activation, activate, read_activations, slope_at
+from xpgrad._testing.activations import ReferenceActivation, activate, read_activations, slope_at
 from xpgrad._testing.sequences import Track, bounded, gate_slope, walk, walk_back
 from xpgrad.lstm import LSTMForward, LSTMGrads
 
@@ -124,7 +124,7 @@ def _lstm_step(
     R: Array,
     b: Array | None,
     p: Array | None,
-    activations: Sequence[Activation],
+    activations: Sequence[ReferenceActivation],
     clip: float | None,
     input_forget: bool,
     detach: Callable[[Array], Array] | None,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from xpgrad._testing.activations import Activation, slope_from_output
+from xpgrad._testing.activations import ReferenceActivation, slope_from_output
 from xpgrad._testing.comparing import to_numpy
 
 Array = Any
@@ -221,7 +221,9 @@ def bounded(xp: Any, x: Array, clip: float | None) -> Array:
     return xp.where(x > clip, top, xp.where(x < -clip, -top, x))
 
 
-def gate_slope(activation: Activation, y: np.ndarray, x: np.ndarray, clip: float | None) -> np.ndarray:
+def gate_slope(
+    activation: ReferenceActivation, y: np.ndarray, x: np.ndarray, clip: float | None
+) -> np.ndarray:
     """Derivative of a clipped activation whose value is y, at x."""
     slope = slope_from_output(activation, y, x)
     return slope if clip is None else slope * (np.abs(x) <= clip)

@@ -1,82 +1,30 @@
-"""Time xpgrad and its peers in turns, and show how close both are to the machine's limit.
+"""Time every kernel beside its peers: a tool of the checkout, in ``asv_bench/xpgrad_bench``."""
 
-Each implementation runs in its own process, because the thread pools of NumPy, PyTorch and JAX stall one
-another in a shared one. The processes take turns, so drift affects them equally. The report gives medians,
-the spread between quartiles, and how many times as fast as the peer ours is (above 1 ours is faster). The
-floor is a limit for every implementation: the operations of the matrix products over the best rate measured
-here, or the bytes over the bandwidth, whichever takes longer. For a convolution the direct sum is counted;
-Winograd's and Fourier's methods can be below the floor.
-
-If other processes take more than a twentieth of the machine, a work is measured again. Works that stay
-disturbed are named.
-
-Peers that are not installed are named and left out. --python PEER=INTERPRETER measures a peer in another
-environment.
-"""
+from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from .. import __version__
-from .arguments import seconds, unwritable, whole_number
-from .benches import measure
-from .benches.groups import FAMILIES, GROUPS, Group
-from .benches.implementations import MODULES, OURS
-from .benches.load import DISTURBED
-from .benches.processes import Workers
-from .console import message, progress, table
-from .info import VARIABLES, read_cpu
+from .checkout import tool
 
-__all__ = ["add_arguments", "group_lines", "machine_rows", "notes", "run", "summary_rows"]
+__all__ = ["add_arguments", "run"]
 
-PEERS = [name for name in MODULES if name not in OURS]
+
+def _command() -> Any:
+    return tool("xpgrad_bench.command", "bench")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument(
-        "--only", nargs="+", choices=FAMILIES, metavar="FAMILY",
-        help=f"which of {', '.join(FAMILIES)} (default: all)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--peer", nargs="+", choices=PEERS, help="beside these only (default: all that are installed)"
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="one work of each group, once: does it run?",
-    )
-    parser.add_argument("--seconds", type=seconds, help=f"for each work (default: {measure.USUAL.seconds:g})")
-    parser.add_argument("--threads", type=_threads, help="threads of each implementation (default: its own)")
-    parser.add_argument(
-        "--python", action="append", default=[], type=_interpreter, metavar="PEER=INTERPRETER",
-        help="measure a peer by the interpreter of another environment (repeatable)",
-    )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the ratios and the roofline (needs matplotlib)"
-    )
+    """Declare the command's options.
 
-
-def _threads(text: str) -> int:
-    value, cores = whole_number(text), os.cpu_count() or 1
-    if not 1 <= value <= cores:
-        raise argparse.ArgumentTypeError(f"{text} is not from 1 to the {cores} cores of this machine")
-    return value
-
-
-def _interpreter(text: str) -> tuple[str, str]:
-    peer, _, path = text.partition("=")
-    if peer not in PEERS:
-        raise argparse.ArgumentTypeError(f"{peer!r} is none of {', '.join(PEERS)}")
-    if not Path(path).is_file():
-        raise argparse.ArgumentTypeError(f"{path!r} is no file")
-    return peer, path
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        The parser of the subcommand.
+    """
+    command = _command()
+    parser.description = command.__doc__
+    command.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,195 +40,4 @@ def run(args: argparse.Namespace) -> int:
     int
         0; 1 if ours fails or nothing is selected; 2 if a file cannot be written or drawn.
     """
-    problem = _problem(args)
-    if problem:
-        message(f"bench: {problem}")
-        return 2
-    groups = [
-        group
-        for group in GROUPS
-        if (not args.only or group.family in args.only) and (not args.peer or group.peer in args.peer)
-    ]
-    if not groups:
-        message("bench: no group of these families has such a peer")
-        return 1
-    try:
-        report = _measure(groups, args)
-    except RuntimeError as error:
-        message(f"bench: {error}")
-        return 1
-    _print(
-        report,
-        "Each work ran once: all of it runs, but the ratios are no measurement." if args.quick else None,
-    )
-    try:
-        _write(report, args)
-    except OSError as error:
-        message(f"bench: cannot write {error.filename}: {error.strerror}")
-        return 2
-    return 0
-
-
-def _write(report: dict[str, Any], args: argparse.Namespace) -> None:
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    if args.plot:
-        from .bench_plot import draw
-
-        draw(report, args.plot)
-
-
-def _problem(args: argparse.Namespace) -> str | None:
-    """Check early for errors that would otherwise appear after all measurements."""
-    for option in ("json", "plot"):
-        path = getattr(args, option)
-        problem = None if path is None else unwritable(f"--{option}", path)
-        if problem:
-            return problem
-    return _undrawable(args.plot) if args.plot else None
-
-
-def _undrawable(path: Path) -> str | None:
-    try:
-        import matplotlib  # noqa: F401  # its parts may be loaded where it is said not to be there
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-    except ImportError:
-        return "--plot needs matplotlib: pip install 'xpgrad[demo]'"
-    kinds = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in kinds:
-        return f"--plot is {path}, expected a file that ends with one of {', '.join(sorted(kinds))}"
-    return None
-
-
-def _measure(groups: Sequence[Group], args: argparse.Namespace) -> dict[str, Any]:
-    effort = measure.QUICK if args.quick else measure.USUAL
-    if args.seconds is not None:
-        effort = effort._replace(seconds=args.seconds)
-    jobs = [(group, work) for group in groups for work in measure.works_of(group, args.quick)]
-    with Workers(dict(args.python), args.threads) as workers:
-        dtypes = dict.fromkeys(work.dtype for _, work in jobs)
-        names = dict.fromkeys(["xpgrad-numpy", *(group.peer for group in groups)])
-        before = measure.rates(workers, names, dtypes, effort)
-        rows: dict[Group, list[dict[str, Any]]] = {group: [] for group in groups}
-        bar = progress(jobs, "measuring")
-        for group, work in bar:
-            bar.note(work.label)
-            rows[group].append(measure.measure(group, work, workers, effort))
-        # before and after, because a busy machine would measure too low a rate
-        machine = measure.best(before, measure.rates(workers, names, dtypes, effort))
-        outcomes = [measure.outcome(g, measure.ours_of(g, workers).name, rows[g]) for g in groups]
-        return {
-            "xpgrad": __version__,
-            "machine": _machine(args.threads),
-            "rates": machine._asdict(),
-            "implementations": workers.described,
-            "missing": workers.missing,
-            "groups": [measure.with_floors(group, machine) for group in outcomes],
-        }
-
-
-def _machine(threads: int | None) -> dict[str, Any]:
-    cpu = read_cpu()
-    return {
-        "cpu": cpu.name,
-        "cores": cpu.cores,
-        "threads": threads or cpu.cores,
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-    }
-
-
-# ----------------------------------------------------------------------------------------- what is printed
-
-
-def _print(report: dict[str, Any], remark: str | None) -> None:
-    table("", ("", ""), machine_rows(report))
-    print()
-    for group in report["groups"]:
-        columns, lines = group_lines(group)
-        title = f"{group['title']}: {group['ours']} beside {group['peer']}"
-        table(title, columns, lines, footer="\n".join(notes(group)) or None)
-        print()
-    columns = ["", "ratio", "aim", "lowest", "highest", "ours / floor", "peer / floor"]
-    title = "How many times as fast as the peer (memory: how many times less), geometric means"
-    table(title, columns, summary_rows(report["groups"]), footer=remark)
-
-
-def machine_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The machine and its libraries: names and texts."""
-    machine, rates = report["machine"], report["rates"]
-    products = ", ".join(f"{rate / 1e9:.0f} GFLOP/s in {dtype}" for dtype, rate in rates["products"].items())
-    return [
-        ("xpgrad", report["xpgrad"]),
-        ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"),
-        ("best matrix product", products),
-        ("bandwidth of a copy", f"{rates['bandwidth'] / 1e9:.1f} GB/s"),
-        *report["implementations"].items(),
-        *((name, f"left out: {_brief(reason)}") for name, reason in report["missing"].items()),
-        *machine["variables"].items(),
-    ]
-
-
-def group_lines(group: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The columns and the lines of a group's table."""
-    if group["what"] == "memory":
-        sides = [[_megabytes(row[side]) for side in ("ours", "peer")] for row in group["rows"]]
-        columns = ["", "ours, MB", "peer, MB", "peer / ours"]
-        return columns, [
-            [row["work"], *peaks, _cell(row["ratio"])]
-            for row, peaks in zip(group["rows"], sides, strict=True)
-        ]
-    columns = ["", "ours, ms", "spread", "peer, ms", "spread", "peer / ours", "floor, ms", "set by"]
-    return [*columns, "ours / floor", "peer / floor"], [_line(row) for row in group["rows"]]
-
-
-def _line(row: dict[str, Any]) -> list[str]:
-    sides = [row[side] for side in ("ours", "peer")]
-    cells = [row["work"]]
-    for times in sides:
-        cells += [f"{times['median'] * 1e3:.3g}", _spread(times)] if times else ["-", "-"]
-    least = row["floor"]
-    cells += [_cell(row["ratio"]), f"{least * 1e3:.3g}", row["bound"]]
-    return cells + [_cell(times and times["median"] / least) for times in sides]
-
-
-def _spread(times: dict[str, Any]) -> str:
-    return f"{(times['high'] - times['low']) / times['median']:.0%}"
-
-
-def _megabytes(peak: dict[str, Any] | None) -> str:
-    return "-" if peak is None else f"{peak['median'] / 1e6:.1f}"
-
-
-def _cell(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"
-
-
-def _brief(reason: str) -> str:
-    return reason.strip().splitlines()[-1] if reason.strip() else "no reason given"
-
-
-def notes(group: dict[str, Any]) -> list[str]:
-    """Which functions the peer really calls, why it is missing, and which works were disturbed."""
-    paths = dict.fromkeys(row["path"] for row in group["rows"] if row["path"])
-    reasons = dict.fromkeys(_brief(row["missing"]) for row in group["rows"] if row["missing"])
-    said = [f"The peer's path, by the time it takes: {'; '.join(paths)}."] if paths else []
-    said += [f"No peer: {reason}." for reason in reasons]
-    disturbed = [
-        f"{row['work']} ({row['others']:.0%})" for row in group["rows"] if (row["others"] or 0) > DISTURBED
-    ]
-    if disturbed:
-        said.append(f"Other processes had a part of the cores, so no mean counts: {'; '.join(disturbed)}.")
-    return said
-
-
-def summary_rows(groups: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A line for each group: title, ratio, aim, lowest and highest ratio, distances to the floor."""
-    rows = []
-    for group in groups:
-        aims = [f"{group['aim']:g}"] if group["aim"] else ["-"]
-        aims += [f"least {group['least']:g}"] if group["least"] else []
-        numbers = (group[name] for name in ("lowest", "highest", "ours_to_floor", "peer_to_floor"))
-        rows.append([group["title"], _cell(group["ratio"]), ", ".join(aims), *map(_cell, numbers)])
-    return rows
+    return int(_command().run(args))

@@ -1,20 +1,21 @@
 """Check every kernel's results on everything that is installed here.
 
-Runs each kernel in each array namespace, dtype and option. If ONNX has the operator, it also runs through
-xpgrad_onnx as an operator and as a training graph. Compares with independent oracles: naive references,
-central differences in float64, PyTorch's autograd and modules. Prints one line for each operator; with --all,
---option or --namespace one line for each combination, with its worst relative error. The exit status is 1 if
-an error exceeds its tolerance.
+Compares kernels with independent oracles: naive references, central differences in float64, PyTorch's
+autograd and modules. Operators that ONNX has also run through xpgrad_onnx, as operators and as training
+graphs. The exit status is 1 if an error exceeds its tolerance.
 
-Compiled code is checked in float32 and half precision, so only half as much must be compiled with a cold
-cache; --all, --json, --option or --namespace check float64 too.
+By default, an operator's first option runs in every namespace and dtype, each other option in some of them,
+and one line is printed for each operator. --all runs each option in each namespace and dtype, and prints a
+line for each combination, with its worst relative error; so do --option and --namespace for a part of them.
+The functions of xpgrad_jax run by default and with --namespace jax.
 
---peers also measures the kernels of other libraries, against float64 references that share no code with any
-of them. A library that needs another NumPy runs in its own interpreter.
+--peers, in a checkout, measures the kernels of other libraries too, against float64 references that share no
+code with any of them. A library that needs another NumPy runs in its own interpreter.
 """
 
 import argparse
 import contextlib
+import difflib
 import importlib.util
 import json
 import math
@@ -37,6 +38,7 @@ from .._testing import dtype_name, relative_error
 from . import check_jax
 from .arguments import at_least_one, not_negative, unwritable
 from .check_random import run_random
+from .checkout import tool
 from .console import message, progress, table
 
 __all__ = ["add_arguments", "run"]
@@ -248,8 +250,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="check each option in every namespace and dtype, and print every row; by default only an "
-        "operator's first option is checked in all of them, and each other one in some, in turn",
+        help="check each option in every namespace and dtype (jax apart: --namespace jax), and print every "
+        "row; by default only an operator's first option is checked in all of them, each other one in some",
     )
     parser.add_argument("--json", action="store_true", help="print all results as JSON instead of a table")
     parser.add_argument(
@@ -301,7 +303,11 @@ def _option(text: str) -> str:
     # cases for other libraries have lengths with one of 0 beside each that has NaN in its padding
     named += [name.replace("NaN padding", "one of 0") for name in named]
     if not any(text in name for name in named):
-        raise argparse.ArgumentTypeError(f"{text!r} is in no option's name; these are {'; '.join(known)}")
+        near = difflib.get_close_matches(text, named, 3)
+        nearest = f"; near it are {'; '.join(near)}" if near else ""
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is in no option's name{nearest}; these are {'; '.join(known)}"
+        )
     return text
 
 
@@ -340,9 +346,7 @@ def run(args: argparse.Namespace) -> int:
     if args.guard:
         guard.turn_on()
     if args.peers or args.write or args.interpreter:
-        from .peers.command import run_peers  # large, and rarely needed
-
-        return run_peers(KERNELS, args)
+        return int(tool("xpgrad_peers.command", "check --peers").run_peers(KERNELS, args))
     if args.random is not None:
         return run_random(args.random, args.seed or 0, args.lengths)
     wanted = [b for b in BACKENDS if args.namespace is None or b.namespace in args.namespace]

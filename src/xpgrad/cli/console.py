@@ -6,19 +6,21 @@ Pipes and log files get plain text too, in full width and without control codes.
 import re
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TextIO, TypeVar
 
 import numpy as np
 
-__all__ = ["Progress", "curve", "message", "progress", "table"]
+__all__ = ["Progress", "curve", "message", "paragraph", "progress", "table"]
 
 T = TypeVar("T")
 
 _NUMBER = re.compile(r"-|\d+/\d+|[+-]?\d+(\.\d+)?(e[+-]?\d+)?( ?[^\W\d]+| ?%)?")
 _BAR = 24  # characters of the plain bar
 _REFRESH = 0.1  # seconds between two redraws on a terminal
+_READABLE = 14  # characters that a column of text needs
 _LOG_LINES = 10  # lines in a log that cannot be redrawn
 
 
@@ -48,7 +50,7 @@ def table(
     *,
     footer: str | None = None,
 ) -> None:
-    """Print a table.
+    """Print a table; on a terminal that is too narrow for it, a paragraph for each row.
 
     Parameters
     ----------
@@ -63,6 +65,9 @@ def table(
     """
     texts = [[str(cell) for cell in row] for row in rows]
     console = _rich_console(sys.stdout)
+    if sys.stdout.isatty() and not _fits(columns, texts, folds=console is not None):
+        print("\n".join(_paragraphs(title, columns, texts, footer)), flush=True)
+        return
     if console is None:
         print("\n".join(_plain_table(title, columns, texts, footer)), flush=True)
         return
@@ -96,9 +101,45 @@ def _plain_table(
     return [*lines, footer] if footer else lines
 
 
+def _fits(columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds: bool) -> bool:
+    """Whether a table fits the terminal; one that folds may do so where columns of text stay readable."""
+    right = _numeric_columns(columns, rows)
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    least = (min(w, _READABLE) if folds and not r else w for w, r in zip(widths, right, strict=True))
+    return sum(least) + 3 * len(widths) + 1 <= shutil.get_terminal_size().columns
+
+
+def _paragraphs(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str | None
+) -> list[str]:
+    """Each row as text: words as they are, numbers behind their column's name."""
+    width = shutil.get_terminal_size().columns
+    right = _numeric_columns(columns, rows)
+    lines = textwrap.wrap(title, width)
+    for row in rows:
+        cells = [
+            f"{name} {cell}" if r and name else cell
+            for name, cell, r in zip(columns, row, right, strict=True)
+            if cell and not (r and cell == "-")
+        ]
+        lines += textwrap.wrap(", ".join(cells), width, subsequent_indent="    ")
+    return [*lines, *(line for text in (footer or "").splitlines() for line in textwrap.wrap(text, width))]
+
+
 def _numeric_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
     """Which columns hold only numbers (a unit may follow); they are right-aligned."""
     return [bool(rows) and all(_NUMBER.fullmatch(row[k]) for row in rows) for k in range(len(columns))]
+
+
+def paragraph(text: str, indent: str = "") -> None:
+    """Print text; on a terminal lines are wrapped, and begin with `indent` from the second on."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(
+            textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
+            for line in text.splitlines()
+        )
+    print(text, flush=True)
 
 
 # -------------------------------------------------------------------------------------------- progress

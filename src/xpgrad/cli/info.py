@@ -6,7 +6,6 @@ threads, the gain of each option, and hints. Sends nothing and changes nothing.
 
 import argparse
 import ctypes
-import functools
 import importlib
 import json
 import os
@@ -24,7 +23,7 @@ import numpy as np
 from xpgrad.engine.process.settings import schedulable_cores, wants_jit
 
 from . import options
-from .console import table
+from .console import paragraph, table
 
 __all__ = ["add_arguments", "hints", "read_cpu", "run"]
 
@@ -166,7 +165,6 @@ def hints(report: Report) -> list[Hint]:
         _too_many_threads,
         _too_few_threads,
         _openmp_copies,
-        *(functools.partial(_adapter, package) for package in _ADAPTERS),
         _pools,
     )
     return [hint for rule in rules if (hint := rule(report)) is not None]
@@ -189,7 +187,7 @@ def _numba(report: Report) -> Hint | None:
     if "numba" not in report.versions:
         return Hint(
             "numba is not installed: the formulas run in NumPy, block by block, instead of compiled",
-            "pip install 'xpgrad[fast]'",
+            "pip install numba",
         )
     if (word := report.variables.get("XPGRAD_JIT", "")) and not wants_jit(word):
         return Hint(
@@ -249,20 +247,26 @@ def _openmp_copies(report: Report) -> Hint | None:
     )
 
 
-_ADAPTERS = {
-    "torch": "xpgrad_torch (modules and autograd functions for PyTorch)",
-    "jax": "xpgrad_jax (functions for JAX's jit, grad and vmap)",
-    "onnx": "xpgrad_onnx (operators for its evaluator, training graphs)",
+_PURPOSES = {
+    "torch": "xpgrad_torch (modules and autograd functions for PyTorch) needs it",
+    "jax": "xpgrad_jax (functions for JAX's jit, grad and vmap) needs it",
+    "onnx": "xpgrad_onnx (operators for its evaluator, training graphs) needs it",
+    "array-api-strict": "'check' leaves out the strictest namespace",
+    "threadpoolctl": "this report finds libraries with threads on Linux only",
+    "rich": "tables and progress bars are plain text",
+    "matplotlib": "the demos and 'bench --plot' draw no pictures",
+    "scikit-learn": "'demo digits' has no pictures to read",
 }
+"""What every optional package but numba is for, in its absence."""
 
 
-def _adapter(package: str, report: Report) -> Hint | None:
-    """What a missing framework would bring."""
-    if package in report.versions:
-        return None
-    return Hint(
-        f"{package} is not installed: {_ADAPTERS[package]} cannot be used", f"pip install 'xpgrad[{package}]'"
-    )
+def missing(report: Report) -> list[Hint]:
+    """A sentence for each optional package that is not installed."""
+    return [
+        Hint(f"{package} is not installed: {purpose}", f"pip install {package}")
+        for package, purpose in _PURPOSES.items()
+        if package not in report.versions
+    ]
 
 
 def _pools(report: Report) -> Hint | None:
@@ -428,6 +432,7 @@ def as_json(report: Report, found: Sequence[Hint], times: options.Times) -> dict
         "pools": [pool._asdict() for pool in report.pools],
         "options": times._asdict(),
         "hints": [hint._asdict() for hint in found],
+        "missing": [hint._asdict() for hint in missing(report)],
     }
 
 
@@ -436,8 +441,8 @@ def _print(report: Report, found: Sequence[Hint]) -> None:
         table(title, ("", ""), list(entries.items()))
         print()
 
-    missing = {name: "not installed" for name in PACKAGES if name not in report.versions}
-    pairs("Versions", report.versions | missing)
+    absent = {name: "not installed" for name in PACKAGES if name not in report.versions}
+    pairs("Versions", report.versions | absent)
     pairs("Engines", report.engines)
     if report.products:
         pairs("Matrix products", report.products)
@@ -453,12 +458,26 @@ def _print(report: Report, found: Sequence[Hint]) -> None:
         pairs("Environment", report.variables)
     print("What would be faster" if found else "Nothing that xpgrad knows of would make this machine faster.")
     for hint in found:
-        print(f"- {hint.what}.\n    {hint.how}")
+        paragraph(f"- {hint.what}.\n    {hint.how}", indent="    ")
+    without = missing(report)
+    if without:
+        print("\nWhat is missing, and what it is for")
+    for hint in without:
+        paragraph(f"- {hint.what}.\n    {hint.how}", indent="    ")
+
+
+STEP = "A step is forward and backward of 50 steps, 32 sequences, 64 inputs, 64 units."
+"""What the first work's name abbreviates."""
 
 
 def _print_options(times: options.Times, machine: str) -> None:
     print()
     works = next(iter(times.rows.values()))
-    table(f"What options are worth, measured on {times.machine}", ["option", *works], times.lines())
+    table(
+        f"What options are worth, measured on {times.machine}",
+        ["option", *works],
+        times.lines(),
+        footer=f"1.25x: 1.25 times as fast as the first line's option. {STEP}",
+    )
     if times.machine != machine:
         print("python -m xpgrad info --measure measures it here.")

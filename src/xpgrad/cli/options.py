@@ -55,10 +55,10 @@ class Times(NamedTuple):
     rows: dict[str, dict[str, float]]
 
     def lines(self) -> list[list[str]]:
-        """A line for each option: times, and their ratio to the first option's."""
+        """A line for each option: times, and the speedup over the first option: above 1 is faster."""
         base = next(iter(self.rows.values()))
         return [
-            [option, *(f"{ms:.3g} ms, {ms / base[work]:.2f} times" for work, ms in times.items())]
+            [option, *(f"{ms:.3g} ms, {base[work] / ms:.2f}x" for work, ms in times.items())]
             for option, times in self.rows.items()
         ]
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         write = FORMATS[args.format]()
         found = vectors(args.operator, args.cases, args.seed, option=args.option)
     except ImportError:
-        message(f"--format {args.format} needs the package onnx: pip install 'xpgrad[onnx]'")
+        message(f"--format {args.format} needs the package onnx: pip install onnx")
         return 1
     except ValueError as error:
         message(str(error))

@@ -17,50 +17,18 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .benches import implementations
-from .benches.convolutions import CONVOLUTIONS, LARGE_KERNELS, TRANSPOSED
-from .benches.elementwise import FUNCTIONS, LOSSES, Elementwise, Loss
-from .benches.recurrent import Recurrent
 from .console import message, progress, table
+from .warm_works import WORKS, step_of
 
 __all__ = ["add_arguments", "run"]
 
-_ROWS = (1, 32)  # a batch in one thread, with products of one row; and one that is split into parts
-_SHARED = (3, 1, 32, 1024)  # one row and a large weight, whose columns threads share
-_LARGE = (512, 1024)  # enough elements for threads, which have their own loops
 _TIMES = 3  # the first call records the program; later calls take shorter paths to it
 
 
-def _recurrent(operator: str, dtype: str) -> Iterator[Any]:
-    for rows in _ROWS:
-        yield Recurrent(operator, (8, rows, 32, 32), None, dtype)
-    yield Recurrent(operator, (8, _ROWS[-1], 32, 32), (2, 8), dtype)
-    yield Recurrent(operator, _SHARED, None, dtype)
-
-
-def _convolutions(dtype: str) -> Iterator[Any]:
-    for work in (*CONVOLUTIONS.values(), *LARGE_KERNELS.values(), *TRANSPOSED.values()):
-        yield work._replace(dtype=dtype)
-
-
-WORKS: dict[str, Callable[[str], Iterator[Any]]] = {
-    "lstm": lambda dtype: _recurrent("lstm", dtype),
-    "lstm-peephole": lambda dtype: _recurrent("lstm-peephole", dtype),
-    "gru": lambda dtype: _recurrent("gru", dtype),
-    "rnn": lambda dtype: _recurrent("rnn", dtype),
-    "gru-reset-before": lambda dtype: _recurrent("gru-reset-before", dtype),
-    "conv": _convolutions,
-    "activations": lambda dtype: (Elementwise(name, _LARGE, dtype) for name in FUNCTIONS),
-    "losses": lambda dtype: (Loss(name, _LARGE, dtype) for name in LOSSES),
-}
-"""What runs for each operator that can be named, in a dtype."""
-
-
-class Part(NamedTuple):
+class WarmedPart(NamedTuple):
     """Operators that are compiled together: one line of the result."""
 
     operator: str
@@ -152,26 +120,26 @@ def _kept(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
 
 
-def _compile(args: argparse.Namespace) -> tuple[dict[Part, float], list[str]]:
+def _compile(args: argparse.Namespace) -> tuple[dict[WarmedPart, float], list[str]]:
     """Seconds of each part; and the parts that could not run, with the reason."""
     arrays = args.arrays or ["numpy", "torch"]
     works = [
-        (Part(operator, dtype, kind), work)
+        (WarmedPart(operator, dtype, kind), work)
         for operator in dict.fromkeys(args.operators or WORKS)
         for dtype in dict.fromkeys(args.dtype)
         for kind in dict.fromkeys(arrays)
         for work in WORKS[operator](dtype)
     ]
-    seconds: dict[Part, float] = {}
+    seconds: dict[WarmedPart, float] = {}
     missing: dict[str, None] = {}
     bar = progress(works, "compiling")
     for part, work in bar:
         bar.note(f"{part.operator} {part.dtype} {part.arrays}")
         start = time.monotonic()
         try:
-            made = implementations.make(f"xpgrad-{part.arrays}", work)
+            step = step_of(work, part.arrays)
             for _ in range(_TIMES):
-                made.step()
+                step()
         except NotImplementedError as reason:  # something is not installed
             if args.arrays:
                 missing[str(reason)] = None

@@ -203,7 +203,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
 
     def integers(self, array: Any) -> np.ndarray | None:
         """See `Adapter`."""
-        if type(array) is not np.ndarray or array.dtype.kind not in "iu" or array.ndim != 1:
+        if type(array) is not np.ndarray or array.dtype.kind not in "iu" or array.ndim not in (1, 2):
             return None
         return np.ascontiguousarray(array, dtype=np.int64)
 

@@ -112,6 +112,11 @@ class TimeLoops(Protocol):
     def scan(self, stages: Sequence[Elementwise | Product], steps: Any) -> None:
         """Run a time loop: for each step (a Span as a row of integers) all stages in order on its rows."""
 
+    def elementwise(self, formula: Formula, inputs: Sequence[Any], numbers: Sequence[float] = ()) -> Array:
+        """The single result of a formula, of the shape of its inputs; see `Engine.elementwise`."""
+        (result,) = formula(self.xp, *inputs, **dict(zip(formula.parameters, numbers, strict=True)))
+        return result
+
 
 class Engine(TimeLoops, Images, Protocol):
     """The interface for all kernels; what convolutions ask for is that of `Images`."""
@@ -235,7 +240,7 @@ class Adapter(Engine, Protocol):
         return None
 
     def integers(self, array: Any) -> np.ndarray | None:
-        """A one-dimensional integer array as contiguous 64-bit integers; None for other arrays."""
+        """An integer array of one or two axes as contiguous 64-bit integers; None for other arrays."""
         return None
 
 

@@ -28,11 +28,11 @@ class StandardEngine(Engine):
 
     def wrap(self, array: Any) -> Any:
         """See `TimeLoops`."""
-        return _Rows(self.xp, array.shape[1], array, array)
+        return _RowPieces(self.xp, array.shape[1], array, array)
 
     def rows(self, count: int, width: int, like: Any) -> Any:
         """See `TimeLoops`."""
-        return _Rows(self.xp, width, like)
+        return _RowPieces(self.xp, width, like)
 
     def carry(self, array: Any) -> Any:
         """See `TimeLoops`."""
@@ -103,7 +103,7 @@ def _split(array: Any, blocks: int) -> list[Any]:
     return [array[:, block * width : (block + 1) * width] for block in range(blocks)]
 
 
-class _Rows:
+class _RowPieces:
     """Rows of an array, if there is one, until steps replace them: what a step wrote is kept as a piece."""
 
     def __init__(self, xp: Any, width: int, like: Any, array: Any = None) -> None:
@@ -128,7 +128,7 @@ class _Rows:
         return self._array
 
 
-class _Carry(_Rows):
+class _Carry(_RowPieces):
     """Rows; each step replaces the first ones."""
 
     def write(self, first: int, piece: Any) -> None:

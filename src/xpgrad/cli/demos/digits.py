@@ -192,7 +192,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         training, held_out = read_digits(args.seed)
     except ImportError:
-        message("demo: scikit-learn, whose digits this demo reads, is not installed (xpgrad[demo] adds it)")
+        message(
+            "demo: scikit-learn, whose digits this demo reads, is not installed: pip install scikit-learn"
+        )
         return 1
     print(
         f"Data: scikit-learn's handwritten digits, 8 x 8 pixels; {len(training.labels)} to train on, "

@@ -73,7 +73,7 @@ def cycles(numbers: np.ndarray) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(minima)]
 
 
-class Batch(NamedTuple):
+class Cycles(NamedTuple):
     """Cycles side by side: this year's numbers (T, N, 1), lengths (N,), next year's numbers (T, N).
 
     After a cycle's end is NaN, which would appear in the loss if anything read it.
@@ -89,17 +89,17 @@ class Batch(NamedTuple):
         return np.arange(len(self.X))[:, None] < self.lengths
 
 
-def batch_of(numbers: np.ndarray, chosen: Sequence[slice]) -> Batch:
+def batch_of(numbers: np.ndarray, chosen: Sequence[slice]) -> Cycles:
     """Put cycles side by side, padded to the longest, in the unit of the model."""
     lengths = np.array([part.stop - part.start for part in chosen])
     X, targets = np.full((2, lengths.max(), len(chosen)), np.nan)
     for k, (part, length) in enumerate(zip(chosen, lengths, strict=True)):
         X[:length, k] = numbers[part] / SCALE
         targets[:length, k] = numbers[part.start + 1 : part.stop + 1] / SCALE
-    return Batch(X[..., None], lengths, targets)
+    return Cycles(X[..., None], lengths, targets)
 
 
-def batches(numbers: np.ndarray, training: Sequence[slice], steps: int, seed: int) -> Iterator[Batch]:
+def batches(numbers: np.ndarray, training: Sequence[slice], steps: int, seed: int) -> Iterator[Cycles]:
     """Yield batches of cycles drawn without repetition within a batch."""
     rng = np.random.default_rng(seed)
     size = min(BATCH, len(training))
@@ -123,13 +123,13 @@ def initial_parameters(hidden: int, seed: int) -> Parameters:
     }
 
 
-def _forward(p: Parameters, batch: Batch) -> tuple[Any, np.ndarray]:
+def _forward(p: Parameters, batch: Cycles) -> tuple[Any, np.ndarray]:
     """The GRU's saved arrays, and the forecasts (T, N), NaN after a cycle's end."""
     saved = gru(batch.X, p["W"], p["R"], p["B"], sequence_lens=batch.lengths, linear_before_reset=1)
     return saved, batch.X[..., 0] + (saved.H_all[:, 0] @ p["V"].T + p["b"])[..., 0]
 
 
-def loss_and_gradients(p: Parameters, batch: Batch) -> tuple[float, Parameters]:
+def loss_and_gradients(p: Parameters, batch: Cycles) -> tuple[float, Parameters]:
     """The mean squared error of a batch, and its gradient for every parameter."""
     saved, forecasts = _forward(p, batch)
     errors = np.where(batch.valid, forecasts - batch.targets, 0.0)
@@ -153,11 +153,11 @@ def loss_and_gradients(p: Parameters, batch: Batch) -> tuple[float, Parameters]:
     return loss, {"W": grads.dW, "R": grads.dR, "B": grads.dB, "V": dV, "b": d.sum(keepdims=True).ravel()}
 
 
-def train_numpy(p: Parameters, stream: Iterator[Batch], steps: int) -> Training:
+def train_numpy(p: Parameters, stream: Iterator[Cycles], steps: int) -> Training:
     """Train p in place."""
     adam = Adam(p, ADAM)
 
-    def step(batch: Batch) -> float:
+    def step(batch: Cycles) -> float:
         loss, grads = loss_and_gradients(p, batch)
         adam.step(grads)
         return loss
@@ -168,7 +168,7 @@ def train_numpy(p: Parameters, stream: Iterator[Batch], steps: int) -> Training:
 # --------------------------------------------------------------------------------------- the torch side
 
 
-def train_torch(p: Parameters, stream: Iterator[Batch], steps: int) -> Training:
+def train_torch(p: Parameters, stream: Iterator[Cycles], steps: int) -> Training:
     """Train torch's own GRU, on packed sequences, from p, which stays unchanged."""
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -184,7 +184,7 @@ def train_torch(p: Parameters, stream: Iterator[Batch], steps: int) -> Training:
     model["output"].load_state_dict({"weight": torch.tensor(p["V"]), "bias": torch.tensor(p["b"])})
     adam = TorchAdam(model, ADAM)
 
-    def step(batch: Batch) -> float:
+    def step(batch: Cycles) -> float:
         X = torch.from_numpy(batch.X)
         packed = pack_padded_sequence(X, torch.from_numpy(batch.lengths), enforce_sorted=False)
         H_all, _ = pad_packed_sequence(model["gru"](packed)[0])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ... import convert
+from ..._words import Operator
 from ..console import message, progress, table
 
 __all__ = [
@@ -151,14 +152,12 @@ def torch_imports() -> bool:
         if not (isinstance(error, ModuleNotFoundError) and error.name == "torch"):
             message(f"demo: torch is installed but does not import ({error})")
         else:
-            message(
-                "demo: torch is not installed, so there is nothing to compare with (xpgrad[torch] adds it)"
-            )
+            message("demo: torch is not installed, so there is nothing to compare with: pip install torch")
         return False
     return True
 
 
-def load_torch_weights(module: Any, operator: str, p: Parameters) -> None:
+def load_torch_weights(module: Any, operator: Operator, p: Parameters) -> None:
     """Copy W, R and B of an operator with one direction into torch's module of one layer."""
     import torch
 
@@ -204,11 +203,14 @@ def show_training(runs: list[Training], footer: str) -> None:
             f"{run.losses[0]:.4f}",
             f"{run.losses[-1]:.4f}",
             f"{1e3 * float(np.median(run.seconds)):.1f} ms",
+            f"{run.seconds[0]:.1f} s",
             f"{sum(run.seconds):.1f} s",
         )
         for run in runs
     ]
-    table("Training", ["", "first loss", "last loss", "median step", "all steps"], rows, footer=footer)
+    columns = ["", "first loss", "last loss", "median step", "first step", "all steps"]
+    note = "The first step compiles, or loads what an earlier run has compiled."
+    table("Training", columns, rows, footer=f"{note}\n{footer}")
 
 
 def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Callable[[], str]) -> None:
@@ -217,7 +219,7 @@ def save_plot(path: Path, what: str, draw: Callable[[Any], None], as_text: Calla
         # The figure class by itself needs no display.
         from matplotlib.figure import Figure
     except ImportError:
-        print(f"{as_text()}\n(A PNG file instead: install matplotlib, or xpgrad[demo].)\n")
+        print(f"{as_text()}\n(A PNG file instead: pip install matplotlib.)\n")
         return
     figure = Figure(layout="constrained")
     draw(figure)

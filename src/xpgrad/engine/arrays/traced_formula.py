@@ -30,19 +30,19 @@ _STORES = {
 """What buffers are called: by the axes of their values, numbers or flags."""
 
 
-class _Program:
+class _TracedProgram:
     """The record of a tape, as a Python function."""
 
     def __init__(self, tape: Tape, operands: Sequence[Value | None], results: Sequence[Any]) -> None:
         self._memory = _Memory(tape)
         given = [operand for operand in operands if operand is not None]
-        text = _Text(given, [tape.made(result) for result in results], self._memory)
+        text = _TracedText(given, [tape.made(result) for result in results], self._memory)
         self.text = text.text()
         exec(compile(self.text, "<traced formula>", "exec"), text.known)
         self._run = text.known["run"]
 
 
-class TracedFormula(_Program):
+class TracedFormula(_TracedProgram):
     """A formula with one result, for arrays of a dtype, with its numbers fixed.
 
     `absent` says which of its operands are None. `text` is the source of ``run(y, *operands, *buffers)``.
@@ -65,7 +65,7 @@ class TracedFormula(_Program):
         self._run(out, *operands, *self._memory.views(out.shape))
 
 
-class TracedRows(_Program):
+class TracedRows(_TracedProgram):
     """The same as `TracedFormula` for a row formula."""
 
     def __init__(
@@ -133,7 +133,7 @@ def _needed(results: Sequence[Value]) -> list[Value]:
     return [*order.values()]
 
 
-class _Text:
+class _TracedText:
     """The program as the text of a Python function ``run``, and its global names.
 
     ``run`` takes memory for the results, the operands, and the buffers, which `memory` counts.

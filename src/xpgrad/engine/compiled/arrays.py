@@ -39,7 +39,7 @@ class ArrayLayout(NamedTuple):
     same_as: int | None = None
 
 
-class Array(NamedTuple):
+class LoopArray(NamedTuple):
     """An array of a loop.
 
     Parameters
@@ -65,10 +65,10 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     """
     names = [kind and f"x{number}" for number, kind in enumerate(layout.operands)]
     kinds = zip(names, layout.operands, strict=True)
-    arrays = [Array(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
+    arrays = [LoopArray(name, "each" if kind == "each" else "row") for name, kind in kinds if name]
     target = "y" if layout.same_as is None else names[layout.same_as]
     if layout.same_as is None:
-        arrays.append(Array("y", "each"))
+        arrays.append(LoopArray("y", "each"))
     function, numbers = formula.function.__name__, formula.parameters
     passes = [f"Pass({function}, {[*names, *numbers]}, [('result', 'each')])"]
     head = preamble([formula.function], formula.constants, dtype, {function: numbers})
@@ -91,8 +91,8 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Any:
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}
     if target is not None:
         kinds.setdefault(target, "each")
-    arrays = [Array(name, kind, named.get(name) == "integers") for name, kind in kinds.items()]
-    arrays += [Array(name, "row") for name in of_rows]
+    arrays = [LoopArray(name, kind, named.get(name) == "integers") for name, kind in kinds.items()]
+    arrays += [LoopArray(name, "row") for name in of_rows]
     parameters, passes = {}, []
     for step in formula.steps:
         name, numbers = step.function.__name__, [n for n in step.constants if n in formula.parameters]
@@ -113,13 +113,13 @@ from numba.types import float64, int64, void
 
 from xpgrad.engine.compiled.cache import cfunc, njit
 from xpgrad.engine.compiled.native import pointer
-from xpgrad.engine.compiled.native_arrays import Array, Loop, Pass, array_loop
+from xpgrad.engine.compiled.native_arrays import LoopArray, Pass, RowsLoop, array_loop
 from xpgrad.engine.compiled.scalar_common import wide_vectors
 """
 
 
 def _module(
-    arrays: Sequence[Array],
+    arrays: Sequence[LoopArray],
     passes: Sequence[str],
     numbers: Sequence[str],
     target: str | None,
@@ -127,7 +127,7 @@ def _module(
     dtype: str,
     by_rows: bool = False,
 ) -> str:
-    """The loop on addresses, on arrays, and for one part of the work; for the rest see `native_arrays.Loop`.
+    """The loop on addresses, on arrays, and for one part of the work; see `native_arrays.RowsLoop`.
 
     Without rows, the elements from start to stop are one row.
     """
@@ -142,9 +142,9 @@ def _module(
     kinds = _array_types(arrays, {target, *outputs}, dtype, rank=2 if by_rows else 1)
     lines = [
         _IMPORTS,
-        f"ARRAYS = [{', '.join(f'Array{(*array,)}' for array in arrays)}]",
+        f"ARRAYS = [{', '.join(f'LoopArray{(*array,)}' for array in arrays)}]",
         f"PASSES = [{', '.join(passes)}]",
-        f"LOOP = Loop(ARRAYS, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
+        f"LOOP = RowsLoop(ARRAYS, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
         "run = array_loop(LOOP, xp.real)\n\n",
         f"@njit(void({', '.join([*integers, *('int64' for _ in names), *reals])}), {_OPTIONS})",
         f"def on_addresses({', '.join([*outer, *names, *numbers])}):",
@@ -158,7 +158,9 @@ def _module(
     return "\n".join(lines) + "\n"
 
 
-def _array_types(arrays: Sequence[Array], written: set[str | None], dtype: str, rank: int) -> Iterator[str]:
+def _array_types(
+    arrays: Sequence[LoopArray], written: set[str | None], dtype: str, rank: int
+) -> Iterator[str]:
     """Numba's types of the arrays."""
     for name, kind, is_integer in arrays:
         scalar, axes = "int32" if is_integer else dtype, rank if kind == "each" else 1

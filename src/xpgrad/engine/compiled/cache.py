@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 from xpgrad.engine.compiled import folder
 from xpgrad.engine.compiled.folder import cache_folder
+from xpgrad.engine.process.compile_message import compiling
 from xpgrad.engine.process.locks import LastingLock
-from xpgrad.engine.process.notice import compiling
 
 _Function = TypeVar("_Function", bound=Callable)
 _lock = LastingLock()

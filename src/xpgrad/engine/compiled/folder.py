@@ -62,7 +62,7 @@ def versions() -> str:
     return f"numba {numba.__version__}, functions {_LOADED}"
 
 
-class Place(NamedTuple):
+class CachePlace(NamedTuple):
     """Where code is read, or None; the reason why none can be kept there, or nothing; how to mend that."""
 
     folder: Path | None
@@ -117,7 +117,7 @@ def write(path: Path, text: str) -> None:
             raise
 
 
-def place() -> Place:
+def place() -> CachePlace:
     """Where this process reads compiled code, and whether it can keep any."""
     return _place(cache_folder())
 
@@ -133,7 +133,7 @@ def described() -> str:
 
 
 @functools.cache
-def _place(base: Path) -> Place:
+def _place(base: Path) -> CachePlace:
     """See `place`; looked at once."""
     folder = base / _versions()
     try:
@@ -142,17 +142,17 @@ def _place(base: Path) -> Place:
             make(part)
             reason = _distrust(part)
             if reason:
-                return Place(None, reason, _TO_TRUST.format(base))
+                return CachePlace(None, reason, _TO_TRUST.format(base))
         with tempfile.TemporaryFile(dir=folder):
             pass
         with contextlib.suppress(OSError):
             os.utime(folder)  # it is in use
     except OSError as error:
         reason = f"{type(error).__name__}: {error.strerror or error}"
-        return Place(folder if os.path.isdir(folder) else None, reason, _TO_WRITE)
+        return CachePlace(folder if os.path.isdir(folder) else None, reason, _TO_WRITE)
     if new:
         _prune(base)
-    return Place(folder)
+    return CachePlace(folder)
 
 
 def forget() -> None:

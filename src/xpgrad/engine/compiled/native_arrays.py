@@ -16,9 +16,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.arrays import Array
+from xpgrad.engine.compiled.arrays import LoopArray
 from xpgrad.engine.compiled.native import LINE
-from xpgrad.engine.compiled.native_loops import Greatest, Reduction, Sum, Vectors
+from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.compiled.vector_code import prefetch
 from xpgrad.engine.process import numba_private
@@ -28,7 +28,7 @@ _INT = ir.IntType(64)
 _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
 _TOGETHER_BYTES = 128  # two of the longest vectors there are
-_REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": Sum, "max": Greatest}
+_REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": UnorderedSum, "max": Greatest}
 
 
 def _interleave(branch: Any, count: int) -> None:
@@ -59,7 +59,7 @@ class Pass(NamedTuple):
     results: Sequence[tuple[str, str]]
 
 
-class Loop(NamedTuple):
+class RowsLoop(NamedTuple):
     """A loop over rows.
 
     Parameters
@@ -76,14 +76,14 @@ class Loop(NamedTuple):
         The arrays that have the rows' numbers of that name.
     """
 
-    arrays: Sequence[Array]
+    arrays: Sequence[LoopArray]
     numbers: Sequence[str]
     passes: Sequence[Pass]
     target: str | None
     outputs: Sequence[str]
 
 
-def array_loop(loop: Loop, real: type[np.floating]) -> Any:
+def array_loop(loop: RowsLoop, real: type[np.floating]) -> Any:
     """An intrinsic ``run(start, stop, width, addresses, numbers)``: the loop over rows start .. stop.
 
     For compiled code; the addresses of the loop's arrays and its numbers, of 64 bits, are tuples. `real` is
@@ -95,7 +95,7 @@ def array_loop(loop: Loop, real: type[np.floating]) -> Any:
         def codegen(context, builder, signature, arguments):
             start, stop, width, *tuples = arguments
             pointers, numbers = (numba_private.unpack_tuple(builder, values) for values in tuples)
-            rows = _Rows(Emitter(context, builder, real), loop, width, pointers, numbers)
+            rows = _LoopWriter(Emitter(context, builder, real), loop, width, pointers, numbers)
             with numba_private.for_range(builder, stop, start=start) as each:
                 rows.row(each.index)
             return context.get_dummy_value()
@@ -105,13 +105,13 @@ def array_loop(loop: Loop, real: type[np.floating]) -> Any:
     return run
 
 
-class _Rows:
+class _LoopWriter:
     """Writes the instructions of a loop."""
 
     def __init__(
         self,
         emitter: Emitter,
-        loop: Loop,
+        loop: RowsLoop,
         width: ir.Value,
         addresses: Sequence[ir.Value],
         numbers: Sequence[ir.Value],
@@ -125,7 +125,7 @@ class _Rows:
         self._vectors = Vectors(emitter, [array.name for array in loop.arrays if array.kind != "row"])
         self._itemsize = np.dtype(emitter.real).itemsize
 
-    def _pointer(self, array: Array, address: ir.Value) -> ir.Value:
+    def _pointer(self, array: LoopArray, address: ir.Value) -> ir.Value:
         kind = ir.IntType(32) if array.integers else self._emitter.type
         return self._builder.inttoptr(address, kind.as_pointer())
 
@@ -152,7 +152,7 @@ class _Rows:
         for name in loop.outputs:
             builder.store(self._emitter.value(values[name]), begins[name])
 
-    def _begin(self, array: Array, row: ir.Value) -> ir.Value:
+    def _begin(self, array: LoopArray, row: ir.Value) -> ir.Value:
         """A pointer to what the array has for a row."""
         if array.kind == "column":
             return self._arrays[array]

@@ -67,7 +67,7 @@ class Reduction(ABC):
         """One value for two."""
 
 
-class Sum(Reduction):
+class UnorderedSum(Reduction):
     """A sum, in any order: only then are sums made by vector instructions."""
 
     def _neutral(self) -> ir.Constant:

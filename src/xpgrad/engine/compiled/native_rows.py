@@ -11,9 +11,9 @@ from llvmlite import ir
 from numba import types
 
 from xpgrad.engine.compiled.native import generated
-from xpgrad.engine.compiled.native_loops import Sum, Vectors
+from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
 from xpgrad.engine.compiled.records import Rows, positions
-from xpgrad.engine.compiled.time_loops import Vector
+from xpgrad.engine.compiled.time_loops import OperandPlace
 from xpgrad.engine.compiled.tracing import Emitter, Number
 from xpgrad.engine.formulas.formula import evaluate
 from xpgrad.engine.process import numba_private
@@ -24,8 +24,8 @@ _ROWS = positions(Rows)
 
 def rows_loop(
     function: Callable[..., tuple],
-    inputs: Sequence[Sequence[Vector | None]],
-    outputs: Sequence[Vector | None],
+    inputs: Sequence[Sequence[OperandPlace | None]],
+    outputs: Sequence[OperandPlace | None],
     real: type[np.floating],
 ) -> Any:
     """The function ``(data, count, first, now, before, local, left, right)``: a formula on `count` rows.
@@ -43,7 +43,7 @@ def rows_loop(
 
     def write(context: Any, builder: Any, arguments: Any) -> None:
         data, count, *starts, left, right = arguments
-        rows = _Rows(
+        rows = _StageWriter(
             Emitter(context, builder, real),
             builder.bitcast(data, _INT.as_pointer()),
             dict(zip(("first", "now", "before", "local"), starts, strict=True)),
@@ -56,7 +56,7 @@ def rows_loop(
     return generated(write, types.voidptr, *[types.int64] * 7)
 
 
-class _Rows:
+class _StageWriter:
     """Writes the instructions of one stage."""
 
     def __init__(
@@ -64,8 +64,8 @@ class _Rows:
         emitter: Emitter,
         data: ir.Value,
         starts: dict[str, ir.Value],
-        inputs: Sequence[Vector | None],
-        outputs: Sequence[Vector | None],
+        inputs: Sequence[OperandPlace | None],
+        outputs: Sequence[OperandPlace | None],
         left: ir.Value,
     ) -> None:
         self._emitter, self._builder, self._data, self._starts = emitter, emitter.builder, data, starts
@@ -76,7 +76,7 @@ class _Rows:
         self._matrices = {place.matrix: self._matrix(place.matrix) for place in self._used}
         wide = vectors[0]
         self._width = self._builder.sdiv(self._number(wide.matrix + _ROWS.columns), _INT(wide.blocks))
-        self._sums = {place: Sum(emitter) for place in outputs if place and place.of_row}
+        self._sums = {place: UnorderedSum(emitter) for place in outputs if place and place.of_row}
 
     def _number(self, place: int) -> ir.Value:
         return self._builder.load(self._builder.gep(self._data, [_INT(place)]))
@@ -105,7 +105,7 @@ class _Rows:
             for place, total in self._sums.items():
                 builder.store((total.result() / number).value, begins[place])
 
-    def _begin(self, place: Vector, row: ir.Value) -> ir.Value:
+    def _begin(self, place: OperandPlace, row: ir.Value) -> ir.Value:
         """A pointer to the first of the block's columns in a row."""
         builder, (pointer, length) = self._builder, self._matrices[place.matrix]
         begin = _INT(0) if place.of_row else self._left

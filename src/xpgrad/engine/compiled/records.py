@@ -192,6 +192,8 @@ class MoveKind(NamedTuple):
     turn: Any
     previous: Any
     sort: Any
+    sort_ends: Any
+    sort_each: Any
     unsort: Any
     last: Any
 
@@ -358,7 +360,7 @@ class ShiftedSums(NamedTuple):
     images: Batch
     rows: Table
     groups: Any
-    seen: Any
+    channels_in: Any
     sums: Any
     panel_rows: Any
     parts: Table
@@ -389,7 +391,7 @@ class ShiftedProducts(NamedTuple):
     rows: Table
     count: Any
     groups: Any
-    seen: Any
+    channels_in: Any
     sums: Any
     taps: Table
     length: Any
@@ -411,12 +413,12 @@ class TapPacking(NamedTuple):
     weights: Any
     by_group: Any
     by_sum: Any
-    by_seen: Any
+    by_channel_in: Any
     by_tap: Any
     groups: Any
     sums: Any
     panel_rows: Any
-    seen: Any
+    channels_in: Any
     taps: Any
     count: Any
     target: Any
@@ -545,7 +547,7 @@ class Quantities(NamedTuple):
     """Integers that the lengths of a batch decide; every table of them begins so.
 
     `padded` is T, and `steps` the largest length; `first` is 1 where there is a step, and `later` how many
-    come after it.
+    come after it. Without resets, the pieces are the sequences.
     """
 
     zero: Any
@@ -554,6 +556,7 @@ class Quantities(NamedTuple):
     steps: Any
     first: Any
     later: Any
+    pieces: Any
 
 
 class ChunkQuantities(NamedTuple):
@@ -575,14 +578,41 @@ class ChunkQuantities(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What is known of a batch: its sizes, and where in the memory `tables` each table begins."""
+    """What is known of a batch: its sizes, and where in the memory `tables` each table begins.
+
+    Sequences without resets are one piece each, and have no tables `begin` and `at`.
+
+    Parameters
+    ----------
+    batch, steps, pieces
+        N, T, and the number of pieces.
+    resets
+        1 where sequences have resets, else 0.
+    tables
+        The memory.
+    order, ordered, begin
+        Of each piece from long to short: its sequence, its length and its first time.
+    place, tail, start
+        Of each sequence: the places of its first and of its last piece in this order; and again of the first
+        one, -1 where a reset in front of it leaves the initial state to none.
+    at
+        Of each time and sequence: the place of its piece, -1 behind the sequence's end.
+    starts
+        The first row of each step.
+    """
 
     batch: Any
     steps: Any
+    pieces: Any
+    resets: Any
     tables: Any
     order: Any
-    place: Any
     ordered: Any
+    begin: Any
+    place: Any
+    tail: Any
+    start: Any
+    at: Any
     starts: Any
 
 
@@ -645,6 +675,7 @@ class MoveRows(NamedTuple):
     low: Any
     high: Any
     first: Any
+    is_turned: Any
     steps: Any
     width: Any
     target: Strided

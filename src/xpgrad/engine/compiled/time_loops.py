@@ -18,7 +18,7 @@ _HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matr
 _AT, _SPAN, _MATRIX_AT = positions(LoopHead), positions(Span), positions(Rows)
 
 
-class Vector(NamedTuple):
+class OperandPlace(NamedTuple):
     """Where one of a formula's operands or results is.
 
     Parameters
@@ -55,8 +55,8 @@ class FormulaText(NamedTuple):
 
     function: Callable
     constants: tuple
-    inputs: tuple[tuple[Vector | None, ...], ...]
-    outputs: tuple[Vector | None, ...]
+    inputs: tuple[tuple[OperandPlace | None, ...], ...]
+    outputs: tuple[OperandPlace | None, ...]
 
 
 class ProductText(NamedTuple):
@@ -67,7 +67,7 @@ class ProductText(NamedTuple):
     matrices: int  # at which of the loop's integers they begin
 
 
-class Asked(NamedTuple):
+class PrefetchRows(NamedTuple):
     """Rows of a formula that a product asks for while it runs: which matrix, which rows, of which step."""
 
     matrix: int
@@ -79,7 +79,7 @@ class LoopText(NamedTuple):
     """What the generated text of a loop depends on; `integers` is how many stand behind its `data`."""
 
     stages: tuple[FormulaText | ProductText, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[PrefetchRows, ...]
     integers: int
     dtype: str
     by_stages: bool
@@ -113,7 +113,7 @@ def compiled_loop(
     return _compiled_loop(loop), matrices
 
 
-def _asked(texts: Sequence[FormulaText | ProductText], matrices: Sequence[Any]) -> tuple[Asked, ...]:
+def _asked(texts: Sequence[FormulaText | ProductText], matrices: Sequence[Any]) -> tuple[PrefetchRows, ...]:
     """What the first product in panels asks for: the rows of formulas that are in no near cache.
 
     Near are rows that the step before wrote, and rows that it read as those before its own.
@@ -124,17 +124,17 @@ def _asked(texts: Sequence[FormulaText | ProductText], matrices: Sequence[Any]) 
     product = forms.index("panels")
     written = {_rows_of(vector, matrices) for text in texts for vector in _vectors(text, inputs=False)}
     before = {_rows_of(v, matrices) for text in texts for v in _vectors(text) if v.at == "before"}
-    found: dict[tuple[int, str], Asked] = {}
+    found: dict[tuple[int, str], PrefetchRows] = {}
     for number in (*range(product, len(texts)), *range(product)):
         for vector in _vectors(texts[number]):
             rows, coming = _rows_of(vector, matrices), number < product
             near = rows in written if vector.at == "before" else rows in before - written
             if not near:
-                found.setdefault((rows, vector.at), Asked(vector.matrix, vector.at, coming))
+                found.setdefault((rows, vector.at), PrefetchRows(vector.matrix, vector.at, coming))
     return tuple(found.values())
 
 
-def _vectors(text: FormulaText | ProductText, inputs: bool = True) -> list[Vector]:
+def _vectors(text: FormulaText | ProductText, inputs: bool = True) -> list[OperandPlace]:
     """The vectors of a formula that other steps have elsewhere."""
     if isinstance(text, ProductText):
         return []
@@ -142,7 +142,7 @@ def _vectors(text: FormulaText | ProductText, inputs: bool = True) -> list[Vecto
     return [vector for vector in vectors if vector and vector.at in Span._fields and not vector.of_row]
 
 
-def _rows_of(vector: Vector, matrices: Sequence[Any]) -> int:
+def _rows_of(vector: OperandPlace, matrices: Sequence[Any]) -> int:
     """Which buffer it belongs to: one buffer may be several of the loop's matrices."""
     return id(matrices[(vector.matrix - _HEAD) // _MATRIX])
 
@@ -159,7 +159,7 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText |
         return ProductText(stage.source.at, stage.weight.form, begin)
     places: dict[tuple[int, str], int] = {}
 
-    def vectors(operand: Operand) -> tuple[Vector | None, ...]:
+    def vectors(operand: Operand) -> tuple[OperandPlace | None, ...]:
         if operand.rows is None:
             return (None,) * len(operand.places)
         key = id(operand.rows), operand.at
@@ -167,7 +167,7 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText |
             places[key] = _HEAD + _MATRIX * len(matrices)
             matrices.append(operand.rows)
         return tuple(
-            Vector(places[key], operand.at, k, operand.blocks, operand.of_row) for k in operand.places
+            OperandPlace(places[key], operand.at, k, operand.blocks, operand.of_row) for k in operand.places
         )
 
     function, constants = stage.formula.key
@@ -199,7 +199,7 @@ def _source(loop: LoopText) -> str:
         "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers, share",
         "from xpgrad.engine.compiled.native_ahead import ask_rows, forget, memory",
-        "from xpgrad.engine.compiled.native_rows import Vector, rows_loop",
+        "from xpgrad.engine.compiled.native_rows import OperandPlace, rows_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
         "real = xp.real",
         *_formulas(formulas),
@@ -228,7 +228,7 @@ def _formulas(formulas: Sequence[FormulaText]) -> list[str]:
 
 
 def _bodies(
-    stages: Sequence[FormulaText | ProductText], asked: Sequence[Asked], dtype: str
+    stages: Sequence[FormulaText | ProductText], asked: Sequence[PrefetchRows], dtype: str
 ) -> list[list[str]]:
     """The lines of each stage, on portion number `portion` of the columns, of `portions`."""
     bodies, formulas, itemsize = [], 0, np.dtype(dtype).itemsize
@@ -296,7 +296,7 @@ def _stage_loop(bodies: Sequence[Sequence[str]], integers: int) -> str:
     return "\n".join(lines)
 
 
-def _asking(asked: Sequence[Asked], itemsize: int) -> list[str]:
+def _asking(asked: Sequence[PrefetchRows], itemsize: int) -> list[str]:
     """The lines that put rows into `ahead`."""
     lines = ["forget(ahead)"]
     if any(one.coming for one in asked):

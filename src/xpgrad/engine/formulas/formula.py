@@ -48,7 +48,7 @@ class Formula:
         return (self.function, tuple((name, as_text(value)) for name, value in constants))
 
 
-class Text(str):
+class SourceText(str):
     """A constant as Python source."""
 
     __slots__ = ()
@@ -56,14 +56,14 @@ class Text(str):
 
 def as_text(constant: Any) -> Any:
     """A number, flag or None as text; functions and text are unchanged, as are those in a named tuple."""
-    if callable(constant) or isinstance(constant, Text):
+    if callable(constant) or isinstance(constant, SourceText):
         return constant
     if isinstance(constant, tuple):
         return type(constant)(*map(as_text, constant))
     if isinstance(constant, bool) or constant is None:
-        return Text(constant)
+        return SourceText(constant)
     number = float(constant)
-    return Text(number) if math.isfinite(number) else Text(f"float('{number}')")
+    return SourceText(number) if math.isfinite(number) else SourceText(f"float('{number}')")
 
 
 class Operand(NamedTuple):

@@ -68,18 +68,18 @@ def _many_channels(sums: int, images: int) -> bool:
 
 def packed_starts(shape: Sequence[int], taps: Sequence[Sequence[int]]) -> tuple[bool, tuple[int, ...], int]:
     """Whether weights of a shape are for tiles, where those of each part begin when packed, and how many."""
-    group, sums, seen, _ = shape
-    each = group * _panel_rows(sums, seen, tiles()) * seen
+    group, sums, channels_in, _ = shape
+    each = group * _panel_rows(sums, channels_in, tiles()) * channels_in
     *starts, size = itertools.accumulate((each * len(part) for part in taps), initial=0)
-    return _many_channels(sums, seen), tuple(starts), size
+    return _many_channels(sums, channels_in), tuple(starts), size
 
 
-def _panel_rows(sums: int, seen: int, kinds: Tiles) -> int:
+def _panel_rows(sums: int, channels_in: int, kinds: Tiles) -> int:
     """The rows of a group's packed weights.
 
     For tiles they fill tall panels, of which the last is low if that holds what is left.
     """
-    if not _many_channels(sums, seen):
+    if not _many_channels(sums, channels_in):
         return sums
     tall, low = kinds.tall[0], kinds.flat[0]
     step = low if 0 < sums % tall <= low else tall
@@ -95,12 +95,12 @@ def tap_packing(
     The weights, at this address, have these distances in memory. `parts` is how many threads share the work.
     """
     numbers = integers(part)
-    by_group, by_sum, by_seen, by_tap = by
-    group, sums, seen, _ = shape
+    by_group, by_sum, by_channel_in, by_tap = by
+    group, sums, channels_in, _ = shape
     record = TapPacking(
-        parts=parts, weights=weights, by_group=by_group, by_sum=by_sum, by_seen=by_seen, by_tap=by_tap,
-        groups=group, sums=sums, panel_rows=_panel_rows(sums, seen, tiles()), seen=seen,
-        taps=ctypes.addressof(numbers), count=len(part), target=target,
+        parts=parts, weights=weights, by_group=by_group, by_sum=by_sum, by_channel_in=by_channel_in,
+        by_tap=by_tap, groups=group, sums=sums, panel_rows=_panel_rows(sums, channels_in, tiles()),
+        channels_in=channels_in, taps=ctypes.addressof(numbers), count=len(part), target=target,
     )  # fmt: skip
     return _loop("pack", dtype, tiles()), record, numbers
 
@@ -243,19 +243,23 @@ def _plan_of_sums(
     dtype: np.dtype, images: tuple[int, ...], weights: tuple[int, ...], starts: tuple[int, ...],
     shifts: Shifts, setting: _Setting,
 ) -> Plan:  # fmt: skip
-    (group, sums, seen), tables, places = weights, sum_tables(shifts, images[2:], starts), shifts.places
-    many, taken = _many_channels(sums, seen), tables.end - tables.begin
-    threads = setting.threads_for(images[0] * group * sums * seen * len(tables.taps) * taken)
+    (group, sums, channels_in), tables, places = (
+        weights,
+        sum_tables(shifts, images[2:], starts),
+        shifts.places,
+    )
+    many, taken = _many_channels(sums, channels_in), tables.end - tables.begin
+    threads = setting.threads_for(images[0] * group * sums * channels_in * len(tables.taps) * taken)
     if many and taken:
-        channels, groups = len(places) * seen, images[0] * group
+        channels, groups = len(places) * channels_in, images[0] * group
         grid = _grid_of_tiles(dtype, setting.tiles, channels, tables.reach, taken, groups, threads)
         begin, line, rows = tables.begin, -(-grid.stretch // grid.step) * grid.step, setting.tiles.tall[0]
     else:
-        grid = _grid_of_images(places, seen, tables.end)
+        grid = _grid_of_images(places, channels_in, tables.end)
         begin, line, rows = 0, int(tables.parts[:, 4].max()), 1
     record = ShiftedSums(
-        shared=_LATER, images=_batch(images), rows=_table(tables.rows), groups=group, seen=seen, sums=sums,
-        panel_rows=_panel_rows(sums, seen, setting.tiles), parts=_table(tables.parts),
+        shared=_LATER, images=_batch(images), rows=_table(tables.rows), groups=group, channels_in=channels_in,
+        sums=sums, panel_rows=_panel_rows(sums, channels_in, setting.tiles), parts=_table(tables.parts),
         taps=address_of(tables.taps), wanted=address_of(tables.wanted), weights=0, bias=0,
         results=_batch((images[0], group * sums, *shifts.size)), begin=begin, end=tables.end,
         stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, line=line,
@@ -285,21 +289,21 @@ def _plan_of_products(
     taken, reach = prod(size), max(shift for _, shift in taps)
     a_rows = rows_in_grid((Embedding.of_all(size, (0,) * len(size)),), a[2:])
     rows, numbers = rows_in_grid(places, images[2:]), np.asarray(taps, dtype=np.int64)
-    sums, seen = a[1] // group, images[1] // group
-    threads, kinds = setting.threads_for(prod(a) * seen * len(taps)), setting.tiles
+    sums, channels_in = a[1] // group, images[1] // group
+    threads, kinds = setting.threads_for(prod(a) * channels_in * len(taps)), setting.tiles
     vectors, more = 0, taken
-    if _many_channels(sums, seen):
+    if _many_channels(sums, channels_in):
         lanes = kinds.lanes(dtype)
         vectors = _vectors(sums, lanes, kinds)
         width, height = vectors * lanes, kinds.products[vectors - 1]
-        channels, groups = len(places) * seen, images[0] * group
+        channels, groups = len(places) * channels_in, images[0] * group
         grid = _grid_of_tiles(dtype, kinds, channels, reach, taken, groups, threads)
-        more = width * (COLUMNS + -(-sums // width) * -(-seen * len(taps) // height) * height)
+        more = width * (COLUMNS + -(-sums // width) * -(-channels_in * len(taps) // height) * height)
     else:
-        grid = _grid_of_images(places, seen, taken)
+        grid = _grid_of_images(places, channels_in, taken)
     record = ShiftedProducts(
         shared=_LATER, a=_batch(a), a_rows=_table(a_rows), images=_batch(images), rows=_table(rows),
-        count=images[0], groups=group, seen=seen, sums=sums, taps=_table(numbers), length=taken,
+        count=images[0], groups=group, channels_in=channels_in, sums=sums, taps=_table(numbers), length=taken,
         stretch=grid.stretch, stretches=grid.stretches, room=grid.room, grid=grid.elements, results=0,
     )  # fmt: skip
     at = _AT_PRODUCTS
@@ -322,7 +326,7 @@ def _table(rows: np.ndarray) -> Table:
 # --- how much of the grid is in memory
 
 
-class _Grid(NamedTuple):
+class _GridMemory(NamedTuple):
     """Memory for a stretch of the grid with all channels of a group; there are so many stretches.
 
     `room` is a channel's, `elements` all of it, and `step` the elements of a tile's row.
@@ -335,15 +339,15 @@ class _Grid(NamedTuple):
     step: int = 1
 
 
-def _grid_of_images(places: Sequence[Embedding], seen: int, end: int) -> _Grid:
+def _grid_of_images(places: Sequence[Embedding], channels_in: int, end: int) -> _GridMemory:
     """Of whole images."""
     layer = places[0].lead + prod(places[0].grid)
-    return _Grid(end, 1, layer, len(places) * seen * layer)
+    return _GridMemory(end, 1, layer, len(places) * channels_in * layer)
 
 
 def _grid_of_tiles(
     dtype: np.dtype, kinds: Tiles, channels: int, reach: int, length: int, images: int, threads: int
-) -> _Grid:
+) -> _GridMemory:
     """Of stretches that fit the cache, as many as divide the work evenly."""
     lanes = kinds.lanes(dtype)
     step = max(kinds.tall[1], kinds.flat[1]) * lanes
@@ -356,7 +360,7 @@ def _grid_of_tiles(
     # an odd number of vectors: with a power of two all channels would compete for a few cache lines
     room = (-(-(stretch + reach) // lanes) | 1) * lanes
     # tiles read beyond a channel's end
-    return _Grid(stretch, -(-length // stretch), room, channels * room + step, step)
+    return _GridMemory(stretch, -(-length // stretch), room, channels * room + step, step)
 
 
 def _vectors(sums: int, lanes: int, kinds: Tiles) -> int:

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, Protocol
 
 from xpgrad.engine.images.padding import interleaved, padded
-from xpgrad.engine.images.shifts import Embedding, Part, Shifts
+from xpgrad.engine.images.shifts import Embedding, PlacedSums, Shifts
 from xpgrad.engine.images.windows import Transform, Windows, from_windows, to_windows
 
 
@@ -194,7 +194,7 @@ class Images(Protocol):
         whole = found.popitem()[1] if prod(steps) == 1 else self._weave(found, steps, size)
         return whole if B is None else whole + self.xp.reshape(B, (group * sums,) + (1,) * len(size))
 
-    def _sums(self, rows: Any, grid: Sequence[int], weights: Any, part: Part) -> Any:
+    def _sums(self, rows: Any, grid: Sequence[int], weights: Any, part: PlacedSums) -> Any:
         """The sums of one part, (n, group * I, *crop.size)."""
         (n, group), crop = rows.shape[:2], part.crop
         total = None

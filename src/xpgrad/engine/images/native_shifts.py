@@ -22,7 +22,7 @@ from xpgrad.engine.compiled.native import (
     variant,
     words,
 )
-from xpgrad.engine.compiled.native_loops import Sum, Vectors
+from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
 from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
@@ -58,20 +58,20 @@ def _tables_of_products(data):
 
 
 @inside(nogil=True)
-def _offsets_of(taps, seen, room, offsets):
+def _offsets_of(taps, channels_in, room, offsets):
     """Where the grid's element 0 for each channel and tap is."""
-    for c in range(seen):
+    for c in range(channels_in):
         for k in range(len(taps)):
-            offsets[c * len(taps) + k] = (taps[k, 0] * seen + c) * room + taps[k, 1]
+            offsets[c * len(taps) + k] = (taps[k, 0] * channels_in + c) * room + taps[k, 1]
 
 
 @inside(nogil=True)
-def _offsets_of_parts(parts, taps, seen, room):
+def _offsets_of_parts(parts, taps, channels_in, room):
     """Those of all parts, one behind the other."""
-    offsets, first = np.empty(seen * np.sum(parts[:, 1]), np.int64), 0
+    offsets, first = np.empty(channels_in * np.sum(parts[:, 1]), np.int64), 0
     for p in range(len(parts)):
         last = first + parts[p, 1]
-        _offsets_of(taps[first:last], seen, room, offsets[seen * first :])
+        _offsets_of(taps[first:last], channels_in, room, offsets[channels_in * first :])
         first = last
     return offsets
 
@@ -203,7 +203,7 @@ def _inner_products(real, count):
         emitter = Emitter(context, builder, real)
         begins = dict(enumerate(_stretches(emitter, grid, offsets, count)))
         begins["a"] = builder.inttoptr(a, emitter.type.as_pointer())
-        sums = [Sum(emitter) for _ in range(count)]
+        sums = [UnorderedSum(emitter) for _ in range(count)]
         for one in sums:
             one.begin()
         vectors = Vectors(emitter, begins)
@@ -255,20 +255,22 @@ def position_loops(dtype, lanes, label):
     def sum_of_shifts(data, part):
         at, images, made = _SUMS, _SUMS.images, _SUMS.results
         rows, parts, taps, wanted, bounds = _tables_of_sums(data)
-        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
+        groups, channels_in, sums, room = data[at.groups], data[at.channels_in], data[at.sums], data[at.room]
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
         bias = vector(data[at.bias], groups * sums)
         total_at = grid_at + size * data[at.grid]
         vector(grid_at, data[at.grid])[:] = 0
         total = vector(total_at, data[at.line])
-        offsets = _offsets_of_parts(parts, taps, seen, room)
+        offsets = _offsets_of_parts(parts, taps, channels_in, room)
         for item in range(bounds[part], bounds[part + 1]):
             n, g = item // groups, item % groups
-            image = data[images.address] + size * (n * data[images.image] + g * seen * data[images.channel])
-            place_group(image, data[images.channel], rows, len(rows), grid_at, room, seen)
+            image = data[images.address] + size * (
+                n * data[images.image] + g * channels_in * data[images.channel]
+            )
+            place_group(image, data[images.channel], rows, len(rows), grid_at, room, channels_in)
             offsets_at, first_row = offsets.ctypes.data, 0
             for p in range(len(parts)):
-                terms, last_row = seen * parts[p, 1], first_row + parts[p, 2]
+                terms, last_row = channels_in * parts[p, 1], first_row + parts[p, 2]
                 kept = wanted[first_row:last_row]
                 for o in range(g * sums, (g + 1) * sums):
                     line = data[at.weights] + size * (parts[p, 0] + o * terms)
@@ -282,20 +284,22 @@ def position_loops(dtype, lanes, label):
     def products_of_shifts(data, part):
         at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
         rows, a_rows, taps, bounds = _tables_of_products(data)
-        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
-        terms, length = seen * len(taps), data[at.length]
+        groups, channels_in, sums, room = data[at.groups], data[at.channels_in], data[at.sums], data[at.room]
+        terms, length = channels_in * len(taps), data[at.length]
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
         other_at = grid_at + size * data[at.grid]
         vector(grid_at, data[at.grid] + length)[:] = 0
         results = data[at.results] + part * size * groups * sums * terms
         vector(results, groups * sums * terms)[:] = 0
         offsets = np.empty(terms, np.int64)
-        _offsets_of(taps, seen, room, offsets)
+        _offsets_of(taps, channels_in, room, offsets)
         offsets_at = offsets.ctypes.data
         for item in range(bounds[part], bounds[part + 1]):
             g, n = item // data[at.count], item % data[at.count]
-            image = data[images.address] + size * (n * data[images.image] + g * seen * data[images.channel])
-            place_group(image, data[images.channel], rows, len(rows), grid_at, room, seen)
+            image = data[images.address] + size * (
+                n * data[images.image] + g * channels_in * data[images.channel]
+            )
+            place_group(image, data[images.channel], rows, len(rows), grid_at, room, channels_in)
             for o in range(g * sums, (g + 1) * sums):
                 image = data[a.address] + size * (n * data[a.image] + o * data[a.channel])
                 place_group(image, 0, a_rows, len(a_rows), other_at, 0, 1)
@@ -368,24 +372,24 @@ def tile_loops(dtype, tiles, vectors, several, label):
     def sum_of_shifts(data, part):
         at, images, made = _SUMS, _SUMS.images, _SUMS.results
         rows, parts, taps, wanted, bounds = _tables_of_sums(data)
-        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
+        groups, channels_in, sums, room = data[at.groups], data[at.channels_in], data[at.sums], data[at.room]
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
         bias = vector(data[at.bias], groups * sums)
         grid, line, total_at = vector(grid_at, data[at.grid]), data[at.line], grid_at + size * data[at.grid]
         placed, kept = np.empty_like(rows), np.empty_like(wanted)
-        offsets = _offsets_of_parts(parts, taps, seen, room)
+        offsets = _offsets_of_parts(parts, taps, channels_in, room)
         for item in range(bounds[part], bounds[part + 1]):
             n, g = item // data[at.stretches] // groups, item // data[at.stretches] % groups
             low = data[at.begin] + item % data[at.stretches] * data[at.stretch]
             here = min(data[at.stretch], data[at.end] - low)
             grid[:] = 0
             count = stretch_of(rows, low, room, placed)
-            start = n * data[images.image] + g * seen * data[images.channel]
+            start = n * data[images.image] + g * channels_in * data[images.channel]
             image = data[images.address] + size * start
-            place_group(image, data[images.channel], placed, count, grid_at, room, seen)
+            place_group(image, data[images.channel], placed, count, grid_at, room, channels_in)
             offsets_at, first_row = offsets.ctypes.data, 0
             for p in range(len(parts)):
-                count = seen * parts[p, 1]
+                count = channels_in * parts[p, 1]
                 panel = data[at.weights] + (parts[p, 0] + g * data[at.panel_rows] * count) * size
                 last_row = first_row + parts[p, 2]
                 rows_here = stretch_of(wanted[first_row:last_row], low, here, kept)
@@ -422,8 +426,8 @@ def tile_loops(dtype, tiles, vectors, several, label):
     def products_of_shifts(data, part):
         at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
         rows, a_rows, taps, bounds = _tables_of_products(data)
-        groups, seen, sums, room = data[at.groups], data[at.seen], data[at.sums], data[at.room]
-        terms, width, by_group = seen * len(taps), vectors * lanes, data[at.count] * data[at.stretches]
+        groups, channels_in, sums, room = data[at.groups], data[at.channels_in], data[at.sums], data[at.room]
+        terms, width, by_group = channels_in * len(taps), vectors * lanes, data[at.count] * data[at.stretches]
         blocks, height = -(-sums // width), -(-terms // tile_rows) * tile_rows
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
         columns_at = grid_at + size * data[at.grid]
@@ -433,7 +437,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
         results = vector(data[at.results] + part * size * groups * sums * terms, groups * sums * terms)
         results[:] = 0
         offsets = np.zeros(height, np.int64)
-        _offsets_of(taps, seen, room, offsets)
+        _offsets_of(taps, channels_in, room, offsets)
         placed, turned, offsets_at = np.empty_like(rows), np.empty_like(a_rows), offsets.ctypes.data
         item = bounds[part]
         while item < bounds[part + 1]:
@@ -445,9 +449,9 @@ def tile_loops(dtype, tiles, vectors, several, label):
                 here = min(data[at.stretch], data[at.length] - low)
                 grid[:] = 0
                 count = stretch_of(rows, low, room, placed)
-                start = n * data[images.image] + g * seen * data[images.channel]
+                start = n * data[images.image] + g * channels_in * data[images.channel]
                 image = data[images.address] + size * start
-                place_group(image, data[images.channel], placed, count, grid_at, room, seen)
+                place_group(image, data[images.channel], placed, count, grid_at, room, channels_in)
                 for block in range(blocks):
                     channels = min(width, sums - block * width)
                     start = n * data[a.image] + (g * sums + block * width) * data[a.channel]
@@ -481,17 +485,21 @@ def tap_packing(dtype, kinds, label):
     def pack(data, part):
         at, taps = _PACKING, words(data[_PACKING.taps], data[_PACKING.count])
         w = carray(pointer(data[at.weights]), (_FAR,), real)
-        panels, seen, sums = carray(pointer(data[at.target]), (_FAR,), real), data[at.seen], data[at.sums]
+        panels, channels_in, sums = (
+            carray(pointer(data[at.target]), (_FAR,), real),
+            data[at.channels_in],
+            data[at.sums],
+        )
         each = (data[at.panel_rows] + tall_rows - 1) // tall_rows  # panels of a group
         count, parts = data[at.groups] * each, data[at.parts]
         for panel in range(count * part // parts, count * (part + 1) // parts):
             g, first = panel // each, panel % each * tall_rows
-            to, left = (g * data[at.panel_rows] + first) * seen * len(taps), sums - first
+            to, left = (g * data[at.panel_rows] + first) * channels_in * len(taps), sums - first
             rows = min(tall_rows, data[at.panel_rows] - first)
-            for j in range(seen):
+            for j in range(channels_in):
                 for k in range(len(taps)):
                     source = g * data[at.by_group] + first * data[at.by_sum]
-                    source += j * data[at.by_seen] + taps[k] * data[at.by_tap]
+                    source += j * data[at.by_channel_in] + taps[k] * data[at.by_tap]
                     for m in range(rows):
                         panels[_U(to + m)] = w[_U(source + m * data[at.by_sum])] if m < left else 0
                     to += rows

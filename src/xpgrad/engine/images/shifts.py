@@ -59,7 +59,7 @@ class Crop(NamedTuple):
     size: tuple[int, ...]
 
 
-class Part(NamedTuple):
+class PlacedSums(NamedTuple):
     """Weighted sums of shifted images, and their place in the result.
 
     Parameters
@@ -85,5 +85,5 @@ class Shifts(NamedTuple):
     """
 
     places: tuple[Embedding, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PlacedSums, ...]
     size: tuple[int, ...]

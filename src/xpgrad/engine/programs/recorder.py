@@ -188,7 +188,7 @@ class Recorder(RecordedImages):
         """Write an array into another."""
         self.emit_arithmetic("copy", target, [x])
 
-    def arithmetic(self, kind: str, *operands: Recorded, shape: tuple[int, ...] | None = None) -> Recorded:
+    def arithmetic(self, kind: str, *operands: Recorded, shape: Sizes | None = None) -> Recorded:
         """A new array, element by element from arrays of one shape, or whose shapes broadcast to one."""
         if len({x.sizes for x in operands}) > 1:
             operands = self._broadcast(operands)
@@ -232,7 +232,7 @@ class Recorder(RecordedImages):
         """New memory."""
         return self.fresh((count, width))
 
-    def scratch(self, count: int, width: int, like: Any) -> Recorded:
+    def scratch(self, count: int | Quantity, width: int, like: Any) -> Recorded:
         """New memory, its rows kept off distances at which they would push one another out of the caches."""
         pad = LINE // self.dtype.itemsize if width * self.dtype.itemsize % _ALIASED == 0 else 0
         return self.fresh((count, width + pad))[:, :width]
@@ -243,7 +243,7 @@ class Recorder(RecordedImages):
 
     def carry(self, array: Recorded) -> Recorded:
         """A copy of the array."""
-        result = self.scratch(array.shape[0], array.shape[1], like=array)
+        result = self.scratch(array.sizes[0], array.shape[1], like=array)
         self.copy(result, array)
         return result
 
@@ -460,8 +460,9 @@ class Recorder(RecordedImages):
     def schedule(self, lengths: Recorded | None, steps: int, batch: int) -> Schedule:
         """What lengths and T decide; found once, in front of everything that asks for it."""
         if self._schedule is None:
-            block = None if lengths is None else lengths.block
-            self._schedule = Schedule(block, steps, batch, self.dtype.itemsize, self._machine.team)
+            block, resets = (None, False) if lengths is None else (lengths.block, lengths.ndim == 2)
+            itemsize, team = self.dtype.itemsize, self._machine.team
+            self._schedule = Schedule(block, steps, batch, resets, itemsize, team)
             self._draft.add(self._schedule)
         return self._schedule
 

@@ -45,26 +45,36 @@ class Schedule(Work):
     Parameters
     ----------
     lengths : Block or None
-        The length of each sequence, 64-bit integers one behind the other; None if all are T.
+        The length of each sequence, 64-bit integers one behind the other; with resets, T numbers follow each
+        length. None if all are T.
     steps, batch : int
         The largest T, and N.
+    resets : bool
+        Whether the lengths have resets.
     itemsize : int
         Bytes of an element of the program's arrays.
     team
         The threads, of which this takes one.
     """
 
-    def __init__(self, lengths: Block | None, steps: int, batch: int, itemsize: int, team: Team) -> None:
+    def __init__(
+        self, lengths: Block | None, steps: int, batch: int, resets: bool, itemsize: int, team: Team
+    ) -> None:
         from xpgrad.engine.programs.entry_points import compiled_schedule
 
         self.steps, self.batch, self.tables = steps, batch, Block(0)
         places = [Location(block) for block in (lengths, self.tables) if block is not None]
         super().__init__(compiled_schedule(), 1, team, places)
-        self._lengths, self._itemsize = lengths, itemsize
+        self._lengths, self._itemsize, self.is_full = lengths, itemsize, lengths is None
         self._size = 0
-        self._order, self._place, self._ordered = (self._table(batch) for _ in range(3))
+        self._resets, most = resets, steps * batch if resets else batch
+        self._order, self._ordered = self._table(most), self._table(most)
+        self._place, self._tail, self._start = (self._table(batch) for _ in range(3))
+        self._begin, self._at = (self._table(most) if resets else 0 for _ in range(2))
         self._starts = self._table(steps + 2)
         self._quantities = records.length(records.Quantities)
+        self.pieces: Quantity | int = Quantity(_QUANTITY.pieces, most) if resets else batch
+        """How many sequences there are, or pieces of them."""
         self._spans: dict[bool, int] = {}  # by whether rows have the order of time, and steps run against it
         self._chunks: dict[tuple[int, bool], records.ChunkRequest] = {}
         self._cuts: list[records.CutRequest] = []
@@ -127,7 +137,19 @@ class Schedule(Work):
         """What `native_timeline` takes of it."""
         tables = Address(self.tables, 0)
         return records.Tables(
-            self.batch, self.steps, tables, self._order, self._place, self._ordered, self._starts
+            batch=self.batch,
+            steps=self.steps,
+            pieces=self.pieces,
+            resets=int(self._resets),
+            tables=tables,
+            order=self._order,
+            ordered=self._ordered,
+            begin=self._begin,
+            place=self._place,
+            tail=self._tail,
+            start=self._start,
+            at=self._at,
+            starts=self._starts,
         )
 
     def quantities(self) -> Address:
@@ -249,7 +271,7 @@ class MoveRows(Work):
     schedule : Schedule
         Which knows the rows.
     reverse : bool
-        Whether time runs backwards; of "previous" and "last", whether it does and rows have its order.
+        Whether time runs backwards; the rows of a full batch have the order of time all the same.
     places : sequence of Location
         The target, the source, and the states before the first step where there are some; with the strides of
         arrays over time and batch (T, N, width), else as if these were the last two axes.
@@ -281,8 +303,8 @@ class MoveRows(Work):
         self._kind, self._schedule, self._reverse, self._width = kind, schedule, reverse, width
         if chunk is None:
             zero = Quantity(_QUANTITY.zero, 0)
-            steps = _QUANTITY.padded if kind == "unpack" else _QUANTITY.steps
-            self._range = zero, Quantity(steps, schedule.steps), zero
+            high = _QUANTITY.padded if kind == "unpack" else _QUANTITY.steps
+            self._range = zero, Quantity(high, schedule.steps), zero
         else:
             self._range = chunk.low, chunk.high, chunk.start
 
@@ -299,6 +321,7 @@ class MoveRows(Work):
                 low=low,
                 high=high,
                 first=first,
+                is_turned=int(self._reverse and self._schedule.is_full),
                 steps=Quantity(_QUANTITY.steps, self._schedule.steps),
                 width=self._width,
                 target=target,

@@ -1,0 +1,31 @@
+"""Kernels' errors in a caller's words: its name, and its names for the arguments."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Words(NamedTuple):
+    """How a function or a layer names itself and the kernel's arguments."""
+
+    arguments: Mapping[str, str]
+    """Its names by the kernel's."""
+    caller: str | None = None
+    """Its own name; None for the kernel's."""
+
+    def put_into(self, error: Exception, kernel: str) -> None:
+        """Let a kernel's error name the caller, its arguments and its help; other errors stay as they are."""
+        operator, colon, text = str(error.args[0] if error.args else "").partition(": ")
+        if not colon or operator != kernel:
+            return
+        caller = self.caller or operator
+        names = "|".join(self.arguments)
+        text = re.sub(rf"(?<![\w'])(?:{names})(?!\w)", lambda name: self.arguments[name[0]], text)
+        error.args = (f"{caller}: {text}", *error.args[1:])
+        shown = f"xpgrad_torch.{caller}" if caller[0].isupper() else f"xpgrad_torch.functional.{caller}"
+        notes = getattr(error, "__notes__", [])
+        notes[:] = [note.replace(f"help(xpgrad.{kernel})", f"help({shown})") for note in notes]
+
+
+INPUT = Words({"X": "input"})
+"""Of functions that take the kernel's other arguments by the kernel's names."""

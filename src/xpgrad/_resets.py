@@ -1,0 +1,109 @@
+"""Resets within sequences: checked once, then a part of the lengths, which is all that operators see.
+
+A batch with resets is a batch of more and shorter sequences (`_timeline`). So lengths and resets are one
+array (N, 1 + T) of integers, each sequence's length and a 1 for each step with a reset before it: whatever
+carries lengths to a kernel, to its program or to a framework's operator carries resets too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from xpgrad import engine as engines
+from xpgrad._arguments import check_array, check_lengths, check_lengths_within, check_shape
+
+__all__ = ["are_booleans", "check_reset", "check_with_resets", "has_resets", "joined", "with_resets"]
+
+
+def has_resets(lengths: Any) -> bool:
+    """Whether these are lengths with resets."""
+    return getattr(lengths, "ndim", 1) == 2
+
+
+def check_reset(operator: str, reset: Any, is_bool: bool, T: int, N: int, layout: int) -> None:
+    """Raise TypeError unless these are booleans, ValueError unless they are (T, N), in layout 1 (N, T)."""
+    if not is_bool:
+        raise TypeError(
+            f"{operator}: reset has dtype {reset.dtype}, expected booleans: reset != 0 gives them"
+        )
+    check_shape(operator, "reset", reset, *(("N, T", (N, T)) if layout else ("T, N", (T, N))))
+
+
+def are_booleans(operator: str, reset: Any) -> bool:
+    """Whether the array is one of booleans; TypeError for what is no array."""
+    if not array_api_compat.is_array_api_obj(reset):
+        raise TypeError(f"{operator}: reset is a {type(reset).__name__}, expected an array of booleans")
+    check_array(operator, "reset", reset)
+    return bool(array_api_compat.array_namespace(reset).isdtype(reset.dtype, "bool"))
+
+
+def with_resets(operator: str, X: Any, lengths: Any, reset: Any, layout: Any) -> Any:
+    """The lengths with resets; the lengths as they are where there is no reset.
+
+    Parameters
+    ----------
+    operator : str
+        For messages.
+    X : array
+        The input, whose own faults are found later.
+    lengths : array, sequence of int or None
+        Of each sequence.
+    reset : array of booleans or None
+        (T, N), in layout 1 (N, T).
+    layout : int
+        The call's.
+    """
+    if reset is None or getattr(X, "ndim", 0) != 3 or layout not in (0, 1):
+        return lengths
+    T, N = (X.shape[1], X.shape[0]) if layout else X.shape[:2]
+    check_reset(operator, reset, are_booleans(operator, reset), T, N, layout)
+    if engines.is_traced(reset) or (lengths is not None and engines.is_traced(lengths)):
+        xp = array_api_compat.array_namespace(reset if engines.is_traced(reset) else lengths)
+        own = xp.full((N,), T) if lengths is None else xp.asarray(lengths)
+        flags = xp.asarray(reset)
+        return joined(xp, own, flags if layout else flags.T)
+    marks = _in_numpy(reset)
+    if not marks.any():
+        return lengths
+    own = (
+        np.full(N, T)
+        if lengths is None
+        else np.asarray(check_lengths(operator, lengths, N, T), dtype=np.int64)
+    )
+    return joined(np, own, marks if layout else marks.T)
+
+
+def joined(xp: Any, lengths: Any, reset: Any) -> Any:
+    """Lengths (N,) and resets (N, T) as one array."""
+    marks = reset.astype(lengths.dtype) if hasattr(reset, "astype") else reset.to(lengths.dtype)
+    return xp.concatenate([lengths[:, None], marks], 1)
+
+
+def check_with_resets(operator: str, lengths: Any, N: int, T: int) -> Any:
+    """Lengths with resets as a NumPy array; as they are where a trace does not know them.
+
+    Raises
+    ------
+    ValueError
+        Where their shape is another than (N, 1 + T), or a length is not from 0 to T.
+    """
+    check_shape(operator, "sequence_lens", lengths, "N, 1 + T", (N, 1 + T))
+    if engines.is_traced(lengths):
+        return lengths
+    numbers = _in_numpy(lengths)
+    check_lengths_within(operator, "sequence_lens", numbers[:, 0].tolist(), T)
+    return numbers
+
+
+def _in_numpy(array: Any) -> np.ndarray:
+    """An array of booleans or integers in NumPy."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "tolist"):
+        return np.asarray(array.tolist()).reshape(tuple(array.shape))
+    rows = range(array.shape[0])
+    numbers = [[int(array[row, column]) for column in range(array.shape[1])] for row in rows]
+    return np.asarray(numbers).reshape(tuple(array.shape))

@@ -1,0 +1,95 @@
+"""GRU-D by its definition, one sample and one step at a time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from xpgrad._testing.sequences import lengths_of, time_order
+
+Array = Any
+
+
+def gru_d_reference(
+    X: Array,
+    mask: Array,
+    delta: Array,
+    W: Array,
+    R: Array,
+    decay_x: Array,
+    decay_h: Array,
+    B: Array | None = None,
+    mean: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    direction: str = "forward",
+) -> tuple[Array, ...]:
+    r"""Naive GRU-D: `xpgrad.gru_d` by the definition, for values without NaN.
+
+    Only plain operations of the array namespace, nothing written in place: with torch tensors that require
+    gradients, PyTorch's autograd differentiates it.
+
+    Parameters
+    ----------
+    X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h : array
+        As for `xpgrad.gru_d`. They are taken to be valid, the mask to be of 0 and 1.
+    direction
+        As for `xpgrad.gru_d`.
+
+    Returns
+    -------
+    tuple of array
+        H_all, H_t.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad.testing import gru_d_reference
+    >>> rng = np.random.default_rng(0)
+    >>> X, mask, delta = rng.normal(size=(5, 2, 3)), np.ones((5, 2, 3)), np.ones((5, 2, 3))
+    >>> shapes = [(1, 12, 6), (1, 12, 4), (1, 2, 3), (1, 4, 4)]
+    >>> gru_d_reference(X, mask, delta, *(rng.normal(size=s) for s in shapes))[0].shape
+    (5, 1, 2, 4)
+    """
+    xp, (T, N, I), (D, rows, _) = array_namespace(X), X.shape, R.shape
+    H, lengths = rows // 3, lengths_of(sequence_lens, X.shape[0], X.shape[1])
+    zeros = xp.zeros((H,), dtype=X.dtype, device=device(X))
+
+    def decay(x: Array) -> Array:
+        return xp.exp(-xp.where(x > 0, x, 0 * x))
+
+    def sigmoid(x: Array) -> Array:
+        return 1 / (1 + xp.exp(-x))
+
+    def step(d: int, x: Array, m: Array, gap: Array, last: Array, h: Array) -> tuple[Array, Array]:
+        average = 0 * x if mean is None else mean[d, :]
+        last = m * x + (1 - m) * last
+        g = decay(decay_x[d, 0, :] * gap + decay_x[d, 1, :])
+        filled = m * x + (1 - m) * (g * last + (1 - g) * average)
+        h = h * decay(xp.matmul(decay_h[d, :, :I], gap) + decay_h[d, :, I])
+        p = xp.matmul(W[d, :, :], xp.concat([filled, m], axis=0))
+        p = p if B is None else p + B[d, :]
+        (pz, pr, ph), (Rz, Rr, Rh) = (
+            [a[k * H : (k + 1) * H, ...] for k in range(3)] for a in (p, R[d, :, :])
+        )
+        z, r = sigmoid(pz + xp.matmul(Rz, h)), sigmoid(pr + xp.matmul(Rr, h))
+        return last, (1 - z) * h + z * xp.tanh(ph + xp.matmul(Rh, r * h))
+
+    steps: dict[tuple[int, int, int], Array] = {}
+    ends: dict[tuple[int, int], Array] = {}
+    for d, n in itertools.product(range(D), range(N)):
+        h = zeros if initial_h is None else initial_h[d, n, :]
+        last = 0 * X[0, n, :] if mean is None else mean[d, :]
+        for t in time_order(direction, d, lengths[n]):
+            last, h = step(d, X[t, n, :], mask[t, n, :], delta[t, n, :], last, h)
+            steps[t, d, n] = h
+        ends[d, n] = h
+
+    def stack(found: dict[Any, Array], *shape: int) -> Array:
+        values = [found.get(key, zeros) for key in itertools.product(*map(range, shape))]
+        return xp.reshape(xp.stack(values), (*shape, H)) if values else xp.zeros((*shape, H), dtype=X.dtype)
+
+    return stack(steps, T, D, N), stack(ends, D, N)

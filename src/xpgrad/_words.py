@@ -1,0 +1,29 @@
+"""Arguments that are one of few words, as types, for public signatures."""
+
+from typing import Literal, TypeAlias
+
+Approximate: TypeAlias = Literal["none", "tanh"]
+AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
+TimeDirection: TypeAlias = Literal["forward", "reverse", "bidirectional"]
+Layout: TypeAlias = Literal["onnx", "torch", "keras", "cudnn", "flax", "equinox", "flashrnn", "xlstm"]
+ConvMethod: TypeAlias = Literal["auto", "pointwise", "winograd", "patches", "shifted", "taps", "fft"]
+Nonlinearity: TypeAlias = Literal["tanh", "relu"]
+Operator: TypeAlias = Literal["lstm", "gru", "rnn", "slstm"]
+PerSample: TypeAlias = bool | Literal["norm"]
+Peephole: TypeAlias = Literal["full", "truncated"]
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+Saved: TypeAlias = Literal["all", "states"]
+
+BY_ARGUMENT = {
+    "approximate": "Approximate",
+    "auto_pad": "AutoPad",
+    "direction": "TimeDirection",
+    "source": "Layout",
+    "target": "Layout",
+    "method": "ConvMethod",
+    "operator": "Operator",
+    "per_sample": "PerSample",
+    "peephole": "Peephole",
+    "reduction": "Reduction",
+}
+"""The type of each argument of that name in the core's public functions."""

@@ -1,0 +1,253 @@
+r"""The GRU with an attentional update gate, AUGRU: `augru` and its gradient.
+
+One step, gates z r h, with the step's attention a::
+
+    z = (1 - a) sigmoid(W_z x + R_z h' + b_z)        r = sigmoid(W_r x + R_r h' + b_r)
+    n = tanh(W_h x + R_h (r h') + b_h)               or tanh(W_h x + w_h + r (R_h h' + u_h))
+    h = z h' + (1 - z) n
+
+An attention of 0 leaves the GRU, one of 1 keeps nothing of the state. It is a cell (`xpgrad.Cell`).
+
+References
+----------
+Zhou and others, "Deep interest evolution network for click-through rate prediction" (2019); the equations are
+those of oneDNN's AUGRU and LBR AUGRU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple
+
+from xpgrad._arguments import check_choice
+from xpgrad._cells.operator import CellOperator, cached
+from xpgrad._operation import PLAIN, Foreign, planned_call, public
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
+from xpgrad.cells import Cell, sigmoid
+
+
+class AUGRUForward(NamedTuple, Generic[AnyArray]):
+    """What `augru` returns; `augru_grad` needs H_all and saved.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t : array, shape (D, N, H)
+        The state at each sequence's end.
+    saved : array, shape (T, D, N, kH)
+        What the gradient needs of each step beside the state.
+    """
+
+    H_all: AnyArray
+    H_t: AnyArray
+    saved: AnyArray
+
+
+class AUGRUGrads(NamedTuple, Generic[AnyArray]):
+    """What `augru_grad` returns: one gradient each, None if it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        0 past a sequence's end.
+    dattention : array
+        Of the attention's shape.
+    dW, dR, dB : array, shapes (D, 3H, I), (D, 3H, H), (D, 6H)
+        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
+        (N, D).
+    dH0 : array, shape (D, N, H)
+        Of the initial state.
+    """
+
+    dX: AnyArray
+    dattention: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+
+
+@cached
+def _cell(biased: bool, linear_before_reset: int) -> Cell:
+    def step(xp: Any, x: Any, h: Any, W: Any, R: Any, attention: Any, v: Any = None) -> Any:
+        def with_bias(value: Any, name: str) -> Any:
+            return value + getattr(v, name) if biased else value
+
+        z = with_bias(with_bias(W.z(x) + R.z(h), "wz"), "rz")
+        r = sigmoid(xp, with_bias(with_bias(W.r(x) + R.r(h), "wr"), "rr"))
+        z = (1 - attention) * sigmoid(xp, z)
+        if linear_before_reset:
+            n = with_bias(W.h(x), "wh") + r * with_bias(R.h(h), "rh")
+        else:
+            n = with_bias(with_bias(W.h(x) + R.h(r * h), "wh"), "rh")
+        n = xp.tanh(n)
+        return n + z * (h - n)
+
+    def unbiased(xp: Any, x: Any, h: Any, W: Any, R: Any, attention: Any) -> Any:
+        return step(xp, x, h, W, R, attention)
+
+    made, vectors = (step, "wz wr wh rz rr rh") if biased else (unbiased, "")
+    return Cell(made, W="z r h", R="z r h", v=vectors, inputs="attention", name="augru")
+
+
+_AUGRU = CellOperator("augru", _cell, ("linear_before_reset",), "h", AUGRUForward, AUGRUGrads, ("attention",))
+
+
+@public
+def augru(
+    X: Array[A],
+    attention: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    *,
+    linear_before_reset: int = 0,
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: Array[Any] | None = None,
+    _foreign: Foreign = PLAIN,
+) -> AUGRUForward[A]:
+    r"""The GRU with an attentional update gate over sequences; it also returns what its gradient needs.
+
+    .. math::
+
+        z &= (1 - a_t) \odot \sigma(W_z x_t + R_z h_{t-1} + b_z), \quad
+        r = \sigma(W_r x_t + R_r h_{t-1} + b_r) \\
+        n &= \tanh(W_h x_t + R_h (r \odot h_{t-1}) + b_h), \quad
+        h_t = z \odot h_{t-1} + (1 - z) \odot n
+
+    Parameters
+    ----------
+    X : array, shape (T, N, I)
+        Input.
+    attention : array, shape (T, N, 1) or (T, N, H)
+        The attention of each step, or of each of its units.
+    W, R : array, shapes (D, 3H, I), (D, 3H, H)
+        Weights, rows in order z r h.
+    B : array, shape (D, 6H), optional
+        Input biases, then recurrence biases.
+    sequence_lens, initial_h
+        As of `gru`.
+    linear_before_reset : {0, 1}
+        Where the reset gate multiplies, as of `gru`.
+    direction, layout, reset
+        As of `gru`.
+
+    Returns
+    -------
+    AUGRUForward
+        ``(H_all, H_t, saved)``.
+
+    Raises
+    ------
+    ValueError
+        For an invalid shape, length or attribute.
+    TypeError
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    augru_grad : The gradient.
+    gru : Without attention.
+
+    Notes
+    -----
+    Zhou and others, "Deep interest evolution network for click-through rate prediction" (2019), as oneDNN has
+    it: 0 leaves the GRU, 1 keeps nothing of the state.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import augru
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 15, 3), (1, 15, 5)])
+    >>> augru(X, rng.uniform(size=(7, 2, 1)), W, R).H_all.shape
+    (7, 1, 2, 5)
+    """
+    check_choice("augru", "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    return planned_call(_AUGRU.forward, locals())
+
+
+@public
+def augru_grad(
+    X: Array[A],
+    attention: Array[A],
+    W: Array[A],
+    R: Array[A],
+    *,
+    H_all: Array[A],
+    saved: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    linear_before_reset: int = 0,
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: Array[Any] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
+    _foreign: Foreign = PLAIN,
+) -> AUGRUGrads[A | MaybeNone]:
+    r"""Gradient of `augru`: from cotangents of its outputs to gradients of its arguments.
+
+    .. math:: \bar a_t = -\bar z_t \odot \sigma(W_z x_t + R_z h_{t-1} + b_z), \quad
+        \bar z_t = \bar h_t \odot (h_{t-1} - n)
+
+    summed over a step's units where it has one number; the rest is the GRU's.
+
+    Parameters
+    ----------
+    X, attention, W, R, B, sequence_lens, initial_h
+        The arguments of `augru`.
+    H_all, saved
+        Its results.
+    grad_H_all : array, shape (T, D, N, H), optional
+        Cotangent of H_all; zero by default, like the next.
+    grad_H_t : array, shape (D, N, H), optional
+        Cotangent of the final state.
+    linear_before_reset, direction, layout, reset
+        The arguments of `augru`.
+    per_sample : bool or "norm"
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D).
+    sample_weight : array, shape (N,), optional
+        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute; all by default.
+
+    Returns
+    -------
+    AUGRUGrads
+        ``(dX, dattention, dW, dR, dB, dH0)``, None for those not asked for, and dB without B.
+
+    Raises
+    ------
+    ValueError
+        For an invalid shape, length, attribute or name.
+    TypeError
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    augru : The forward.
+    vjp : Both in one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import augru, vjp
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 15, 3), (1, 15, 5)])
+    >>> out, pullback = vjp(augru, X, rng.uniform(size=(7, 2, 1)), W, R)
+    >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dattention.shape
+    (7, 2, 1)
+    """
+    check_choice("augru_grad", "linear_before_reset", linear_before_reset, (0, 1, False, True))
+    return planned_call(_AUGRU.backward, locals())

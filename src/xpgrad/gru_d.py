@@ -1,0 +1,482 @@
+r"""GRU-D, for series with missing values and uneven time gaps: `gru_d` and its gradient.
+
+With the mask m (1 where a value was observed), the time gap d since each variable's last observation, and x'
+the last observed value, before the first one the mean::
+
+    g = exp(-max(0, w d + b))               xhat = m x + (1 - m) (g x' + (1 - g) mean)
+    k = exp(-max(0, V d + c))               hk = k h'
+    z = sigmoid(W_z [xhat, m] + R_z hk + b_z)        r = sigmoid(W_r [xhat, m] + R_r hk + b_r)
+    n = tanh(W_h [xhat, m] + R_h (r hk) + b_h)       h = (1 - z) hk + z n
+
+It is two cells (`xpgrad.Cell`) one behind the other: the first carries x' - mean and fills gaps, the second
+is the GRU with a state that decays. So lengths, directions and resets hold for the last observation too.
+
+References
+----------
+Che and others, "Recurrent neural networks for multivariate time series with missing values" (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple
+
+from xpgrad import _resets
+from xpgrad._arguments import check_arrays, check_choice, check_given, check_rank, check_shape, check_wrt
+from xpgrad._recurrent import DIRECTIONS
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import TimeDirection
+from xpgrad.cells import Cell, sigmoid
+
+_ARGUMENTS = ("X", "mask", "delta", "W", "R", "decay_x", "decay_h", "B", "mean", "initial_h")
+_GRADED = tuple(name for name in _ARGUMENTS if name != "mask")
+
+
+class GRUDForward(NamedTuple, Generic[AnyArray]):
+    """What `gru_d` returns; `gru_d_grad` needs all but H_t.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t : array, shape (D, N, H)
+        The state at each sequence's end.
+    filled : array, shape (T, D, N, I)
+        The input with its gaps filled.
+    last : array, shape (T, D, N, I)
+        The last observed value, less the mean.
+    saved_x, saved : array, shapes (T, D, N, kI), (T, D, N, kH)
+        What the gradient needs of each step besides.
+    """
+
+    H_all: AnyArray
+    H_t: AnyArray
+    filled: AnyArray
+    last: AnyArray
+    saved_x: AnyArray
+    saved: AnyArray
+
+
+class GRUDGrads(NamedTuple, Generic[AnyArray]):
+    """What `gru_d_grad` returns: one gradient each, None if it was not asked for.
+
+    Parameters
+    ----------
+    dX, ddelta : array, shape (T, N, I)
+        0 past a sequence's end; dX is 0 where nothing was observed. The mask has no gradient.
+    dW, dR, ddecay_x, ddecay_h, dB : array
+        Of the shapes of what they belong to; with ``per_sample=True`` a batch axis is in front.
+    dmean : array, shape (I,)
+        With ``per_sample=True`` (N, I).
+    dH0 : array, shape (D, N, H)
+        Of the initial state.
+    """
+
+    dX: AnyArray
+    ddelta: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    ddecay_x: AnyArray
+    ddecay_h: AnyArray
+    dB: AnyArray
+    dmean: AnyArray
+    dH0: AnyArray
+
+
+def _gaps_filled(
+    xp: Any, x: Any, filled: Any, last: Any, v: Any, value: Any, mask: Any, delta: Any
+) -> tuple[Any, Any]:
+    """Both where() keep what stands in a gap of the input out of all results."""
+    g = xp.exp(-xp.maximum(v.w * delta + v.b, 0.0))
+    last = xp.where(mask == 0.0, last, value - v.mean)
+    fill = v.mean + g * last
+    return xp.where(mask == 0.0, fill, mask * value + (1 - mask) * fill), last
+
+
+def _decaying_gru(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any, gap: Any) -> Any:
+    h = h * xp.exp(-xp.maximum(gap, 0.0))
+    z = sigmoid(xp, W.z(x) + R.z(h) + v.z)
+    r = sigmoid(xp, W.r(x) + R.r(h) + v.r)
+    n = xp.tanh(W.h(x) + R.h(r * h) + v.h)
+    return h + z * (n - h)
+
+
+FILL = Cell(_gaps_filled, v="w b mean", inputs="value mask delta", name="gru_d")
+"""The input with its gaps filled, and the last observed value less the mean: of width I."""
+GRU = Cell(_decaying_gru, W="z r h", R="z r h", v="z r h", inputs="gap", name="gru_d")
+"""The GRU whose state decays by its input `gap`, a pre-activation."""
+
+
+class Call:
+    """A checked call, its arrays time-major, and the two cells' operands of each direction."""
+
+    def __init__(
+        self, operator: str, arrays: Mapping[str, Any], lengths: Any, direction: str, layout: int, reset: Any
+    ) -> None:
+        self.operator, self.layout = operator, layout
+        check_given(operator, {name: arrays[name] for name in _ARGUMENTS[:7]})
+        xp = check_arrays(operator, dict(arrays))
+        check_choice(operator, "direction", direction, DIRECTIONS)
+        check_choice(operator, "layout", layout, (0, 1))
+        self.directions = ("forward", "reverse") if direction == "bidirectional" else (direction,)
+        self._check_shapes(arrays)
+        arrays = {name: arrays[name] for name in _ARGUMENTS}
+        self.xp, self.lengths, self.reset = xp, lengths, reset
+        if reset is not None:
+            T, N = arrays["X"].shape[layout], arrays["X"].shape[1 - layout]
+            _resets.check_reset(operator, reset, _resets.are_booleans(operator, reset), T, N, layout)
+            self.reset = reset.T if layout else reset
+        own = ("X", "mask", "delta", "initial_h")
+        self.arrays = {name: self.turned(x) if name in own else x for name, x in arrays.items()}
+        self.T, self.N, self.I = self.arrays["X"].shape
+        self.H = arrays["R"].shape[2]
+
+    def _check_shapes(self, arrays: Mapping[str, Any]) -> None:
+        operator, X, R = self.operator, arrays["X"], arrays["R"]
+        lead, states = ("N, T", "N, D, H") if self.layout else ("T, N", "D, N, H")
+        check_rank(operator, "X", X, f"{lead}, I")
+        check_rank(operator, "R", R, "D, 3H, H")
+        D, H, I, N = len(self.directions), R.shape[2], X.shape[2], X.shape[0 if self.layout else 1]
+        for name in ("mask", "delta"):
+            check_shape(operator, name, arrays[name], f"{lead}, I", X.shape)
+        rows: dict[str, tuple[str, tuple[int, ...]]] = {
+            "W": ("D, 3H, 2I", (D, 3 * H, 2 * I)), "R": ("D, 3H, H", (D, 3 * H, H)),
+            "decay_x": ("D, 2, I", (D, 2, I)), "decay_h": ("D, H, I + 1", (D, H, I + 1)),
+            "B": ("D, 3H", (D, 3 * H)), "mean": ("D, I", (D, I)),
+            "initial_h": (states, (N, D, H) if self.layout else (D, N, H)),
+        }  # fmt: skip
+        for name, (symbols, shape) in rows.items():
+            check_shape(operator, name, arrays[name], symbols, shape)
+        self._check_kept(arrays, D, H)
+
+    def _check_kept(self, arrays: Mapping[str, Any], D: int, H: int) -> None:
+        """Check what the gradient takes besides."""
+        (T, N, I), operator = self.turned_shape(arrays["X"].shape), self.operator
+        states = ("N, D, H", (N, D, H)) if self.layout else ("D, N, H", (D, N, H))
+        check_shape(operator, "grad_H_t", arrays.get("grad_H_t"), *states)
+        check_shape(operator, "sample_weight", arrays.get("sample_weight"), "N,", (N,))
+        kept_x, kept = FILL.saved["saved"], GRU.saved["saved"]
+        widths = {
+            "H_all": ("H", H), "filled": ("I", I), "last": ("I", I), "grad_H_all": ("H", H),
+            "saved_x": (f"{kept_x}I", kept_x * I), "saved": (f"{kept}H", kept * H),
+        }  # fmt: skip
+        lead = ("N, T, D", (N, T, D)) if self.layout else ("T, D, N", (T, D, N))
+        for name, (symbol, width) in widths.items():
+            check_shape(operator, name, arrays.get(name), f"{lead[0]}, {symbol}", (*lead[1], width))
+
+    def turned_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(T, N, I) of the input's shape."""
+        return (shape[1], shape[0], *shape[2:]) if self.layout else tuple(shape)
+
+    def turned(self, array: Any) -> Any:
+        """An array (T, N, ...), (D, N, ...) or (T, D, N, ...) in layout 1, and back."""
+        if array is None or not self.layout:
+            return array
+        return self.xp.permute_dims(array, {3: (1, 0, 2), 4: (2, 0, 1, 3)}[array.ndim])
+
+    def time_major(self, array: Any) -> Any:
+        """A result of the forward (N, T, D, width) in layout 1 as (T, D, N, width)."""
+        if array is None or not self.layout or array.ndim != 4:
+            return self.turned(array)
+        return self.xp.permute_dims(array, (1, 2, 0, 3))
+
+    def of(self, name: str, d: int) -> Any:
+        """A parameter's or state's part of one direction, (1, ...); None for None."""
+        array = self.arrays[name]
+        return None if array is None else array[d : d + 1, ...]
+
+    def vectors(self, d: int) -> Any:
+        """The first cell's v of a direction: scales, offsets, the mean."""
+        scales = self.xp.reshape(self.of("decay_x", d), (1, 2 * self.I))
+        mean = self.of("mean", d)
+        return self.xp.concat([scales, 0 * scales[:, : self.I] if mean is None else mean], axis=1)
+
+    def bias(self, d: int) -> Any:
+        """The second cell's v."""
+        B = self.of("B", d)
+        return 0 * self.arrays["R"][d : d + 1, :, 0] if B is None else B
+
+    def gap(self, d: int) -> Any:
+        """The state's decay before its exponential, (T, N, H)."""
+        V = self.arrays["decay_h"][d, :, :]
+        rows = self.xp.reshape(self.arrays["delta"], (self.T * self.N, self.I))
+        made = self.xp.matmul(rows, V[:, : self.I].T) + V[:, self.I]
+        return self.xp.reshape(made, (self.T, self.N, self.H))
+
+    def options(self, d: int) -> dict[str, Any]:
+        """What both cells take beside arrays."""
+        return {"sequence_lens": self.lengths, "direction": self.directions[d], "reset": self.reset}
+
+    def inputs(self) -> dict[str, Any]:
+        """The first cell's inputs."""
+        return {"value": self.arrays["X"], "mask": self.arrays["mask"], "delta": self.arrays["delta"]}
+
+    def second_input(self, filled: Any) -> Any:
+        """The second cell's X, from the filled input (T, 1, N, I)."""
+        return self.xp.concat([filled[:, 0, ...], self.arrays["mask"]], axis=-1)
+
+
+def gru_d(
+    X: Array[A],
+    mask: Array[A],
+    delta: Array[A],
+    W: Array[A],
+    R: Array[A],
+    decay_x: Array[A],
+    decay_h: Array[A],
+    B: Array[A] | None = None,
+    mean: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    *,
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: Array[Any] | None = None,
+) -> GRUDForward[A]:
+    r"""GRU-D over series with missing values; it also returns what its gradient needs.
+
+    .. math::
+
+        g &= e^{-\max(0, w \odot \delta_t + b)}, \quad
+        \hat x = m_t \odot x_t + (1 - m_t) \odot (g \odot x' + (1 - g) \odot \bar x) \\
+        k &= e^{-\max(0, V \delta_t + c)}, \quad \hat h = k \odot h_{t-1} \\
+        h_t &= (1 - z) \odot \hat h + z \odot \tanh(W_h [\hat x, m_t] + R_h (r \odot \hat h) + b_h)
+
+    with gates z and r of :math:`W [\hat x, m_t] + R \hat h + b`, and x' the last observed value.
+
+    Parameters
+    ----------
+    X : array, shape (T, N, I)
+        Values. What stands where nothing was observed, NaN too, has no effect.
+    mask : array, shape (T, N, I)
+        1 where a value was observed, 0 where none was.
+    delta : array, shape (T, N, I)
+        The time since each variable's last observation.
+    W : array, shape (D, 3H, 2I)
+        Weights of the filled input, then of the mask; rows in order z r h.
+    R : array, shape (D, 3H, H)
+        Recurrence weights.
+    decay_x : array, shape (D, 2, I)
+        w and b of the input's decay.
+    decay_h : array, shape (D, H, I + 1)
+        V of the state's decay, and c in its last column.
+    B : array, shape (D, 3H), optional
+        Biases.
+    mean : array, shape (D, I), optional
+        Each variable's mean, zero by default: also what stands before the first observation.
+    sequence_lens, initial_h
+        As of `gru`.
+    direction, layout, reset
+        As of `gru`. A direction that runs backwards fills gaps from behind; a reset forgets the last value.
+
+    Returns
+    -------
+    GRUDForward
+        ``(H_all, H_t, filled, last, saved_x, saved)``.
+
+    Raises
+    ------
+    ValueError
+        For an invalid shape, length or attribute.
+    TypeError
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    gru_d_grad : The gradient.
+
+    Notes
+    -----
+    Che and others, "Recurrent neural networks for multivariate time series with missing values" (2018). Its
+    update gate z multiplies the candidate.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import gru_d
+    >>> rng = np.random.default_rng(0)
+    >>> X, delta = rng.normal(size=(7, 2, 3)), rng.uniform(size=(7, 2, 3))
+    >>> mask = (rng.uniform(size=X.shape) < 0.5).astype(float)
+    >>> shapes = [(1, 12, 6), (1, 12, 4), (1, 2, 3), (1, 4, 4)]
+    >>> gru_d(X, mask, delta, *(rng.normal(size=s) for s in shapes)).H_all.shape
+    (7, 1, 2, 4)
+    """
+    arrays = dict(zip(_ARGUMENTS, (X, mask, delta, W, R, decay_x, decay_h, B, mean, initial_h), strict=True))
+    call = Call("gru_d", arrays, sequence_lens, direction, layout, reset)
+    parts = []
+    for d in range(len(call.directions)):
+        first = FILL(call.arrays["X"], call.vectors(d), **call.inputs(), **call.options(d))
+        second = GRU(
+            call.second_input(first.Filled_all), call.of("W", d), call.of("R", d), call.bias(d),
+            initial_h=call.of("initial_h", d), gap=call.gap(d), **call.options(d),
+        )  # fmt: skip
+        parts.append((second.H_all, second.H_t, first.Filled_all, first.Last_all, first.saved, second.saved))
+    joined = [
+        own[0] if len(own) == 1 else call.xp.concat(own, axis=1 if own[0].ndim == 4 else 0)
+        for own in map(list, zip(*parts, strict=True))
+    ]
+    return GRUDForward(*map(call.turned, joined))
+
+
+def gru_d_grad(
+    X: Array[A],
+    mask: Array[A],
+    delta: Array[A],
+    W: Array[A],
+    R: Array[A],
+    decay_x: Array[A],
+    decay_h: Array[A],
+    *,
+    H_all: Array[A],
+    filled: Array[A],
+    last: Array[A],
+    saved_x: Array[A],
+    saved: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    B: Array[A] | None = None,
+    mean: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: Array[Any] | None = None,
+    per_sample: bool = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
+) -> GRUDGrads[A | MaybeNone]:
+    r"""Gradient of `gru_d`: from cotangents of its outputs to gradients of its arguments.
+
+    .. math::
+
+        \bar x_t = m_t \odot \bar{\hat x}_t \text{ and what later gaps take of it}, \quad
+        \bar V = \textstyle\sum_t \bar a_t \delta_t^T
+
+    with a the state's decay before its exponential; the rest is the GRU's.
+
+    Parameters
+    ----------
+    X, mask, delta, W, R, decay_x, decay_h, B, mean, sequence_lens, initial_h
+        The arguments of `gru_d`.
+    H_all, filled, last, saved_x, saved
+        Its results.
+    grad_H_all : array, shape (T, D, N, H), optional
+        Cotangent of H_all; zero by default, like the next.
+    grad_H_t : array, shape (D, N, H), optional
+        Cotangent of the final state.
+    direction, layout, reset
+        The arguments of `gru_d`.
+    per_sample : bool
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+    sample_weight : array, shape (N,), optional
+        A factor for each sequence's gradients of the parameters, applied before these are summed or returned
+        separately. It has no effect on the other gradients.
+    wrt : iterable of str, optional
+        Arguments whose gradients to return; all by default.
+
+    Returns
+    -------
+    GRUDGrads
+        ``(dX, ddelta, dW, dR, ddecay_x, ddecay_h, dB, dmean, dH0)``, None for those not asked for.
+
+    Raises
+    ------
+    ValueError
+        For an invalid shape, length, attribute or name.
+    TypeError
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    gru_d : The forward.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import gru_d, gru_d_grad
+    >>> rng = np.random.default_rng(0)
+    >>> X, delta = rng.normal(size=(7, 2, 3)), rng.uniform(size=(7, 2, 3))
+    >>> mask = (rng.uniform(size=X.shape) < 0.5).astype(float)
+    >>> shapes = [(1, 12, 6), (1, 12, 4), (1, 2, 3), (1, 4, 4)]
+    >>> given = [X, mask, delta, *(rng.normal(size=s) for s in shapes)]
+    >>> out = gru_d(*given)
+    >>> kept = {name: getattr(out, name) for name in ("H_all", "filled", "last", "saved_x", "saved")}
+    >>> gru_d_grad(*given, **kept, grad_H_all=out.H_all).ddecay_h.shape
+    (1, 4, 4)
+    """
+    operator = "gru_d_grad"
+    arrays = dict(zip(_ARGUMENTS, (X, mask, delta, W, R, decay_x, decay_h, B, mean, initial_h), strict=True))
+    check_choice(operator, "per_sample", per_sample, (False, True))
+    wanted = check_wrt(operator, wrt, _GRADED, {"B": B, "mean": mean})
+    if grad_H_all is None and grad_H_t is None:
+        raise ValueError(f"{operator}: no cotangent is given, expected one or more of grad_H_all, grad_H_t")
+    kept = {"H_all": H_all, "filled": filled, "last": last, "saved_x": saved_x, "saved": saved}
+    check_given(operator, kept)
+    more = {**kept, "grad_H_all": grad_H_all, "grad_H_t": grad_H_t, "sample_weight": sample_weight}
+    call = Call(operator, arrays | more, sequence_lens, direction, layout, reset)
+    own = {name: call.time_major(x) for name, x in {**kept, "grad_H_all": grad_H_all}.items()}
+    own["grad_H_t"] = call.turned(grad_H_t)
+    parts = [_one_direction(call, d, own, per_sample, sample_weight) for d in range(len(call.directions))]
+    found: dict[str, Any] = {}
+    for name in parts[0]:
+        values = [part[name] for part in parts]
+        if name in ("X", "delta"):
+            found[name] = call.turned(values[0] if len(values) == 1 else values[0] + values[1])
+        elif len(values) == 1:
+            found[name] = values[0]
+        else:
+            axis = 1 if per_sample and name != "initial_h" else 0
+            found[name] = call.xp.concat(values, axis=axis)
+    found["initial_h"] = call.turned(found["initial_h"])
+    gradients: list[Any] = [found[name] if name in wanted else None for name in _GRADED]
+    return GRUDGrads(*gradients)
+
+
+def _one_direction(
+    call: Call, d: int, kept: Mapping[str, Any], per_sample: bool, sample_weight: Any
+) -> dict[str, Any]:
+    """The gradients of one direction, by the operator's names of arguments."""
+    xp = call.xp
+
+    def part(name: str) -> Any:
+        array = kept[name]
+        if array is None:
+            return None
+        return array[:, d : d + 1, ...] if array.ndim == 4 else array[d : d + 1, ...]
+
+    options = {**call.options(d), "per_sample": per_sample, "sample_weight": sample_weight}
+    second = GRU.grad(
+        call.second_input(part("filled")), call.of("W", d), call.of("R", d), call.bias(d),
+        H_all=part("H_all"), saved=part("saved"), gap=call.gap(d), initial_h=call.of("initial_h", d),
+        grad_H_all=part("grad_H_all"), grad_H_t=part("grad_H_t"), **options,
+    )  # fmt: skip
+    d_filled = xp.expand_dims(second.dX[..., : call.I], axis=1)
+    first = FILL.grad(
+        call.arrays["X"], call.vectors(d), Filled_all=part("filled"), Last_all=part("last"),
+        saved=part("saved_x"), grad_Filled_all=d_filled, **call.inputs(), **options,
+    )  # fmt: skip
+    V, d_gap = call.arrays["decay_h"][d, :, :], second.dgap
+    rows = xp.reshape(d_gap, (call.T * call.N, call.H))
+    d_delta = xp.reshape(xp.matmul(rows, V[:, : call.I]), (call.T, call.N, call.I))
+    lead = first.dv.shape[:-1]
+    return {
+        "X": first.dvalue, "delta": first.ddelta + d_delta,
+        "W": second.dW, "R": second.dR, "B": second.dv, "initial_h": second.dH0,
+        "decay_x": xp.reshape(first.dv[..., : 2 * call.I], (*lead, 2, call.I)),
+        "mean": first.dv[..., 2 * call.I :],
+        "decay_h": _decay_gradient(call, d_gap, per_sample, sample_weight),
+    }  # fmt: skip
+
+
+def _decay_gradient(call: Call, d_gap: Any, per_sample: bool, sample_weight: Any) -> Any:
+    """Of the state's decay, from its pre-activation's cotangent: products with the time gaps, and sums."""
+    xp, delta = call.xp, call.arrays["delta"]
+    if sample_weight is not None:
+        d_gap = d_gap * sample_weight[None, :, None]
+    # in padding the cotangent is 0, and the time gap anything
+    silent = xp.sum(xp.abs(d_gap), axis=-1, keepdims=True) == 0
+    delta = xp.where(silent, xp.zeros_like(delta), delta)
+    products = xp.matmul(xp.permute_dims(d_gap, (1, 2, 0)), xp.permute_dims(delta, (1, 0, 2)))
+    sums = xp.expand_dims(xp.sum(d_gap, axis=0), axis=2)
+    each = xp.concat([products, sums], axis=2)  # (N, H, I + 1)
+    return xp.expand_dims(each, axis=1) if per_sample else xp.expand_dims(xp.sum(each, axis=0), axis=0)

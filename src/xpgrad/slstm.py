@@ -1,0 +1,303 @@
+r"""The sLSTM of xLSTM: `slstm` and its gradient.
+
+One step, gates i f z o, of which the first is an exponential. The states are the output h, the cell c, its
+normalizer n, and the stabilizer m, which keeps the exponentials in range::
+
+    l = log sigmoid(z_f), or z_f                     with pre-activations z_g = W_g x + R_g h' + b_g
+    m = max(l + m', z_i);   z_i where n' = 0
+    i = exp(z_i - m)        f = exp(l + m' - m)
+    c = f c' + i tanh(z_z)  n = f n' + i
+    h = sigmoid(z_o) c / n
+
+R is block-diagonal: head j of h' reaches head j of the gates alone. c / n does not depend on m, so the
+output's cotangent passes nothing to m; those of c, n and m do. It is a cell (`xpgrad.Cell`): this module has
+the step, its pullback comes from reverse mode.
+
+References
+----------
+Beck and others, "xLSTM: extended long short-term memory" (2024).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple
+
+from xpgrad._arguments import check_choice, check_integer
+from xpgrad._cells.operator import CellOperator, cached
+from xpgrad._operation import PLAIN, Foreign, planned_call, public
+from xpgrad._types import A, AnyArray, Array, Lengths, MaybeNone, Wanted
+from xpgrad._words import PerSample, TimeDirection
+from xpgrad.cells import Cell, sigmoid, with_pullback
+
+_FORGET = ("sigmoid", "exp")
+
+
+class SLSTMForward(NamedTuple, Generic[AnyArray]):
+    """What `slstm` returns; `slstm_grad` needs H_all and the last four.
+
+    Parameters
+    ----------
+    H_all : array, shape (T, D, N, H)
+        Every step's output.
+    H_t, C_t, N_t, M_t : array, shape (D, N, H)
+        The states at each sequence's end: output, cell, normalizer, stabilizer.
+    C_all, N_all, M_all : array, shape (T, D, N, H)
+        The other states at every step.
+    saved : array, shape (T, D, N, kH)
+        What the gradient needs of each step beside the states.
+    """
+
+    H_all: AnyArray
+    H_t: AnyArray
+    C_t: AnyArray
+    N_t: AnyArray
+    M_t: AnyArray
+    C_all: AnyArray
+    N_all: AnyArray
+    M_all: AnyArray
+    saved: AnyArray
+
+
+class SLSTMGrads(NamedTuple, Generic[AnyArray]):
+    """What `slstm_grad` returns: one gradient each, None if it was not asked for.
+
+    Parameters
+    ----------
+    dX : array, shape (T, N, I)
+        0 past a sequence's end.
+    dW, dR, dB : array, shapes (D, 4H, I), (D, 4H, H / heads), (D, 4H)
+        With ``per_sample=True`` they have a batch axis in front, (N, D, ...); with ``"norm"`` they are norms,
+        (N, D).
+    dH0, dC0, dN0, dM0 : array, shape (D, N, H)
+        Of the initial states.
+    """
+
+    dX: AnyArray
+    dW: AnyArray
+    dR: AnyArray
+    dB: AnyArray
+    dH0: AnyArray
+    dC0: AnyArray
+    dN0: AnyArray
+    dM0: AnyArray
+
+
+def _log_sigmoid_pullback(xp: Any, d: Any, x: Any, y: Any) -> Any:
+    return -(d * xp.expm1(y))
+
+
+@with_pullback(_log_sigmoid_pullback)
+def _log_sigmoid(xp: Any, x: Any) -> Any:
+    return xp.where(x < 0.0, x, 0.0) - xp.log1p(xp.exp(-abs(x)))
+
+
+@cached
+def _cell(biased: bool, heads: int, forget: str) -> Cell:
+    names = "ifzo"
+
+    def slstm(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, W: Any, R: Any, v: Any = None) -> tuple:
+        gates = [getattr(W, gate)(x) + getattr(R, gate)(h) for gate in names]
+        if biased:
+            gates = [z + getattr(v, gate) for z, gate in zip(gates, names, strict=True)]
+        zi, zf, zz, zo = gates
+        kept = m + (_log_sigmoid(xp, zf) if forget == "sigmoid" else zf)
+        m = xp.where(n == 0.0, zi, xp.maximum(zi, kept))
+        i, f = xp.exp(zi - m), xp.exp(kept - m)
+        c, n = f * c + i * xp.tanh(zz), f * n + i
+        return sigmoid(xp, zo) * (c / n), c, n, m
+
+    def unbiased(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, W: Any, R: Any) -> tuple:
+        return slstm(xp, x, h, c, n, m, W, R)
+
+    step, vectors = (slstm, list(names)) if biased else (unbiased, [])
+    return Cell(step, W=list(names), R=list(names), v=vectors, heads=heads, name="slstm")
+
+
+_SLSTM = CellOperator("slstm", _cell, ("heads", "forget"), "hcnm", SLSTMForward, SLSTMGrads)
+
+
+def _check_options(operator: str, heads: Any, forget: Any) -> int:
+    check_choice(operator, "forget", forget, _FORGET)
+    number = check_integer(operator, "heads", heads)
+    if number < 1:
+        raise ValueError(f"{operator}: heads is {number}, expected a number from 1 on")
+    return number
+
+
+@public
+def slstm(
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
+    initial_n: Array[A] | None = None,
+    initial_m: Array[A] | None = None,
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: Array[Any] | None = None,
+    _foreign: Foreign = PLAIN,
+) -> SLSTMForward[A]:
+    r"""The sLSTM of xLSTM over sequences, with heads; it also returns what its gradient needs.
+
+    .. math::
+
+        l &= \log \sigma(z_f) \text{ or } z_f, \quad m_t = \max(l + m_{t-1}, z_i) \\
+        i &= e^{z_i - m_t}, \quad f = e^{l + m_{t-1} - m_t} \\
+        c_t &= f \odot c_{t-1} + i \odot \tanh(z_z), \quad n_t = f \odot n_{t-1} + i \\
+        h_t &= \sigma(z_o) \odot c_t / n_t
+
+    with :math:`z = W x_t + R h_{t-1} + b`, and :math:`m_t = z_i` where :math:`n_{t-1} = 0`.
+
+    Parameters
+    ----------
+    X, W : array, shapes (T, N, I), (D, 4H, I)
+        Input and its weights, rows in order i f z o.
+    R : array, shape (D, 4H, H / heads)
+        Recurrence weights. The rows of a gate's head j multiply head j of the output before.
+    B : array, shape (D, 4H), optional
+        Biases.
+    sequence_lens : array or sequence of int, optional
+        Length of each sequence, (N,), from 0 to T.
+    initial_h, initial_c, initial_n, initial_m : array, shape (D, N, H), optional
+        Initial states; zero by default.
+    heads : int
+        Into how many parts the states are cut; it divides H.
+    forget : {"sigmoid", "exp"}
+        The forget gate's activation.
+    direction, layout, reset
+        As of `lstm`.
+
+    Returns
+    -------
+    SLSTMForward
+        ``(H_all, H_t, C_t, N_t, M_t, C_all, N_all, M_all, saved)``.
+
+    Raises
+    ------
+    ValueError
+        For an invalid shape, length or attribute.
+    TypeError
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    slstm_grad : The gradient.
+    convert : Weights of `xlstm` and FlashRNN.
+
+    Notes
+    -----
+    Beck and others, "xLSTM: extended long short-term memory" (2024). At the start it is as the plain backend
+    of the package `xlstm` has it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import slstm
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 16, 3), (1, 16, 2)])
+    >>> slstm(X, W, R, heads=2, sequence_lens=[7, 4]).H_all.shape
+    (7, 1, 2, 4)
+    """
+    heads = _check_options("slstm", heads, forget)
+    return planned_call(_SLSTM.forward, locals())
+
+
+@public
+def slstm_grad(
+    X: Array[A],
+    W: Array[A],
+    R: Array[A],
+    *,
+    H_all: Array[A],
+    C_all: Array[A],
+    N_all: Array[A],
+    M_all: Array[A],
+    saved: Array[A],
+    grad_H_all: Array[A] | None = None,
+    grad_H_t: Array[A] | None = None,
+    grad_C_t: Array[A] | None = None,
+    grad_N_t: Array[A] | None = None,
+    grad_M_t: Array[A] | None = None,
+    grad_C_all: Array[A] | None = None,
+    grad_N_all: Array[A] | None = None,
+    grad_M_all: Array[A] | None = None,
+    B: Array[A] | None = None,
+    sequence_lens: Lengths | None = None,
+    initial_h: Array[A] | None = None,
+    initial_c: Array[A] | None = None,
+    initial_n: Array[A] | None = None,
+    initial_m: Array[A] | None = None,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    direction: TimeDirection = "forward",
+    layout: int = 0,
+    reset: Array[Any] | None = None,
+    per_sample: PerSample = False,
+    sample_weight: Array[A] | None = None,
+    wrt: Wanted[MaybeNone] | None = None,
+    _foreign: Foreign = PLAIN,
+) -> SLSTMGrads[A | MaybeNone]:
+    r"""Gradient of `slstm`: from cotangents of its outputs to gradients of its arguments.
+
+    .. math::
+
+        \bar c_t \mathrel{+}= \bar h_t \odot \sigma(z_o) / n_t, \quad
+        \bar n_t \mathrel{-}= \bar h_t \odot h_t / n_t, \quad
+        \bar c_{t-1} = f \odot \bar c_t, \quad \bar n_{t-1} = f \odot \bar n_t
+
+    Parameters
+    ----------
+    X, W, R, B, sequence_lens, initial_h, initial_c, initial_n, initial_m
+        The arguments of `slstm`.
+    H_all, C_all, N_all, M_all, saved
+        Its results.
+    grad_H_all, grad_C_all, grad_N_all, grad_M_all : array, shape (T, D, N, H), optional
+        Cotangents of the states over time; zero by default, like the others.
+    grad_H_t, grad_C_t, grad_N_t, grad_M_t : array, shape (D, N, H), optional
+        Cotangents of the final states.
+    heads, forget, direction, layout, reset
+        The arguments of `slstm`.
+    per_sample : bool or "norm"
+        True gives the gradients of parameters for each sequence separately, with a batch axis in front.
+        ``"norm"`` gives only their Euclidean norms, (N, D).
+    sample_weight : array, shape (N,), optional
+        A factor for each sequence's gradients of the parameters, applied before these are summed, returned
+        separately or normed. It has no effect on the other gradients.
+    wrt : iterable of str, optional
+        Arguments whose gradients to compute; all by default.
+
+    Returns
+    -------
+    SLSTMGrads
+        ``(dX, dW, dR, dB, dH0, dC0, dN0, dM0)``, None for those not asked for, and dB without B.
+
+    Raises
+    ------
+    ValueError
+        For an invalid shape, length, attribute or name.
+    TypeError
+        For arguments that are not arrays, or arrays that do not share namespace, dtype and device.
+
+    See Also
+    --------
+    slstm : The forward.
+    vjp : Both in one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xpgrad import slstm, vjp
+    >>> rng = np.random.default_rng(0)
+    >>> X, W, R = (rng.normal(size=s) for s in [(7, 2, 3), (1, 16, 3), (1, 16, 2)])
+    >>> out, pullback = vjp(slstm, X, W, R, heads=2)
+    >>> pullback(grad_H_t=rng.normal(size=out.H_t.shape)).dR.shape
+    (1, 16, 2)
+    """
+    heads = _check_options("slstm_grad", heads, forget)
+    return planned_call(_SLSTM.backward, locals())

@@ -1,0 +1,300 @@
+"""Built-in operators that are one cell, sLSTM and AUGRU: against their definitions, and in frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import xpgrad
+import xpgrad_torch
+from backends import Backend
+from xpgrad._axes import gradient_name
+from xpgrad._vjp import rule_of
+from xpgrad.testing import augru_reference, check_vjp, slstm_reference
+from xpgrad_torch import functional
+
+T, N, I, H = 6, 4, 3, 4
+LENGTHS = [6, 0, 3, 1]
+
+
+class Operator(NamedTuple):
+    """An operator, its definition, its gates, its states, its module, and its options by name."""
+
+    kernel: Callable[..., Any]
+    reference: Callable[..., Any]
+    gates: int
+    biases: int
+    states: str
+    module: Callable[..., Any]
+    options: dict[str, dict[str, Any]]
+
+
+OPERATORS = {
+    "slstm": Operator(
+        xpgrad.slstm, slstm_reference, 4, 1, "hcnm", xpgrad_torch.SLSTM,
+        {
+            "plain": {}, "heads": {"heads": 2}, "narrow heads": {"heads": 4, "forget": "exp"},
+            "exp": {"forget": "exp"},
+        },
+    ),
+    "augru": Operator(
+        xpgrad.augru, augru_reference, 3, 2, "h", xpgrad_torch.AUGRU,
+        {"plain": {}, "reset after": {"linear_before_reset": 1}},
+    ),
+}  # fmt: skip
+CALLS = [(name, option) for name, operator in OPERATORS.items() for option in operator.options]
+every_call = pytest.mark.parametrize(("name", "option"), CALLS, ids=[" ".join(call) for call in CALLS])
+
+
+def operands_of(
+    name: str, D: int, rng: np.random.Generator, option: str = "plain", begin: bool = True, wide: bool = False
+) -> dict[str, np.ndarray]:
+    operator = OPERATORS[name]
+    heads, rows = operator.options[option].get("heads", 1), operator.gates * H
+    shapes: dict[str, tuple[int, ...]] = {"X": (T, N, I)}
+    if name == "augru":
+        shapes["attention"] = (T, N, H if wide else 1)
+    shapes |= {"W": (D, rows, I), "R": (D, rows, H // heads), "B": (D, operator.biases * rows)}
+    shapes |= {f"initial_{state}": (D, N, H) for state in operator.states} if begin else {}
+    arrays = {key: rng.normal(size=shape) for key, shape in shapes.items()}
+    if "initial_n" in arrays:
+        arrays["initial_n"] = 0.5 + np.abs(arrays["initial_n"])
+    if "attention" in arrays:
+        arrays["attention"] = rng.uniform(size=arrays["attention"].shape)
+    return arrays
+
+
+def by_autograd(name: str, operands: dict[str, Any], **options: Any) -> tuple[Any, Any, Any]:
+    """Outputs of the definition, random cotangents of them by name, and the gradients."""
+    tensors = {key: torch.from_numpy(x).requires_grad_() for key, x in operands.items()}
+    outputs = OPERATORS[name].reference(**tensors, **options)
+    rng = np.random.default_rng(1)
+    seeds = [rng.normal(size=tuple(y.shape)) for y in outputs]
+    grads = torch.autograd.grad(outputs, list(tensors.values()), [torch.from_numpy(s) for s in seeds])
+    named = dict(zip(rule_of(OPERATORS[name].kernel).cotangents.values(), seeds, strict=True))
+    return (
+        [y.detach().numpy() for y in outputs],
+        named,
+        dict(zip(tensors, [g.numpy() for g in grads], strict=True)),
+    )
+
+
+def assert_close(found: Any, wanted: Any, label: str, tolerance: float = 1e-11) -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=0, atol=tolerance, err_msg=label)
+
+
+def compare(name: str, outputs: Any, grads: Any, expected: tuple[Any, Any, Any]) -> None:
+    plain, _, wanted = expected
+    for key, value in zip(rule_of(OPERATORS[name].kernel).cotangents, plain, strict=True):
+        assert_close(getattr(outputs, key), value, key)
+    for key, value in wanted.items():
+        assert_close(getattr(grads, gradient_name(key)), value, key)
+
+
+@every_call
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "lengths"])
+@pytest.mark.parametrize("begin", [False, True])
+def test_against_autograd_through_the_definition(
+    name: str, option: str, direction: str, lengths: Any, begin: bool, rng: np.random.Generator
+) -> None:
+    options = {**OPERATORS[name].options[option], "direction": direction, "sequence_lens": lengths}
+    operands = operands_of(name, 2 if direction == "bidirectional" else 1, rng, option, begin, wide=begin)
+    expected = by_autograd(name, operands, **options)
+    outputs, pullback = xpgrad.vjp(OPERATORS[name].kernel, **operands, **options)
+    compare(name, outputs, pullback(**expected[1]), expected)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_backend(backend: Backend, name: str, rng: np.random.Generator) -> None:
+    options = {"direction": "bidirectional", "sequence_lens": LENGTHS}
+    operands = operands_of(name, 2, rng)
+    expected = by_autograd(name, operands, **options)
+    arrays, seeds = (
+        {key: backend.array(x, "float64") for key, x in part.items()} for part in (operands, expected[1])
+    )
+    outputs, pullback = xpgrad.vjp(OPERATORS[name].kernel, **arrays, **options)
+    compare(name, outputs, pullback(**seeds), expected)
+
+
+@every_call
+@pytest.mark.usefixtures("interpreted")
+def test_central_differences_without_biases(name: str, option: str, rng: np.random.Generator) -> None:
+    operator, options = OPERATORS[name], OPERATORS[name].options[option]
+    operands = operands_of(name, 1, rng, option)
+    del operands["B"]
+    names = list(rule_of(operator.kernel).cotangents)
+
+    def forward(**arrays: Any) -> tuple[Any, ...]:
+        return tuple(getattr(operator.kernel(**arrays, **options), key) for key in names)
+
+    def gradient(*cotangents: Any, **arrays: Any) -> tuple[Any, ...]:
+        grads = xpgrad.vjp(operator.kernel, **arrays, **options)[1](*cotangents)
+        assert grads.dB is None
+        return tuple(getattr(grads, gradient_name(key)) for key in arrays)
+
+    check_vjp(forward, gradient, operands, operator=name, outputs=names)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_gradients_of_each_sample_resets_and_layout(name: str, rng: np.random.Generator) -> None:
+    kernel, operands = OPERATORS[name].kernel, operands_of(name, 1, rng)
+    seed, reset = {"grad_H_all": rng.normal(size=(T, 1, N, H))}, rng.uniform(size=(T, N)) < 0.4
+    options = {"sequence_lens": LENGTHS, "reset": reset}
+    whole = xpgrad.vjp(kernel, **operands, **options)[1](**seed)
+    each = xpgrad.vjp(kernel, **operands, **options, per_sample=True)[1](**seed)
+    norms = xpgrad.vjp(kernel, **operands, **options, per_sample="norm")[1](**seed)
+    for field in ("dW", "dR", "dB"):
+        own = getattr(each, field)
+        assert_close(own.sum(axis=0), getattr(whole, field), field)
+        assert_close(getattr(norms, field), np.sqrt((own**2).sum(axis=tuple(range(2, own.ndim)))), field)
+    front = {key: np.moveaxis(x, -2, 0) if key[0] in "Xai" else x for key, x in operands.items()}
+    turned = xpgrad.vjp(kernel, **front, sequence_lens=LENGTHS, reset=reset.T, layout=1)[1](
+        np.moveaxis(seed["grad_H_all"], -2, 0)
+    )
+    assert_close(turned.dX, np.swapaxes(whole.dX, 0, 1), "X")
+    assert_close(turned.dR, whole.dR, "R")
+    # the pieces between resets are calls of their own
+    plain, _ = xpgrad.vjp(kernel, **operands, **options)
+    n, cut = 0, next((t for t in range(1, T) if reset[t, 0]), T)
+    one = {
+        key: x[:cut, :1] if key in ("X", "attention") else x[:, :1] if key[0] == "i" else x
+        for key, x in operands.items()
+    }
+    if reset[0, 0]:
+        one = {key: np.zeros_like(x) if key[0] == "i" else x for key, x in one.items()}
+    assert_close(kernel(**one).H_all[:, :, 0], plain.H_all[:cut, :, n], "the first piece")
+
+
+@every_call
+@pytest.mark.parametrize("save", ["all", "states", 2])
+def test_modules_and_functions(name: str, option: str, save: Any, rng: np.random.Generator) -> None:
+    operator, options = OPERATORS[name], OPERATORS[name].options[option]
+    operands = operands_of(name, 2, rng, option)
+    expected = by_autograd(name, operands, **options, direction="bidirectional", sequence_lens=LENGTHS)
+    tensors = {key: torch.from_numpy(x).requires_grad_() for key, x in operands.items()}
+    seeds = [torch.from_numpy(x) for x in expected[1].values()]
+    own = {"reset_after": bool(options.get("linear_before_reset"))} if name == "augru" else options
+    layer = operator.module(I, H, bidirectional=True, batch_first=True, dtype=torch.float64, save=save, **own)
+    with torch.no_grad():
+        for key, parameter in layer.named_parameters():
+            parameter.copy_(tensors[key])
+    function = getattr(functional, name)
+    for _ in range(2):
+        found = function(**tensors, **options, sequence_lens=LENGTHS, direction="bidirectional", save=save)
+        for y, value in zip(found, expected[0], strict=False):
+            assert_close(y.detach(), value, name)
+    exact = by_autograd(name, operands, **options, direction="bidirectional", sequence_lens=LENGTHS)
+    loss = sum((y * seed).sum() for y, seed in zip(found, seeds, strict=False))
+    grads = torch.autograd.grad(loss, list(tensors.values()))
+    # of the outputs that PyTorch has
+    plain = {key: torch.from_numpy(x).requires_grad_() for key, x in operands.items()}
+    reference = operator.reference(**plain, **options, direction="bidirectional", sequence_lens=LENGTHS)
+    again = sum((y * seed).sum() for y, seed in zip(reference[: len(found)], seeds, strict=False))
+    for key, grad, value in zip(
+        tensors, grads, torch.autograd.grad(again, list(plain.values())), strict=True
+    ):
+        assert_close(grad, value, key)
+    states = [tensors[f"initial_{state}"] for state in operator.states]
+    more = {"attention": tensors["attention"].transpose(0, 1)} if name == "augru" else {}
+    output, finals = layer(tensors["X"].transpose(0, 1), states, LENGTHS, **more)
+    assert_close(
+        output.detach().transpose(0, 1), np.concatenate([exact[0][0][:, 0], exact[0][0][:, 1]], -1), "output"
+    )
+    last = finals if isinstance(finals, tuple) else (finals,)
+    assert_close(last[0].detach(), exact[0][1], "final state")
+
+
+@every_call
+def test_jax(name: str, option: str, rng: np.random.Generator) -> None:
+    jax = pytest.importorskip("jax", reason="jax not installed")
+    import xpgrad_jax
+
+    options = {**OPERATORS[name].options[option], "sequence_lens": np.asarray(LENGTHS)}
+    operands = operands_of(name, 1, rng, option)
+    plain = {key: torch.from_numpy(x).requires_grad_() for key, x in operands.items()}
+    outputs = OPERATORS[name].reference(**plain, **options)
+    with jax.enable_x64(True):
+        arrays = {key: jax.numpy.asarray(x) for key, x in operands.items()}
+
+        def loss(given: Any) -> Any:
+            return sum((y * y).sum() for y in getattr(xpgrad_jax, name)(**given, **options))
+
+        count = len(getattr(xpgrad_jax, name)(**arrays, **options))
+        grads = [jax.grad(loss)(arrays), jax.jit(jax.grad(loss))(arrays)]
+    total = sum((y * y).sum() for y in outputs[:count])
+    for key, value in zip(plain, torch.autograd.grad(total, list(plain.values())), strict=True):
+        for found in grads:
+            assert_close(found[key], value, key, 1e-10)
+
+
+@pytest.mark.parametrize("forget", ["sigmoid", "exp"])
+@pytest.mark.usefixtures("interpreted")
+def test_large_gates_stay_finite(forget: str, rng: np.random.Generator) -> None:
+    """The stabilizer keeps exponentials in range; a forget gate of 0 is one."""
+    operands = operands_of("slstm", 1, rng, begin=False)
+    operands["B"] = 900.0 * np.sign(operands["B"])
+    outputs, pullback = xpgrad.vjp(xpgrad.slstm, **operands, forget=forget)
+    grads = pullback(grad_H_all=np.ones_like(outputs.H_all))
+    assert all(np.isfinite(x).all() for x in (*outputs, *grads[:4]))
+    assert (np.abs(outputs.H_all) <= 1 + 1e-12).all()
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_attention_at_its_ends(rng: np.random.Generator) -> None:
+    operands = operands_of("augru", 1, rng)
+    attention = operands.pop("attention")
+    plain = xpgrad.gru(**operands)
+    assert_close(xpgrad.augru(**operands, attention=0 * attention).H_all, plain.H_all, "none")
+    operands["R"] = 0 * operands["R"]
+    alone = xpgrad.augru(**operands, attention=0 * attention + 1).H_all
+    first = xpgrad.augru(
+        **{**operands, "initial_h": 5 + 0 * operands["initial_h"]}, attention=0 * attention + 1
+    )
+    assert_close(alone, first.H_all, "nothing is kept")
+
+
+def test_the_plain_backend_of_xlstm(rng: np.random.Generator) -> None:
+    """The same outputs and gradients, with weights by `convert`."""
+    cell = pytest.importorskip("xlstm.blocks.slstm.cell", reason="xlstm is not installed")
+    for heads in (1, 2, 4):
+        config = cell.sLSTMCellConfig(
+            hidden_size=8, num_heads=heads, backend="vanilla", dtype="float32", bias_init="standard",
+            recurrent_weight_init="standard",
+        )  # fmt: skip
+        theirs = cell.sLSTMCell(config).double()
+        gates = torch.randn(5, 3, 32, dtype=torch.float64, requires_grad=True)  # N T 4H
+        output, _ = theirs(gates)
+        seed = torch.randn_like(output)
+        expected = torch.autograd.grad(output, (gates, theirs._recurrent_kernel_, theirs._bias_), seed)
+        weights = {"_recurrent_kernel_": theirs._recurrent_kernel_, "_bias_": theirs._bias_}
+        onnx = xpgrad.convert("slstm", weights, "xlstm", "onnx")
+        W = torch.eye(32, dtype=torch.float64)[None]
+        H_all, *_ = functional.slstm(gates.transpose(0, 1), W, onnx["R"][None], onnx["B"][None], heads=heads)
+        ours = H_all[:, 0].transpose(0, 1).unflatten(2, (heads, 8 // heads)).transpose(1, 2)
+        torch.testing.assert_close(ours, output, rtol=0, atol=1e-11)
+        found = torch.autograd.grad(ours, (gates, theirs._recurrent_kernel_, theirs._bias_), seed)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"heads": 3}, ValueError, "H is 4, expected a multiple of heads = 3"),
+        ({"heads": 0}, ValueError, "heads is 0, expected a number from 1 on"),
+        ({"heads": 2.0}, TypeError, "heads is 2.0 of type float, expected an integer"),
+        ({"forget": "relu"}, ValueError, "forget is 'relu', expected one of 'sigmoid', 'exp'"),
+        ({"heads": 2}, ValueError, r"R has shape \(1, 16, 4\), expected \(D, 4H, H/2\) = \(1, 16, 2\)"),
+        ({"B": np.zeros((1, 32))}, ValueError, r"B has shape \(1, 32\), expected \(D, 4H\) = \(1, 16\)"),
+    ],
+)
+def test_wrong_arguments(options: Any, error: type, text: str, rng: np.random.Generator) -> None:
+    operands = {**operands_of("slstm", 1, rng), **{k: x for k, x in options.items() if k == "B"}}
+    attributes = {key: x for key, x in options.items() if key != "B"}
+    with pytest.raises(error, match=f"^slstm: {text}"):
+        xpgrad.slstm(**operands, **attributes)

@@ -1,0 +1,216 @@
+"""GRU-D: against its definition, autograd and differences, in layers, and with gaps that hold anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import xpgrad
+from xpgrad.testing import gru_d_reference
+from xpgrad_torch import GRUD, functional
+
+T, N, I, H = 6, 4, 3, 4
+LENGTHS = [6, 0, 3, 1]
+SAVED = ("H_all", "filled", "last", "saved_x", "saved")
+GRADIENTS = {"initial_h": "dH0"}
+
+
+def operands_of(D: int, rng: np.random.Generator, mean: bool = True) -> dict[str, np.ndarray]:
+    shapes = {
+        "W": (D, 3 * H, 2 * I), "R": (D, 3 * H, H), "decay_x": (D, 2, I), "decay_h": (D, H, I + 1),
+        "B": (D, 3 * H), "mean": (D, I), "initial_h": (D, N, H),
+    }  # fmt: skip
+    arrays = {"X": rng.normal(size=(T, N, I)), "mask": (rng.uniform(size=(T, N, I)) < 0.5).astype(float)}
+    arrays["delta"] = rng.uniform(size=(T, N, I))
+    arrays |= {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    if not mean:
+        del arrays["mean"], arrays["B"]
+    return arrays
+
+
+def by_autograd(operands: dict[str, Any], **options: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    tensors = {name: torch.from_numpy(x).requires_grad_(name != "mask") for name, x in operands.items()}
+    outputs = gru_d_reference(**tensors, **options)
+    rng = np.random.default_rng(1)
+    seeds = [rng.normal(size=tuple(y.shape)) for y in outputs]
+    own = {name: x for name, x in tensors.items() if name != "mask"}
+    grads = torch.autograd.grad(outputs, list(own.values()), [torch.from_numpy(s) for s in seeds])
+    return (
+        [y.detach().numpy() for y in outputs],
+        seeds,
+        dict(zip(own, [g.numpy() for g in grads], strict=True)),
+    )
+
+
+def gradients(operands: dict[str, Any], seeds: Any, **options: Any) -> tuple[Any, Any]:
+    forward = {name: x for name, x in options.items() if name not in ("per_sample", "sample_weight")}
+    out = xpgrad.gru_d(**operands, **forward)
+    kept = {name: getattr(out, name) for name in SAVED}
+    return out, xpgrad.gru_d_grad(**operands, **kept, grad_H_all=seeds[0], grad_H_t=seeds[1], **options)
+
+
+def assert_close(found: Any, wanted: Any, label: str, tolerance: float = 1e-11) -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=0, atol=tolerance, err_msg=label)
+
+
+def compare(out: Any, grads: Any, plain: Any, wanted: dict[str, Any]) -> None:
+    assert_close(out.H_all, plain[0], "H_all")
+    assert_close(out.H_t, plain[1], "H_t")
+    for name, value in wanted.items():
+        assert_close(getattr(grads, GRADIENTS.get(name, f"d{name}")), value, name)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "blocks", "standard"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "lengths"])
+@pytest.mark.parametrize("mean", [True, False])
+def test_against_autograd_through_the_definition(
+    engine: str, direction: str, lengths: Any, mean: bool, rng: np.random.Generator, monkeypatch: Any
+) -> None:
+    if engine == "blocks":
+        monkeypatch.setenv("XPGRAD_JIT", "0")
+    options = {"direction": direction, "sequence_lens": lengths}
+    operands = operands_of(2 if direction == "bidirectional" else 1, rng, mean)
+    plain, seeds, wanted = by_autograd(operands, **options)
+    with xpgrad.use_engine("standard" if engine == "standard" else None):
+        compare(*gradients(operands, seeds, **options), plain, wanted)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_central_differences(rng: np.random.Generator) -> None:
+    operands = operands_of(1, rng)
+    _, seeds, wanted = by_autograd(operands, sequence_lens=LENGTHS)
+    for name, grad in wanted.items():
+        along = rng.normal(size=grad.shape)
+        ends = [
+            xpgrad.gru_d(**{**operands, name: operands[name] + sign * 1e-6 * along}, sequence_lens=LENGTHS)
+            for sign in (1, -1)
+        ]
+        change = sum(
+            (seed * (getattr(ends[0], y) - getattr(ends[1], y))).sum()
+            for seed, y in zip(seeds, ("H_all", "H_t"), strict=True)
+        )
+        np.testing.assert_allclose((grad * along).sum(), change / 2e-6, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_gaps_and_padding_hold_anything(rng: np.random.Generator) -> None:
+    operands = operands_of(1, rng)
+    plain, seeds, wanted = by_autograd(operands, sequence_lens=LENGTHS)
+    operands["X"] = np.where(operands["mask"] == 0, np.nan, operands["X"])
+    for n, length in enumerate(LENGTHS):
+        for name in ("X", "mask", "delta"):
+            operands[name][length:, n] = np.nan
+        seeds[0][length:, :, n] = np.nan
+    compare(*gradients(operands, seeds, sequence_lens=LENGTHS), plain, wanted)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_each_sample_layout_and_resets(rng: np.random.Generator) -> None:
+    operands, reset = operands_of(2, rng), rng.uniform(size=(T, N)) < 0.4
+    options = {"direction": "bidirectional", "sequence_lens": LENGTHS, "reset": reset}
+    seeds = [rng.normal(size=(T, 2, N, H)), rng.normal(size=(2, N, H))]
+    weight = rng.uniform(size=N)
+    out, whole = gradients(operands, seeds, **options)
+    _, each = gradients(operands, seeds, **options, per_sample=True)
+    _, weighted = gradients(operands, seeds, **options, sample_weight=weight)
+    for name in ("dW", "dR", "dB", "ddecay_x", "ddecay_h", "dmean"):
+        assert_close(getattr(each, name).sum(axis=0), getattr(whole, name), name)
+        assert_close(np.tensordot(weight, getattr(each, name), 1), getattr(weighted, name), name)
+    assert_close(weighted.dX, whole.dX, "dX")
+    front = {
+        k: np.moveaxis(x, -2, 0) if k in ("X", "mask", "delta", "initial_h") else x
+        for k, x in operands.items()
+    }
+    turned, grads = gradients(
+        front, [np.moveaxis(s, -2, 0) for s in seeds], **{**options, "reset": reset.T}, layout=1
+    )
+    assert_close(turned.H_all, np.moveaxis(out.H_all, -2, 0), "H_all")
+    assert_close(grads.dX, np.swapaxes(whole.dX, 0, 1), "X")
+    assert_close(grads.dH0, np.swapaxes(whole.dH0, 0, 1), "H0")
+    assert_close(grads.ddecay_h, whole.ddecay_h, "decay_h")
+    # the first piece of a sequence is a call of its own: in the first direction its begin
+    cut = next((t for t in range(1, T) if reset[t, 0]), T)
+    alone = {
+        k: x[:cut, :1] if k in ("X", "mask", "delta") else x[:1, :1] if k == "initial_h" else x[:1]
+        for k, x in operands.items()
+    }
+    alone["initial_h"] = alone["initial_h"] * (not reset[0, 0])
+    assert_close(xpgrad.gru_d(**alone).H_all[:, 0], out.H_all[:cut, 0, :1], "the first piece")
+
+
+@pytest.mark.parametrize("save", ["all", "states"])
+def test_layers_and_functions(save: str, rng: np.random.Generator) -> None:
+    operands = operands_of(2, rng)
+    operands["mean"][1] = operands["mean"][0]  # a layer has one for both directions
+    options = {"direction": "bidirectional", "sequence_lens": LENGTHS}
+    plain, seeds, wanted = by_autograd(operands, **options)
+    tensors = {name: torch.from_numpy(x).requires_grad_(name != "mask") for name, x in operands.items()}
+    found = functional.gru_d(**tensors, **options, save=save)
+    loss = sum((y * torch.from_numpy(seed)).sum() for y, seed in zip(found, seeds, strict=True))
+    own = {name: x for name, x in tensors.items() if name != "mask"}
+    for name, grad in zip(own, torch.autograd.grad(loss, list(own.values())), strict=True):
+        assert_close(grad, wanted[name], name)
+    layer = GRUD(
+        I,
+        H,
+        tensors["mean"][0].detach(),
+        bidirectional=True,
+        batch_first=True,
+        dtype=torch.float64,
+        save=save,
+    )
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            parameter.copy_(tensors[name])
+    X, mask, delta = (tensors[name].transpose(0, 1) for name in ("X", "mask", "delta"))
+    output, final = layer(X, mask, delta, tensors["initial_h"], LENGTHS)
+    assert_close(
+        output.detach().transpose(0, 1), np.concatenate([plain[0][:, 0], plain[0][:, 1]], -1), "output"
+    )
+    assert_close(final.detach(), plain[1], "final")
+    single, _ = layer(X[0], mask[0], delta[0], tensors["initial_h"][:, 0])
+    assert_close(single.detach(), output[0].detach(), "single")
+
+
+def test_jax(rng: np.random.Generator) -> None:
+    jax = pytest.importorskip("jax", reason="jax not installed")
+    import xpgrad_jax
+
+    operands = operands_of(1, rng)
+    plain, seeds, wanted = by_autograd(operands, sequence_lens=LENGTHS)
+    with jax.enable_x64(True):
+        mask, own = operands["mask"], {k: jax.numpy.asarray(x) for k, x in operands.items() if k != "mask"}
+
+        def loss(given: Any, lengths: Any) -> Any:
+            found = xpgrad_jax.gru_d(**given, mask=jax.numpy.asarray(mask), sequence_lens=lengths)
+            return sum((y * seed).sum() for y, seed in zip(found, seeds, strict=True))
+
+        eager = xpgrad_jax.gru_d(**own, mask=jax.numpy.asarray(mask), sequence_lens=LENGTHS)
+        grads = jax.jit(jax.grad(loss))(own, jax.numpy.asarray(LENGTHS))
+    assert_close(eager[0], plain[0], "H_all")
+    for name, value in wanted.items():
+        assert_close(grads[name], value, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "text"),
+    [
+        ("mask", (T, N, 1), r"mask has shape \(6, 4, 1\), expected \(T, N, I\) = \(6, 4, 3\)"),
+        ("W", (1, 12, 3), r"W has shape \(1, 12, 3\), expected \(D, 3H, 2I\) = \(1, 12, 6\)"),
+        ("decay_h", (1, 4, 3), r"decay_h has shape \(1, 4, 3\), expected \(D, H, I \+ 1\) = \(1, 4, 4\)"),
+        ("mean", (3,), r"mean has shape \(3,\), expected \(D, I\) = \(1, 3\)"),
+    ],
+)
+def test_wrong_arguments(name: str, shape: tuple[int, ...], text: str, rng: np.random.Generator) -> None:
+    operands = operands_of(1, rng)
+    with pytest.raises(ValueError, match=f"^gru_d: {text}"):
+        xpgrad.gru_d(**{**operands, name: np.zeros(shape)})
+    with pytest.raises(TypeError, match="gru_d: mask is None, expected an array"):
+        xpgrad.gru_d(**{**operands, "mask": None})
+    out = xpgrad.gru_d(**operands)
+    with pytest.raises(ValueError, match="gru_d_grad: no cotangent is given"):
+        xpgrad.gru_d_grad(**operands, **{key: getattr(out, key) for key in SAVED})
