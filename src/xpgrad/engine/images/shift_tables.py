@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from math import prod
 from operator import mul
@@ -49,7 +48,7 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
     for part, own in zip(shifts.parts, weights, strict=True):
         by = tuple(map(mul, steps, part.steps))
         rows = _layer(Embedding.of_all(shifts.places[0].grid, part.crop.begin), part.crop.size, by, 0)
-        found = _joined([row for row in rows if row[1] < part.crop.length])
+        found = _joined(rows[rows[:, 1] < part.crop.length])
         wanted.append(found)
         table.append([own, len(part.taps), len(found), sum(map(mul, steps, part.first)), part.crop.length])
     every, taps = np.concatenate(wanted), [tap for part in shifts.parts for tap in part.taps]
@@ -68,7 +67,7 @@ def sum_tables(shifts: Shifts, size: tuple[int, ...], weights: Sequence[int]) ->
 def rows_in_grid(places: tuple[Embedding, ...], size: tuple[int, ...]) -> np.ndarray:
     """The rows of images (see `native_shifts`) in a grid, by layer and in memory order."""
     return _joined(
-        [row for layer, place in enumerate(places) for row in _layer(place, size, _steps(size), layer)]
+        np.concatenate([_layer(place, size, _steps(size), layer) for layer, place in enumerate(places)])
     )
 
 
@@ -77,31 +76,36 @@ def _steps(size: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(size[axis + 1 :]) for axis in range(len(size)))
 
 
-def _layer(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: int) -> list[list[int]]:
+def _layer(place: Embedding, size: tuple[int, ...], by: tuple[int, ...], layer: int) -> np.ndarray:
     """The rows of images of this size, with these strides, that are in a grid."""
-    counts, skipped = place.counts(size), max(0, -place.before[-1])
-    count = min(counts[-1], place.grid[-1] - place.before[-1]) - skipped
-    found = []
-    for index in itertools.product(*map(range, counts[:-1])) if count > 0 else ():
-        at = [i + b for i, b in zip((*index, skipped), place.before, strict=True)]
-        if all(0 <= i < large for i, large in zip(at, place.grid, strict=True)):
-            to = place.lead
-            for axis, i in enumerate(at):
-                to += i * prod(place.grid[axis + 1 :])
-            taken = zip(place.first, (*index, skipped), place.steps, by, strict=True)
-            found.append(
-                [sum((f + i * s) * d for f, i, s, d in taken), to, count, by[-1] * place.steps[-1], layer]
-            )
-    return found
+    *counts, columns = place.counts(size)
+    skipped = max(0, -place.before[-1])
+    count = min(columns, place.grid[-1] - place.before[-1]) - skipped
+    if count <= 0 or not 0 <= skipped + place.before[-1] < place.grid[-1]:
+        return np.empty((0, 5), dtype=np.int64)
+    # Along each axis those elements that the grid has: of rows, the first element.
+    indices = [
+        np.arange(max(0, -before), min(own, large - before))
+        for own, before, large in zip(counts, place.before[:-1], place.grid[:-1], strict=True)
+    ]
+    indices.append(np.asarray([skipped]))
+    source, to = np.zeros((), dtype=np.int64), np.full((), place.lead, dtype=np.int64)
+    each = zip(indices, place.first, place.steps, by, place.before, _steps(place.grid), strict=True)
+    for index, first, step, distance, before, line in each:
+        source = source[..., None] + (first + index * step) * distance
+        to = to[..., None] + (index + before) * line
+    rows = np.empty((source.size, 5), dtype=np.int64)
+    rows[:, 0], rows[:, 1] = source.ravel(), to.ravel()
+    rows[:, 2:] = count, by[-1] * place.steps[-1], layer
+    return rows
 
 
-def _joined(rows: list[list[int]]) -> np.ndarray:
+def _joined(rows: np.ndarray) -> np.ndarray:
     """Merge rows that are contiguous in both places."""
-    joined: list[list[int]] = []
-    for source, to, count, step, layer in rows:
-        last = joined[-1] if joined else [0, 0, 0, 0, -1]
-        if last[3:] == [step, layer] and [source, to] == [last[0] + last[2] * step, last[1] + last[2]]:
-            last[2] += count
-        else:
-            joined.append([source, to, count, step, layer])
-    return np.asarray(joined, dtype=np.int64).reshape(-1, 5)
+    source, to, count, step, _ = rows.T
+    follows = (np.diff(source) == count[:-1] * step[:-1]) & (np.diff(to) == count[:-1])
+    follows &= (rows[1:, 3:] == rows[:-1, 3:]).all(axis=1)
+    begins = np.flatnonzero(np.concatenate([np.ones(min(len(rows), 1), dtype=bool), ~follows]))
+    joined = rows[begins]
+    joined[:, 2] = np.add.reduceat(count, begins) if len(rows) else 0
+    return joined
