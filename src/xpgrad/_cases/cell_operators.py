@@ -30,6 +30,7 @@ class _Operator(NamedTuple):
 _SHARED: dict[str, dict[str, Any]] = {
     "plain": {},
     "reverse": {"direction": "reverse"},
+    "layout 1": {"layout": 1},
     "lengths, NaN padding": {"lengths": True, "direction": "bidirectional"},
     "per_sample": {"lengths": True, "gradient": {"per_sample": True}},
     "sample_weight": {"lengths": True, "weights": True},
@@ -104,14 +105,40 @@ def _case(
             for name in cotangents:
                 if name.endswith("_all"):
                     cotangents[name][length:, :, n] = np.nan
-    axes = {name: 2 if name.endswith("_all") else 1 for name in ("X", *cotangents)}
+    axes = {name: _batch_axis(name) for name in ("X", *cotangents)}
+    if attributes.get("layout"):
+        arguments, cotangents, integers = (_moved(np, part) for part in (arguments, cotangents, integers))
+        axes = dict.fromkeys(axes, 0)
     own = {"sample_weight": draw(rng, _N)} if weights else {}
     return Case(arguments, integers, attributes, cotangents, gradient or {}, axes, weights=own)
 
 
+def _batch_axis(name: str) -> int:
+    return 2 if name.endswith("_all") else 1
+
+
+def _moved(xp: Any, arrays: Arrays, back: bool = False) -> dict[str, Array]:
+    """Arrays with the batch in front, or back where layout 0 has it; parameters as they are."""
+    own = ("X", "attention", "mask", "delta")
+    return {
+        name: xp.moveaxis(x, *((0, _batch_axis(name)) if back else (_batch_axis(name), 0)))
+        if name in own or name.startswith("initial_") or name.endswith(("_all", "_t"))
+        else x
+        for name, x in arrays.items()
+    }
+
+
+def _by_reference(op: _Operator, xp: Any, arguments: Arrays, case: Case) -> dict[str, Array]:
+    """The outputs of the reference, which has layout 0, in the case's layout."""
+    attributes = dict(case.attributes)
+    layout = attributes.pop("layout", 0)
+    arguments = _moved(xp, arguments, back=True) if layout else arguments
+    outputs = dict(zip(op.outputs, op.reference(**arguments, **attributes), strict=True))
+    return _moved(xp, outputs) if layout else outputs
+
+
 def _from_reference(op: _Operator, case: Case) -> Arrays:
-    outputs = op.reference(**case.arguments, **case.integers, **case.attributes)
-    return dict(zip(op.outputs, outputs, strict=True))
+    return _by_reference(op, np, {**case.arguments, **case.integers}, case)
 
 
 def _from_autograd(op: _Operator, case: Case) -> Arrays:
@@ -121,11 +148,11 @@ def _from_autograd(op: _Operator, case: Case) -> Arrays:
         name: torch.tensor(a, requires_grad=True) for name, a in case.arguments.items()
     }
     constants = {name: torch.tensor(a) for name, a in case.integers.items()}
-    outputs = op.reference(**tensors, **constants, **case.attributes)
+    outputs = _by_reference(op, torch, {**tensors, **constants}, case)
 
     def pullback(cotangents: Arrays) -> dict[str, np.ndarray]:
         given = [torch.tensor(cotangents[name]) for name in op.outputs]
-        found = torch.autograd.grad(outputs, list(tensors.values()), given, retain_graph=True)
+        found = torch.autograd.grad(list(outputs.values()), list(tensors.values()), given, retain_graph=True)
         return {name: to_numpy(gradient) for name, gradient in zip(tensors, found, strict=True)}
 
     return sum_or_stack(case, pullback)
