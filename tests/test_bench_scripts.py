@@ -336,3 +336,23 @@ def test_the_table_of_elementwise_gradients(script):
     assert name == "relu"
     assert float(ratio) > 0
     assert float(cost) > 0
+
+
+# ---------------------------------------------------------------------------------------- recurrences
+
+
+def test_the_table_of_recurrences(script, monkeypatch):
+    """The loops compute what the layers do, and a row of the table has a figure for each."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: its loops stand beside ours")
+    recurrences = script("recurrences")
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    for make in (recurrences.resets, recurrences.slstm, recurrences.gru_d):
+        torch.manual_seed(0)
+        works = make(6, 3, 2, 8)
+        ours, loop = (next(work for name, work in works.items() if begin in name) for begin in ("", "loop"))
+        torch.testing.assert_close(ours(), loop(), rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(recurrences, "SHAPES", [(3, 2, 2, 8)])
+    monkeypatch.setattr(recurrences, "RESETS", (3, 2, 2, 4))
+    lines = list(recurrences.table(1))
+    assert len(lines) == 2 + 3
+    assert "with resets" in lines[2]

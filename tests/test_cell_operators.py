@@ -282,6 +282,34 @@ def test_the_plain_backend_of_xlstm(rng: np.random.Generator) -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
 
 
+def test_swap_of_xlstms_cell() -> None:
+    """A model with xlstm's sLSTM trains with the same numbers, and gets its own cell back."""
+    cell = pytest.importorskip("xlstm.blocks.slstm.cell", reason="xlstm is not installed")
+    config = cell.sLSTMCellConfig(
+        hidden_size=8, num_heads=2, backend="vanilla", dtype="float32", bias_init="standard",
+        recurrent_weight_init="standard",
+    )  # fmt: skip
+    model = torch.nn.Sequential(torch.nn.Linear(6, 32), cell.sLSTMCell(config)).double()
+    x = torch.randn(3, 5, 6, dtype=torch.float64)
+    own, parameters = model[1], list(model.parameters())
+    swapped = xpgrad_torch.swap(model, verify=x)
+    assert type(swapped[1]) is not type(own)
+    assert all(a is b for a, b in zip(swapped.parameters(), parameters, strict=True))
+    assert swapped.state_dict().keys() == torch.nn.Sequential(torch.nn.Linear(6, 32), own).state_dict().keys()
+    output, state = swapped[1](swapped[0](x))
+    wanted, last = own(swapped[0](x))
+    torch.testing.assert_close(output, wanted, rtol=0, atol=1e-11)
+    torch.testing.assert_close(state, last, rtol=0, atol=1e-11)
+    again, _ = swapped[1](swapped[0](x), state)
+    torch.testing.assert_close(again, own(swapped[0](x), last)[0], rtol=0, atol=1e-11)
+    assert type(xpgrad_torch.unswap(swapped)[1]) is type(own)
+    lstm = cell.sLSTMCell(
+        cell.sLSTMCellConfig(hidden_size=8, num_heads=2, backend="vanilla", function="lstm")
+    )
+    with pytest.warns(UserWarning, match="its function is 'lstm', expected 'slstm'"):
+        assert xpgrad_torch.swap(lstm) is lstm
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [

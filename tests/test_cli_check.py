@@ -486,9 +486,11 @@ def test_the_options_cover_the_contract(kernel: check.Kernel) -> None:
         names = {"dY" if name == "Y" else f"grad_{name.removesuffix('_next')}" for name in case.cotangents}
         assert ({"dY"} if kernel.name in ELEMENTWISE else names) <= gradient
     saved = {"H_all", "C_all", "iofc", "zrh", "C_next", "H_next", "dY", "saved", "means"}
+    saved |= {"N_all", "M_all", "filled", "last", "saved_x"}
     own = {name for name in gradient - forward if name.startswith("grad_") or name in saved} | {"wrt"}
     own |= {"dY", "Y", "out"}
-    elsewhere = {"activation_beta", "sample_weight"}  # sample_weight: see test_per_sample_norms
+    # sample_weight: see test_per_sample_norms; reset: see test_resets, test_cell_operators and test_gru_d
+    elsewhere = {"activation_beta", "sample_weight", "reset"}
     assert (forward | gradient) - own - elsewhere <= used
     assert "activation_beta" in used or kernel.name.endswith("_cell") or "activation_beta" not in forward
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from xpgrad_torch import _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
-from xpgrad_torch import convolution, losses, modules
 from xpgrad_torch._gains import GAINS
 from xpgrad_torch._private import STATE_TABLES, children_of, rebind_hooks, tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
@@ -43,6 +43,8 @@ def _why_not(model: nn.Module) -> dict[nn.Module, str]:
     """Return why nothing takes the place of modules in a model, whatever their types, by module."""
     reasons = _bound(model)
     for module in model.modules():
+        if (reason := _xlstm.why_not(module)) is not None:
+            reasons.setdefault(module, f"a {type(module).__name__} of xlstm stays, {reason}")
         for parameter in module.parameters(recurse=False):
             if not parameter.dtype.is_floating_point:
                 reasons.setdefault(
@@ -78,7 +80,13 @@ def _table(operator: str, activations: bool, cells: bool) -> _Table:
     for name, value in (("activations", activations), ("cells", cells)):
         if not isinstance(value, bool):
             raise TypeError(f"{operator}: {name} is {value!r}, expected True or False")
-    return {**_REPLACEMENTS, **(_CELLS if cells else {}), **(_ACTIVATIONS if activations else {})}
+    more = {**(_CELLS if cells else {}), **(_ACTIVATIONS if activations else {})}
+    return {**_REPLACEMENTS, **_xlstm.replacements(), **more}
+
+
+def _of_theirs() -> _Table:
+    """Return the modules of others by the type of ours that replaces them."""
+    return {**_OURS, **{ours: theirs for theirs, ours in _xlstm.replacements().items()}}
 
 
 def _same_state(module: nn.Module, kind: type[nn.Module], stays: bool) -> nn.Module:
@@ -168,10 +176,11 @@ def swap(
     """Replace the modules in a model that xpgrad has a drop-in for.
 
     It replaces modules whose type is exactly PyTorch's LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
-    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d. Subclasses stay as they are. Convolutions of complex
-    numbers also stay, with a warning, and so do modules to which a wrapper or a compiler has bound a
-    function: swap first. A replacement keeps the parameter objects, the hooks and the training flag, so
-    optimizers keep working. A module that appears several times has one replacement.
+    ConvTranspose1d, ConvTranspose2d or ConvTranspose3d, and the package xlstm's sLSTM cell with the plain
+    ("vanilla") backend. Subclasses stay as they are. Convolutions of complex numbers also stay, with a
+    warning, and so do modules to which a wrapper or a compiler has bound a function: swap first. A
+    replacement keeps the parameter objects, the hooks and the training flag, so optimizers keep working. A
+    module that appears several times has one replacement.
 
     Parameters
     ----------
@@ -286,7 +295,8 @@ def unswap(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"unswap: model is {type(model).__name__}, expected torch.nn.Module")
-    kept = {module: why for module, why in _bound(model).items() if type(module) in _OURS}
+    known = _of_theirs()
+    kept = {module: why for module, why in _bound(model).items() if type(module) in known}
     for module in model.modules():
         if type(module) in _OURS and _own_options(module):
             kept[module] = (
@@ -295,7 +305,7 @@ def unswap(model: nn.Module) -> nn.Module:
             )
     for why in dict.fromkeys(kept.values()):
         warnings.warn(f"unswap: {why}", stacklevel=2)
-    return _replace(model, lambda module: None if module in kept else _OURS.get(type(module)))
+    return _replace(model, lambda module: None if module in kept else known.get(type(module)))
 
 
 def _own_options(module: nn.Module) -> list[str]:
@@ -429,7 +439,7 @@ def _report(model: nn.Module, table: _Table) -> SwapReport:
 def _why_unknown(module: nn.Module, table: _Table) -> str:
     """Tell why a module's type is not in the table."""
     kind = type(module)
-    if kind in _OURS:
+    if kind in _of_theirs():
         return "it is xpgrad's already"
     if hasattr(module, "parametrizations"):
         return "it is parametrized: swap first, then parametrize"

@@ -83,18 +83,23 @@ class GRUDGrads(NamedTuple, Generic[AnyArray]):
     dH0: AnyArray
 
 
+def _decay(xp: Any, gap: Any) -> Any:
+    """1 up to a gap of 0, where the slope is 0, then falling."""
+    return xp.exp(-xp.where(gap > 0.0, gap, 0.0))
+
+
 def _gaps_filled(
     xp: Any, x: Any, filled: Any, last: Any, v: Any, value: Any, mask: Any, delta: Any
 ) -> tuple[Any, Any]:
     """Both where() keep what stands in a gap of the input out of all results."""
-    g = xp.exp(-xp.maximum(v.w * delta + v.b, 0.0))
+    g = _decay(xp, v.w * delta + v.b)
     last = xp.where(mask == 0.0, last, value - v.mean)
     fill = v.mean + g * last
     return xp.where(mask == 0.0, fill, mask * value + (1 - mask) * fill), last
 
 
 def _decaying_gru(xp: Any, x: Any, h: Any, W: Any, R: Any, v: Any, gap: Any) -> Any:
-    h = h * xp.exp(-xp.maximum(gap, 0.0))
+    h = h * _decay(xp, gap)
     z = sigmoid(xp, W.z(x) + R.z(h) + v.z)
     r = sigmoid(xp, W.r(x) + R.r(h) + v.r)
     n = xp.tanh(W.h(x) + R.h(r * h) + v.h)

@@ -91,26 +91,44 @@ def _log_sigmoid(xp: Any, x: Any) -> Any:
     return xp.where(x < 0.0, x, 0.0) - xp.log1p(xp.exp(-abs(x)))
 
 
+_GATES = "ifzo"
+
+
+def _step(xp: Any, c: Any, n: Any, m: Any, gates: Any, forget: str) -> tuple:
+    """The states after a step, from those before and the gates' pre-activations."""
+    zi, zf, zz, zo = gates
+    kept = m + (_log_sigmoid(xp, zf) if forget == "sigmoid" else zf)
+    m = xp.where(n == 0.0, zi, xp.maximum(zi, kept))
+    i, f = xp.exp(zi - m), xp.exp(kept - m)
+    c, n = f * c + i * xp.tanh(zz), f * n + i
+    return sigmoid(xp, zo) * (c / n), c, n, m
+
+
 @cached
 def _cell(biased: bool, heads: int, forget: str) -> Cell:
-    names = "ifzo"
-
     def slstm(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, W: Any, R: Any, v: Any = None) -> tuple:
-        gates = [getattr(W, gate)(x) + getattr(R, gate)(h) for gate in names]
+        gates = [getattr(W, gate)(x) + getattr(R, gate)(h) for gate in _GATES]
         if biased:
-            gates = [z + getattr(v, gate) for z, gate in zip(gates, names, strict=True)]
-        zi, zf, zz, zo = gates
-        kept = m + (_log_sigmoid(xp, zf) if forget == "sigmoid" else zf)
-        m = xp.where(n == 0.0, zi, xp.maximum(zi, kept))
-        i, f = xp.exp(zi - m), xp.exp(kept - m)
-        c, n = f * c + i * xp.tanh(zz), f * n + i
-        return sigmoid(xp, zo) * (c / n), c, n, m
+            gates = [z + getattr(v, gate) for z, gate in zip(gates, _GATES, strict=True)]
+        return _step(xp, c, n, m, gates, forget)
 
     def unbiased(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, W: Any, R: Any) -> tuple:
         return slstm(xp, x, h, c, n, m, W, R)
 
-    step, vectors = (slstm, list(names)) if biased else (unbiased, [])
-    return Cell(step, W=list(names), R=list(names), v=vectors, heads=heads, name="slstm")
+    step, vectors = (slstm, list(_GATES)) if biased else (unbiased, [])
+    return Cell(step, W=list(_GATES), R=list(_GATES), v=vectors, heads=heads, name="slstm")
+
+
+@cached
+def cell_of_gates(heads: int) -> Cell:
+    """The cell whose input `gates` (T, N, 4H) holds W x, as another layer computed it."""
+
+    def slstm(xp: Any, x: Any, h: Any, c: Any, n: Any, m: Any, R: Any, v: Any, gates: Any) -> tuple:
+        own = [getattr(gates, name) + getattr(R, name)(h) + getattr(v, name) for name in _GATES]
+        return _step(xp, c, n, m, own, "sigmoid")
+
+    names = list(_GATES)
+    return Cell(slstm, R=names, v=names, inputs={"gates": names}, heads=heads, name="slstm")
 
 
 _SLSTM = CellOperator("slstm", _cell, ("heads", "forget"), "hcnm", SLSTMForward, SLSTMGrads)

@@ -170,7 +170,7 @@ def sum_or_stack(case: Case, pullback: Callable[[Arrays], Arrays]) -> dict[str, 
                 alone[name] = cotangent.copy()
                 np.moveaxis(alone[name], axis, 0)[others] = 0
             samples.append(pullback(alone))
-        vectors = {"B", "P", "gamma", "beta", "gamma_c", "beta_c"}
+        vectors = {"B", "P", "gamma", "beta", "gamma_c", "beta_c", "decay_x", "decay_h", "mean"}
         for name in ({"W", "R", "S"} | vectors) & set(grads):
             each = np.stack([sample[name] for sample in samples])
             if case.weights:

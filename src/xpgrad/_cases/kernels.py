@@ -2,10 +2,11 @@
 
 from .activations import ACTIVATIONS
 from .case import Kernel
+from .cell_operators import CELL_OPERATORS
 from .convolution import CONVOLUTIONS
 from .layer_norm import LAYER_NORM
 from .recurrent import CELLS, SEQUENCES
 
 __all__ = ["KERNELS"]
 
-KERNELS: tuple[Kernel, ...] = (*SEQUENCES, *CELLS, *LAYER_NORM, *ACTIVATIONS, *CONVOLUTIONS)
+KERNELS: tuple[Kernel, ...] = (*SEQUENCES, *CELLS, *LAYER_NORM, *CELL_OPERATORS, *ACTIVATIONS, *CONVOLUTIONS)

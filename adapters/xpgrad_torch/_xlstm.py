@@ -1,0 +1,65 @@
+"""The sLSTM cell of the package `xlstm` with its plain backend, for `swap`."""
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xpgrad._head_layouts import convert_slstm
+from xpgrad.slstm import cell_of_gates
+from xpgrad_torch.cells import run_cell
+
+_MODULE = "xlstm.blocks.slstm.cell"
+_made: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def replacements() -> dict[type[nn.Module], type[nn.Module]]:
+    """Return the type that takes the place of `xlstm`'s cell, where a model can have one: it is imported."""
+    theirs = getattr(sys.modules.get(_MODULE), "sLSTMCell_vanilla", None)
+    if theirs is None:
+        return {}
+    if theirs not in _made:
+        _made[theirs] = _type_for(theirs)
+    return {theirs: _made[theirs]}
+
+
+def why_not(module: nn.Module) -> str | None:
+    """Return why a cell of `xlstm` stays: it is another function than the sLSTM."""
+    if type(module) in replacements() and module.config.function != "slstm":  # type: ignore[union-attr]
+        return f"its function is {module.config.function!r}, expected 'slstm'"  # type: ignore[union-attr]
+    return None
+
+
+def _type_for(theirs: Any) -> type[nn.Module]:
+    def forward(
+        self: Any,
+        input: Tensor,  # noqa: A002, their name for it
+        state: Tensor | None = None,
+        lengths: Any = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the cell over pre-activations; `lengths` has no effect, as there."""
+        self._check_input(input)
+        gates, kernel = self._permute_input(input), self._recurrent_kernel_
+        weights = {"_recurrent_kernel_": kernel, "_bias_": self._bias_.to(kernel.dtype)}
+        own = convert_slstm(weights, "xlstm", "onnx")
+        x = gates.to(kernel.dtype)
+        begin = None if state is None else [each[None].to(kernel.dtype) for each in self._get_state(x, state)]
+        outputs = run_cell(
+            cell_of_gates(self.config.num_heads),
+            x,
+            None,
+            own["R"][None],
+            own["B"][None],
+            None,
+            begin,
+            gates=x,
+        )
+        output, finals = self._permute_output(outputs[0][:, 0]), torch.cat(outputs[4:])
+        if torch.is_autocast_enabled():
+            return output, finals
+        return output.to(input.dtype), finals.to(input.dtype)
+
+    return type(
+        theirs.__name__, (theirs,), {"forward": forward, "__module__": __name__, "__doc__": theirs.__doc__}
+    )
