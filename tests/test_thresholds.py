@@ -32,10 +32,16 @@ def guarded(monkeypatch, compiled):
 
 def starts_of(lengths, steps):
     """What `_sort` finds of some lengths: the first row of each step, and how many steps there are."""
-    batch = len(lengths)
-    order, place, ordered = (np.zeros(batch, np.int64) for _ in range(3))
-    starts = np.full(steps + 2, -1)
-    longest = native_timeline._sort.py_func(np.asarray(lengths), steps, order, place, ordered, starts)
+    batch, known = len(lengths), records.positions(records.Schedule).known
+    names = ("order", "ordered", "begin", "place", "tail", "start", "at", "starts")
+    sizes = {name: steps + 2 if name == "starts" else batch for name in names}
+    data, tables = np.zeros(records.length(records.Schedule), np.int64), np.full(sum(sizes.values()), -1)
+    for number, name in enumerate(names):
+        data[getattr(known, name)] = sum(list(sizes.values())[:number])
+    sort = native_timeline._sort.py_func
+    longest, pieces = sort(np.asarray(lengths), False, batch, steps, tables, data)
+    assert pieces == batch
+    starts, ordered = (tables[data[getattr(known, name)] :][: sizes[name]] for name in ("starts", "ordered"))
     return starts, longest, ordered
 
 
