@@ -120,6 +120,15 @@ def test_a_chunk_that_is_a_row_longer_than_planned(short, rng, monkeypatch):
         recurrent(rng, [17] * 14)
 
 
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_chunks_of_pieces_between_resets(share, rng, monkeypatch):
+    """Their first step has more rows than there are sequences, up to all there are."""
+    monkeypatch.setattr(machine, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
+    marks = rng.uniform(size=(14, 26)) < share
+    recurrent(rng, np.concatenate([np.full((14, 1), 26), marks], axis=1).astype(np.int64))
+
+
 @pytest.mark.parametrize("short", [*range(8), *(f"{number} with resets" for number in range(7))])
 def test_a_table_that_is_an_entry_too_short(short, rng, monkeypatch):
     """Each of a schedule's tables: those of pieces, of sequences, of resets, starts, spans, chunks' spans.

@@ -130,7 +130,7 @@ def planned(
     if not lengths.usable or (needs_team and look.form.threads[0].addresses is None):
         return compute(Asked(operator, arrays), **options)
     numbers = lengths.numbers
-    if numbers is None:
+    if numbers is None and "sequence_lens" in arrays:
         arrays = {**arrays, "sequence_lens": None}
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])

@@ -23,6 +23,7 @@ from xpgrad.engine.programs.instructions import (
     Location,
     Quantity,
     Work,
+    most,
     parts_for,
     three_strided,
 )
@@ -67,13 +68,13 @@ class Schedule(Work):
         super().__init__(compiled_schedule(), 1, team, places)
         self._lengths, self._itemsize, self.is_full = lengths, itemsize, lengths is None
         self._size = 0
-        self._resets, most = resets, steps * batch if resets else batch
-        self._order, self._ordered = self._table(most), self._table(most)
+        self._resets, pieces = resets, steps * batch if resets else batch
+        self._order, self._ordered = self._table(pieces), self._table(pieces)
         self._place, self._tail, self._start = (self._table(batch) for _ in range(3))
-        self._begin, self._at = (self._table(most) if resets else 0 for _ in range(2))
+        self._begin, self._at = (self._table(pieces) if resets else 0 for _ in range(2))
         self._starts = self._table(steps + 2)
         self._quantities = records.length(records.Quantities)
-        self.pieces: Quantity | int = Quantity(_QUANTITY.pieces, most) if resets else batch
+        self.pieces: Quantity | int = Quantity(_QUANTITY.pieces, pieces) if resets else batch
         """How many sequences there are, or pieces of them."""
         self._spans: dict[bool, int] = {}  # by whether rows have the order of time, and steps run against it
         self._chunks: dict[tuple[int, bool], records.ChunkRequest] = {}
@@ -118,12 +119,13 @@ class Schedule(Work):
         limit = max(1, min(limit, self.steps * self.batch))
         key = limit, is_turned
         if key not in self._chunks:
-            most = -(-self.steps * self.batch // limit)
+            count = -(-self.steps * self.batch // limit)
             spans = self._table(_SPAN * self.steps)
-            self._chunks[key] = records.ChunkRequest(limit, most, int(is_turned), self._quantities, spans)
-            self._quantities += most * _CHUNK
+            self._chunks[key] = records.ChunkRequest(limit, count, int(is_turned), self._quantities, spans)
+            self._quantities += count * _CHUNK
         asked = self._chunks[key]
-        largest = min(limit + self.batch, self.steps * self.batch)
+        # a chunk ends with the step that fills it: a step has no more rows than there are pieces
+        largest = min(limit + most(self.pieces), self.steps * self.batch)
         begins = range(asked.quantities, asked.quantities + asked.most * _CHUNK, _CHUNK)
         return [ScheduledChunk(self, begin, asked.spans, largest) for begin in begins]
 
