@@ -156,7 +156,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     rows = [line for line in out.splitlines() if line.startswith((*MODULES, *ELEMENTWISE, "layer_norm"))]
     options = 2 * ["plain", "peepholes, truncated"] + 2 * ["plain, reset before", "plain, reset after"]
-    options += 4 * ["plain"]  # of the RNN and its cell, and of both with layer normalization
+    options += 5 * ["plain"]  # of the RNN and its cell, of both with layer normalization, and of GRU-D
     assert len(rows) == (len(options) + len(ELEMENTWISE)) * 2 * 3
     assert all(line.rstrip().endswith("ok") for line in rows)
     assert f"{len(rows)} of {len(rows)} within their tolerances." in out
@@ -402,7 +402,7 @@ def test_what_is_not_installed_is_said(
     monkeypatch.setattr(importlib.util, "find_spec", numpy_only)
     assert main(["check", "--option", "plain"]) == 0
     out = capsys.readouterr().out
-    assert sum(line.startswith(("lstm", "gru")) for line in out.splitlines()) == 36
+    assert sum(line.startswith(("lstm", "gru")) for line in out.splitlines()) == 42
     assert sum(line.startswith(tuple(ELEMENTWISE)) for line in out.splitlines()) == 6 * len(ELEMENTWISE)
     assert sum(line.rstrip().endswith("not installed") for line in out.splitlines()) == 4
     assert "Not installed, so not checked: array_api_strict, torch, onnx." in out

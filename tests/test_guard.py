@@ -125,8 +125,8 @@ def test_chunks_of_pieces_between_resets(share, rng, monkeypatch):
     """Their first step has more rows than there are sequences, up to all there are."""
     monkeypatch.setattr(machine, "CHUNK_ROWS", 20)
     monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
-    marks = rng.uniform(size=(14, 26)) < share
-    recurrent(rng, np.concatenate([np.full((14, 1), 26), marks], axis=1).astype(np.int64))
+    marks = rng.uniform(size=(14, 28)) < share
+    recurrent(rng, np.concatenate([np.full((14, 1), 28), marks], axis=1).astype(np.int64))
 
 
 @pytest.mark.parametrize("short", [*range(8), *(f"{number} with resets" for number in range(7))])
