@@ -22,7 +22,7 @@ import pytest
 
 import xpgrad
 from backends import BACKENDS, Backend, without_programs
-from short_suite import mark_long
+from short_suite import is_long, mark_long
 
 sys.path.append(str(Path(__file__).parents[1] / "asv_bench"))  # the packages of benchmarks and of peers
 
@@ -40,6 +40,13 @@ else:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests of each file in random order")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file of which the short suite has nothing, unless it is named: reading it takes seconds."""
+    is_short = config.getoption("markexpr") == "not long"
+    named = any(Path(one.partition("::")[0]).suffix == ".py" for one in config.args)
+    return True if is_short and not named and is_long(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)

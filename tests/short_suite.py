@@ -6,6 +6,7 @@ The full products of parameters, and the files below, are marked ``long``: ``pyt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -53,16 +54,20 @@ LONG_TESTS = {
     "second derivatives": ["test_gradgradcheck", "test_gradient_with_graph_equals_gradient_without"],
     "what shorter tests hold too": [
         "test_each_row_was_held_against_the_oracles_that_apply", "test_everything_that_is_installed_is_right",
+        "test_random_calls_of_uneven_lengths", "test_results_stay_when_other_calls_follow",
+        "test_vmap_joins_the_batch",
     ],
 }  # fmt: skip
 """Test functions of other files that belong to the long suite as a whole."""
 
 FEW = {
     "test_a_class_that_is_pytorchs_too": 1,
-    "test_a_gradient_is_linear_in_its_cotangents": 2,
+    "test_a_convolution_is_linear_in_either_factor": 2,
+    "test_a_gradient_is_linear_in_its_cotangents": 1,
     "test_a_retained_graph": 1,
+    "test_a_traced_gradient_is_one_of_the_saved_arrays_it_is_given": 1,
     "test_against_autograd_through_the_definition": 3,
-    "test_against_torch_nn": 2,
+    "test_against_torch_nn": 1,
     "test_all_sequences_empty": 2,
     "test_conv_properties::test_arrays_that_run_backwards": 2,
     "test_cells_agree_with_their_formulas_and_with_differences": 3,
@@ -70,36 +75,46 @@ FEW = {
     "test_clip_passes_the_cotangent_at_its_bounds_of_the_lstm": 3,
     "test_compile_sees_one_node_for_each_kernel": 1,
     "test_compile_without_optional_operands": 3,
+    "test_recurrent_state::test_compiled": 2,
     "test_torch_inplace::test_compiled": 2,
     "test_compiled_and_in_programs": 1,
     "test_jax_operators::test_convolutions": 1,
+    "test_activations::test_definition": 16,
     "test_device_and_dtype": 4,
     "test_each_saved_array_matters": 2,
-    "test_every_kernel": 8,
-    "test_every_method_is_the_direct_sum": 8,
+    "test_jax_engine::test_eager_and_traced_are_as_with_numpy": 1,
+    "test_heads_and_inputs::test_every_backend": 5,
+    "test_every_kernel": 5,
+    "test_every_method_is_the_direct_sum": 5,
     "test_export": 3,
     "test_fake_tensors_agree_without_optional_operands": 4,
-    "test_float64_against_autograd_with_every_combination_of_cotangents": 5,
-    "test_float64_against_finite_differences": 16,
+    "test_float64_against_autograd_with_every_combination_of_cotangents": 3,
+    "test_float64_against_finite_differences": 10,
     "test_function_samples": 8,
-    "test_grad": 10,
+    "test_grad": 5,
     "test_gradcheck": 2,
     "test_gradcheck_in_forward_mode": 10,
     "test_gradcheck_without_optional_operands": 2,
     "test_gradient_of_arguments_that_were_left_out": 1,
     "test_gradients_are_those_of_autograd_through_a_loop": 4,
     "test_gradients_are_those_of_autograd_through_the_plain_loop": 3,
+    "test_torch_inplace::test_half_precision": 3,
+    "test_recurrent_oracles::test_half_precision_against_float64_and_the_native_kernel": 1,
     "test_torch_samples::test_hooks": 8,
     "test_hooks_of_every_kind_get_the_module_that_runs": 1,
-    "test_inference_kernel": 10,
+    "test_inference_kernel": 5,
     "test_inference_with_every_attribute": 8,
     "test_inputs_are_never_written_to": 4,
     "test_cell_operators::test_jax": 2,
     "test_jit_trace": 4,
+    "test_kinks_of_a_computed_value": 1,
     "test_layers_are_repeated_without_checks": 4,
     "test_layers_are_the_plain_loop": 3,
     "test_layers_pass_gradcheck": 2,
+    "test_lengths_of_every_sum_for_one_form": 2,
+    "test_torch_conv::test_lower_precision_against_float64": 1,
     "test_torch_functional::test_lower_precision_against_float64": 2,
+    "test_many_cotangents_at_once": 12,
     "test_module_samples": 8,
     "test_modules_and_functions": 3,
     "test_modules_beside_a_loop": 3,
@@ -109,32 +124,38 @@ FEW = {
     "test_opcheck": 3,
     "test_opcheck_of_the_gradient": 2,
     "test_opcheck_without_any_optional_operand": 1,
+    "test_torch_lstm::test_options_against_plain_loop": 2,
     "test_per_sample_gradients_add_up_and_wrt_leaves_out": 3,
     "test_per_sample_gradients_are_those_of_each_sample": 3,
     "test_per_sample_gradients_take_the_kernel_of_that_name": 6,
     "test_per_sample_gradients_within_a_map": 5,
+    "test_pieces_are_calls_of_their_own": 3,
     "test_places": 4,
     "test_random_calls": 3,
     "test_random_recurrences_from_programs": 2,
-    "test_results_stay_when_other_calls_follow": 1,
+    "test_same_call::test_recurrent_options": 4,
+    "test_regularizers_follow_their_sequences": 1,
+    "test_samples_of_pytorch": 1,
     "test_second_derivatives_in_every_order_of_modes": 8,
     "test_shared_sums_and_states_in_frameworks": 1,
     "test_slope_of_h_where_two_branches_share_a_value": 2,
     "test_slopes_at_kinks_of_the_lstm": 3,
     "test_small_chunks": 3,
+    "test_solvers_of_linear_equations_take_a_convolution": 1,
     "test_steps_make_the_layer": 4,
     "test_steps_of_the_cell_make_the_sequence": 2,
     "test_sums_of_parameters_and_shared_states": 3,
     "test_symbolic_trace_calls_the_module": 6,
+    "test_the_hosts_threads_share_columns": 1,
     "test_the_naive_reference": 3,
-    "test_training_graph": 8,
+    "test_training_graph": 4,
     "test_training_kernel": 12,
     "test_values_and_gradients_are_those_of_autodiff": 5,
     "test_vjp_outside_of_its_call": 8,
-    "test_vmap_joins_the_batch": 1,
     "test_vmap_of_the_registered_gradient": 6,
     "test_vmap_of_the_registered_operator": 6,
     "test_vmap_over_another_axis_and_out": 3,
+    "test_vmap_over_parameters": 5,
     "test_recurrent_backends::test_wrt_gives_the_same_and_nothing_else": 3,
 }
 """Test functions of which the short suite has at most so many sets of parameters, because each takes long.
@@ -146,11 +167,16 @@ _FILES = frozenset(name for names in LONG_FILES.values() for name in names)
 _TESTS = frozenset(name for names in LONG_TESTS.values() for name in names)
 
 
+def is_long(path: Path) -> bool:
+    """Whether a file belongs to the long suite as a whole."""
+    return path.stem in _FILES
+
+
 def mark_long(items: Sequence[pytest.Item]) -> None:
     """Mark what the short suite leaves out."""
     functions: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        if item.path.stem in _FILES or _function(item) in _TESTS:
+        if is_long(item.path) or _function(item) in _TESTS:
             item.add_marker(pytest.mark.long)
         else:
             functions.setdefault((str(item.path), item.nodeid.partition("[")[0]), []).append(item)
