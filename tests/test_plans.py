@@ -564,3 +564,20 @@ def test_layouts_of_many_steps(view, rng):
         arrays["X"] = X
         compare(step("lstm", arrays, rng), without_plans(lambda a=arrays: step("lstm", a, rng)), 1e-12)
     assert programs_made() <= (3 if view == "columns" else 2) + (view == "broadcast")
+
+
+def test_inputs_of_each_step_share_a_program_too(rng):
+    def decayed(xp, x, h, W, R, delta):
+        return xp.tanh(W.z(x) + delta * R.z(h))
+
+    cell = xpgrad.Cell(decayed, W="z", R="z", inputs="delta")
+    weights = {"W": rng.normal(size=(1, H, I)), "R": 0.3 * rng.normal(size=(1, H, H))}
+    for steps in (18, 17, 20, 3):
+        given = {"X": rng.normal(size=(steps, N, I)), "delta": rng.normal(size=(steps, N, H)), **weights}
+
+        def both(given=given):
+            out, pullback = xpgrad.vjp(cell, **given)
+            return [*out, *pullback(grad_H_all=np.cos(out.H_all))]
+
+        compare(both(), without_plans(both), 1e-12)
+    assert programs_made() == 4

@@ -70,7 +70,7 @@ def shared_steps(
     for name, (own, strides) in layouts.items():
         if name in rows_of:
             axis, times = 1, batch
-        elif name == "X" or len(own) == 4:
+        elif name == "X" or len(own) == 4 or (not layout and _is_input(own, steps, batch)):
             axis, times = layout, 1
         else:
             continue
@@ -79,6 +79,11 @@ def shared_steps(
         sizes: Sizes = (*own[:axis], T * times, *own[axis + 1 :])
         found[name] = sizes, _strides(own, strides, sizes)
     return SharedSteps(steps, most, found)
+
+
+def _is_input(shape: tuple[int, ...], steps: int, batch: int) -> bool:
+    """Whether it is an array (T, N, width): of others with three axes the first has one or two directions."""
+    return len(shape) == 3 and shape[:2] == (steps, batch) and steps > 2
 
 
 def _strides(shape: Sequence[int], strides: Sequence[int], sizes: Sizes) -> Sizes:
