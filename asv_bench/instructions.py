@@ -107,7 +107,7 @@ def training_step(kind, shape, options):
 
 def instructions_of(step, seconds):
     """Seconds of each kind of instruction of a step, and how often it has a product of which sizes."""
-    programs = [known[0] for known in _plans._known.values() if isinstance(known, tuple)]
+    programs = [known[0] for known in _plans._known.programs.values() if isinstance(known, tuple)]
     parts, sums, sizes_of = defaultdict(list), Counter(), Counter()
 
     def record(kind, seconds, sizes):

@@ -103,7 +103,11 @@ def test_callers_need_their_peer_and_numpy_alone() -> None:
 
 
 def test_every_kernel_has_a_definition() -> None:
-    assert {job.kernel.name for job in matrix.jobs(check.KERNELS)} == {k.name for k in check.KERNELS}
+    """All but those that no peer has: they are compared with loops, and with xlstm's cell."""
+    without = {"slstm", "augru", "gru_d"}
+    assert {job.kernel.name for job in matrix.jobs(check.KERNELS)} == {
+        k.name for k in check.KERNELS
+    } - without
 
 
 def test_a_references_gradient_of_each_sample() -> None:

@@ -433,14 +433,16 @@ def test_references_refuse_unknown_activations(operator: Operator) -> None:
 
 @each_operator()
 def test_reference_signatures_follow_the_kernels(operator: Operator) -> None:
+    """All but resets: what has them is compared with calls of its pieces."""
     from inspect import signature
 
     kernel, reference = (
-        list(signature(f).parameters) for f in (getattr(xpgrad, operator.name), operator.forward_reference)
+        [name for name in signature(f).parameters if name != "reset"]
+        for f in (getattr(xpgrad, operator.name), operator.forward_reference)
     )
     assert reference == [*kernel, *(["detach"] if operator is LSTM else [])]
     kernel, reference = (
-        list(signature(f).parameters)
+        [name for name in signature(f).parameters if name != "reset"]
         for f in (getattr(xpgrad, f"{operator.name}_grad"), operator.gradient_reference)
     )
     assert [*reference, "wrt"] == kernel

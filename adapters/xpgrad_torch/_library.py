@@ -20,6 +20,7 @@ from xpgrad_torch._batching import vmap_forward, vmap_gradient
 from xpgrad_torch._kept import keep, was_written_to
 from xpgrad_torch._kernel import Kernel
 from xpgrad_torch._layout import placed_as
+from xpgrad_torch._lengths import LENGTHS
 from xpgrad_torch._private import count_dispatch_modes, is_wrapped
 
 # A list of one integer stands for that integer, which applies to all dimensions.
@@ -127,8 +128,11 @@ class _ForwardOperator(_RegisteredOperator):
         told = [kernel.shape(name, sizes, own) for name in kernel.outputs]
         shapes = [shape for shape in told if shape is not None]
         if len(shapes) < len(told):
+            # without lengths: nobody knows these numbers, and no shape depends on them
+            pairs = zip(kernel.operands, operands, strict=True)
+            given = [None if name == LENGTHS else x for name, x in pairs]
             with only_shapes():
-                shapes = [list(y.shape) for y in kernel.forward(*operands, **own)]
+                shapes = [list(y.shape) for y in kernel.forward(*given, **own)]
         named = dict(zip(kernel.operands, operands, strict=True))
         return _result([kernel.empty_output(shape, named, own) for shape in shapes])
 
