@@ -27,6 +27,7 @@ from page import machine_page, write_between
 from xpgrad import _plans
 from xpgrad import engine as engines
 from xpgrad.cli.info import read_cpu
+from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products import matrix as own_products
 from xpgrad.engine.programs.instructions import BlasMultiply, BlasPack, Loop, Multiply, Pack
 from xpgrad.engine.programs.program import Program, _executor
@@ -52,9 +53,16 @@ KINDS = {
 OTHERS = "arithmetic"
 NAMES = (*dict.fromkeys(KINDS.values()), OTHERS)
 noted = {}
-"""Of each program the kinds of its instructions, and a product's rows, columns and elements of a sum."""
+"""Of each program the kinds of its instructions, and where the sizes of a product are among its integers."""
 GATES = {"LSTM": 4, "GRU": 3}
 TURNS = 7
+
+
+def _sizes_in(product):
+    """Where in an instruction's integers the sizes are, which T decides."""
+    if isinstance(product, BlasMultiply):
+        return 2 + records.positions(records.BlasProduct).m
+    return product.data_start(1) + records.positions(records.Product).m
 
 
 def note(make):
@@ -62,7 +70,7 @@ def note(make):
 
     def noting(program, draft, *others):
         kinds = [(KINDS.get(type(one), OTHERS), one) for one in draft.instructions]
-        noted[program] = [(kind, one.sizes if kind == "products" else ()) for kind, one in kinds]
+        noted[program] = [(kind, _sizes_in(one) if kind == "products" else None) for kind, one in kinds]
         make(program, draft, *others)
 
     return noting
@@ -75,11 +83,13 @@ def watch(program, record):
     def run(address, begin, end, *links):
         link(address, 0, 0, *links)
         code = np.ctypeslib.as_array((ctypes.c_int64 * max(end, 1)).from_address(address))
-        for kind, sizes in noted[program]:
+        for kind, place in noted[program]:
             size = int(code[begin])
             start = time.perf_counter()
             execute(address, begin, begin + size)
-            record(kind, time.perf_counter() - start, sizes)
+            taken = time.perf_counter() - start
+            sizes = () if place is None else tuple(code[begin + place : begin + place + 3].tolist())
+            record(kind, taken, sizes if all(sizes) else ())
             begin += size
 
     program._link = run
