@@ -21,14 +21,16 @@ def numbers(dtype: str) -> contextlib.AbstractContextManager[Any]:
 def run(kernel: Kernel, case: Case) -> Mapping[str, Array] | None:
     """Outputs that have a cotangent, and the gradients of all arguments; None for what JAX's functions lack.
 
-    Gradients of each sample are `jax.vmap`'s affair there, and cell states at all times are the core's.
+    Gradients of each sample, weighted ones too, are `jax.vmap`'s affair there, and cell states at all times
+    are the core's.
     """
     import jax
 
     import xpgrad_jax
 
     function = getattr(xpgrad_jax, kernel.name, None)
-    if function is None or set(case.gradient_attributes) - {"peephole"} or "C_all" in case.cotangents:
+    lacking = case.weights or set(case.gradient_attributes) - {"peephole"} or "C_all" in case.cotangents
+    if function is None or lacking:
         return None
     options = {**case.attributes, **case.gradient_attributes}
 
