@@ -59,6 +59,11 @@ class Lengths(NamedTuple):
     usable: bool
     numbers: np.ndarray | None
 
+    @property
+    def axes(self) -> int:
+        """One, two with resets, none where all sequences are full: programs differ by that."""
+        return 0 if self.numbers is None else self.numbers.ndim
+
 
 class Asked(NamedTuple):
     """What a caller asked of a kernel: the kernel's name, all arrays by name, None for those left out.
@@ -135,14 +140,13 @@ def planned(
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
         options_key = tuple(map(_typed, options.values()))
-        kind = 0 if numbers is None else numbers.ndim
-        key = (compute, look.form, kind, tuple(given), counts, options_key)
+        key = (compute, look.form, lengths.axes, tuple(given), counts, options_key)
         known = _known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
     if known is _NEW:
         layouts = _layouts(look.form, given, joined)
-        call = _Call(compute, operator, arrays, options, options_key, look.form, layouts, numbers)
+        call = _Call(compute, operator, arrays, options, options_key, look.form, layouts, lengths)
         known = _known.calls[key] = call.found(joined)
     if known is None:
         return compute(Asked(operator, arrays), **options)
@@ -175,15 +179,14 @@ class _Call(NamedTuple):
     options_key: tuple
     form: Form
     layouts: Mapping[str, Any]
-    lengths: np.ndarray | None
+    lengths: Lengths
 
     def found(
         self, joined: Mapping[str, Any]
     ) -> tuple[Program | ProgramForSteps, Callable[[list[Any]], Any]] | None:
         """Its program, which may serve other T too; and what makes the result of the program's results."""
         shared = None
-        has_resets = self.lengths is not None and self.lengths.ndim > 1
-        if "sequence_lens" in self.arrays and not has_resets:
+        if "sequence_lens" in self.arrays and self.lengths.axes < 2:  # T is in the shape of resets
             whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
             shared = shared_steps(whole, self.options)
         known = None if shared is None else self._planned(shared)
@@ -195,8 +198,7 @@ class _Call(NamedTuple):
     def _planned(self, shared: SharedSteps | None) -> tuple[Program, Callable[[list[Any]], Any]] | None:
         layouts = self.layouts if shared is None else {**self.layouts, **shared.layouts}
         form = self.form.dtype, self.form.machine, self.form.threads
-        kind = 0 if self.lengths is None else self.lengths.ndim
-        key = self.compute, form, kind, *layouts.items(), self.options_key
+        key = self.compute, form, self.lengths.axes, *layouts.items(), self.options_key
         known = _known.programs.pop(key, _NEW)
         if known is _NEW:
             known = self._written(layouts, shared)
@@ -204,8 +206,9 @@ class _Call(NamedTuple):
         return known
 
     def _written(self, layouts: Mapping[str, Any], shared: SharedSteps | None) -> Any:
-        if self.lengths is not None:
-            layouts = {**layouts, "sequence_lens": (self.lengths.shape, row_major(self.lengths.shape))}
+        numbers = self.lengths.numbers
+        if numbers is not None:
+            layouts = {**layouts, "sequence_lens": (numbers.shape, row_major(numbers.shape))}
         if shared is None:
             recorder = Recorder(self.form.machine, layouts, self.form.dtype)
             return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
@@ -214,8 +217,8 @@ class _Call(NamedTuple):
         for name, layout in layouts.items():
             shape = layout.shape if isinstance(layout, Joined) else tuple(map(most, layout[0]))
             arrays[name] = np.broadcast_to(np.zeros((), self.form.dtype), shape)
-        if self.lengths is not None:
-            arrays["sequence_lens"] = self.lengths
+        if numbers is not None:
+            arrays["sequence_lens"] = numbers
         try:
             return _plan(recorder, layouts, self.compute, self.operator, arrays, self.options)
         except (TypeError, ValueError):  # the call itself says what is wrong, of its own sizes

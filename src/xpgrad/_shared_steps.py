@@ -37,7 +37,9 @@ class SharedSteps(NamedTuple):
 
 def largest_steps(steps: int) -> int:
     """The largest T of the class to which T belongs: at most a quarter larger, T itself up to 8."""
-    unit = max(1, 1 << max(0, (steps - 1).bit_length() - 1) >> 2) if steps > 2 * _CLASSES else 1
+    if steps <= 2 * _CLASSES:
+        return steps
+    unit = (1 << (steps - 1).bit_length() - 1) // _CLASSES
     return -(-steps // unit) * unit
 
 

@@ -331,7 +331,7 @@ class RecordedTimeline:
         self.steps: Any = steps if recorder.steps is None else recorder.steps
         self._schedule = recorder.schedule(lengths, steps, batch)
         # Of a full batch the rows have the order of time in both directions, as those of a dense Timeline.
-        self._is_full = lengths is None
+        self._is_full = self._schedule.is_full
         self._is_turned = self._is_full and reverse
         self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
         self.pieces = self._schedule.pieces

@@ -214,13 +214,10 @@ class Program:
         begins, self.arena_bytes = _arranged(draft, number_of, self._dtype.itemsize)
         where, memory = [], []
         for place, value in _addresses(code, draft, self._dtype.itemsize):
-            if value.block is None:
-                number, distance = own, value.bytes
-            else:
-                block, first, _ = draft.whole(value.block)
-                distance = value.bytes + first * self._dtype.itemsize
-                number = number_of.get(block, arena)
-                distance += begins.get(block, 0)
+            number, distance = own, value.bytes
+            if value.block is not None:
+                number = number_of.get(value.block, arena)
+                distance += begins.get(value.block, 0)
             code[place] = distance
             where.append(place)
             memory.append(number)
@@ -340,7 +337,7 @@ def _arranged(draft: Draft, elsewhere: Mapping[Block, int], itemsize: int) -> tu
 
 
 def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, Address]]:
-    """The addresses in a program's integers, by their places.
+    """The addresses in a program's integers, by their places, in blocks that are no part of others.
 
     The table of additions follows the instructions, and the Schedule gets its address.
     """
@@ -351,11 +348,12 @@ def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, 
     asked: list[tuple[int, Additions]] = []
     for place, value in others:
         if isinstance(value, Address):
-            addresses.append((place, value))
             shifts = [*value.shifts]
             if value.block is not None:
-                further = draft.whole(value.block).shifts
+                block, start, further = draft.whole(value.block)
                 shifts += [(quantity, unit * itemsize) for quantity, unit in further]
+                value = Address(block, value.bytes + start * itemsize)
+            addresses.append((place, value))
             for quantity, unit in shifts:
                 additions += records.Addition(place, quantity.number, quantity.factor * unit, kept=1)
         elif isinstance(value, Quantity):
