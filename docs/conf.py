@@ -92,8 +92,11 @@ warnings.filterwarnings("ignore", message="Matplotlib is currently using agg")
 
 
 def _plain_stars(app, what, name, obj, options, lines):
-    """Shapes such as (N, C, *size) are no emphasis."""
-    lines[:] = [re.sub(r"(?<=[ (])\*(?=\w+\))", r"\\*", line) for line in lines]
+    """Shapes such as (N, C, *size) are no emphasis. Examples stay as they are: they are code."""
+    lines[:] = [
+        line if line.lstrip().startswith((">>>", "...")) else re.sub(r"(?<=[ (])\*(?=\w+\))", r"\\*", line)
+        for line in lines
+    ]
 
 
 def _fields_are_described(app, what, name, obj, options, lines):

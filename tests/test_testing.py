@@ -459,7 +459,7 @@ def test_public_names_are_sorted_and_described() -> None:
 
 def test_examples_run() -> None:
     modules = [sys.modules[getattr(xpgrad.testing, name).__module__] for name in xpgrad.testing.__all__]
-    results = [doctest.testmod(module) for module in dict.fromkeys(modules)]
+    results = [doctest.testmod(module, optionflags=doctest.ELLIPSIS) for module in dict.fromkeys(modules)]
     assert sum(result.attempted for result in results) > 50
     assert not any(result.failed for result in results)
 

@@ -227,7 +227,7 @@ def swap(
     >>> import torch
     >>> import xpgrad_torch
     >>> model = torch.nn.Sequential(torch.nn.Conv1d(3, 4, 3), torch.nn.ReLU(), torch.nn.Linear(6, 2))
-    >>> model = xpgrad_torch.swap(model, verbose=True, verify=torch.randn(2, 3, 8))  # doctest: +ELLIPSIS
+    >>> model = xpgrad_torch.swap(model, verbose=True, verify=torch.randn(2, 3, 8))
     module  type    now                  why
     0       Conv1d  xpgrad_torch.Conv1d
     2       Linear  unchanged            xpgrad has no Linear
