@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Convolution(NamedTuple):
-    """A convolution with C / group input channels in a group; a kernel, stride and pad for all dimensions."""
+    """A convolution with C / group input channels in a group; kernel to dilation hold for each axis."""
 
     N: int
     C: int
@@ -19,13 +19,14 @@ class Convolution(NamedTuple):
     group: int = 1
     transposed: bool = False
     dtype: str = "float32"
+    dilation: int = 1
 
     @property
     def label(self) -> str:
         """Sizes in the order of the fields."""
         size, kernel = (" x ".join(map(str, k)) for k in (self.size, [self.kernel] * len(self.size)))
         notes = [f"stride {self.stride}"] * (self.stride > 1) + ["depthwise"] * (self.group > 1)
-        notes += ["transposed"] * self.transposed
+        notes += [f"dilation {self.dilation}"] * (self.dilation > 1) + ["transposed"] * self.transposed
         return ", ".join([f"{self.N}, {self.C}, {size}; {self.O}, {kernel}", *notes])
 
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -35,10 +36,11 @@ class Convolution(NamedTuple):
 
     def output(self) -> tuple[int, ...]:
         """The shape of Y."""
+        span = self.dilation * (self.kernel - 1) + 1
         if self.transposed:
-            size = ((s - 1) * self.stride - 2 * self.pad + self.kernel for s in self.size)
+            size = ((s - 1) * self.stride - 2 * self.pad + span for s in self.size)
         else:
-            size = ((s + 2 * self.pad - self.kernel) // self.stride + 1 for s in self.size)
+            size = ((s + 2 * self.pad - span) // self.stride + 1 for s in self.size)
         return (self.N, self.O, *size)
 
     def operations(self, what: str) -> int:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from .convolutions import CONVOLUTIONS, LARGE_KERNELS, SMALL
 from .elementwise import ALONG_AXIS, POINTWISE, Elementwise
+from .networks import NETWORKS
 from .recurrent import SHAPES, Recurrent
 
 TENSORS_FIRST = ("xpgrad-torch", "xpgrad-numpy")
@@ -79,6 +80,10 @@ GROUPS = (
     Group(
         "conv", "Convolutions, large kernels, torch.nn.functional", "torch", (*LARGE_KERNELS.values(),),
         aim=3.0,
+    ),
+    *(
+        Group("layers", f"Convolutions of {name}, torch.nn.functional", "torch", works, aim=1.0)
+        for name, works in NETWORKS.items()
     ),
     Group(
         "elementwise", "Gradients of activations and softmax, torch.ops.aten", "torch",

@@ -45,7 +45,9 @@ class ConvolutionRun:
         name = "conv_transpose" if work.transposed else "conv"
         self._forward, self._gradient = kernel(name), kernel(f"{name}_grad")
         self._operands = convolutions.data(work)
-        self._attributes = {"strides": work.stride, "pads": work.pad, "group": work.group}
+        self._attributes = {
+            "strides": work.stride, "pads": work.pad, "group": work.group, "dilations": work.dilation,
+        }  # fmt: skip
         self._cotangent = convolutions.cotangent(work)
 
     def backward(self) -> Any:

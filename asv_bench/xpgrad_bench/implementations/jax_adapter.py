@@ -26,7 +26,7 @@ class RecurrentRun(jax_xla.RecurrentRun):
 
 def _convolution(work: convolutions.Convolution) -> jax_xla.ConvolutionRun:
     kernel = need("xpgrad_jax").conv_transpose if work.transposed else need("xpgrad_jax").conv
-    options = {"strides": work.stride, "pads": work.pad, "group": work.group}
+    options = {"strides": work.stride, "pads": work.pad, "group": work.group, "dilations": work.dilation}
     return jax_xla.ConvolutionRun(work, lambda X, W, B: kernel(X, W, B, **options))
 
 

@@ -94,7 +94,12 @@ def _convolution(work: convolutions.Convolution) -> ConvolutionRun:
 
     def function(X: Any, W: Any, B: Any) -> Any:
         Y = jax.lax.conv_general_dilated(
-            X, W, (work.stride,) * rank, [(work.pad, work.pad)] * rank, feature_group_count=work.group
+            X,
+            W,
+            (work.stride,) * rank,
+            [(work.pad, work.pad)] * rank,
+            rhs_dilation=(work.dilation,) * rank,
+            feature_group_count=work.group,
         )
         return Y + B.reshape(-1, *[1] * rank)
 

@@ -96,7 +96,7 @@ def _convolution(work: convolutions.Convolution) -> BackwardRun:
         "kernel_shape": W.shape[2:],
         "strides": [work.stride] * dimensions,
         "pads": [work.pad] * 2 * dimensions,
-        "dilations": [1] * dimensions,
+        "dilations": [work.dilation] * dimensions,
     }
     return BackwardRun(Kernel("ConvGrad", operands, **attributes))
 

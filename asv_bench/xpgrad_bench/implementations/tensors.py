@@ -80,7 +80,9 @@ class ConvolutionRun:
         if self._function is None:
             raise NotImplementedError(f"this version has no {name}")
         self._leaves = [torch.from_numpy(a).requires_grad_() for a in convolutions.data(work)]
-        self._options = {"stride": work.stride, "padding": work.pad, "groups": work.group}
+        self._options = {
+            "stride": work.stride, "padding": work.pad, "groups": work.group, "dilation": work.dilation,
+        }  # fmt: skip
         self._cotangent = torch.from_numpy(convolutions.cotangent(work))
         self._Y: Any = None
 

@@ -1,0 +1,162 @@
+"""Run tests, and count what they call: ``python tools/covered.py [pytest's arguments]``.
+
+A table has the number of calls of each operator, forward or gradient, by place and by dtype, and how many of its
+options had another value than the default. A place is the core on arrays of a namespace, the core on the
+standard engine, or an adapter. By default it runs the short suite.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = "XPGRAD_COVERED"
+PLACES = ("numpy", "standard", "strict", "torch", "jax", "xpgrad_torch", "xpgrad_jax", "xpgrad_onnx")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+NAMES = {
+    "bcewithlogitsloss": "binary_cross_entropy_with_logits", "crossentropy": "softmax_cross_entropy",
+    "crossentropyloss": "softmax_cross_entropy", "threshold": "thresholded_relu", "relu6": "hard_tanh",
+}  # fmt: skip
+"""What has another name in PyTorch, in lower case."""
+
+_watched: dict[CodeType, tuple[str, str | None, dict[str, Any]]] = {}
+"""A function's name, the adapter, and the defaults of its options, by its code."""
+_calls: Counter[tuple[str, str, str]] = Counter()
+_options: Counter[tuple[str, str]] = Counter()
+
+
+# ------------------------------------------------------------------------------------------- within pytest
+
+
+def pytest_configure() -> None:
+    """Begin to count in this process."""
+    import xpgrad
+    import xpgrad_jax.functional
+    import xpgrad_torch
+
+    for module, adapter in (
+        (xpgrad, None), (xpgrad_jax.functional, "xpgrad_jax"), (xpgrad_torch.functional, "xpgrad_torch"),
+    ):  # fmt: skip
+        for name in {*module.__all__} - {"vjp", "convert"}:
+            _watch(getattr(module, name), name, adapter)
+    for name in xpgrad_torch.__all__:
+        _watch(getattr(getattr(xpgrad_torch, name), "forward", None), "self", "xpgrad_torch")
+    threading.setprofile(_profile)
+    sys.setprofile(_profile)
+
+
+def _watch(function: Any, name: str, adapter: str | None) -> None:
+    """Watch a function, or with the name "self" a module's forward, which classes may share."""
+    function = inspect.unwrap(function) if callable(function) else None
+    if inspect.isfunction(function):
+        parameters = inspect.signature(function).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        _watched[function.__code__] = name, adapter, defaults
+
+
+@functools.cache
+def _operator(name: str) -> str:
+    """The operator of a function or module, however it is spelt."""
+    import xpgrad
+
+    plain = re.sub(r"[123]d$", "", name.removesuffix("_grad").replace("_", "").lower())
+    known = {known.replace("_", ""): known for known in xpgrad.__all__ if known.islower()}
+    return NAMES.get(plain) or known.get(plain, name)
+
+
+def _profile(frame: FrameType, event: str, argument: Any) -> None:
+    if event == "call" and frame.f_code in _watched:
+        name, adapter, defaults = _watched[frame.f_code]
+        given = frame.f_locals
+        operator = _operator(type(given["self"]).__name__ if name == "self" else name)
+        arrays = [a for a in given.values() if hasattr(a, "dtype") and hasattr(a, "shape")]
+        for dtype in {str(array.dtype).removeprefix("torch.") for array in arrays} & {*DTYPES}:
+            _calls[operator, _place(adapter, arrays), dtype] += 1
+        for name, default in defaults.items():
+            value = given.get(name, default)
+            if value is not default and not (isinstance(value, type(default)) and value == default):
+                _options[operator, name] += 1
+
+
+def _place(adapter: str | None, arrays: list[Any]) -> str:
+    from xpgrad import engine
+
+    if "test_onnx" in os.environ.get("PYTEST_CURRENT_TEST", ""):
+        return "xpgrad_onnx"
+    if adapter is not None:
+        return adapter
+    if engine._forced.get() == "standard":
+        return "standard"
+    kind = type(arrays[0]).__module__.partition(".")[0]
+    return {"array_api_strict": "strict", "jaxlib": "jax"}.get(kind, kind)
+
+
+def pytest_sessionfinish() -> None:
+    """Write what this process counted."""
+    sys.setprofile(None)
+    path = Path(os.environ[FOLDER]) / f"{os.getpid()}.json"
+    path.write_text(json.dumps([list(_calls.items()), list(_options.items())]), encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def _counted(arguments: list[str]) -> tuple[Counter[tuple[str, ...]], Counter[tuple[str, ...]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = os.pathsep.join([str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        command = [sys.executable, "-m", "pytest", "-p", "covered", "-q", *arguments]
+        subprocess.run(
+            command, cwd=ROOT, env={**os.environ, FOLDER: folder, "PYTHONPATH": paths}, check=False
+        )
+        calls, options = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+        for file in Path(folder).iterdir():
+            for total, part in zip(
+                (calls, options), json.loads(file.read_text(encoding="utf-8")), strict=True
+            ):
+                total.update({tuple(key): count for key, count in part})
+    return calls, options
+
+
+def _rows(calls: Counter[tuple[str, ...]], options: Counter[tuple[str, ...]]) -> Iterator[list[str]]:
+    for operator in sorted({key[0] for key in calls}):
+        mine = {key[1:]: count for key, count in calls.items() if key[0] == operator}
+        places = [sum(count for (place, _), count in mine.items() if place == name) for name in PLACES]
+        dtypes = [sum(count for (_, dtype), count in mine.items() if dtype == name) for name in DTYPES]
+        given = sum(key[0] == operator for key in options)
+        yield [operator, str(given), *(str(count or "-") for count in (*places, *dtypes))]
+
+
+def main() -> None:
+    """Run the tests and print the table, in Markdown if the output is a file."""
+    calls, options = _counted(sys.argv[1:] or ["-n", "2", "--dist", "loadfile"])
+    columns = ["operator", "options", *PLACES, *DTYPES]
+    rows = list(_rows(calls, options))
+    if sys.stdout.isatty():
+        table = Table(*columns, box=None)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        return
+    print(f"| {' | '.join(columns)} |\n| --- |{' ---: |' * (len(columns) - 1)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+if __name__ == "__main__":
+    main()
