@@ -22,7 +22,7 @@ import pytest
 
 import xpgrad
 from backends import BACKENDS, Backend, without_programs
-from short_suite import is_long, mark_long
+from short_suite import is_long, mark_suites
 
 sys.path.append(str(Path(__file__).parents[1] / "asv_bench"))  # the packages of benchmarks and of peers
 
@@ -51,7 +51,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    mark_long(items)
+    mark_suites(items)
     seed = config.getoption("--shuffle")
     if seed is None:
         return

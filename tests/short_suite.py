@@ -1,11 +1,14 @@
-"""Which tests the short suite has: of each test function, as few sets of parameters as have every value once.
+"""Which tests the suites have.
 
-The full products of parameters, and the files below, are marked ``long``: ``pytest -m ""`` runs them too.
+The short suite has of each test function as few sets of parameters as have every value once. The long suite
+adds the files and functions below, and of each function as few sets as have every pair of values once. The
+other sets are marked ``exhaustive``, as well as ``long``: ``pytest -m ""`` runs them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -179,19 +182,21 @@ def is_long(path: Path) -> bool:
     return path.stem in _FILES
 
 
-def mark_long(items: Sequence[pytest.Item]) -> None:
-    """Mark what the short suite leaves out."""
+def mark_suites(items: Sequence[pytest.Item]) -> None:
+    """Mark what the short suite leaves out, and what the long one leaves out."""
     functions: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        if is_long(item.path) or _function(item) in _TESTS:
-            item.add_marker(pytest.mark.long)
-        else:
-            functions.setdefault((str(item.path), item.nodeid.partition("[")[0]), []).append(item)
+        functions.setdefault((str(item.path), item.nodeid.partition("[")[0]), []).append(item)
     for same in functions.values():
-        chosen = set(covering([_values(item) for item in same])[: _most(same[0])])
+        values = [_values(item) for item in same]
+        whole = is_long(same[0].path) or _function(same[0]) in _TESTS
+        short = set() if whole else set(covering(values)[: _most(same[0])])
+        long = {*short, *covering([_pairs(each) for each in values], short)}
         for number, item in enumerate(same):
-            if number not in chosen:
+            if number not in short:
                 item.add_marker(pytest.mark.long)
+            if number not in long:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 def _function(item: pytest.Item) -> str:
@@ -212,6 +217,11 @@ def _values(item: pytest.Item) -> frozenset[tuple[str, object]]:
     )
 
 
+def _pairs(values: frozenset[tuple[str, object]]) -> frozenset:
+    """Each pair of a test's values; of a single one, itself."""
+    return frozenset(map(frozenset, combinations(values, 2))) or values
+
+
 def _key(value: object) -> object:
     try:
         hash(value)
@@ -220,11 +230,13 @@ def _key(value: object) -> object:
     return type(value), value
 
 
-def covering(sets: Sequence[frozenset]) -> Sequence[int]:
-    """Numbers of as few of the sets as a greedy choice needs to have every element once."""
+def covering(sets: Sequence[frozenset], taken: Collection[int] = ()) -> Sequence[int]:
+    """Numbers of as few sets as a greedy choice needs, beside those taken, to have every element once."""
     missing = set[object]().union(*sets)
     if not missing:
         return range(len(sets))
+    for number in taken:
+        missing -= sets[number]
     chosen = []
     while missing:
         best = max(range(len(sets)), key=lambda number: len(sets[number] & missing))

@@ -1,12 +1,13 @@
 """Run tests, and count what they call: ``python tools/covered.py [pytest's arguments]``.
 
-A table has the number of calls of each operator, forward or gradient, by place and by dtype, and how many of its
-options had another value than the default. A place is the core on arrays of a namespace, the core on the
+A table has the number of calls of each operator, forward or gradient, by place and by dtype, and how many of
+its options had another value than the default. A place is the core on arrays of a namespace, the core on the
 standard engine, or an adapter. By default it runs the short suite.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import inspect
 import json
@@ -24,8 +25,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from versions import ROOT, replace_between
 
-ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "tests.md"
+BEGIN, END = "<!-- covered: begin -->", "<!-- covered: end -->"
 FOLDER = "XPGRAD_COVERED"
 PLACES = ("numpy", "standard", "strict", "torch", "jax", "xpgrad_torch", "xpgrad_jax", "xpgrad_onnx")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -143,19 +146,22 @@ def _rows(calls: Counter[tuple[str, ...]], options: Counter[tuple[str, ...]]) ->
 
 
 def main() -> None:
-    """Run the tests and print the table, in Markdown if the output is a file."""
-    calls, options = _counted(sys.argv[1:] or ["-n", "2", "--dist", "loadfile"])
+    """Run the tests and print the table, or write it into its page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="put the table into docs/tests.md")
+    arguments, for_pytest = parser.parse_known_args()
     columns = ["operator", "options", *PLACES, *DTYPES]
-    rows = list(_rows(calls, options))
-    if sys.stdout.isatty():
-        table = Table(*columns, box=None)
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
+    rows = list(_rows(*_counted(for_pytest or ["-n", "2", "--dist", "loadfile"])))
+    if arguments.write:
+        lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+        replace_between(BEGIN, END, [f"| {' | '.join(line)} |" for line in lines], PAGE)
         return
-    print(f"| {' | '.join(columns)} |\n| --- |{' ---: |' * (len(columns) - 1)}")
+    table = Table(*columns, box=None)
     for row in rows:
-        print(f"| {' | '.join(row)} |")
+        table.add_row(*row)
+    Console().print(table)
 
 
 if __name__ == "__main__":
