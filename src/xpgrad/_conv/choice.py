@@ -2,7 +2,7 @@
 
 The rule asks in this order, for each of the three sums of a call; C and O are counted within a group:
 
-1. a kernel of one element, at stride 1 and without padding: ``pointwise``;
+1. a kernel of one element, at stride 1 and without padding, where loops are not compiled: ``pointwise``;
 2. ``fft``, where it is possible and its operations cost less than the direct sum;
 3. few channels, C * O of at most 64 where loops are compiled and 4 elsewhere: ``taps``;
 4. ``winograd``, where it is possible and costs less than the direct sum;
@@ -105,7 +105,7 @@ def _preferred(compiled: bool, transforms: bool, geometry: ConvGeometry) -> str:
     def possible(name: str) -> bool:
         return METHODS[name].why_not(g, transforms) is None
 
-    if possible("pointwise"):
+    if not compiled and possible("pointwise"):
         return "pointwise"
     if possible("fft") and _fourier_cost(g, compiled) < cost:
         return "fft"
