@@ -497,6 +497,80 @@ def test_verify_finds_what_differs_and_puts_the_model_back(monkeypatch, broken):
     assert type(model.rnn) is xpgrad_torch.GRU
 
 
+@pytest.fixture
+def slow_convolutions(monkeypatch):
+    """Ours of one input channel take half of PyTorch's time, all others twice; the inputs that were timed."""
+    timed = []
+
+    def ratio(theirs, ours, X):
+        assert type(ours).__module__ == "xpgrad_torch.convolution"
+        assert type(theirs).__module__ == "torch.nn.modules.conv"
+        timed.append((theirs.in_channels, tuple(X.shape), X.requires_grad))
+        return 0.5 if theirs.in_channels == 1 else 2.0
+
+    monkeypatch.setattr("xpgrad_torch._timed_layers._ratio", ratio)
+    return timed
+
+
+def convolutions():
+    twice = nn.Conv2d(4, 4, 3, padding=1)
+    return nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), twice, twice, nn.Conv2d(4, 4, 3, padding=1))
+
+
+def test_convolutions_stay_where_pytorchs_are_faster_on_the_example(slow_convolutions):
+    example = torch.randn(2, 1, 8, 8)
+    model = convolutions()
+    found = xpgrad_torch.swap_report(model, verify=example)
+    assert [row.names for row in found.rows] == [("0",), ("1", "2"), ("3",)]
+    assert [row.now for row in found.rows] == ["xpgrad_torch.Conv2d", "unchanged", "unchanged"]
+    words = (
+        "PyTorch's is faster for (2, 4, 6, 6): ours takes 2.00 times as long; convolutions=True replaces it"
+    )
+    assert [row.why for row in found.rows] == ["", words, words]
+    # of one form two are timed once; the example is a leaf, so the first one has a gradient of its input too
+    assert slow_convolutions == [(1, (2, 1, 8, 8), True), (4, (2, 4, 6, 6), True)]
+    xpgrad_torch.swap(model, verify=example)
+    ours, theirs = xpgrad_torch.Conv2d, nn.Conv2d
+    assert [type(module) for module in model] == [ours, theirs, theirs, theirs]
+
+
+@pytest.mark.parametrize(
+    ("convolutions_", "verify"), [(True, True), (None, False), (False, True), (False, False)]
+)
+def test_all_convolutions_or_none(slow_convolutions, convolutions_, verify):
+    model = convolutions()
+    options = {"verify": torch.randn(2, 1, 8, 8)} if verify else {}
+    xpgrad_torch.swap(model, convolutions=convolutions_, **options)
+    kind = nn.Conv2d if convolutions_ is False else xpgrad_torch.Conv2d
+    assert all(type(module) is kind for module in model)
+    assert not slow_convolutions
+    if convolutions_ is False:
+        rows = xpgrad_torch.swap_report(model, convolutions=False).rows
+        assert {row.why for row in rows} == {"convolutions is False"}
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.ConvTranspose2d])
+def test_timing_leaves_no_trace(kind):
+    torch.manual_seed(0)
+    layer = kind(2, 3, 3).double()
+    calls = []
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    X = torch.randn(2, 2, *[6] * (2 if kind is nn.ConvTranspose2d else 1), dtype=torch.float64)
+    random, weights = torch.random.get_rng_state(), layer.weight.detach().clone()
+    found = xpgrad_torch.swap_report(nn.Sequential(layer), verify=X).rows[0]
+    assert found.now in ("unchanged", f"xpgrad_torch.{kind.__name__}")
+    assert len(calls) == 1  # the example's
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert torch.equal(layer.weight, weights)
+    assert layer.weight.grad is None
+    assert not layer._forward_pre_hooks
+
+
+def test_bad_convolutions():
+    with pytest.raises(TypeError, match="swap: convolutions is 1, expected True, False or None"):
+        xpgrad_torch.swap(nn.LSTM(2, 3), convolutions=1)
+
+
 def test_bad_verify():
     with pytest.raises(ValueError, match=r"tolerance is 0\.1, expected verify to be given"):
         xpgrad_torch.swap(nn.LSTM(2, 3), tolerance=0.1)

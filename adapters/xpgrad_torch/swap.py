@@ -14,6 +14,7 @@ from xpgrad_torch import activations as _activations
 from xpgrad_torch._gains import GAINS
 from xpgrad_torch._private import STATE_TABLES, children_of, rebind_hooks, tree_leaves, tree_map
 from xpgrad_torch._recurrent import Recurrent
+from xpgrad_torch._timed_layers import first_inputs, slower_than
 
 __all__ = ["SwapReport", "swap", "swap_report", "unswap"]
 
@@ -34,6 +35,7 @@ def _drop_ins(*families: Any) -> _Table:
 _ALL = _drop_ins(convolution, modules, _activations, losses)
 _ACTIVATIONS = _drop_ins(_activations, losses)
 _CELLS: _Table = {theirs: ours for theirs, ours in _ALL.items() if issubclass(theirs, nn.RNNCellBase)}
+_CONVOLUTIONS = _drop_ins(convolution)
 # What is replaced without being asked for.
 _REPLACEMENTS = {theirs: ours for theirs, ours in _ALL.items() if theirs not in [*_ACTIVATIONS, *_CELLS]}
 _OURS = {ours: theirs for theirs, ours in _ALL.items()}
@@ -76,12 +78,16 @@ def _bound(model: nn.Module) -> dict[nn.Module, str]:
     }
 
 
-def _table(operator: str, activations: bool, cells: bool) -> _Table:
-    for name, value in (("activations", activations), ("cells", cells)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{operator}: {name} is {value!r}, expected True or False")
+def _table(operator: str, activations: bool, cells: bool, convolutions: bool | None) -> _Table:
+    for name, value in (("activations", activations), ("cells", cells), ("convolutions", convolutions)):
+        if not isinstance(value, bool) and not (value is None and name == "convolutions"):
+            words = "True, False or None" if name == "convolutions" else "True or False"
+            raise TypeError(f"{operator}: {name} is {value!r}, expected {words}")
     more = {**(_CELLS if cells else {}), **(_ACTIVATIONS if activations else {})}
-    return {**_REPLACEMENTS, **_xlstm.replacements(), **more}
+    table = {**_REPLACEMENTS, **_xlstm.replacements(), **more}
+    return {
+        kind: ours for kind, ours in table.items() if convolutions is not False or kind not in _CONVOLUTIONS
+    }
 
 
 def _of_theirs() -> _Table:
@@ -130,6 +136,7 @@ def swap(
     *,
     activations: bool = False,
     cells: bool = False,
+    convolutions: bool | None = None,
     verbose: bool = False,
     verify: Any = None,
     tolerance: float | None = None,
@@ -140,6 +147,7 @@ def swap(
     *,
     activations: bool = False,
     cells: bool = False,
+    convolutions: bool | None = None,
     verbose: bool = False,
     verify: Any = None,
     tolerance: float | None = None,
@@ -150,6 +158,7 @@ def swap(
     *,
     activations: bool = False,
     cells: bool = False,
+    convolutions: bool | None = None,
     verbose: bool = False,
     verify: Any = None,
     tolerance: float | None = None,
@@ -160,6 +169,7 @@ def swap(
     *,
     activations: bool = False,
     cells: bool = False,
+    convolutions: bool | None = None,
     verbose: bool = False,
     verify: Any = None,
     tolerance: float | None = None,
@@ -169,6 +179,7 @@ def swap(
     *,
     activations: bool = False,
     cells: bool = False,
+    convolutions: bool | None = None,
     verbose: bool = False,
     verify: Any = None,
     tolerance: float | None = None,
@@ -192,6 +203,10 @@ def swap(
     cells : bool
         Whether to replace also LSTMCell, GRUCell and RNNCell. Loops of these are about as fast as loops of
         PyTorch's.
+    convolutions : bool, optional
+        Whether to replace convolutions. By default `swap` replaces all of them, or, if `verify` gives it an
+        example input, those that are faster then: it times a step of each on what the example makes of its
+        input, a few times in turns.
     verbose : bool
         Print what was replaced and what was not, and why, as `swap_report` tells it, and how much faster the
         replacements were on the machines that were measured; ``xpgrad bench`` measures it here.
@@ -211,7 +226,7 @@ def swap(
     Raises
     ------
     TypeError
-        If `model` is not a module, or `activations` or `cells` is not True or False.
+        If `model` is not a module, or `activations`, `cells` or `convolutions` is none of its values.
     ValueError
         If `tolerance` is given without `verify`, or no output of the model has a gradient.
     RuntimeError
@@ -227,7 +242,7 @@ def swap(
     >>> import torch
     >>> import xpgrad_torch
     >>> model = torch.nn.Sequential(torch.nn.Conv1d(3, 4, 3), torch.nn.ReLU(), torch.nn.Linear(6, 2))
-    >>> model = xpgrad_torch.swap(model, verbose=True, verify=torch.randn(2, 3, 8))
+    >>> model = xpgrad_torch.swap(model, convolutions=True, verbose=True, verify=torch.randn(2, 3, 8))
     module  type    now                  why
     0       Conv1d  xpgrad_torch.Conv1d
     2       Linear  unchanged            xpgrad has no Linear
@@ -238,12 +253,15 @@ def swap(
         raise TypeError(f"swap: model is {type(model).__name__}, expected torch.nn.Module")
     if tolerance is not None and verify is None:
         raise ValueError(f"swap: tolerance is {tolerance}, expected verify to be given, it is None")
-    table = _table("swap", activations, cells)
-    found = _report(model, table)
+    table = _table("swap", activations, cells, convolutions)
+    before: dict[str, Tensor] | None = None
+    slower: dict[nn.Module, str] = {}
+    if verify is not None:
+        before, slower = _timed(model, table, verify, convolutions)
+    found = _report(model, table, slower)
     for reason in dict.fromkeys(row.why for row in found.rows if row.warns):
         warnings.warn(f"swap: {reason}", stacklevel=2)
-    before = None if verify is None else _results(model, verify)
-    kept = _why_not(model)
+    kept = _why_not(model) | slower
     swapped = _replace(model, lambda module: None if module in kept else table.get(type(module)))
     if before is not None:
         try:
@@ -386,7 +404,14 @@ def _gain(name: str) -> str:
     return f"{name}: {ratios}: 'xpgrad bench' measures it here"
 
 
-def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = False) -> SwapReport:
+def swap_report(
+    model: nn.Module,
+    *,
+    activations: bool = False,
+    cells: bool = False,
+    convolutions: bool | None = None,
+    verify: Any = None,
+) -> SwapReport:
     """Tell what `swap` would replace in a model, what it would leave, and why, without changing it.
 
     Parameters
@@ -395,6 +420,10 @@ def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = Fa
         The model.
     activations, cells : bool
         As for `swap`.
+    convolutions : bool, optional
+        As for `swap`.
+    verify : tensor, tuple or dict, optional
+        As for `swap`: convolutions are timed on it. Nothing is replaced or compared.
 
     Returns
     -------
@@ -418,10 +447,28 @@ def swap_report(model: nn.Module, *, activations: bool = False, cells: bool = Fa
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap_report: model is {type(model).__name__}, expected torch.nn.Module")
-    return _report(model, _table("swap_report", activations, cells))
+    table = _table("swap_report", activations, cells, convolutions)
+    return _report(model, table, {} if verify is None else _timed(model, table, verify, convolutions)[1])
 
 
-def _report(model: nn.Module, table: _Table) -> SwapReport:
+def _timed(
+    model: nn.Module, table: _Table, example: Any, convolutions: bool | None
+) -> tuple[dict[str, Tensor], dict[nn.Module, str]]:
+    """Return the model's results, and the convolutions that are faster as they are, each with the reason."""
+    layers = [module for module in model.modules() if type(module) in _CONVOLUTIONS and type(module) in table]
+    with first_inputs([] if convolutions else layers) as inputs:
+        results = _results(model, example)
+    kept = _why_not(model)
+    timed = {layer: X for layer, X in inputs.items() if layer not in kept}
+    slower = slower_than(timed, lambda layer: _same_state(layer, table[type(layer)], True))
+    return results, {
+        layer: f"PyTorch's is faster for {tuple(inputs[layer].shape)}: ours takes {ratio:.2f} times as long; "
+        "convolutions=True replaces it"
+        for layer, ratio in slower.items()
+    }
+
+
+def _report(model: nn.Module, table: _Table, slower: Mapping[nn.Module, str]) -> SwapReport:
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
@@ -430,9 +477,10 @@ def _report(model: nn.Module, table: _Table) -> SwapReport:
         if type(module) not in table and not any(True for _ in module.parameters(recurse=False)):
             continue
         known = type(module) in table
-        why = kept.get(module, "") if known else _why_unknown(module, table)
+        warning = kept.get(module, "") if known else ""
+        why = warning or slower.get(module, "") or ("" if known else _why_unknown(module, table))
         now = "unchanged" if why else f"xpgrad_torch.{table[type(module)].__name__}"
-        rows.append(ReportRow(tuple(where), type(module).__name__, now, why, known and bool(why)))
+        rows.append(ReportRow(tuple(where), type(module).__name__, now, why, bool(warning)))
     return SwapReport(tuple(rows))
 
 
@@ -445,6 +493,8 @@ def _why_unknown(module: nn.Module, table: _Table) -> str:
         return "it is parametrized: swap first, then parametrize"
     if kind in _CELLS:
         return "a single step of PyTorch's can be faster; cells=True replaces it"
+    if kind in _CONVOLUTIONS:
+        return "convolutions is False"
     for base in kind.__mro__[1:]:
         if base in table:
             return f"it is a subclass of {base.__name__}, which may compute something else"
