@@ -89,12 +89,12 @@ def name_lengths(error: Exception, layer: str) -> None:
 class LengthsMemory(NamedTuple):
     """Lengths in memory: 64-bit integers, one behind the other; `held` keeps the memory.
 
-    They have one axis, two with resets, none where there are no lengths.
+    `kind` is that of `Lengths`.
     """
 
     held: Any
     address: int
-    axes: int = 1
+    kind: int = 1
 
 
 FULL = LengthsMemory(None, 0, 0)
@@ -153,10 +153,10 @@ def _looked_at(
         copy = array("q", numbers)
         return LengthsMemory(copy, copy.buffer_info()[0])
     options = {"layout": layout, "packed": is_packed}
-    usable, in_numpy = lengths_of(engine, {"X": X, "sequence_lens": lengths}, options)
-    if not usable:
+    found = lengths_of(engine, {"X": X, "sequence_lens": lengths}, options)
+    if not found.usable:
         return None
-    if in_numpy is None:
+    if found.numbers is None:
         return FULL
-    in_numpy = in_numpy.copy()
-    return LengthsMemory(in_numpy, address_of(in_numpy), in_numpy.ndim)
+    copied = found.numbers.copy()
+    return LengthsMemory(copied, address_of(copied), found.kind)

@@ -47,7 +47,7 @@ class _Alike(NamedTuple):
     matches : callable
         Tells whether those picked are of the same kinds.
     lengths : int
-        The axes of the lengths that the program takes, 0 where it takes none.
+        The kind of the lengths that the program takes, 0 where it takes none.
     form, fresh, program
         See `Look`.
     """
@@ -62,7 +62,7 @@ class _Alike(NamedTuple):
 
     def ready(self, arrays: Sequence[Tensor | None], lengths: LengthsMemory) -> Ready | None:
         """Return the program for such a call; None if this one is not."""
-        if self.lengths != lengths.axes:
+        if self.lengths != lengths.kind:
             return None
         for place in self.absent:
             if arrays[place] is not None:
@@ -129,7 +129,7 @@ class CallCache:
         tensors = picked(arrays)
         matches = matcher_of(tensors)
         if matches is not None and matches(*tensors):  # it knows no call with one tensor in two places
-            one = _Alike(picked, absent, matches, lengths.axes, form, fresh, program)
+            one = _Alike(picked, absent, matches, lengths.kind, form, fresh, program)
             self._alike[shape] = [*alike, one]
 
 
@@ -240,7 +240,7 @@ class Programs:
                 plan, order = found
                 known.add_alike(others, key[1], fresh, plan.program, order, lengths)
                 taken = addresses if order is None else [addresses[k] for k in order]
-                return plan.program.run([*taken, lengths.address] if lengths.axes else taken, fresh)
+                return plan.program.run([*taken, lengths.address] if lengths.kind else taken, fresh)
         operands = list(arrays) if layout is None else grouped(layout, arrays)
         stacked = {
             name: x.parameters for name, x in zip(self._names, operands, strict=True) if type(x) is Stacked
@@ -282,7 +282,7 @@ class Programs:
             return None
         form, addresses, fresh = look
         absent = None if len(present) == len(arrays) else tuple([array is None for array in arrays])
-        return (engine, form, absent, lengths.axes), addresses, fresh
+        return (engine, form, absent, lengths.kind), addresses, fresh
 
     def _place_of_lengths(self, layout: Layout | None) -> int:
         """Return where the lengths are among the arrays that are given."""

@@ -193,5 +193,5 @@ def lengths_of(engine: Adapter, arrays: Mapping[str, Any], options: Mapping[str,
     if least < 0 or most > T:
         return Lengths(False, None)
     # packed rows are as few as the lengths say, whatever T is
-    is_full = least == T and not resets and not options.get("packed")
-    return Lengths(True, None if is_full else numbers)
+    is_full = least == T and not options.get("packed")
+    return Lengths(True, None if is_full and not resets else numbers, is_full and resets)

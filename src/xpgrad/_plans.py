@@ -53,16 +53,18 @@ class Lengths(NamedTuple):
     """The lengths of a call's sequences.
 
     `usable` says whether they are valid and a program can take them. `numbers` are contiguous 64-bit
-    integers, with resets (N, 1 + T), None if all sequences are full.
+    integers, with resets (N, 1 + T), None if all sequences are full and have none. `is_full` says whether
+    all are full beside resets.
     """
 
     usable: bool
     numbers: np.ndarray | None
+    is_full: bool = False
 
     @property
-    def axes(self) -> int:
-        """One, two with resets, none where all sequences are full: programs differ by that."""
-        return 0 if self.numbers is None else self.numbers.ndim
+    def kind(self) -> int:
+        """One, two with resets, three where all are full beside these, zero for none: programs differ."""
+        return 0 if self.numbers is None else self.numbers.ndim + self.is_full
 
 
 class Asked(NamedTuple):
@@ -140,7 +142,7 @@ def planned(
     try:
         counts = tuple([(len(joined[name]), given[name].shape) if name in joined else None for name in given])
         options_key = tuple(map(_typed, options.values()))
-        key = (compute, look.form, lengths.axes, tuple(given), counts, options_key)
+        key = (compute, look.form, lengths.kind, tuple(given), counts, options_key)
         known = _known.calls.get(key, _NEW)
     except TypeError:  # an option has no hash; `compute` may refuse it
         known = None
@@ -186,7 +188,7 @@ class _Call(NamedTuple):
     ) -> tuple[Program | ProgramForSteps, Callable[[list[Any]], Any]] | None:
         """Its program, which may serve other T too; and what makes the result of the program's results."""
         shared = None
-        if "sequence_lens" in self.arrays and self.lengths.axes < 2:  # T is in the shape of resets
+        if "sequence_lens" in self.arrays and self.lengths.kind < 2:  # T is in the shape of resets
             whole = {name: layout for name, layout in self.layouts.items() if name not in joined}
             shared = shared_steps(whole, self.options)
         known = None if shared is None else self._planned(shared)
@@ -198,7 +200,7 @@ class _Call(NamedTuple):
     def _planned(self, shared: SharedSteps | None) -> tuple[Program, Callable[[list[Any]], Any]] | None:
         layouts = self.layouts if shared is None else {**self.layouts, **shared.layouts}
         form = self.form.dtype, self.form.machine, self.form.threads
-        key = self.compute, form, self.lengths.axes, *layouts.items(), self.options_key
+        key = self.compute, form, self.lengths.kind, *layouts.items(), self.options_key
         known = _known.programs.pop(key, _NEW)
         if known is _NEW:
             known = self._written(layouts, shared)
@@ -210,7 +212,7 @@ class _Call(NamedTuple):
         if numbers is not None:
             layouts = {**layouts, "sequence_lens": (numbers.shape, row_major(numbers.shape))}
         if shared is None:
-            recorder = Recorder(self.form.machine, layouts, self.form.dtype)
+            recorder = Recorder(self.form.machine, layouts, self.form.dtype, is_full=self.lengths.is_full)
             return _plan(recorder, layouts, self.compute, self.operator, self.arrays, self.options)
         recorder = Recorder(self.form.machine, layouts, self.form.dtype, shared.most)
         arrays = dict.fromkeys(self.arrays)

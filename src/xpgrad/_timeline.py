@@ -26,7 +26,7 @@ from array_api_compat import device
 
 from xpgrad.engine.compiled.records import positions
 from xpgrad.engine.formulas.formula import Span
-from xpgrad.engine.programs.instructions import Quantity
+from xpgrad.engine.programs.instructions import Quantity, most
 from xpgrad.engine.programs.recorder import Recorded, Recorder
 from xpgrad.engine.programs.schedule import Part, ScheduledChunk, Steps
 
@@ -310,7 +310,8 @@ def _pieces_of(lengths: np.ndarray) -> _Pieces:
 class RecordedTimeline:
     """The order of rows for one direction in a program, with lengths, or a T, that each call brings.
 
-    It has the interface of `Timeline`. Sizes that depend on them are quantities of the program.
+    It has the interface of `Timeline`. Sizes that depend on them are quantities of the program. With resets
+    the sequences stay whole, and the time loops find zeros for what a reset cuts off (`Resets`).
 
     Parameters
     ----------
@@ -334,15 +335,15 @@ class RecordedTimeline:
         self._is_full = self._schedule.is_full
         self._is_turned = self._is_full and reverse
         self.rows: Any = self.steps * batch if self._is_full else self._schedule.rows
-        self.pieces = self._schedule.pieces
 
     def forward(self) -> tuple[Steps, Steps]:
         """See Timeline."""
-        return self._schedule.forward(self._is_turned)
+        return self._schedule.forward(self.reverse, self._is_turned)
 
     def chunks(self, limit: int | None) -> list[ScheduledChunk]:
         """See Timeline."""
-        return self._schedule.chunks(self.rows.most if limit is None else limit, self._is_turned)
+        limit = most(self.rows) if limit is None else limit
+        return self._schedule.chunks(limit, self.reverse, self._is_turned)
 
     def pack(self, array: Recorded) -> Recorded:
         """See Timeline."""
@@ -375,25 +376,21 @@ class RecordedTimeline:
 
     def sort(self, states: Recorded) -> Recorded:
         """See Timeline."""
-        return self._sorted("sort", states)
+        if self._is_full:
+            return states
+        return self._recorder.move_rows("sort", states, (self.batch, states.shape[-1]), reverse=self.reverse)
 
     def sort_ends(self, states: Recorded) -> Recorded:
-        """See Timeline."""
-        return self._sorted("sort_ends", states)
+        """See Timeline: the sequences stay whole."""
+        return self.sort(states)
 
     def sort_each(self, states: Recorded) -> Recorded:
         """See Timeline."""
-        return self._sorted("sort_each", states)
-
-    def _sorted(self, kind: str, states: Recorded) -> Recorded:
-        if self._is_full:
-            return states
-        sizes = (self.pieces, states.shape[-1])
-        return self._recorder.move_rows(kind, states, sizes, reverse=self.reverse)
+        return self.sort(states)
 
     def unsort(self, states: Recorded) -> Recorded:
         """See Timeline."""
-        if self._is_full:
+        if self._is_full and not self._schedule.resets:
             return states
         sizes = (self.batch, states.shape[-1])
         return self._recorder.move_rows("unsort", states, sizes, reverse=self.reverse)
@@ -414,7 +411,7 @@ class RecordedTimeline:
         self, rows: Recorded, initial: Recorded, chunk: ScheduledChunk
     ) -> list[tuple[Part, Recorded]] | None:
         """See Timeline. Which of several chunks has the first step is not known."""
-        if not self._is_full or chunk.most < self.rows.most:
+        if not self._is_full or self._schedule.resets or chunk.most < self.rows.most:
             return None
         N, later = self.batch, self._schedule.later * self.batch
         if self.reverse:
@@ -423,7 +420,7 @@ class RecordedTimeline:
 
     def zeros(self, width: int, rows: int | Quantity | None = None) -> Recorded:
         """See Timeline."""
-        return self._recorder.arithmetic("zero", shape=(self.pieces if rows is None else rows, width))
+        return self._recorder.arithmetic("zero", shape=(self.batch if rows is None else rows, width))
 
 
 class MaskedTimeline:

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -53,6 +53,28 @@ class TimeLoop(NamedTuple):
     parts: int
     blas: Blas | None
     kept: tuple[np.ndarray, ...]
+
+
+class Resets(NamedTuple):
+    """What a time loop reads of resets within sequences.
+
+    A row that a reset cuts off from the step before it finds zeros for what that step left, and for the
+    products of it. Backwards, a row that one cuts off from the step after it finds zeros for the cotangents
+    that were carried from there.
+
+    Parameters
+    ----------
+    marks : matrix
+        Whose memory has a 64-bit integer for each row; see `records.Tables`.
+    zeros : matrix
+        A row of zeros, as wide as any that a formula reads.
+    carried : collection of int
+        Which buffers are carried from step to step, by ``id``.
+    """
+
+    marks: Any
+    zeros: Any
+    carried: Collection[int]
 
 
 class Machine:
@@ -155,7 +177,11 @@ class Machine:
         return max(CHUNK_ROWS, _CHUNK_BYTES // (max(1, width) * like.dtype.itemsize))
 
     def time_loop(
-        self, stages: Sequence[Elementwise | Product], steps: np.ndarray, by_stages: bool = False
+        self,
+        stages: Sequence[Elementwise | Product],
+        steps: np.ndarray,
+        by_stages: bool = False,
+        resets: Resets | None = None,
     ) -> TimeLoop:
         """The compiled loop and its arguments.
 
@@ -177,7 +203,7 @@ class Machine:
         by_stages = by_stages and own and _share_columns(stages, steps, self.team, parts, functions)
         if by_stages:
             parts = self.team.free()
-        function, matrices = compiled_loop(stages, dtype, by_stages)
+        function, matrices = compiled_loop(stages, dtype, by_stages, resets)
         return TimeLoop(
             function,
             LoopHead(
@@ -264,6 +290,12 @@ def _share_columns(
     by_rows = _tiles_time(-(-rows // parts), functions.height)
     by_columns = _tiles_time(rows, functions.height) / max(1, min(threads, panels))
     return (by_rows - by_columns) * sum(map(prod, weights)) >= _SAVED
+
+
+def operands_of(stage: Elementwise | Product) -> list[Operand]:
+    """What a stage reads and writes of rows, without absent operands."""
+    every = [stage.source] if isinstance(stage, Product) else [*stage.inputs, *stage.outputs]
+    return [operand for operand in every if operand.rows is not None]
 
 
 def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
-from typing import Any
+from itertools import chain, islice, zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -27,13 +27,16 @@ def rows_loop(
     inputs: Sequence[Sequence[OperandPlace | None]],
     outputs: Sequence[OperandPlace | None],
     real: type[np.floating],
+    marks: int = 0,
+    cut: Sequence[int] = (),
 ) -> Any:
     """The function ``(data, count, first, now, before, local, left, right)``: a formula on `count` rows.
 
     The formula works on traced numbers, with None in place of absent ones; `inputs` says for each operand
     where its blocks are, and `outputs` where all results go. `data` points to the loop's numbers, the others
     are the step's, and the columns of a block from `left` up to `right`. `real` is the type of the matrices'
-    elements.
+    elements. With resets their matrices stand at `marks` of the loop's numbers, and `cut` has for each input
+    block the mark of rows that read zeros in its place, or 0.
     """
 
     def of_blocks(*blocks: Any) -> Iterator[Any]:
@@ -47,13 +50,28 @@ def rows_loop(
             Emitter(context, builder, real),
             builder.bitcast(data, _INT.as_pointer()),
             dict(zip(("first", "now", "before", "local"), starts, strict=True)),
-            [*chain.from_iterable(inputs)],
+            [
+                _Cut(place, mark) if place and mark else place
+                for place, mark in zip_longest(chain.from_iterable(inputs), cut, fillvalue=0)
+            ],
             outputs,
             left,
+            marks,
         )
         rows.loop(of_blocks, count, builder.sub(right, left))
 
     return generated(write, types.voidptr, *[types.int64] * 7)
+
+
+class _Cut(NamedTuple):
+    """A block that rows with this mark do not read: they find zeros."""
+
+    place: OperandPlace
+    mark: int
+
+
+def _place(block: OperandPlace | _Cut) -> OperandPlace:
+    return block.place if isinstance(block, _Cut) else block
 
 
 class _StageWriter:
@@ -64,17 +82,23 @@ class _StageWriter:
         emitter: Emitter,
         data: ir.Value,
         starts: dict[str, ir.Value],
-        inputs: Sequence[OperandPlace | None],
+        inputs: Sequence[OperandPlace | _Cut | None],
         outputs: Sequence[OperandPlace | None],
         left: ir.Value,
+        marks: int,
     ) -> None:
         self._emitter, self._builder, self._data, self._starts = emitter, emitter.builder, data, starts
         self._inputs, self._outputs, self._left = inputs, outputs, left
-        self._used = list(dict.fromkeys(place for place in (*inputs, *outputs) if place))
-        vectors = [place for place in self._used if not place.of_row]
+        self._used = list(dict.fromkeys(block for block in (*inputs, *outputs) if block))
+        vectors = [block for block in self._used if not _place(block).of_row]
         self._vectors = Vectors(emitter, vectors)
-        self._matrices = {place.matrix: self._matrix(place.matrix) for place in self._used}
-        wide = vectors[0]
+        self._matrices = {number: self._matrix(number) for number in {_place(b).matrix for b in self._used}}
+        self._resets: Any = None
+        if any(isinstance(block, _Cut) for block in inputs):
+            zeros, _ = self._matrix(marks + len(_ROWS))
+            table = self._builder.inttoptr(self._number(marks + _ROWS.address), _INT.as_pointer())
+            self._resets = table, zeros
+        wide = _place(vectors[0])
         self._width = self._builder.sdiv(self._number(wide.matrix + _ROWS.columns), _INT(wide.blocks))
         self._sums = {place: UnorderedSum(emitter) for place in outputs if place and place.of_row}
 
@@ -91,10 +115,10 @@ class _StageWriter:
         """One row after the other, of each so many columns."""
         builder, emitter = self._builder, self._emitter
         with numba_private.for_range(builder, count) as rows:
-            begins = {place: self._begin(place, rows.index) for place in self._used}
+            begins = {block: self._begin(block, rows.index) for block in self._used}
             operands: list[Any] = [
-                Number(emitter, builder.load(begins[place])) if place and place.of_row else place
-                for place in self._inputs
+                Number(emitter, builder.load(begins[block])) if block and _place(block).of_row else block
+                for block in self._inputs
             ]
             for total in self._sums.values():
                 total.begin()
@@ -105,8 +129,17 @@ class _StageWriter:
             for place, total in self._sums.items():
                 builder.store((total.result() / number).value, begins[place])
 
-    def _begin(self, place: OperandPlace, row: ir.Value) -> ir.Value:
-        """A pointer to the first of the block's columns in a row."""
+    def _begin(self, block: OperandPlace | _Cut, row: ir.Value) -> ir.Value:
+        """A pointer to the first of the block's columns in a row, or to zeros where a reset cuts it off."""
+        begin = self._begin_of(_place(block), row)
+        if not isinstance(block, _Cut):
+            return begin
+        builder, (marks, zeros) = self._builder, self._resets
+        mark = builder.load(builder.gep(marks, [builder.add(self._starts["now"], row)]))
+        is_cut = builder.icmp_signed("!=", builder.and_(mark, _INT(block.mark)), _INT(0))
+        return builder.select(is_cut, zeros, begin)
+
+    def _begin_of(self, place: OperandPlace, row: ir.Value) -> ir.Value:
         builder, (pointer, length) = self._builder, self._matrices[place.matrix]
         begin = _INT(0) if place.of_row else self._left
         if place.at != "every":

@@ -192,8 +192,6 @@ class MoveKind(NamedTuple):
     turn: Any
     previous: Any
     sort: Any
-    sort_ends: Any
-    sort_each: Any
     unsort: Any
     last: Any
 
@@ -547,7 +545,7 @@ class Quantities(NamedTuple):
     """Integers that the lengths of a batch decide; every table of them begins so.
 
     `padded` is T, and `steps` the largest length; `first` is 1 where there is a step, and `later` how many
-    come after it. Without resets, the pieces are the sequences.
+    come after it.
     """
 
     zero: Any
@@ -556,7 +554,6 @@ class Quantities(NamedTuple):
     steps: Any
     first: Any
     later: Any
-    pieces: Any
 
 
 class ChunkQuantities(NamedTuple):
@@ -580,40 +577,39 @@ class ChunkQuantities(NamedTuple):
 class Tables(NamedTuple):
     """What is known of a batch: its sizes, and where in the memory `tables` each table begins.
 
-    Sequences without resets are one piece each, and have no tables `begin` and `at`.
-
     Parameters
     ----------
-    batch, steps, pieces
-        N, T, and the number of pieces.
+    batch, steps
+        N and T.
     resets
-        1 where sequences have resets, else 0.
+        1 where sequences have resets, 2 where all of them have T steps besides, else 0.
     tables
         The memory.
-    order, ordered, begin
-        Of each piece from long to short: its sequence, its length and its first time.
-    place, tail, start
-        Of each sequence: the places of its first and of its last piece in this order; and again of the first
-        one, -1 where a reset in front of it leaves the initial state to none.
-    at
-        Of each time and sequence: the place of its piece, -1 behind the sequence's end.
+    order, ordered
+        Of each place in the batch, from long to short: the sequence and its length.
+    place
+        Of each sequence its place.
     starts
         The first row of each step.
+    marks, turned_marks
+        Of each row where sequences have resets, for time forwards and backwards: `NOTHING_BEFORE` and
+        `NOTHING_AFTER`, or their sum. A place below 0 stands for a table that nobody needs.
     """
 
     batch: Any
     steps: Any
-    pieces: Any
     resets: Any
     tables: Any
     order: Any
     ordered: Any
-    begin: Any
     place: Any
-    tail: Any
-    start: Any
-    at: Any
     starts: Any
+    marks: Any
+    turned_marks: Any
+
+
+# Of a row, whether a reset cuts it off from the step before it in the time loop, and from the step after it.
+NOTHING_BEFORE, NOTHING_AFTER = 1, 2
 
 
 class ChunkRequest(NamedTuple):

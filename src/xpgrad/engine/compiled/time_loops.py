@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from xpgrad.engine.compiled.cache import load
-from xpgrad.engine.compiled.records import LoopHead, Rows, length, positions
+from xpgrad.engine.compiled.records import NOTHING_AFTER, NOTHING_BEFORE, LoopHead, Rows, length, positions
 from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
+
+if TYPE_CHECKING:
+    from xpgrad.engine.compiled.machine import Resets
 
 _HEAD, _MATRIX = length(LoopHead), length(Rows)  # integers in front of the matrices, and of each
 _AT, _SPAN, _MATRIX_AT = positions(LoopHead), positions(Span), positions(Rows)
@@ -57,6 +60,8 @@ class FormulaText(NamedTuple):
     constants: tuple
     inputs: tuple[tuple[OperandPlace | None, ...], ...]
     outputs: tuple[OperandPlace | None, ...]
+    cut: tuple[int, ...]
+    """Of each of the inputs' vectors the mark of rows that find zeros in its place; 0 for none."""
 
 
 class ProductText(NamedTuple):
@@ -83,10 +88,15 @@ class LoopText(NamedTuple):
     integers: int
     dtype: str
     by_stages: bool
+    marks: int
+    """At which of the integers the matrices of resets stand, marks and zeros; 0 where there are none."""
 
 
 def compiled_loop(
-    stages: Sequence[Elementwise | Product], dtype: str, by_stages: bool = False
+    stages: Sequence[Elementwise | Product],
+    dtype: str,
+    by_stages: bool = False,
+    resets: Resets | None = None,
 ) -> tuple[int, list[Any]]:
     """The address of ``loop(data, part)``, which runs a time loop on one part of the rows; its matrices.
 
@@ -98,6 +108,8 @@ def compiled_loop(
         ``"float32"`` or ``"float64"``.
     by_stages : bool
         Whether each call does one stage of one step, on one part of the columns; all weights are in panels.
+    resets : Resets, optional
+        What the loop reads of resets.
 
     Returns
     -------
@@ -107,9 +119,12 @@ def compiled_loop(
         The matrices, of a product's weight what the engine's ``loop_weight`` returned.
     """
     matrices: list[Any] = []
-    texts = tuple(_text_of(stage, matrices) for stage in stages)
+    cuts = _cuts(stages, resets)
+    texts = tuple(_text_of(stage, matrices, next(cuts)) for stage in stages)
     asked = () if by_stages else _asked(texts, matrices)
-    loop = LoopText(texts, asked, _HEAD + _MATRIX * len(matrices), dtype, by_stages)
+    marks = 0 if resets is None else _HEAD + _MATRIX * len(matrices)
+    matrices += [] if resets is None else [resets.marks, resets.zeros]
+    loop = LoopText(texts, asked, _HEAD + _MATRIX * len(matrices), dtype, by_stages, marks)
     return _compiled_loop(loop), matrices
 
 
@@ -147,7 +162,36 @@ def _rows_of(vector: OperandPlace, matrices: Sequence[Any]) -> int:
     return id(matrices[(vector.matrix - _HEAD) // _MATRIX])
 
 
-def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText | ProductText:
+def _cuts(stages: Sequence[Elementwise | Product], resets: Resets | None) -> Iterator[tuple[int, ...]]:
+    """For each stage the marks of its inputs' vectors, as FormulaText has them.
+
+    A product of what the step before left is as good as that. A buffer that is carried has the cotangents
+    from the step after until a stage writes to it.
+    """
+    products: set[int] = set()
+    written: set[int] = set()
+    for stage in stages:
+        marks: list[int] = []
+        if isinstance(stage, Product):
+            written.add(id(stage.target))
+            if stage.source.at == "before":
+                products.add(id(stage.target))
+        else:
+            for one in stage.inputs:
+                mark, own = 0, id(one.rows)
+                if resets is not None and one.rows is not None:
+                    if one.at == "before" or own in products:
+                        mark = NOTHING_BEFORE
+                    elif own in resets.carried and own not in written:
+                        mark = NOTHING_AFTER
+                marks += [mark] * len(one.places)
+            written |= {id(one.rows) for one in stage.outputs}
+        yield tuple(marks)
+
+
+def _text_of(
+    stage: Elementwise | Product, matrices: list[Any], cut: tuple[int, ...]
+) -> FormulaText | ProductText:
     """What the text depends on of a stage, whose matrices become the next ones of the loop's.
 
     An output that replaces an input must be the same vector in the generated text. As two vectors they would
@@ -172,7 +216,8 @@ def _text_of(stage: Elementwise | Product, matrices: list[Any]) -> FormulaText |
 
     function, constants = stage.formula.key
     inputs = tuple(map(vectors, stage.inputs))
-    return FormulaText(function, constants, inputs, tuple(chain.from_iterable(map(vectors, stage.outputs))))
+    outputs = tuple(chain.from_iterable(map(vectors, stage.outputs)))
+    return FormulaText(function, constants, inputs, outputs, cut)
 
 
 @functools.cache
@@ -202,7 +247,7 @@ def _source(loop: LoopText) -> str:
         "from xpgrad.engine.compiled.native_rows import OperandPlace, rows_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
         "real = xp.real",
-        *_formulas(formulas),
+        *_formulas(formulas, loop.marks),
         text,
     ]
     return "\n".join(parts) + "\n"
@@ -219,10 +264,11 @@ _UNIT = 16
 """Columns of a formula that are not divided: at least one vector."""
 
 
-def _formulas(formulas: Sequence[FormulaText]) -> list[str]:
+def _formulas(formulas: Sequence[FormulaText], marks: int) -> list[str]:
     """The lines that define ``formula_0`` and so on."""
     return [
-        f"formula_{number} = rows_loop({one.function.__name__}, {[*one.inputs]}, {[*one.outputs]}, real)"
+        f"formula_{number} = rows_loop({one.function.__name__}, {[*one.inputs]}, {[*one.outputs]}, real"
+        + (f", {marks}, {[*one.cut]})" if marks else ")")
         for number, one in enumerate(formulas)
     ]
 

@@ -73,22 +73,15 @@ def _check_schedule(guard, number):
     batch, steps, tables = guard[of.batch], guard[of.steps], guard[of.tables]
     order, place = fields(tables + 8 * guard[of.order]), fields(tables + 8 * guard[of.place])
     ordered, starts = fields(tables + 8 * guard[of.ordered]), fields(tables + 8 * guard[of.starts])
-    begin, at_time = fields(tables + 8 * guard[of.begin]), fields(tables + 8 * guard[of.at])
-    resets, pieces = guard[of.resets] != 0, guard[of.pieces]
     longest = ordered[0] if batch else 0
-    for p in range(pieces):
-        right = 0 <= order[p] < batch
-        if right and not resets:
-            right = place[order[p]] == p
-        elif right and ordered[p] > 0:
-            right = begin[p] >= 0 and at_time[begin[p] * batch + order[p]] == p
-        if not right:
+    for p in range(batch):
+        if order[p] < 0 or order[p] >= batch or place[order[p]] != p:
             _found(guard, number, _KIND.table, 0, order[p], batch - 1)
         if ordered[p] < 0 or ordered[p] > (ordered[p - 1] if p else steps):
             _found(guard, number, _KIND.table, 1, ordered[p], steps)
     for step in range(longest):
-        if starts[0] != 0 or starts[step + 1] < starts[step] or starts[step + 1] > starts[step] + pieces:
-            _found(guard, number, _KIND.table, 2, starts[step + 1], starts[step] + pieces)
+        if starts[0] != 0 or starts[step + 1] < starts[step] or starts[step + 1] > starts[step] + batch:
+            _found(guard, number, _KIND.table, 2, starts[step + 1], starts[step] + batch)
 
 
 @inside()

@@ -8,6 +8,8 @@ them into a table. Then it completes the program, some of whose integers are *qu
 
 from xpgrad.engine.compiled.native import elements, inlined, inside, words
 from xpgrad.engine.compiled.records import (
+    NOTHING_AFTER,
+    NOTHING_BEFORE,
     Addition,
     ChunkQuantities,
     ChunkRequest,
@@ -38,87 +40,43 @@ def _vector(address):
 
 
 @inlined
-def _end_of_piece(own, begin, length):
-    """The time behind a piece that begins at a time, of a sequence whose resets stand behind its length."""
-    end = begin + 1
-    while end < length and own[1 + end] == 0:
-        end += 1
-    return min(end, length)
-
-
-@inlined
 def _bounded(length, steps):
     return min(max(length, 0), steps)
 
 
 @inside()
-def _fill(batch, steps, tables, data):
+def _fill(batch, steps, order, place, ordered, starts):
     """The same as `_sort` for a full batch, whose lengths are all `steps`."""
-    at = _SCHEDULE.known
-    order, ordered, starts = tables[data[at.order] :], tables[data[at.ordered] :], tables[data[at.starts] :]
-    place, start, tail = tables[data[at.place] :], tables[data[at.start] :], tables[data[at.tail] :]
     for n in range(batch):
-        order[n], place[n], start[n], tail[n], ordered[n] = n, n, n, n, steps
+        order[n], place[n], ordered[n] = n, n, steps
     for step in range(steps + 1):
         starts[step] = step * batch
-    return steps if batch else 0, batch
+    return steps if batch else 0
 
 
 @inside()
-def _count(lengths, apart, batch, steps, starts):
-    """How many pieces have each length, one place further; returns the longest."""
+def _sort(lengths, apart, batch, steps, order, place, ordered, starts):
+    """The batch by falling length, and the first row of each step; returns how many steps there are.
+
+    The lengths stand so many numbers `apart`.
+    """
     starts[: steps + 2] = 0
     most = 0
     for n in range(batch):
-        own = lengths[apart * n :]
-        length = _bounded(own[0], steps)
-        begin = 0
-        while begin < length or begin == 0:
-            end = _end_of_piece(own, begin, length) if apart > 1 else length
-            most = max(most, end - begin)
-            starts[end - begin + 1] += 1
-            if end == length:
-                break
-            begin = end
-    return most
-
-
-@inside()
-def _sort(lengths, resets, batch, steps, tables, data):
-    """The pieces by falling length, and the first row of each step; returns the longest and how many."""
-    at = _SCHEDULE.known
-    order, ordered = tables[data[at.order] :], tables[data[at.ordered] :]
-    begins, place, start = tables[data[at.begin] :], tables[data[at.place] :], tables[data[at.start] :]
-    tail, places, starts = tables[data[at.tail] :], tables[data[at.at] :], tables[data[at.starts] :]
-    apart = 1 + steps if resets else 1
-    most = _count(lengths, apart, batch, steps, starts)
+        length = _bounded(lengths[apart * n], steps)
+        most = max(most, length)
+        starts[length + 1] += 1  # how many have this length, one place further
     # the first place of each length, the longest first: a sum from behind
     before = 0
-    for size in range(steps, -1, -1):
-        same = starts[size + 1]
-        starts[size + 1] = before
+    for length in range(steps, -1, -1):
+        same = starts[length + 1]
+        starts[length + 1] = before
         before += same
-    if resets:
-        places[: steps * batch] = -1
     for n in range(batch):
-        own = lengths[apart * n :]
-        length = _bounded(own[0], steps)
-        begin = 0
-        while begin < length or begin == 0:
-            end = _end_of_piece(own, begin, length) if resets else length
-            p = starts[end - begin + 1]
-            starts[end - begin + 1] += 1
-            order[p], ordered[p], tail[n] = n, end - begin, p
-            if begin == 0:
-                place[n] = p
-                start[n] = -1 if resets and length and own[1] else p
-            if resets:
-                begins[p] = begin
-                for time in range(begin, end):
-                    places[time * batch + n] = p
-            if end == length:
-                break
-            begin = end
+        length = _bounded(lengths[apart * n], steps)
+        p = starts[length + 1]
+        starts[length + 1] += 1
+        order[p], place[n], ordered[p] = n, p, length
     # now starts[length + 1] is how many have at least this length: the rows of step length - 1
     row = 0
     for step in range(steps):
@@ -126,13 +84,28 @@ def _sort(lengths, resets, batch, steps, tables, data):
         starts[step] = row
         row += count
     starts[steps] = row
-    return most, before
+    return most
 
 
 @inlined
 def _row(step, is_turned, starts, steps):
     """The first row of a step. Of a full batch, rows may have the order of time, against which steps run."""
     return starts[steps - 1 - step] if is_turned else starts[step]
+
+
+@inside()
+def _write_marks(marks, reverse, is_turned, lengths, apart, order, ordered, starts, steps):
+    """Of each row, what resets cut it off from; they stand behind their sequence's length."""
+    for step in range(steps):
+        first = _row(step, is_turned, starts, steps)
+        for p in range(starts[step + 1] - starts[step]):
+            own, length = lengths[apart * order[p] :], ordered[p]
+            time = length - 1 - step if reverse else step
+            earlier, later = own[1 + time] != 0, time + 1 < length and own[2 + time] != 0
+            nothing_before, nothing_after = earlier, later
+            if reverse:
+                nothing_before, nothing_after = later, time > 0 and earlier
+            marks[first + p] = NOTHING_BEFORE * nothing_before + NOTHING_AFTER * nothing_after
 
 
 @inlined
@@ -210,10 +183,19 @@ def schedule(data):
         steps = data[at.known.steps]
     ordered, starts = tables[data[at.known.ordered] :], tables[data[at.known.starts] :]
     quantities, additions = tables[data[at.quantities] :], _vector(data[at.additions])
-    if data[at.lengths]:
-        longest, pieces = _sort(lengths, data[at.known.resets] != 0, batch, steps, tables, data)
+    order, place = tables[data[at.known.order] :], tables[data[at.known.place] :]
+    resets = data[at.known.resets]
+    apart = 1 + steps if resets else 1
+    if data[at.lengths] and resets != 2:
+        longest = _sort(lengths, apart, batch, steps, order, place, ordered, starts)
     else:
-        longest, pieces = _fill(batch, steps, tables, data)
+        longest = _fill(batch, steps, order, place, ordered, starts)
+    if data[at.known.marks] >= 0:
+        marks = tables[data[at.known.marks] :]
+        _write_marks(marks, False, False, lengths, apart, order, ordered, starts, longest)
+    if data[at.known.turned_marks] >= 0:
+        marks = tables[data[at.known.turned_marks] :]
+        _write_marks(marks, True, resets == 2, lengths, apart, order, ordered, starts, longest)
     if data[at.spans] >= 0:
         _write_spans(tables[data[at.spans] :], False, starts, longest)
     if data[at.turned_spans] >= 0:
@@ -222,7 +204,7 @@ def schedule(data):
     quantities[of.zero], quantities[of.rows] = 0, starts[longest]
     quantities[of.padded], quantities[of.steps] = steps, longest
     quantities[of.first] = min(longest, 1)
-    quantities[of.later], quantities[of.pieces] = longest - quantities[of.first], pieces
+    quantities[of.later] = longest - quantities[of.first]
     i, asked = _REQUESTS, _CHUNK_REQUEST
     for _ in range(data[at.chunk_count]):
         limit, most = data[i + asked.limit], data[i + asked.most]
@@ -275,73 +257,61 @@ def _unpack(data, part, one):
     """Rows to time and batch; padding is 0."""
     at = _MOVE_ROWS
     tables, known = _vector(data[at.known.tables]), at.known
-    batch, steps, reverse = data[known.batch], data[at.high], data[at.reverse]
+    batch, steps, reverse, width = data[known.batch], data[at.high], data[at.reverse], data[at.width]
     ordered, starts, place = (
         tables[data[known.ordered] :],
         tables[data[known.starts] :],
         tables[data[known.place] :],
     )
-    begins, places = tables[data[known.begin] :], tables[data[known.at] :]
-    resets, width = data[known.resets] != 0, data[at.width]
     target, y0, y1, y2 = _strided(data, at.target)
     source, x1, x2 = _source(data)
     for time in range(part, steps, data[at.parts]):
         for n in range(batch):
-            to = elements(target, y0 * time + y1 * n, one)
-            p, step = place[n], time
-            if resets:
-                p = places[time * batch + n]
-                step = time - begins[p] if p >= 0 else 0
-            if p >= 0 and step < ordered[p]:
-                step = ordered[p] - 1 - step if reverse else step
+            to, p = elements(target, y0 * time + y1 * n, one), place[n]
+            if time < ordered[p]:
+                step = ordered[p] - 1 - time if reverse else time
                 _copy_row(to, y2, elements(source, x1 * (starts[step] + p), one), x2, width)
             else:
                 _clear_row(to, y2, width)
 
 
 @inlined
-def _sort_states(data, part, one):
-    """States of sequences to the pieces that begin or end with them, or to each piece; 0 to all others."""
+def _is_cut_off(data, row):
+    """Whether a reset stands between a row and the step before it."""
     at = _MOVE_ROWS
-    tables, known, kind, reverse = _vector(data[at.known.tables]), at.known, data[at.kind], data[at.reverse]
-    order, width = tables[data[known.order] :], data[at.width]
-    wanted = tables[data[known.tail if reverse else known.start] :]
-    if kind == _MOVE.sort_ends:
-        wanted = tables[data[known.place if reverse else known.tail] :]
-    target, _, y1, y2 = _strided(data, at.target)
-    source, x1, x2 = _source(data)
-    for p in range(part, data[known.pieces], data[at.parts]):
-        n, to = order[p], elements(target, y1 * p, one)
-        if kind == _MOVE.sort_each or wanted[n] == p:
-            _copy_row(to, y2, elements(source, x1 * n, one), x2, width)
-        else:
-            _clear_row(to, y2, width)
+    place = data[at.known.turned_marks if data[at.reverse] else at.known.marks]
+    return place >= 0 and _vector(data[at.known.tables])[place + row] & NOTHING_BEFORE != 0
 
 
 @inlined
-def _take_states(data, part, one):
-    """From the order of the rows to sequences: what `sort` put there, or the rows of the last steps."""
+def _move_states(data, part, one):
+    """States of sequences to the order of the rows, and back; or the rows of the last steps.
+
+    A state that a reset cuts off gets nothing back.
+    """
     at = _MOVE_ROWS
-    tables, known, reverse = _vector(data[at.known.tables]), at.known, data[at.reverse]
-    ordered, starts = tables[data[known.ordered] :], tables[data[known.starts] :]
-    first = tables[data[known.tail if reverse else known.start] :]
-    last = tables[data[known.place if reverse else known.tail] :]
-    is_last, width = data[at.kind] == _MOVE.last, data[at.width]
+    tables, known, kind = _vector(data[at.known.tables]), at.known, data[at.kind]
+    order, ordered = tables[data[known.order] :], tables[data[known.ordered] :]
+    starts, width = tables[data[known.starts] :], data[at.width]
     target, _, y1, y2 = _strided(data, at.target)
     source, x1, x2 = _source(data)
     initial, _, z1, z2 = _strided(data, at.initial)
     is_turned, steps = data[at.is_turned], data[at.steps]
-    for n in range(part, data[known.batch], data[at.parts]):
-        to, p = elements(target, y1 * n, one), last[n] if is_last else first[n]
-        if p < 0:
-            _clear_row(to, y2, width)
-        elif not is_last:
-            _copy_row(to, y2, elements(source, x1 * p, one), x2, width)
+    for p in range(part, data[known.batch], data[at.parts]):
+        n = order[p]
+        of_batch, of_rows = elements(target, y1 * n, one), elements(source, x1 * p, one)
+        if kind == _MOVE.sort:
+            _copy_row(elements(target, y1 * p, one), y2, elements(source, x1 * n, one), x2, width)
+        elif kind == _MOVE.unsort:
+            if ordered[p] and _is_cut_off(data, _row(0, is_turned, starts, steps) + p):
+                _clear_row(of_batch, y2, width)
+            else:
+                _copy_row(of_batch, y2, of_rows, x2, width)
         elif ordered[p]:
             row = _row(ordered[p] - 1, is_turned, starts, steps) + p
-            _copy_row(to, y2, elements(source, x1 * row, one), x2, width)
+            _copy_row(of_batch, y2, elements(source, x1 * row, one), x2, width)
         else:
-            _copy_row(to, y2, elements(initial, z1 * p, one), z2, width)
+            _copy_row(of_batch, y2, elements(initial, z1 * p, one), z2, width)
 
 
 @inlined
@@ -349,24 +319,23 @@ def _by_steps(data, part, one):
     """The rows of some steps: from time and batch, of the other direction, or of the step before."""
     at = _MOVE_ROWS
     tables, known, kind, reverse = _vector(data[at.known.tables]), at.known, data[at.kind], data[at.reverse]
-    order, begins = tables[data[known.order] :], tables[data[known.begin] :]
-    ordered, starts = tables[data[known.ordered] :], tables[data[known.starts] :]
-    resets, first, width = data[known.resets] != 0, data[at.first], data[at.width]
+    order, ordered = tables[data[known.order] :], tables[data[known.ordered] :]
+    starts, first, width = tables[data[known.starts] :], data[at.first], data[at.width]
     is_turned, steps = data[at.is_turned], data[at.steps]
     target, _, y1, y2 = _strided(data, at.target)
     source, x0, x1, x2 = _strided(data, at.source)
     initial, _, z1, z2 = _strided(data, at.initial)
     for step in range(data[at.low] + part, data[at.high], data[at.parts]):
         for p in range(starts[step + 1] - starts[step]):
-            to = elements(target, y1 * (_row(step, is_turned, starts, steps) - first + p), one)
-            other = ordered[p] - 1 - step
+            row = _row(step, is_turned, starts, steps) + p
+            to, other = elements(target, y1 * (row - first), one), ordered[p] - 1 - step
             if kind == _MOVE.pack:  # time and batch to rows
                 time = other if reverse else step
-                if resets:
-                    time += begins[p]
                 _copy_row(to, y2, elements(source, x0 * time + x1 * order[p], one), x2, width)
             elif kind == _MOVE.turn:  # rows of one direction to those of the other
                 _copy_row(to, y2, elements(source, x1 * (starts[other] + p), one), x2, width)
+            elif _is_cut_off(data, row):
+                _clear_row(to, y2, width)
             elif step:  # the row of the step before
                 before = _row(step - 1, is_turned, starts, steps) + p
                 _copy_row(to, y2, elements(source, x1 * before, one), x2, width)
@@ -376,13 +345,11 @@ def _by_steps(data, part, one):
 
 @inside()
 def move_rows(data, part, one):
-    """One part of a MoveRows: every `parts`-th step, sequence or piece."""
+    """One part of a MoveRows: every `parts`-th step or sequence."""
     kind, at = data[_MOVE_ROWS.kind], _MOVE
     if kind == at.unpack:
         _unpack(data, part, one)
-    elif kind == at.sort or kind == at.sort_ends or kind == at.sort_each:
-        _sort_states(data, part, one)
-    elif kind == at.unsort or kind == at.last:
-        _take_states(data, part, one)
+    elif kind == at.sort or kind == at.unsort or kind == at.last:
+        _move_states(data, part, one)
     else:
         _by_steps(data, part, one)

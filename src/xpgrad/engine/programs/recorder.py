@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.arrays import array_loops
-from xpgrad.engine.compiled.machine import Machine
+from xpgrad.engine.compiled.machine import Machine, Resets, operands_of
 from xpgrad.engine.compiled.products.choice import kind_of
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
@@ -79,6 +79,8 @@ class Recorder(RecordedImages):
         Of all of them.
     steps : int, optional
         The largest T of the calls that share the program; 0 if all have the same.
+    is_full : bool, optional
+        Whether the lengths of all calls are T, which resets stand behind.
     """
 
     name = "recorder"
@@ -89,12 +91,15 @@ class Recorder(RecordedImages):
         arrays: Mapping[str, tuple[Sizes, Strides] | Joined],
         dtype: Any,
         steps: int = 0,
+        is_full: bool = False,
     ) -> None:
         self._machine, self.dtype, self._name = machine, dtype, name_of(dtype)
+        self._is_full = is_full
         self.steps = steps_of_call(steps) if steps else None
         self._draft = Draft()
         self._schedule: Schedule | None = None
         self._has_one_step = False
+        self._carried: dict[int, Recorded] = {}
         self.xp = RecordedNamespace(self)
         self._joined = {name: place for name, place in arrays.items() if isinstance(place, Joined)}
         self._pieces = {
@@ -245,6 +250,7 @@ class Recorder(RecordedImages):
         """A copy of the array."""
         result = self.scratch(array.sizes[0], array.shape[1], like=array)
         self.copy(result, array)
+        self._carried[id(result)] = result
         return result
 
     def columns(self, rows: Recorded, start: int, stop: int) -> Recorded:
@@ -385,7 +391,7 @@ class Recorder(RecordedImages):
         if not len(steps):
             return
         if isinstance(steps, Steps):
-            loop = self._machine.time_loop(stages, steps.spans(), by_stages=True)
+            loop = self._machine.time_loop(stages, steps.spans(), True, self._resets(stages, steps))
             loop = loop._replace(head=steps.put_into(loop.head, 1 if loop.head.stages else loop.parts))
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
             self._scan_one_step(stages, steps)
@@ -393,6 +399,16 @@ class Recorder(RecordedImages):
         else:
             loop = self._machine.time_loop(stages, steps, by_stages=True)
         self._draft.add(Loop(loop, stages, self._machine))
+
+    def _resets(self, stages: Sequence[Elementwise | Product], steps: Steps) -> Resets | None:
+        """What the loop reads of resets, where there are any: a table in memory that the schedule writes."""
+        marks = steps.marks()
+        if marks is None or marks.block is None:
+            return None
+        width = max(one.rows.shape[1] for stage in stages for one in operands_of(stage))
+        unit = self.dtype.itemsize
+        table = Recorded(self, marks.block, marks.bytes // unit, (steps.rows_at_most * 8 // unit,), (1,))
+        return Resets(self.xp.reshape(table, (1, -1)), self.xp.zeros((1, width)), self._carried)
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """The stages one after the other, with products that take a weight as it is."""
@@ -460,7 +476,9 @@ class Recorder(RecordedImages):
     def schedule(self, lengths: Recorded | None, steps: int, batch: int) -> Schedule:
         """What lengths and T decide; found once, in front of everything that asks for it."""
         if self._schedule is None:
-            block, resets = (None, False) if lengths is None else (lengths.block, lengths.ndim == 2)
+            block, resets = None, 0
+            if lengths is not None:
+                block, resets = lengths.block, int(lengths.ndim == 2) * (1 + self._is_full)
             itemsize, team = self.dtype.itemsize, self._machine.team
             self._schedule = Schedule(block, steps, batch, resets, itemsize, team)
             self._draft.add(self._schedule)

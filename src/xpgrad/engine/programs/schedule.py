@@ -23,7 +23,6 @@ from xpgrad.engine.programs.instructions import (
     Location,
     Quantity,
     Work,
-    most,
     parts_for,
     three_strided,
 )
@@ -50,8 +49,8 @@ class Schedule(Work):
         length. None if all are T.
     steps, batch : int
         The largest T, and N.
-    resets : bool
-        Whether the lengths have resets.
+    resets : {0, 1, 2}
+        Whether the lengths have resets, and 2 where all are T besides.
     itemsize : int
         Bytes of an element of the program's arrays.
     team
@@ -59,23 +58,20 @@ class Schedule(Work):
     """
 
     def __init__(
-        self, lengths: Block | None, steps: int, batch: int, resets: bool, itemsize: int, team: Team
+        self, lengths: Block | None, steps: int, batch: int, resets: int, itemsize: int, team: Team
     ) -> None:
         from xpgrad.engine.programs.entry_points import compiled_schedule
 
         self.steps, self.batch, self.tables = steps, batch, Block(0)
         places = [Location(block) for block in (lengths, self.tables) if block is not None]
         super().__init__(compiled_schedule(), 1, team, places)
-        self._lengths, self._itemsize, self.is_full = lengths, itemsize, lengths is None
+        self._lengths, self._itemsize, self.resets = lengths, itemsize, resets
+        self.is_full = lengths is None or resets == 2
         self._size = 0
-        self._resets, pieces = resets, steps * batch if resets else batch
-        self._order, self._ordered = self._table(pieces), self._table(pieces)
-        self._place, self._tail, self._start = (self._table(batch) for _ in range(3))
-        self._begin, self._at = (self._table(pieces) if resets else 0 for _ in range(2))
+        self._order, self._ordered, self._place = (self._table(batch) for _ in range(3))
         self._starts = self._table(steps + 2)
         self._quantities = records.length(records.Quantities)
-        self.pieces: Quantity | int = Quantity(_QUANTITY.pieces, pieces) if resets else batch
-        """How many sequences there are, or pieces of them."""
+        self._marks: dict[bool, int] = {}  # by whether time runs backwards
         self._spans: dict[bool, int] = {}  # by whether rows have the order of time, and steps run against it
         self._chunks: dict[tuple[int, bool], records.ChunkRequest] = {}
         self._cuts: list[records.CutRequest] = []
@@ -89,6 +85,14 @@ class Schedule(Work):
         self.tables.size = -(-8 * self._size // self._itemsize)
         return place
 
+    def marks(self, reverse: bool) -> Address | None:
+        """What resets cut each row off from, where there are any."""
+        if not self.resets:
+            return None
+        if reverse not in self._marks:
+            self._marks[reverse] = self._table(self.steps * self.batch)
+        return Address(self.tables, 8 * self._marks[reverse])
+
     @property
     def rows(self) -> Quantity:
         """S, the number of rows."""
@@ -99,7 +103,7 @@ class Schedule(Work):
         """How many steps come after the first one."""
         return Quantity(_QUANTITY.later, self.steps - 1)
 
-    def forward(self, is_turned: bool = False) -> tuple[Steps, Steps]:
+    def forward(self, reverse: bool = False, is_turned: bool = False) -> tuple[Steps, Steps]:
         """The first step, whose state before is the initial one, and the later ones.
 
         With `is_turned` the rows of a full batch have the order of time, and steps run against it.
@@ -107,11 +111,11 @@ class Schedule(Work):
         if is_turned not in self._spans:
             self._spans[is_turned] = self._table(_SPAN * self.steps)
         at, spans, one = _QUANTITY, self._spans[is_turned], Quantity(_QUANTITY.first, 1)
-        first = Steps(self, one, at.zero, at.first, spans, None)
-        later = Steps(self, self.later, at.first, at.steps, spans, one)
+        first = Steps(self, one, at.zero, at.first, spans, None, reverse)
+        later = Steps(self, self.later, at.first, at.steps, spans, one, reverse)
         return first, later
 
-    def chunks(self, limit: int, is_turned: bool = False) -> list[ScheduledChunk]:
+    def chunks(self, limit: int, reverse: bool = False, is_turned: bool = False) -> list[ScheduledChunk]:
         """The steps from last to first, in as many chunks of about `limit` rows as there can be.
 
         The last of these are empty where the sequences are short.
@@ -124,10 +128,9 @@ class Schedule(Work):
             self._chunks[key] = records.ChunkRequest(limit, count, int(is_turned), self._quantities, spans)
             self._quantities += count * _CHUNK
         asked = self._chunks[key]
-        # a chunk ends with the step that fills it: a step has no more rows than there are pieces
-        largest = min(limit + most(self.pieces), self.steps * self.batch)
+        largest = min(limit + self.batch, self.steps * self.batch)
         begins = range(asked.quantities, asked.quantities + asked.most * _CHUNK, _CHUNK)
-        return [ScheduledChunk(self, begin, asked.spans, largest) for begin in begins]
+        return [ScheduledChunk(self, begin, asked.spans, largest, reverse) for begin in begins]
 
     def cuts(self, parts: int, low: int, high: int) -> Address:
         """Where the cuts between threads stand, for the steps between two quantities."""
@@ -141,17 +144,14 @@ class Schedule(Work):
         return records.Tables(
             batch=self.batch,
             steps=self.steps,
-            pieces=self.pieces,
-            resets=int(self._resets),
+            resets=self.resets,
             tables=tables,
             order=self._order,
             ordered=self._ordered,
-            begin=self._begin,
             place=self._place,
-            tail=self._tail,
-            start=self._start,
-            at=self._at,
             starts=self._starts,
+            marks=self._marks.get(False, -1),
+            turned_marks=self._marks.get(True, -1),
         )
 
     def quantities(self) -> Address:
@@ -192,13 +192,22 @@ class Steps:
         Where the table of steps stands among the schedule's.
     first : Quantity or None
         Which of that table's steps is the first of these.
+    reverse : bool
+        Whether time runs backwards.
     """
 
     def __init__(
-        self, schedule: Schedule, count: Quantity, low: int, high: int, table: int, first: Quantity | None
+        self,
+        schedule: Schedule,
+        count: Quantity,
+        low: int,
+        high: int,
+        table: int,
+        first: Quantity | None,
+        reverse: bool,
     ) -> None:
         self._schedule, self._count, self._low, self._high = schedule, count, low, high
-        self._table, self._first = table, first
+        self._table, self._first, self._reverse = table, first, reverse
 
     def __len__(self) -> int:
         """How many there can be."""
@@ -207,6 +216,15 @@ class Steps:
     def spans(self) -> np.ndarray:
         """Steps of sequences that are all as long as can be."""
         return np.asarray([Span(self._schedule.batch)] * self._count.most)
+
+    @property
+    def rows_at_most(self) -> int:
+        """How many rows the schedule's tables are made for."""
+        return self._schedule.steps * self._schedule.batch
+
+    def marks(self) -> Address | None:
+        """Of each row what resets cut it off from, where there are any."""
+        return self._schedule.marks(self._reverse)
 
     def put_into(self, head: records.LoopHead, parts: int) -> records.LoopHead:
         """The head with these steps, and with the cuts between `parts` threads."""
@@ -229,9 +247,11 @@ class ScheduledChunk:
         Where the steps from last to first stand among the schedule's tables.
     most : int
         The largest number of rows.
+    reverse : bool
+        Whether time runs backwards.
     """
 
-    def __init__(self, schedule: Schedule, base: int, table: int, most: int) -> None:
+    def __init__(self, schedule: Schedule, base: int, table: int, most: int, reverse: bool) -> None:
         all_rows, steps = schedule.steps * schedule.batch, schedule.steps
         at = records.ChunkQuantities(*range(base, base + _CHUNK))
         self.start, self.rows = Quantity(at.start, all_rows), Quantity(at.count, most)
@@ -239,8 +259,8 @@ class ScheduledChunk:
         self.low, self.high = Quantity(at.low, steps), Quantity(at.high, steps)
         later, later_place = Quantity(at.later, steps), Quantity(at.later_place, steps)
         first, first_place = Quantity(at.first, 1), Quantity(at.first_place, steps)
-        self.later = Steps(schedule, later, at.middle, at.high, table, later_place)
-        self.first = Steps(schedule, first, at.low, at.middle, table, first_place)
+        self.later = Steps(schedule, later, at.middle, at.high, table, later_place, reverse)
+        self.first = Steps(schedule, first, at.low, at.middle, table, first_place, reverse)
 
     @property
     def most(self) -> int:
@@ -303,6 +323,8 @@ class MoveRows(Work):
         parts = parts_for(elements, team)
         super().__init__(compiled_rows(dtype), parts, team, [*places, Location(schedule.tables)])
         self._kind, self._schedule, self._reverse, self._width = kind, schedule, reverse, width
+        if kind in ("previous", "unsort"):  # a reset cuts off what was before
+            schedule.marks(reverse)
         if chunk is None:
             zero = Quantity(_QUANTITY.zero, 0)
             high = _QUANTITY.padded if kind == "unpack" else _QUANTITY.steps
