@@ -13,6 +13,7 @@ from xpgrad._operation import run_foreign
 from xpgrad.engine.compiled import machine, records
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import sharing
+from xpgrad.engine.programs.recorder import Recorder
 
 pytest.importorskip("numba", reason="numba is not installed: there are no programs")
 
@@ -123,6 +124,35 @@ def test_in_chunks_and_in_threads(kind, sizes, direction, rng, small_pieces):
     for most in (T, T, max(1, T // 3), 1):
         check(kind, draw(kind, rng, sizes), rng.integers(0, most + 1, size=N), direction=direction)
     assert programs_made() in (2, 4)  # lengths that happen to be all T have another program
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("sizes", [(12, 7, 5, 6), (11, 2, 3, 70)])
+def test_resets_in_chunks_and_in_threads(kind, direction, sizes, rng, small_pieces, monkeypatch):
+    """Threads that share rows, and where these are few, columns."""
+    T, N = sizes[:2]
+    monkeypatch.setattr(machine, "_SAVED", 0 if N == 2 else 1 << 20)
+    for lengths in (None, rng.integers(0, T + 1, size=N)):
+        for share in (0.3, 1.0):
+            reset = rng.uniform(size=(T, N)) < share
+            check(kind, draw(kind, rng, sizes), lengths, direction=direction, reset=reset)
+    assert programs_made() == 4
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_resets_of_full_sequences_move_no_rows(kind, direction, rng, monkeypatch):
+    moved, move = [], Recorder.move_rows
+
+    def noting(recorder, kind, *args, **options):
+        moved.append(kind)
+        return move(recorder, kind, *args, **options)
+
+    monkeypatch.setattr(Recorder, "move_rows", noting)
+    arrays = draw(kind, rng, (6, 5, 3, 4))
+    check(kind, arrays, None, direction=direction, reset=rng.uniform(size=(6, 5)) < 0.5)
+    assert set(moved) == {"last", "previous", "unsort"}
 
 
 @pytest.mark.parametrize("kind", GATES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import xpgrad_torch
 from reset_cases import CELLS, LENGTHS, OPTIONS, RESETS, H, I, N, T, piece_by_piece
@@ -121,6 +122,22 @@ def test_the_batch_in_front_and_single_sequences(name):
         assert_close(own, (wanted[0][:, n], *(final[:, n] for final in wanted[1:])))
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_packed_sequences(name):
+    """Unsorted ones of two layers and directions: the rows and gradients of the padded input."""
+    module, X, states = modules_and_operands(name, num_layers=2, bidirectional=True)
+    lens = [5, 1, T, 4, 4]
+    tensors, hx = [X, *states, *module.parameters()], as_hx(states)
+    output, *finals = flat(module(X, hx, lens, RESET))
+    wanted = pack_padded_sequence(output, lens, enforce_sorted=False).data, *finals
+    expected = gradients(wanted, tensors)
+    for _ in range(2):
+        packed, reset = (pack_padded_sequence(x, lens, enforce_sorted=False) for x in (X, RESET))
+        rows, *ends = flat(module(packed, hx, reset=reset))
+        assert_close((rows.data, *ends), wanted)
+        assert_close(gradients((rows.data, *ends), tensors), expected)
+
+
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "layer_norm_lstm", "layer_norm_gru"])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("save", ["all", 2])
@@ -185,6 +202,17 @@ def test_wrong_resets():
         module(X, None, None, RESET.T)
     with pytest.raises(ValueError, match=r"^CellLayer: reset has shape \(5, 7\)"):
         CellLayer(CELLS["centered"], I, H, dtype=torch.float64)(X, None, None, RESET.T)
-    packed = torch.nn.utils.rnn.pack_padded_sequence(X, [T] * N)
-    with pytest.raises(ValueError, match="reset is given, expected None for a PackedSequence"):
+    packed = pack_padded_sequence(X, [T] * N)
+    with pytest.raises(TypeError, match=r"^LSTM: reset is Tensor, expected a PackedSequence"):
         module(packed, reset=RESET)
+    for lens, text in [
+        ([T - 1] * N, r"batch_sizes \[5, 5, 5, 5, 5, 5\], expected those of input, \[5, 5, 5, 5, 5, 5, 5\]"),
+        (None, r"sorted_indices \[.*\], expected those of input, None"),
+    ]:
+        reset = pack_padded_sequence(RESET, lens or [T] * N, enforce_sorted=bool(lens))
+        with pytest.raises(ValueError, match=f"^LSTM: reset has {text}"):
+            module(packed, reset=reset)
+    with pytest.raises(TypeError, match=r"^LSTM: reset has dtype torch.float32, expected booleans"):
+        module(packed, reset=pack_padded_sequence(RESET.float(), [T] * N))
+    with pytest.raises(ValueError, match=r"^LSTM: reset.data has shape \(35, 1\), expected a boolean"):
+        module(packed, reset=pack_padded_sequence(RESET[..., None], [T] * N))

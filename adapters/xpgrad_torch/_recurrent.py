@@ -278,7 +278,7 @@ class Layers(Recurrent, nn.RNNBase):
         input: Tensor | PackedSequence,  # noqa: A002, PyTorch's name for it
         hx: Any = None,
         lengths: Any = None,
-        reset: Tensor | None = None,
+        reset: Tensor | PackedSequence | None = None,
     ) -> tuple[Any, ...]:
         """Run the layers over a batch of sequences.
 
@@ -292,9 +292,10 @@ class Layers(Recurrent, nn.RNNBase):
         lengths : Tensor or sequence of int, optional
             Length of each sequence in a padded `input`, (N,), from 0 to T. The padding after the end has
             no effect, the output is zero there, and the final states are those at the end.
-        reset : Tensor, optional
+        reset : Tensor or PackedSequence, optional
             Booleans (T, N), (N, T) where `batch_first`, (T,) for a single sequence: before these steps the
-            state starts at zero, in both directions, as at the first step of an episode.
+            state starts at zero, in both directions, as at the first step of an episode. For a packed
+            `input` they are packed in the same way.
 
         Returns
         -------
@@ -310,12 +311,7 @@ class Layers(Recurrent, nn.RNNBase):
                 raise ValueError(
                     f"{self._NAME}: lengths is given, but input is a PackedSequence, which has its own"
                 )
-            if reset is not None:
-                raise ValueError(
-                    f"{self._NAME}: reset is given, expected None for a PackedSequence: pass a padded input, "
-                    "lengths and reset"
-                )
-            return self._forward_packed(input, hx)
+            return self._forward_packed(input, hx, reset)
         results = self._repeated(input, hx, lengths, reset)
         return self._checked(input, hx, lengths, reset) if results is None else results
 
@@ -414,7 +410,7 @@ class Layers(Recurrent, nn.RNNBase):
             )
         return with_resets(self._NAME, X, lengths, reset, 0)
 
-    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[Any, ...]:
+    def _forward_packed(self, packed: PackedSequence, hx: Any, reset: Any) -> tuple[Any, ...]:
         """Run the layers over the padded form of a packed sequence, its sequences from long to short."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         if data.dim() != 2:
@@ -426,9 +422,10 @@ class Layers(Recurrent, nn.RNNBase):
         if (samples := collecting.get()) is not None:
             samples.order = unsorted_indices
         packing = PackedRows(packed)
-        in_rows = self._takes_rows(packing, data, states or ())
+        lengths = packing.lengths if reset is None else self._packed_resets(packed, packing, reset)
+        in_rows = reset is None and self._takes_rows(packing, data, states or ())
         X = data if in_rows else packing.padded(data)
-        sequences, finals = self._run_layers(X, packing.lengths, states, packing)
+        sequences, finals = self._run_layers(X, lengths, states, packing)
         if unsorted_indices is not None:
             finals = tuple(state.index_select(1, unsorted_indices) for state in finals)
         output, *more = (
@@ -436,6 +433,32 @@ class Layers(Recurrent, nn.RNNBase):
             for x in sequences
         )
         return output, self._join(finals), *more
+
+    def _packed_resets(self, packed: PackedSequence, packing: PackedRows, reset: Any) -> Tensor | None:
+        """Return the lengths of a packed input with the resets that are packed in the same way."""
+        if not isinstance(reset, PackedSequence):
+            raise TypeError(
+                f"{self._NAME}: reset is {type_of(reset)}, expected a PackedSequence as input is one: "
+                "pack_padded_sequence(reset, lengths)"
+            )
+        pairs = {
+            "batch_sizes": (reset.batch_sizes, packed.batch_sizes),
+            "sorted_indices": (reset.sorted_indices, packed.sorted_indices),
+        }
+        for name, (found, expected) in pairs.items():
+            both = found is not None and expected is not None
+            if not (torch.equal(found, expected) if both else found is expected):
+                raise ValueError(
+                    f"{self._NAME}: reset has {name} {_numbers(found)}, expected those of input, "
+                    f"{_numbers(expected)}"
+                )
+        if reset.data.dim() != 1:
+            raise ValueError(
+                f"{self._NAME}: reset.data has shape {tuple(reset.data.shape)}, expected a boolean for each "
+                f"step, ({len(packed.data)},)"
+            )
+        marks = packing.padded(reset.data[:, None])
+        return with_resets(self._NAME, marks, packing.lengths, marks[..., 0], 0)
 
     def _takes_rows(self, packing: PackedRows, data: Tensor, states: Sequence[Tensor]) -> bool:
         """Tell whether the layers run on the rows of a packed sequence as they are."""
@@ -649,6 +672,11 @@ class CellModule(Recurrent, nn.RNNCellBase):
     def _smallest_operands(self) -> list[np.ndarray]:
         weights = np.zeros((len(self._GATE_ORDER), 1))
         return [np.zeros((1, 1))] * (1 + len(self._STATES)) + [weights, weights]
+
+
+def _numbers(x: Tensor | None) -> list[int] | None:
+    """Return integers for a message."""
+    return None if x is None else x.tolist()
 
 
 def _is_share(p: Any) -> bool:

@@ -177,7 +177,7 @@ class LSTM(_LSTMOptions, Layers):
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
         @overload
         def __call__(
-            self, input: PackedSequence, hx: Any = None
+            self, input: PackedSequence, hx: Any = None, *, reset: PackedSequence | None = None
         ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]: ...
 
     _OPTIONS = (*_LSTMOptions._OPTIONS, "save", "zoneout", "recurrent_dropout", "return_cell_states")
@@ -258,7 +258,9 @@ class _OneState(Layers):
             self, input: Tensor, hx: Any = None, lengths: Any = None, reset: Any = None
         ) -> tuple[Tensor, Tensor]: ...
         @overload
-        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
+        def __call__(
+            self, input: PackedSequence, hx: Any = None, *, reset: PackedSequence | None = None
+        ) -> tuple[PackedSequence, Tensor]: ...
 
 
 class GRU(_GRUOptions, _OneState):

@@ -1,8 +1,8 @@
 """Resets within sequences: checked once, then a part of the lengths, which is all that operators see.
 
-A batch with resets is a batch of more and shorter sequences (`_timeline`). So lengths and resets are one
-array (N, 1 + T) of integers, each sequence's length and a 1 for each step with a reset before it: whatever
-carries lengths to a kernel, to its program or to a framework's operator carries resets too.
+Lengths and resets are one array (N, 1 + T) of integers, each sequence's length and a 1 for each step with a
+reset before it: whatever carries lengths to a kernel, to its program or to a framework's operator carries
+resets too. What they mean for the rows of a recurrence stands in `_timeline`.
 """
 
 from __future__ import annotations
