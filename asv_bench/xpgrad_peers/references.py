@@ -186,14 +186,15 @@ def _sequences(
     S: Array | None = None,
     recurrent_mask: Array | None = None,
     zoneout: Sequence[Array | None] = (None, None),
+    reset: Any = None,
 ) -> tuple[list[Array], list[Array]]:
     """Every sequence on its own: each state at all times (T, D, N, width), and at the sequence's end.
 
-    S projects the output, a mask multiplies the last output before R, and zoneout keeps a share of each
-    state.
+    S projects the output, a mask multiplies the last output before R, zoneout keeps a share of each state,
+    and no state passes a reset.
     """
     if layout:
-        X = X.swapaxes(0, 1)
+        X, reset = X.swapaxes(0, 1), None if reset is None else reset.swapaxes(0, 1)
         states = [None if s is None else s.swapaxes(0, 1) for s in states]
     T, N, _ = X.shape
     D, width = R.shape[0], R.shape[2]
@@ -219,6 +220,9 @@ def _sequences(
             seen = R[d] if recurrent_mask is None else R[d] * recurrent_mask[d, n]
             times = range(lengths[n])
             for t in reversed(times) if backwards else times:
+                later = t + 1 if backwards else t
+                if reset is not None and later < lengths[n] and reset[later, n]:
+                    now = [np.zeros(size, dtype=complex) for size in sizes]
                 new = list(step(X[t, n], now, W[d], seen, bias, own, bounded, extra(d)))
                 if S is not None:
                     new[0] = S[d] @ new[0]
@@ -242,7 +246,7 @@ def lstm(
     direction: str = "forward", activations: Any = None, activation_alpha: Any = None,
     activation_beta: Any = None, clip: float | None = None, input_forget: bool = False, layout: int = 0,
     truncated: bool = False, S: Array | None = None, recurrent_mask: Array | None = None,
-    zoneout_h: Array | None = None, zoneout_c: Array | None = None,
+    zoneout_h: Array | None = None, zoneout_c: Array | None = None, reset: Any = None,
 ) -> dict[str, Array]:  # fmt: skip
     """ONNX's LSTM; truncated: the path through a peephole into a cell state has no derivative."""
     H = R.shape[1] // 4
@@ -265,7 +269,7 @@ def lstm(
         sequence_lens=sequence_lens, direction=direction, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip, layout=layout,
         extra=lambda d: np.zeros(3 * H) if P is None else P[d],
-        S=S, recurrent_mask=recurrent_mask, zoneout=(zoneout_h, zoneout_c),
+        S=S, recurrent_mask=recurrent_mask, zoneout=(zoneout_h, zoneout_c), reset=reset,
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t, "C_t": C_t, "C_all": C_all}
 
@@ -275,7 +279,7 @@ def gru(
     initial_h: Array | None = None, direction: str = "forward", activations: Any = None,
     activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None,
     linear_before_reset: int = 0, layout: int = 0, recurrent_mask: Array | None = None,
-    zoneout_h: Array | None = None,
+    zoneout_h: Array | None = None, reset: Any = None,
 ) -> dict[str, Array]:  # fmt: skip
     """ONNX's GRU."""
     H = R.shape[2]
@@ -294,7 +298,7 @@ def gru(
         3, step, ("Sigmoid", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
         direction=direction, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,
-        recurrent_mask=recurrent_mask, zoneout=(zoneout_h,),
+        recurrent_mask=recurrent_mask, zoneout=(zoneout_h,), reset=reset,
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t}
 
@@ -303,6 +307,7 @@ def rnn(
     *, X: Array, W: Array, R: Array, B: Array | None = None, sequence_lens: Any = None,
     initial_h: Array | None = None, direction: str = "forward", activations: Any = None,
     activation_alpha: Any = None, activation_beta: Any = None, clip: float | None = None, layout: int = 0,
+    reset: Any = None,
 ) -> dict[str, Array]:  # fmt: skip
     """ONNX's RNN."""
     H = R.shape[2]
@@ -314,6 +319,7 @@ def rnn(
         1, step, ("Tanh",), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
         direction=direction, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: None,
+        reset=reset,
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t}
 
@@ -328,7 +334,7 @@ def layer_norm_lstm(
     *, X: Array, W: Array, R: Array, B: Array | None = None, gamma: Array, beta: Array, gamma_c: Array,
     beta_c: Array, sequence_lens: Any = None, initial_h: Array | None = None, initial_c: Array | None = None,
     epsilon: float = 1e-5, direction: str = "forward", activations: Any = None, activation_alpha: Any = None,
-    activation_beta: Any = None, clip: float | None = None, layout: int = 0,
+    activation_beta: Any = None, clip: float | None = None, layout: int = 0, reset: Any = None,
 ) -> dict[str, Array]:  # fmt: skip
     """An LSTM with layer normalization of both products and of the cell state."""
     H = R.shape[2]
@@ -345,7 +351,7 @@ def layer_norm_lstm(
         4, step, ("Sigmoid", "Tanh", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h, initial_c),
         sequence_lens=sequence_lens, direction=direction, activations=activations,
         activation_alpha=activation_alpha, activation_beta=activation_beta, clip=clip, layout=layout,
-        extra=lambda d: d,
+        extra=lambda d: d, reset=reset,
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t, "C_t": C_t, "C_all": C_all}
 
@@ -354,7 +360,7 @@ def layer_norm_gru(
     *, X: Array, W: Array, R: Array, B: Array | None = None, gamma: Array, beta: Array,
     sequence_lens: Any = None, initial_h: Array | None = None, epsilon: float = 1e-5,
     direction: str = "forward", activations: Any = None, activation_alpha: Any = None,
-    activation_beta: Any = None, clip: float | None = None, layout: int = 0,
+    activation_beta: Any = None, clip: float | None = None, layout: int = 0, reset: Any = None,
 ) -> dict[str, Array]:  # fmt: skip
     """A GRU with layer normalization of both products, which resets after the product."""
     H = R.shape[2]
@@ -371,6 +377,7 @@ def layer_norm_gru(
         3, step, ("Sigmoid", "Tanh"), X=X, W=W, R=R, B=B, states=(initial_h,), sequence_lens=sequence_lens,
         direction=direction, activations=activations, activation_alpha=activation_alpha,
         activation_beta=activation_beta, clip=clip, layout=layout, extra=lambda d: d,
+        reset=reset,
     )  # fmt: skip
     return {"H_all": Y, "H_t": H_t}
 

@@ -24,6 +24,7 @@ __all__ = [
     "from_differences",
     "named_results",
     "oracles_of",
+    "resets_of",
     "run_vjp",
     "seeded",
     "sum_or_stack",
@@ -125,6 +126,13 @@ def seeded(
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Random values that every dtype down to bfloat16 holds exactly: multiples of 1/32 below 4."""
     return np.clip(np.round(24 * rng.standard_normal(shape)), -127, 127) / 32
+
+
+def resets_of(rng: np.random.Generator, T: int, N: int) -> np.ndarray:
+    """Resets (T, N): in the middle of each sequence, before the first step of one, and some by chance."""
+    reset = rng.uniform(size=(T, N)) < 0.2
+    reset[T // 2], reset[0] = True, np.arange(N) == 0
+    return reset
 
 
 def from_differences(kernel: str, case: Case) -> Arrays | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._testing import layer_norm_gru_reference, layer_norm_lstm_reference, to_numpy
-from .case import Array, Arrays, Case, Kernel, draw, oracles_of, run_vjp, seeded, sum_or_stack
+from .case import Array, Arrays, Case, Kernel, draw, oracles_of, resets_of, run_vjp, seeded, sum_or_stack
 
 __all__ = ["LAYER_NORM"]
 
@@ -38,6 +38,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "reverse": {"direction": "reverse"},
     "lengths, NaN padding": {"lengths": True, "direction": "bidirectional"},
     "layout 1": {"layout": 1},
+    "resets, lengths, bidirectional": {"resets": True, "lengths": True, "direction": "bidirectional"},
     "clip": {"clip": 0.7013},
     "activations": {
         "activations": ("HardSigmoid", "Elu", "Softsign"),
@@ -60,6 +61,7 @@ def _case(
     seed: int,
     bias: bool = True,
     lengths: bool = False,
+    resets: bool = False,
     weights: bool = False,
     gradient: Mapping[str, Any] | None = None,
     **attributes: Any,
@@ -89,6 +91,8 @@ def _case(
             for name in cotangents:
                 if name.endswith("_all"):
                     cotangents[name][length:, :, n] = np.nan
+    if resets:
+        integers["reset"] = resets_of(rng, T, N)
     layout = attributes.get("layout", 0)
     if layout:
         for name in ("X", *op.states):

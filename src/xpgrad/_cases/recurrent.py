@@ -27,6 +27,7 @@ from .case import (
     from_differences,
     named_results,
     oracles_of,
+    resets_of,
     run_vjp,
     seeded,
     sum_or_stack,
@@ -107,6 +108,7 @@ def _sequence_case(
     bias: bool = True,
     states: bool = True,
     lengths: bool = False,
+    resets: bool = False,
     masks: Sequence[str] = (),
     projection: int | None = None,
     cell_states: bool = False,
@@ -151,9 +153,12 @@ def _sequence_case(
             arguments["X"][length:, n] = np.nan
             for name in {"H_all", "C_all"} & set(cotangents):
                 cotangents[name][length:, :, n] = np.nan
+    if resets:
+        integers["reset"] = resets_of(rng, T, N)
     if attributes.get("layout") == 1:
         for name in {"X", *op.states} & set(arguments):
             arguments[name] = arguments[name].swapaxes(0, 1)
+        integers |= {name: integers[name].T for name in {"reset"} & set(integers)}
         cotangents = {k: np.moveaxis(v, _sample_axis(k, 0), 0) for k, v in cotangents.items()}
     sample_axes = {
         name: _sample_axis(name, attributes.get("layout", 0)) for name in ("X", *op.states, *cotangents)
@@ -173,6 +178,8 @@ _ANY_OPTIONS: dict[str, dict[str, Any]] = {
     "lengths, NaN padding": {"lengths": True},
     "lengths, bidirectional": {"lengths": True, "direction": "bidirectional"},
     "layout 1": {"layout": 1},
+    "resets, layout 1": {"resets": True, "layout": 1},
+    "resets, lengths, bidirectional": {"resets": True, "lengths": True, "direction": "bidirectional"},
 }
 _SAMPLES: dict[str, dict[str, Any]] = {
     "per_sample": {"gradient": {"per_sample": True}},

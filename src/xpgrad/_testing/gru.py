@@ -35,6 +35,7 @@ def gru_reference(
     layout: int = 0,
     recurrent_mask: Array | None = None,
     zoneout_h: Array | None = None,
+    reset: Array | None = None,
 ) -> GRUForward:
     r"""Naive GRU: `xpgrad.gru` by the definition, one sample and one step at a time.
 
@@ -61,7 +62,7 @@ def gru_reference(
         As for `xpgrad.gru`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
         As for `xpgrad.gru`.
-    recurrent_mask, zoneout_h
+    recurrent_mask, zoneout_h, reset
         As for `xpgrad.gru`.
 
     Returns
@@ -98,8 +99,9 @@ def gru_reference(
         return (h,), gates
 
     [H_all], [H_t], zrh = walk(
-        step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout, None, recurrent_mask, (zoneout_h,)
-    )
+        step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout, None, recurrent_mask,
+        (zoneout_h,), reset,
+    )  # fmt: skip
     return GRUForward(H_all=H_all, H_t=H_t, zrh=zrh)
 
 
@@ -152,6 +154,7 @@ def gru_grad_reference(
     layout: int = 0,
     recurrent_mask: np.ndarray | None = None,
     zoneout_h: np.ndarray | None = None,
+    reset: np.ndarray | None = None,
     per_sample: bool | str = False,
     sample_weight: np.ndarray | None = None,
 ) -> GRUGrads:
@@ -186,6 +189,8 @@ def gru_grad_reference(
     ----------
     X, W, R, H_all, zrh, grad_H_all, grad_H_t, B, sequence_lens, initial_h, recurrent_mask, zoneout_h
         NumPy arrays, as for `xpgrad.gru_grad`. They are taken to be valid.
+    reset
+        The same.
     direction, activations, activation_alpha, activation_beta, clip, linear_before_reset, layout
         As for `xpgrad.gru_grad`.
     per_sample, sample_weight
@@ -264,6 +269,6 @@ def gru_grad_reference(
     tracks = (Track(H_all, grad_H_all, grad_H_t, initial_h),)
     grads, [dH0] = walk_back(
         step, X, W, R, B, sequence_lens, tracks, zrh, {"B": 6 * H}, direction, layout, per_sample,
-        sample_weight, None, recurrent_mask, (zoneout_h,),
+        sample_weight, None, recurrent_mask, (zoneout_h,), reset,
     )  # fmt: skip
     return GRUGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)

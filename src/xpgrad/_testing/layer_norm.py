@@ -47,6 +47,7 @@ def layer_norm_lstm_reference(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array | None = None,
 ) -> tuple[Array, ...]:
     r"""Naive LSTM with layer normalization: `xpgrad.layer_norm_lstm` by the definition.
 
@@ -57,7 +58,7 @@ def layer_norm_lstm_reference(
     ----------
     X, W, R, B, gamma, beta, gamma_c, beta_c, sequence_lens, initial_h, initial_c : array
         As for `xpgrad.layer_norm_lstm`. They are taken to be valid.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         As for `xpgrad.layer_norm_lstm`.
 
     Returns
@@ -95,7 +96,9 @@ def layer_norm_lstm_reference(
         return (activate(xp, f, z_o) * activate(xp, h, normal), c), z
 
     initial = (initial_h, initial_c)
-    (H_all, C_all), ends, _ = walk(step, 4, X, W, R, B, sequence_lens, initial, direction, layout)
+    (H_all, C_all), ends, _ = walk(
+        step, 4, X, W, R, B, sequence_lens, initial, direction, layout, reset=reset
+    )
     return H_all, *ends, C_all
 
 
@@ -116,6 +119,7 @@ def layer_norm_gru_reference(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array | None = None,
 ) -> tuple[Array, ...]:
     r"""Naive GRU with layer normalization: `xpgrad.layer_norm_gru` by the definition.
 
@@ -126,7 +130,7 @@ def layer_norm_gru_reference(
     ----------
     X, W, R, B, gamma, beta, sequence_lens, initial_h : array
         As for `xpgrad.layer_norm_gru`. They are taken to be valid.
-    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout
+    epsilon, direction, activations, activation_alpha, activation_beta, clip, layout, reset
         As for `xpgrad.layer_norm_gru`.
 
     Returns
@@ -161,5 +165,5 @@ def layer_norm_gru_reference(
         n = activate(xp, g, _clipped(xp, a[2 * H :] + r * p[2 * H :], clip))
         return ((1 - z) * n + z * h,), a
 
-    over_time, ends, _ = walk(step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout)
+    over_time, ends, _ = walk(step, 3, X, W, R, B, sequence_lens, [initial_h], direction, layout, reset=reset)
     return *over_time, *ends

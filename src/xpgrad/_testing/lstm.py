@@ -36,6 +36,7 @@ def lstm_reference(
     recurrent_mask: Array | None = None,
     zoneout_h: Array | None = None,
     zoneout_c: Array | None = None,
+    reset: Array | None = None,
     detach: Callable[[Array], Array] | None = None,
 ) -> LSTMForward:
     r"""Naive LSTM: `xpgrad.lstm` by the definition, one sample and one step at a time.
@@ -63,7 +64,7 @@ def lstm_reference(
         As for `xpgrad.lstm`. They are taken to be valid.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
         As for `xpgrad.lstm`.
-    S, recurrent_mask, zoneout_h, zoneout_c
+    S, recurrent_mask, zoneout_h, zoneout_c, reset
         As for `xpgrad.lstm`.
     detach : callable, optional
         Applied to the cell state where it meets a peephole. ``torch.Tensor.detach`` makes autograd's result
@@ -107,7 +108,7 @@ def lstm_reference(
     initial = (initial_h, initial_c)
     (H_all, C_all), (H_t, C_t), iofc = walk(
         step, 4, X, W, R, B, sequence_lens, initial, direction, layout, S, recurrent_mask,
-        (zoneout_h, zoneout_c),
+        (zoneout_h, zoneout_c), reset,
     )  # fmt: skip
     return LSTMForward(H_all=H_all, H_t=H_t, C_t=C_t, C_all=C_all, iofc=iofc)
 
@@ -178,6 +179,7 @@ def lstm_grad_reference(
     recurrent_mask: np.ndarray | None = None,
     zoneout_h: np.ndarray | None = None,
     zoneout_c: np.ndarray | None = None,
+    reset: np.ndarray | None = None,
     peephole: str = "full",
     per_sample: bool | str = False,
     sample_weight: np.ndarray | None = None,
@@ -211,7 +213,7 @@ def lstm_grad_reference(
     ----------
     X, W, R, H_all, C_all, iofc, grad_H_all, grad_H_t, grad_C_t, grad_C_all, B, sequence_lens, initial_h
         NumPy arrays, as for `xpgrad.lstm_grad`. They are taken to be valid.
-    initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c
+    initial_c, P, S, recurrent_mask, zoneout_h, zoneout_c, reset
         The same.
     direction, activations, activation_alpha, activation_beta, clip, input_forget, layout
         As for `xpgrad.lstm_grad`.
@@ -296,7 +298,7 @@ def lstm_grad_reference(
     vectors = {"B": 8 * H, "P": 3 * H}
     grads, (dH0, dC0) = walk_back(
         step, X, W, R, B, sequence_lens, tracks, iofc, vectors, direction, layout, per_sample,
-        sample_weight, S, recurrent_mask, (zoneout_h, zoneout_c),
+        sample_weight, S, recurrent_mask, (zoneout_h, zoneout_c), reset,
     )  # fmt: skip
     dX, dW, dR, dB, dP = (grads[name] for name in ("X", "W", "R", "B", "P"))
     return LSTMGrads(dX, dW, dR, dB, dH0, dC0, None if P is None else dP, grads.get("S"))

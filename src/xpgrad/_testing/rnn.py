@@ -32,6 +32,7 @@ def rnn_reference(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: Array | None = None,
 ) -> RNNForward:
     r"""Naive RNN: `xpgrad.rnn` by the definition, one sample and one step at a time.
 
@@ -47,7 +48,7 @@ def rnn_reference(
     ----------
     X, W, R, B, sequence_lens, initial_h : array
         As for `xpgrad.rnn`. They are taken to be valid.
-    direction, activations, activation_alpha, activation_beta, clip, layout
+    direction, activations, activation_alpha, activation_beta, clip, layout, reset
         As for `xpgrad.rnn`.
 
     Returns
@@ -87,7 +88,7 @@ def rnn_reference(
         h = activate(xp, acts[d][0], bounded(xp, z, clip))
         return (h,), h
 
-    [H_all], [H_t], _ = walk(step, 1, X, W, R, B, sequence_lens, [initial_h], direction, layout)
+    [H_all], [H_t], _ = walk(step, 1, X, W, R, B, sequence_lens, [initial_h], direction, layout, reset=reset)
     return RNNForward(H_all=H_all, H_t=H_t)
 
 
@@ -108,6 +109,7 @@ def rnn_grad_reference(
     activation_beta: Sequence[float] | None = None,
     clip: float | None = None,
     layout: int = 0,
+    reset: np.ndarray | None = None,
     per_sample: bool | str = False,
     sample_weight: np.ndarray | None = None,
 ) -> RNNGrads:
@@ -125,7 +127,7 @@ def rnn_grad_reference(
     ----------
     X, W, R, H_all, grad_H_all, grad_H_t, B, sequence_lens, initial_h
         NumPy arrays, as for `xpgrad.rnn_grad`. They are taken to be valid.
-    direction, activations, activation_alpha, activation_beta, clip, layout
+    direction, activations, activation_alpha, activation_beta, clip, layout, reset
         As for `xpgrad.rnn_grad`.
     per_sample, sample_weight
         As for `xpgrad.rnn_grad`.
@@ -180,6 +182,6 @@ def rnn_grad_reference(
     tracks = (Track(H_all, grad_H_all, grad_H_t, initial_h),)
     grads, [dH0] = walk_back(
         step, X, W, R, B, sequence_lens, tracks, H_all, {"B": 2 * H}, direction, layout, per_sample,
-        sample_weight,
+        sample_weight, reset=reset,
     )  # fmt: skip
     return RNNGrads(grads["X"], grads["W"], grads["R"], grads["B"], dH0)

@@ -31,6 +31,15 @@ def lengths_of(sequence_lens: Array | None, steps: int, samples: int) -> list[in
     return [steps] * samples if sequence_lens is None else [int(sequence_lens[n]) for n in range(samples)]
 
 
+def first_steps(reset: Array | None, n: int, length: int, order: range, layout: int) -> set[int]:
+    """Steps of one sample before which a reset clears the state, in the order in which they are visited."""
+    if reset is None:
+        return set()
+    own = reset[n, :] if layout == 1 else reset[:, n]
+    backwards = order.step < 0  # a reset is between its step and the one before it in time
+    return {t - backwards for t in range(backwards, length) if bool(own[t])}
+
+
 def walk(
     step: Callable[..., tuple[tuple[Array, ...], Array]],
     gates: int,
@@ -45,13 +54,14 @@ def walk(
     S: Array | None = None,
     recurrent_mask: Array | None = None,
     zoneout: Sequence[Array | None] = (None, None),
+    reset: Array | None = None,
 ) -> tuple[list[Array], list[Array], Array]:
     """States over time, states at the sequences' ends, gates over time, in the layout and dtype of X.
 
     ``step(d, x, states, W, R, b)`` takes one sample's input and states, and the parameters of direction d, to
     the next states and the gates. S projects the first of these states, a share `zoneout` of the states
     before takes the place of theirs, and the mask is in the columns of R. Half precision is computed in
-    float32.
+    float32. No state passes a reset.
     """
     xp, dtype = array_namespace(X), X.dtype
     work = dtype if dtype in (xp.float32, xp.float64) else xp.float32
@@ -81,7 +91,11 @@ def walk(
         )
         b = None if B is None else B[d, :]
         r = R[d, :, :] if recurrent_mask is None else R[d, :, :] * recurrent_mask[d, n, :]
-        for t in time_order(direction, d, lengths[n]):
+        order = time_order(direction, d, lengths[n])
+        cleared = first_steps(reset, n, lengths[n], order, layout)
+        for t in order:
+            if t in cleared:
+                states = tuple(map(zeros, widths))
             made, values = step(d, X[t, n, :], states, W[d, :, :], r, b)
             if S is not None:
                 made = xp.matmul(S[d, :, :], made[0]), *made[1:]
@@ -132,6 +146,7 @@ def walk_back(
     S: Array | None = None,
     recurrent_mask: Array | None = None,
     zoneout: Sequence[Array | None] = (None, None),
+    reset: Array | None = None,
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Gradients of X and the parameters by name, and of the initial states, in the layout and dtype of X.
 
@@ -171,11 +186,14 @@ def walk_back(
         sums["S"] = np.zeros((N, *projection.shape))
     for d, n in itertools.product(range(D), range(N)):
         cotangents = [end[d, n] for end in grads_end]
-        order = list(time_order(direction, d, lengths[n]))
+        order = time_order(direction, d, lengths[n])
+        cleared = first_steps(reset, n, lengths[n], order, layout)
         for k in reversed(range(len(order))):
             t = order[k]
             sources = [a[order[k - 1]] for a in over_time] if k else initial
-            before, after = [a[d, n] for a in sources], [a[t, d, n] for a in over_time]
+            kept_on = t not in cleared
+            before = [a[d, n] * kept_on for a in sources]
+            after = [a[t, d, n] for a in over_time]
             cotangents = [c + g[t, d, n] for c, g in zip(cotangents, grads_over_time, strict=True)]
             passed = [a[t, d, n] * c for a, c in zip(kept, cotangents, strict=True)]
             made = [(1 - a[t, d, n]) * c for a, c in zip(kept, cotangents, strict=True)]
@@ -187,7 +205,7 @@ def walk_back(
             found["R"] = found["R"] * mask[d, n]
             if projection is not None:
                 found["S"] = np.outer(projected, found["made"])
-            cotangents = [c + p for c, p in zip(back, passed, strict=True)]
+            cotangents = [(c + p) * kept_on for c, p in zip(back, passed, strict=True)]
             dX[t, n] += found["X"]
             for name, total in sums.items():
                 total[n, d] += found[name]

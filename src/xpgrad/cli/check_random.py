@@ -54,12 +54,16 @@ class RandomCall(NamedTuple):
     options: Mapping[str, Any]
     lengths: tuple[int, ...] | None
     gradient_options: Mapping[str, Any]
+    resets: float | None
+    """The share of the steps that have a reset before them; None for a call without `reset`."""
 
     def __str__(self) -> str:
         arrays = ", ".join(f"{n} {s} {self.layouts[n]}" for n, s in self.shapes.items())
         more = {**self.options, **self.gradient_options}
         if self.lengths is not None:
             more["sequence_lens"] = self.lengths
+        if self.resets is not None:
+            more["resets"] = f"{self.resets:.0%}"
         options = ", ".join(f"{name}={value!r}" for name, value in more.items())
         return f"seed {self.seed}: {self.function} on {self.namespace} {self.dtype}: {arrays}; {options}"
 
@@ -78,7 +82,9 @@ def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
         function, shapes, options, lengths, gradient = _recurrent(rng, plain=True)
         if importlib.util.find_spec("jax") is not None and function in _IN_JAX and rng.random() < 0.05:
             dtype, layouts = str(_pick(rng, ["float32", "float64"])), dict.fromkeys(shapes, "plain")
-            return RandomCall(seed, function, "jax", dtype, shapes, layouts, options, lengths, {})
+            return RandomCall(
+                seed, function, "jax", dtype, shapes, layouts, options, lengths, {}, _resets(seed, function)
+            )
     else:
         function, shapes, options, lengths, gradient = functions[rng.integers(len(functions))](rng)
     torch = importlib.util.find_spec("torch") is not None and rng.random() < 0.4
@@ -86,8 +92,9 @@ def draw_call(seed: int, of_lengths: bool = False) -> RandomCall:
     dtype = dtypes[rng.choice(len(dtypes), p=[0.3, 0.5, 0.2] if not torch else [0.3, 0.4, 0.15, 0.15])]
     layouts = {name: "plain" if rng.random() < 0.6 else str(rng.choice(_LAYOUTS)) for name in shapes}
     return RandomCall(
-        seed, function, "torch" if torch else "numpy", dtype, shapes, layouts, options, lengths, gradient
-    )
+        seed, function, "torch" if torch else "numpy", dtype, shapes, layouts, options, lengths, gradient,
+        _resets(seed, function),
+    )  # fmt: skip
 
 
 _Shapes = dict[str, tuple[int, ...]]
@@ -130,6 +137,14 @@ def _lengths(rng: np.random.Generator, T: int, N: int) -> tuple[int, ...]:
     most = T if rng.random() < 0.5 else int(rng.integers(0, T + 1))
     least = 0 if rng.random() < 0.5 else int(rng.integers(0, most + 1))
     return tuple(int(n) for n in rng.integers(least, most + 1, size=N))
+
+
+def _resets(seed: int, function: str) -> float | None:
+    """The share of steps with resets, of every third call; drawn apart, so that calls keep their numbers."""
+    rng = np.random.default_rng((seed, 3))
+    if function not in _GATES or rng.random() < 2 / 3:
+        return None
+    return float(_pick(rng, [0.03, 0.3, 1.0]))
 
 
 def _wanted(rng: np.random.Generator, names: list[str]) -> dict[str, Any]:
@@ -313,6 +328,14 @@ def _numbers(call: RandomCall, turn: int) -> dict[str, np.ndarray]:
     return numbers
 
 
+def _reset(call: RandomCall, turn: int) -> Array | None:
+    """Fresh resets."""
+    if call.resets is None:
+        return None
+    rng = np.random.default_rng((call.seed, turn, 4))
+    return _array(call, "reset", rng.random(size=call.shapes["X"][:2]) < call.resets)
+
+
 def _laid_out(values: np.ndarray, dtype: Any, layout: str) -> np.ndarray:
     """The values in another layout of memory."""
     values = values.astype(dtype)
@@ -340,7 +363,7 @@ def _laid_out(values: np.ndarray, dtype: Any, layout: str) -> np.ndarray:
 def _array(call: RandomCall, name: str, values: np.ndarray) -> Array:
     layout = call.layouts.get(name, "plain")
     if values.dtype.kind != "f":
-        if call.namespace == "numpy":
+        if call.namespace != "torch":
             return values
         import torch
 
@@ -369,6 +392,7 @@ def _results(
     arrays: Mapping[str, Array],
     dY: Callable[[Any], Any],
     lengths: tuple[int, ...] | None,
+    reset: Array | None,
 ) -> dict[str, Array]:
     """Outputs and gradients by name."""
     forward = getattr(xpgrad, call.function)
@@ -377,6 +401,8 @@ def _results(
     operands = {name: array for name, array in arrays.items() if name not in cotangents}
     if lengths is not None:
         operands["sequence_lens"] = lengths
+    if reset is not None:
+        operands["reset"] = reset
     outputs = forward(**operands, **call.options)
     if not hasattr(outputs, "_fields"):
         outputs = {"Y": outputs}
@@ -400,9 +426,9 @@ _jitted: dict[int, Callable[..., Any]] = {}
 
 
 def _results_in_jax(
-    call: RandomCall, arrays: Mapping[str, Array], lengths: tuple[int, ...]
+    call: RandomCall, arrays: Mapping[str, Array], lengths: tuple[int, ...], reset: Array | None
 ) -> dict[str, Array]:
-    """Outputs and gradients of JAX's function inside jit, with traced lengths."""
+    """Outputs and gradients of JAX's function inside jit, with traced lengths and resets."""
     import jax
 
     import xpgrad_jax
@@ -411,9 +437,9 @@ def _results_in_jax(
     names = [name for name in arrays if not name.startswith("grad_")]
     outputs = ("H_all", "H_t", "C_t")
 
-    def both(operands: Any, lens: Any, cotangents: Mapping[str, Any]) -> dict[str, Any]:
+    def both(operands: Any, lens: Any, begins: Any, cotangents: Mapping[str, Any]) -> dict[str, Any]:
         def values(operands: Any) -> Any:
-            return forward(**operands, sequence_lens=lens, **call.options)
+            return forward(**operands, sequence_lens=lens, reset=begins, **call.options)
 
         made, pullback = jax.vjp(values, operands)
         wanted = tuple(
@@ -429,7 +455,7 @@ def _results_in_jax(
             _jitted.clear()
             _jitted[call.seed] = jax.jit(both)
         found = _jitted[call.seed](
-            {name: arrays[name] for name in names}, np.asarray(lengths, np.int32),
+            {name: arrays[name] for name in names}, np.asarray(lengths, np.int32), reset,
             {name: array for name, array in arrays.items() if name not in names},
         )  # fmt: skip
         return {name: np.asarray(array) for name, array in found.items()}
@@ -470,7 +496,7 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
         axis = 1 if call.options["layout"] else 0
         T = call.shapes["X"][axis]
         lengths = _lengths(np.random.default_rng((call.seed, turn, 2)), T, len(lengths))
-    numbers = _numbers(call, turn)
+    numbers, reset = _numbers(call, turn), _reset(call, turn)
     arrays = {name: _array(call, name, values) for name, values in numbers.items()}
     before = {name: to_numpy(array).copy() for name, array in arrays.items()}
 
@@ -482,11 +508,11 @@ def _failure_of_turn(call: RandomCall, turn: int) -> str | None:
     try:
         with np.errstate(all="ignore"):
             if call.namespace == "jax":
-                got = _results_in_jax(call, arrays, lengths or ())
+                got = _results_in_jax(call, arrays, lengths or (), reset)
             else:
-                got = _results(call, arrays, cotangent, lengths)
+                got = _results(call, arrays, cotangent, lengths, reset)
             with xpgrad.use_engine("standard"):
-                expected = _results(call, arrays, cotangent, lengths)
+                expected = _results(call, arrays, cotangent, lengths, reset)
     except Exception as error:  # any exception is a finding
         return f"turn {turn + 1}: {type(error).__name__}: {error}"
     for name, array in arrays.items():
