@@ -446,8 +446,7 @@ class Layers(Recurrent, nn.RNNBase):
             "sorted_indices": (reset.sorted_indices, packed.sorted_indices),
         }
         for name, (found, expected) in pairs.items():
-            both = found is not None and expected is not None
-            if not (torch.equal(found, expected) if both else found is expected):
+            if _numbers(found) != _numbers(expected):
                 raise ValueError(
                     f"{self._NAME}: reset has {name} {_numbers(found)}, expected those of input, "
                     f"{_numbers(expected)}"
@@ -675,7 +674,7 @@ class CellModule(Recurrent, nn.RNNCellBase):
 
 
 def _numbers(x: Tensor | None) -> list[int] | None:
-    """Return integers for a message."""
+    """Return integers as a list, to compare and to print."""
     return None if x is None else x.tolist()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,7 @@ def rows_loop(
             dict(zip(("first", "now", "before", "local"), starts, strict=True)),
             [
                 _Cut(place, mark) if place and mark else place
-                for place, mark in zip_longest(chain.from_iterable(inputs), cut, fillvalue=0)
+                for place, mark in zip(chain.from_iterable(inputs), chain(cut, repeat(0)), strict=False)
             ],
             outputs,
             left,
