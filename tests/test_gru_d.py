@@ -65,8 +65,7 @@ def compare(out: Any, grads: Any, plain: Any, wanted: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("engine", ["compiled", "blocks", "standard"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "lengths"])
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(("lengths", "mean"), [(None, False), (LENGTHS, True)], ids=["full", "lengths"])
 def test_against_autograd_through_the_definition(
     engine: str, direction: str, lengths: Any, mean: bool, rng: np.random.Generator, monkeypatch: Any
 ) -> None:

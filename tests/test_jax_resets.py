@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 import xpgrad
 import xpgrad_jax
-from reset_cases import DIRECTIONS, LENGTHS, OPTIONS, RESETS, N, T, piece_by_piece
+from reset_cases import LENGTHS, OPTIONS, RESETS, N, T, piece_by_piece
 from xpgrad._axes import gradient_name
 
 LENS = np.asarray(LENGTHS)
@@ -39,7 +39,7 @@ def case(name: str, direction: str, lengths: Any) -> tuple[Any, dict[str, Any], 
         return sum((y * seed).sum() for y, seed in zip(outputs, seeds, strict=False))
 
     if name == "lstm":  # whose C_all is no output in JAX
-        cotangents["grad_C_all"][:] = 0
+        cotangents = cotangents | {"grad_C_all": 0 * cotangents["grad_C_all"]}
         options = {} if lengths is None else {"sequence_lens": lengths}
         _, pullback = xpgrad.vjp(xpgrad.lstm, **operands, direction=direction, reset=RESETS, **options)
         found = pullback(**cotangents)
@@ -53,8 +53,9 @@ def compare(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("lengths", [None, LENS], ids=["full", "lengths"])
+@pytest.mark.parametrize(
+    ("direction", "lengths"), [("forward", None), ("reverse", LENS), ("bidirectional", LENS)]
+)
 def test_gradients(name: str, direction: str, lengths: Any) -> None:
     """Eagerly, and compiled with resets and lengths that nobody knows before it runs."""
     weigh, operands, grads = case(name, direction, lengths)
@@ -63,8 +64,7 @@ def test_gradients(name: str, direction: str, lengths: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("lengths", [None, LENS], ids=["full", "lengths"])
+@pytest.mark.parametrize(("direction", "lengths"), [("forward", LENS), ("reverse", None)])
 def test_forward_mode(name: str, direction: str, lengths: Any) -> None:
     """By JAX's own operations, in a loop over whole sequences."""
     weigh, operands, grads = case(name, direction, lengths)
@@ -97,9 +97,9 @@ def test_the_plain_way(name: str, direction: str) -> None:
 
 def test_maps_over_resets(rng: np.random.Generator) -> None:
     weigh, operands, _ = case("gru", "forward", LENS)
-    several = jnp.asarray(rng.uniform(size=(3, T, N)) < 0.4)
+    several = jnp.asarray(rng.uniform(size=(2, T, N)) < 0.4)
     found = jax.vmap(jax.grad(weigh), in_axes=(None, 0, None))(operands, several, LENS)
-    for number in range(3):
+    for number in range(2):
         one = jax.grad(weigh)(operands, several[number], LENS)
         compare({key: x[number] for key, x in found.items()}, one)
 

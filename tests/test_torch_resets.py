@@ -91,9 +91,10 @@ def assert_close(found, wanted):
 
 
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("save", ["all", "states", 3])
-@both_lengths
+@pytest.mark.parametrize(
+    ("bidirectional", "save", "lengths"),
+    [(True, "all", None), (False, "all", LENGTHS), (True, 3, LENGTHS), (False, "states", None)],
+)
 def test_modules_beside_a_loop(name, bidirectional, save, lengths):
     module, X, states = modules_and_operands(name, num_layers=2, bidirectional=bidirectional, save=save)
     lens = torch.tensor(lengths or [T] * N)
@@ -139,9 +140,9 @@ def test_packed_sequences(name):
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "layer_norm_lstm", "layer_norm_gru"])
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-@pytest.mark.parametrize("save", ["all", 2])
-@both_lengths
+@pytest.mark.parametrize(
+    ("direction", "save", "lengths"), [("forward", "all", LENGTHS), ("reverse", 2, None)]
+)
 def test_functions(name, direction, save, lengths):
     operands, cotangents, (outputs, grads) = piece_by_piece(name, direction, lengths)
     tensors = {key: torch.from_numpy(x).requires_grad_() for key, x in operands.items()}
@@ -175,11 +176,18 @@ def test_cells(name, lengths):
     assert_close([output.transpose(0, 1)], [found[0].transpose(1, 2).flatten(2)])
 
 
-def test_transformations_compilers_and_second_derivatives():
+@pytest.mark.long
+def test_compilers_and_second_derivatives():
     module, X, _ = modules_and_operands("GRU")
     wanted, _ = module(X, None, None, RESET)
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     assert_close([compiled(X, None, None, RESET)[0]], [wanted])
+    small = X[:4, :2].detach().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: module(x, None, None, RESET[:4, :2])[0], (small,))
+
+
+def test_maps_over_resets():
+    module, X, _ = modules_and_operands("GRU")
     several = torch.rand(4, T, N) < 0.3
     weights = {name: p.detach() for name, p in module.named_parameters()}
 
@@ -190,8 +198,6 @@ def test_transformations_compilers_and_second_derivatives():
     for k in range(4):
         for key, value in torch.func.grad(loss)(weights, several[k]).items():
             torch.testing.assert_close(each[key][k], value)
-    small = X[:4, :2].detach().requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda x: module(x, None, None, RESET[:4, :2])[0], (small,))
 
 
 def test_wrong_resets():
