@@ -117,6 +117,24 @@ def test_other_resets_run_from_the_same_program(rng: np.random.Generator) -> Non
         compare(*found("lstm", operands, cotangents, reset=resets, **given(lengths)), wanted)
 
 
+@pytest.mark.parametrize(
+    ("name", "direction"), [("lstm", "forward"), ("gru", "reverse"), ("centered", "reverse")]
+)
+def test_nothing_passes_a_reset(name: str, direction: str) -> None:
+    """NaN in one piece, and in its cotangents, reaches no other one."""
+    operands, cotangents, (outputs, grads) = piece_by_piece(name, direction, None)
+    X, seed = operands["X"].copy(), cotangents["grad_H_all"].copy()
+    inside = slice(2, 5)  # of the second sequence, between two resets
+    X[inside, 1] = seed[inside, :, 1] = np.nan
+    options = {"direction": direction, "reset": RESETS}
+    made, found_grads = found(name, operands | {"X": X}, cotangents | {"grad_H_all": seed}, **options)
+    for rows, right, axis in [(made.H_all, outputs["H_all"], 2), (found_grads.dX, grads["X"], 1)]:
+        own, wanted = np.moveaxis(rows, axis, 1).copy(), np.moveaxis(right, axis, 1).copy()
+        assert np.isnan(own[inside, 1]).all()
+        own[inside, 1] = wanted[inside, 1] = 0
+        np.testing.assert_allclose(own, wanted, rtol=0, atol=1e-11)
+
+
 def test_the_batch_in_front(rng: np.random.Generator) -> None:
     operands, cotangents, wanted = piece_by_piece("gru", "bidirectional", LENGTHS)
 
