@@ -117,6 +117,7 @@ def test_every_operator_and_option_that_onnx_has_is_right(
     left_out = {option for kernel, option in every - has if (kernel, "plain") in has}
     assert {option.partition(" ")[0].partition(",")[0] for option in left_out} == {
         *("per_sample", "sample_weight", "everything", "flatten", "projection", "cell", "beta", "threshold"),
+        "resets",
     }
     for option in ("peepholes, truncated", "lengths, NaN padding", "layout 1", "input_forget", "clip"):
         assert ("lstm", option) in has

@@ -110,8 +110,8 @@ def test_a_chunk_that_is_a_row_longer_than_planned(short, rng, monkeypatch):
     """The longest chunk of these lengths, six steps of 14 sequences, has 84 rows."""
 
     class Shorter(ScheduledChunk):
-        def __init__(self, plan, base, table, most):
-            super().__init__(plan, base, table, 84 - short)
+        def __init__(self, plan, base, table, most, reverse):
+            super().__init__(plan, base, table, 84 - short, reverse)
 
     monkeypatch.setattr(schedule, "ScheduledChunk", Shorter)
     monkeypatch.setattr(machine, "CHUNK_ROWS", 80)
@@ -121,8 +121,7 @@ def test_a_chunk_that_is_a_row_longer_than_planned(short, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
-def test_chunks_of_pieces_between_resets(share, rng, monkeypatch):
-    """Their first step has more rows than there are sequences, up to all there are."""
+def test_chunks_of_sequences_with_resets(share, rng, monkeypatch):
     monkeypatch.setattr(machine, "CHUNK_ROWS", 20)
     monkeypatch.setattr(machine, "_CHUNK_BYTES", 1)
     marks = rng.uniform(size=(14, 28)) < share
@@ -131,14 +130,13 @@ def test_chunks_of_pieces_between_resets(share, rng, monkeypatch):
 
 @pytest.mark.parametrize("short", [*range(8), *(f"{number} with resets" for number in range(7))])
 def test_a_table_that_is_an_entry_too_short(short, rng, monkeypatch):
-    """Each of a schedule's tables: those of pieces, of sequences, of resets, starts, spans, chunks' spans.
-
-    A reset before every step needs as many pieces as there can be.
-    """
+    """Each of a schedule's tables: of sequences, starts, spans, chunks' spans, marks of full sequences."""
     number, resets = int(str(short)[0]), "resets" in str(short)
     table, asked = Schedule._table, iter(range(100))
     monkeypatch.setattr(Schedule, "_table", lambda self, count: table(self, count - (next(asked) == number)))
-    lengths = np.asarray([28] + [17] * 13) if not resets else np.asarray([[28] + [1] * 28] * 14)
+    lengths = np.asarray([28] + [17] * 13)
+    if resets:
+        lengths = np.asarray([[28] + [1] * 28] * 13 + [[17 if number == 3 else 28] + [1] * 28])
     with pytest.raises(GuardError, match="wrote to bytes"):
         recurrent(rng, lengths)
 

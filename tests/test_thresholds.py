@@ -31,16 +31,14 @@ def guarded(monkeypatch, compiled):
 
 def starts_of(timeline, lengths, steps, is_full=False):
     """The first row of each step, how many steps there are, and the lengths in order."""
-    batch, at = len(lengths), records.positions(records.Schedule).known
-    tables, data = np.full(5 * batch + steps + 2, -1), np.zeros(records.length(records.Schedule), np.int64)
-    for number, name in enumerate(("order", "ordered", "place", "start", "tail", "starts")):
-        data[getattr(at, name)] = batch * number
+    batch, starts = len(lengths), np.full(steps + 2, -1)
+    order, place, ordered = np.full((3, batch), -1)
     if is_full:
-        longest, pieces = timeline._fill(batch, steps, tables, data)
+        longest = timeline._fill(batch, steps, order, place, ordered, starts)
     else:
-        longest, pieces = timeline._sort(np.asarray(lengths), False, batch, steps, tables, data)
-    assert pieces == batch
-    return tables[5 * batch :], longest, tables[batch : 2 * batch]
+        longest = timeline._sort(np.asarray(lengths), 1, batch, steps, order, place, ordered, starts)
+    assert sorted(order) == list(range(batch))
+    return starts, longest, ordered
 
 
 def test_chunks_are_never_longer_than_planned(rng, timeline_in_python):

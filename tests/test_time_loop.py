@@ -126,9 +126,9 @@ def test_threads_share_columns(operator, options, hidden, lengths, direction, dt
     shared = []
     loop = time_loops.compiled_loop
 
-    def noting(stages, dtype, by_stages=False):
+    def noting(stages, dtype, by_stages=False, resets=None):
         shared.append(by_stages)
-        return loop(stages, dtype, by_stages)
+        return loop(stages, dtype, by_stages, resets)
 
     monkeypatch.setattr(time_loops, "compiled_loop", noting)
     arrays, cotangents = problem(operator, lengths, dtype, direction, hidden)
