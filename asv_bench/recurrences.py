@@ -5,7 +5,8 @@
 
 Each figure is the median of interleaved rounds, forward and backward, float32, after one round without a
 clock. A loop computes the products with its inputs at once, in front of its steps. With the package `xlstm`
-installed, its plain backend stands beside the sLSTM.
+installed, its plain backend stands beside the sLSTM; with `torchrl`, its LSTMModule beside resets, as it is
+and after `xpgrad_torch.swap`.
 """
 
 import argparse
@@ -39,11 +40,28 @@ def resets(T: int, N: int, I: int, H: int) -> Works:
             outputs.append(output)
         return torch.cat(outputs)
 
-    return {
+    works: Works = {
         "with resets": lambda: ours(X, reset=reset)[0],
         "without resets": lambda: ours(X)[0],
         "a loop of torch.nn.LSTM": loop,
     }
+    if importlib.util.find_spec("torchrl") is not None:
+        works["torchrl"] = _of_torchrl(ours, X, reset, swapped=False)
+        works["torchrl, swapped"] = _of_torchrl(ours, X, reset, swapped=True)
+    return works
+
+
+def _of_torchrl(ours: torch.nn.Module, X: Tensor, reset: Tensor, swapped: bool) -> Callable[[], Tensor]:
+    from tensordict import TensorDict
+    from torchrl.modules import LSTMModule
+
+    keys = {"in_keys": ["x", "h", "c"], "out_keys": ["y", ("next", "h"), ("next", "c")]}
+    module = LSTMModule(X.shape[2], ours.hidden_size, default_recurrent_mode=True, **keys)
+    module.lstm.load_state_dict(ours.state_dict())
+    if swapped:
+        xpgrad_torch.swap(module)
+    data = {"x": X.transpose(0, 1), "is_init": reset.T[..., None]}
+    return lambda: module(TensorDict(data, reset.T.shape))["y"].transpose(0, 1)
 
 
 def slstm(T: int, N: int, I: int, H: int) -> Works:

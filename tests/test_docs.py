@@ -195,6 +195,8 @@ def test_links():
         prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for target in re.findall(r"\]\(([\w./-]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+        for name in re.findall(r"\{doc\}`[^`]*<tutorials/(\w+)>`", prose):
+            assert (ROOT / "examples" / "tutorials" / f"{name}.py").exists(), f"{page.name} points to {name}"
 
 
 def test_one_version():

@@ -23,6 +23,8 @@ XLSTM = {
     for name in ("_bias_", "_get_state", "_permute_input", "_permute_output", "_recurrent_kernel_")
 }
 """What a subclass of xlstm's cell takes of it."""
+SB3 = {"theirs._process_sequence"}
+"""What a subclass of SB3-contrib's recurrent policies replaces."""
 OPACUS = {"_forward_counter", "_norm_sample", "_current_grad_sample"}  # Opacus', where its hooks are
 
 
@@ -85,6 +87,7 @@ def test_private_names_stand_in_one_module():
         name for name in found["xpgrad_torch/_opacus.py"] if name.split(".")[-1] not in OPACUS
     }
     found["xpgrad_torch/_xlstm.py"] -= XLSTM
+    found["xpgrad_torch/_episodes.py"] -= SB3
     assert {name: names for name, names in found.items() if names} == {}
 
 

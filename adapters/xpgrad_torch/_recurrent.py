@@ -1,7 +1,8 @@
 """What the recurrent modules share: options, layers and directions, packing, dropout, and the single step."""
 
+import copy
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -479,9 +480,18 @@ class Layers(Recurrent, nn.RNNBase):
         """
         finals = []
         sequences: States = (X,)
+        for sequences, final in self._each_layer(X, lengths, states, packing):  # noqa: B007, the last one's
+            finals.append(final)
+        if len(finals) == 1:
+            return sequences, finals[0]
+        return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
+
+    def _each_layer(
+        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: PackedRows | None = None
+    ) -> Iterator[tuple[States, States]]:
+        """Run the layers one after the other: the sequences of each and its final states."""
         suffixes, D = self._suffixes(), self._directions()
         for layer in range(self.num_layers):
-            X = sequences[0]
             if layer and self.dropout and self.training:
                 X = _dropout(X, self.dropout, packing)
             rows = slice(layer * D, (layer + 1) * D)
@@ -490,10 +500,25 @@ class Layers(Recurrent, nn.RNNBase):
                 sequences, final = self._run_rows(suffixes[rows], X, packing, initial)
             else:
                 sequences, final = self._run_layer(suffixes[rows], X, lengths, initial)
-            finals.append(final)
-        if len(finals) == 1:
-            return sequences, finals[0]
-        return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
+            yield sequences, final
+            X = sequences[0]
+
+    def run_with_states(self, X: Tensor, hx: States | None, reset: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Run layers of one direction, and return their states at all steps beside the output.
+
+        X is (N, T, I), reset (N, T), whatever `batch_first` says. So is the output; the states are
+        (N, T, num_layers, H).
+        """
+        X = X.transpose(0, 1)
+        layers = copy.copy(self)  # with the same parameters
+        layers._keep_states()
+        lengths = self._lengths_tensor(None, X, reset.T)
+        each = [sequences for sequences, _ in layers._each_layer(X, lengths, hx)]
+        states = [torch.stack(parts, dim=2).transpose(0, 1) for parts in zip(*each, strict=True)]
+        return each[-1][0].transpose(0, 1), states
+
+    def _keep_states(self) -> None:
+        """Return all states of a layer as sequences: a first one is the output."""
 
     def _run_rows(
         self, suffixes: Sequence[str], X: Tensor, packing: PackedRows, states: Sequence[Tensor]

@@ -232,6 +232,9 @@ class LSTM(_LSTMOptions, Layers):
     def _sequences(self) -> int:
         return 1 + self.return_cell_states
 
+    def _keep_states(self) -> None:
+        self.return_cell_states = True
+
     def _state_sizes(self) -> tuple[int, ...]:
         return self.proj_size or self.hidden_size, self.hidden_size
 

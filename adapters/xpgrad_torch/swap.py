@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from xpgrad_torch import _xlstm, convolution, losses, modules
+from xpgrad_torch import _episodes, _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
 from xpgrad_torch._gains import GAINS
 from xpgrad_torch._private import STATE_TABLES, children_of, rebind_hooks, tree_leaves, tree_map
@@ -47,6 +47,8 @@ def _why_not(model: nn.Module) -> dict[nn.Module, str]:
     for module in model.modules():
         if (reason := _xlstm.why_not(module)) is not None:
             reasons.setdefault(module, f"a {type(module).__name__} of xlstm stays, {reason}")
+        if (reason := _episodes.why_not(module)) is not None:
+            reasons.setdefault(module, f"a {type(module).__name__} stays, {reason}")
         for parameter in module.parameters(recurse=False):
             if not parameter.dtype.is_floating_point:
                 reasons.setdefault(
@@ -54,6 +56,9 @@ def _why_not(model: nn.Module) -> dict[nn.Module, str]:
                     f"a {type(module).__name__} with weights of {parameter.dtype} stays torch.nn's, expected "
                     "a real floating-point dtype",
                 )
+    for module, reason in list(reasons.items()):
+        for layer in _episodes.layers_of(module):
+            reasons.setdefault(layer, f"the {type(layer).__name__} in it stays too: {reason}")
     return reasons
 
 
@@ -84,22 +89,30 @@ def _table(operator: str, activations: bool, cells: bool, convolutions: bool | N
             words = "True, False or None" if name == "convolutions" else "True or False"
             raise TypeError(f"{operator}: {name} is {value!r}, expected {words}")
     more = {**(_CELLS if cells else {}), **(_ACTIVATIONS if activations else {})}
-    table = {**_REPLACEMENTS, **_xlstm.replacements(), **more}
+    table = {**_REPLACEMENTS, **_of_packages(), **more}
     return {
         kind: ours for kind, ours in table.items() if convolutions is not False or kind not in _CONVOLUTIONS
     }
 
 
+def _of_packages() -> _Table:
+    """Return what replaces modules of other packages than PyTorch, as far as these are imported."""
+    return {**_xlstm.replacements(), **_episodes.replacements()}
+
+
 def _of_theirs() -> _Table:
     """Return the modules of others by the type of ours that replaces them."""
-    return {**_OURS, **{ours: theirs for theirs, ours in _xlstm.replacements().items()}}
+    return {**_OURS, **{ours: theirs for theirs, ours in _of_packages().items()}}
 
 
 def _same_state(module: nn.Module, kind: type[nn.Module], stays: bool) -> nn.Module:
     """Return a module of another type that differs from the one it replaces in its methods only.
 
-    `stays` tells whether the replaced one stays in use.
+    `stays` tells whether the replaced one stays in use. A module around others becomes the new one.
     """
+    if _episodes.changes_in_place(kind):
+        module.__class__ = kind
+        return module
     new = kind.__new__(kind)
     new.__dict__.update(module.__dict__)
     # The same parameters, in tables of the new module's own, so that assigning one to the new module
@@ -121,7 +134,7 @@ def _replace(model: nn.Module, wanted: Callable[[nn.Module], type[nn.Module] | N
             replaced[module] = module if kind is None else _same_state(module, kind, module is model)
         return replaced[module]
 
-    if wanted(model) is not None:
+    if replacement(model) is not model:
         return replacement(model)
     for parent in list(model.modules()):
         for name, child in children_of(parent).items():
@@ -188,15 +201,18 @@ def swap(
 
     It replaces modules whose type is exactly PyTorch's LSTM, GRU, RNN, Conv1d, Conv2d, Conv3d,
     ConvTranspose1d, ConvTranspose2d or ConvTranspose3d, and the package xlstm's sLSTM cell with the plain
-    ("vanilla") backend. Subclasses stay as they are. Convolutions of complex numbers also stay, with a
-    warning, and so do modules to which a wrapper or a compiler has bound a function: swap first. A
-    replacement keeps the parameter objects, the hooks and the training flag, so optimizers keep working. A
-    module that appears several times has one replacement.
+    ("vanilla") backend. torchrl's LSTMModule and GRUModule and SB3-contrib's recurrent policies stay the
+    objects that they are, and run rows of many episodes with resets. Subclasses stay as they are.
+    Convolutions of complex numbers also stay, with a warning, and so do modules to which a wrapper or a
+    compiler has bound a function: swap first. A replacement keeps the parameter objects, the hooks and
+    the training flag, so optimizers keep working. A module that appears several times has one
+    replacement.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, which is changed, or a single module to replace, which is not.
+        The model, which is changed, or a single module to replace, which is not. A module of torchrl or a
+        policy is a model.
     activations : bool
         Whether to replace also PyTorch's activations, Softmax, LogSoftmax, CrossEntropyLoss and
         BCEWithLogitsLoss.

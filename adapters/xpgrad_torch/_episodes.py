@@ -1,0 +1,178 @@
+"""Modules of torchrl and SB3-contrib that run a layer over rows of episodes, for `swap`.
+
+They split and pad the rows, or run single steps; here the layer inside gets its resets. Both ask for
+`torch.nn.LSTM` by its type, so a layer inside a module that stays must stay too.
+"""
+
+import copy
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xpgrad_torch._recurrent import Layers
+from xpgrad_torch.modules import GRU, LSTM, RNN
+
+_TORCHRL = "torchrl.modules.tensordict_module.rnn"
+_SB3 = "sb3_contrib.common.recurrent.policies"
+_INNER = {"LSTMModule": "lstm", "GRUModule": "gru"}  # the attribute with the layer
+_POLICIES = (
+    "RecurrentActorCriticPolicy", "RecurrentActorCriticCnnPolicy", "RecurrentMultiInputActorCriticPolicy"
+)  # fmt: skip
+_OF_PYTORCH: dict[type[nn.Module], type[nn.Module]] = {LSTM: nn.LSTM, GRU: nn.GRU, RNN: nn.RNN}
+_made: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def replacements() -> dict[type[nn.Module], type[nn.Module]]:
+    """Return the types that modules of the two packages get, where a model can have one: it is imported."""
+    found = {}
+    for module, names, make in ((_TORCHRL, _INNER, _of_torchrl), (_SB3, _POLICIES, _of_sb3)):
+        for name in names:
+            theirs = getattr(sys.modules.get(module), name, None)
+            if theirs is None:
+                continue
+            if theirs not in _made:
+                _made[theirs] = make(theirs, name)
+            found[theirs] = _made[theirs]
+    return found
+
+
+def __getattr__(name: str) -> type[nn.Module]:
+    """Return the type of that name, for which a pickle asks."""
+    module = _TORCHRL if name in _INNER else _SB3 if name in _POLICIES else None
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return replacements()[getattr(importlib.import_module(module), name)]
+
+
+def changes_in_place(kind: type[nn.Module]) -> bool:
+    """Tell whether a module becomes one of this type, or leaves it, as it is: others hold it as their own."""
+    return kind in _made or kind in _made.values()
+
+
+def why_not(module: nn.Module) -> str | None:
+    """Return why a module stays that runs a layer over rows of episodes."""
+    kind = type(module)
+    known = replacements()
+    if kind not in known:
+        base = next((base for base in kind.__mro__[1:] if base in known), None)
+        if base is None or kind in known.values():
+            return None
+        return f"it is a subclass of {base.__name__}, which may compute something else"
+    if kind.__name__ not in _INNER:
+        return None
+    layer: Any = getattr(module, _INNER[kind.__name__])
+    if type(layer) not in (*_OF_PYTORCH, *_OF_PYTORCH.values()):
+        return f"its layer is a {type(layer).__module__}.{type(layer).__name__}, expected one of torch.nn"
+    if layer.bidirectional:
+        return "its layer is bidirectional, expected one direction"
+    backend = getattr(module, "recurrent_backend", "pad")
+    if backend not in ("pad", "auto"):
+        return f"its recurrent_backend is {backend!r}, expected 'pad' or 'auto'"
+    return None
+
+
+def layers_of(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers that stay because the module around them, of one of the two packages, does."""
+    if any(base in replacements() for base in type(module).__mro__):
+        yield from (child for child in module.children() if isinstance(child, nn.RNNBase))
+
+
+# ------------------------------------------------------------------------------------------------- torchrl
+
+
+def _of_torchrl(theirs: Any, name: str) -> type[nn.Module]:
+    inner = _INNER[name]
+    dispatch = sys.modules["tensordict.nn"].dispatch
+
+    def forward(self: Any, tensordict: Any) -> Any:
+        """Run the layer, over rows of episodes with resets."""
+        layer = getattr(self, inner)
+        rows = _rows(self, tensordict) if isinstance(layer, Layers) else None
+        if rows is None:
+            return theirs.forward(self, tensordict)
+        value, is_init, hidden = rows
+        if not _begin_at_zero(is_init, hidden):
+            return _as_pytorch(self, inner, partial(theirs.forward, self, tensordict))
+        reset = is_init.clone()
+        reset[:, 0] = False  # the state at the first step is the one that is given
+        begin = tuple(each[:, 0].transpose(0, 1) for each in hidden if each is not None)
+        output, states = layer.run_with_states(value, begin or None, reset)
+        results = output, *(_at_ends(each, is_init) for each in states)
+        for key, result in zip(self.out_keys, results, strict=True):
+            tensordict.set(key, result.reshape(*tensordict.shape, *result.shape[2:]))
+        return tensordict
+
+    members = {"forward": dispatch(forward), "__module__": __name__, "__doc__": theirs.__doc__}
+    return type(theirs.__name__, (theirs,), members)
+
+
+def _rows(module: Any, tensordict: Any) -> tuple[Tensor, Tensor, list[Tensor | None]] | None:
+    """Return values, marks and states (N, T, ...) of rows with several episodes; None of others."""
+    if not module.recurrent_mode or not tensordict.ndim:
+        return None
+    shape = tensordict.shape
+    is_init = tensordict["is_init"].reshape(-1, shape[-1])
+    if not is_init[:, 1:].any():
+        return None
+    found: Any = [tensordict.get(key, None) for key in module.in_keys[: len(module.out_keys)]]
+    if found[0] is None or len({each is None for each in found[1:]}) > 1:
+        return None  # wrong, as their forward says
+    value, *hidden = found
+    states = [each if each is None else each.reshape(*is_init.shape, *each.shape[-2:]) for each in hidden]
+    return value.reshape(*is_init.shape, value.shape[-1]), is_init, states
+
+
+def _begin_at_zero(is_init: Tensor, hidden: list[Tensor | None]) -> bool:
+    """Tell whether the states given for later episodes are zeros, of which nobody asks a gradient."""
+    later = is_init[:, 1:]
+    given = [each for each in hidden if each is not None]
+    return not any(each.requires_grad or bool(each[:, 1:][later].any()) for each in given)
+
+
+def _as_pytorch(module: Any, inner: str, run: Any) -> Any:
+    """Run with PyTorch's layer of the same parameters in the place of ours."""
+    ours = getattr(module, inner)
+    theirs = copy.copy(ours)
+    theirs.__class__ = _OF_PYTORCH[type(ours)]
+    setattr(module, inner, theirs)
+    try:
+        return run()
+    finally:
+        setattr(module, inner, ours)
+
+
+def _at_ends(states: Tensor, is_init: Tensor) -> Tensor:
+    """Return states (N, T, layers, H) at the last step of each episode, and zeros at the others."""
+    ends = is_init.roll(-1, 1)
+    ends[:, -1] = True
+    rows, steps = ends.nonzero(as_tuple=True)
+    return torch.zeros_like(states).index_put((rows, steps), states[rows, steps])
+
+
+# ---------------------------------------------------------------------------------------------- SB3-contrib
+
+
+def _of_sb3(theirs: Any, name: str) -> type[nn.Module]:
+    def process(features: Tensor, lstm_states: Any, episode_starts: Tensor, lstm: Any) -> tuple[Tensor, Any]:
+        """Run the layer over rows of episodes with resets."""
+        if not isinstance(lstm, Layers):
+            return theirs._process_sequence(features, lstm_states, episode_starts, lstm)
+        begins = episode_starts != 0
+        if not torch.equal(begins.to(episode_starts.dtype), episode_starts):
+            raise ValueError(f"{name}: episode_starts has other numbers than 0 and 1, expected these alone")
+        rows = (lstm_states[0] if isinstance(lstm_states, tuple | list) else lstm_states).shape[1]
+        X = features.reshape(rows, -1, lstm.input_size).swapaxes(0, 1)
+        output, states = lstm(X, lstm_states, reset=begins.reshape(rows, -1).swapaxes(0, 1))
+        return output.transpose(0, 1).flatten(0, 1), states
+
+    members: Mapping[str, Any] = {
+        "_process_sequence": staticmethod(process),
+        "__module__": __name__,
+        "__doc__": theirs.__doc__,
+    }
+    return type(theirs.__name__, (theirs,), dict(members))
