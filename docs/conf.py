@@ -83,7 +83,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "abort_on_example_error": True,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.by_number",
     "plot_gallery": os.environ.get("XPGRAD_DOCS_TUTORIALS", "1") != "0",
 }
 from api_links import ApiLinks  # noqa: E402 - beside this file
