@@ -33,7 +33,8 @@ def test_states_at_all_steps(name: str) -> None:
     torch.manual_seed(0)
     layer = getattr(xpgrad_torch, name)(I, H, num_layers=2, dtype=torch.float64)
     x = torch.randn(N, T, I, dtype=torch.float64, requires_grad=True)
-    output, states = layer.run_with_states(x, None, IS_INIT)
+    output, of_layers = layer.run_with_states(x, None, IS_INIT)
+    states = [torch.stack(each, dim=2).transpose(0, 1) for each in of_layers]
     steps, now = [], (torch.zeros(2, N, H, dtype=torch.float64),) * len(states)
     for t in range(T):
         kept = (~IS_INIT[:, t]).double()[:, None]

@@ -7,7 +7,7 @@ They split and pad the rows, or run single steps; here the layer inside gets its
 import copy
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -146,12 +146,15 @@ def _as_pytorch(module: Any, inner: str, run: Any) -> Any:
         setattr(module, inner, ours)
 
 
-def _at_ends(states: Tensor, is_init: Tensor) -> Tensor:
-    """Return states (N, T, layers, H) at the last step of each episode, and zeros at the others."""
+def _at_ends(states: Sequence[Tensor], is_init: Tensor) -> Tensor:
+    """Return layers' states (T, N, H) at the last steps of episodes, else zeros: (N, T, layers, H)."""
     ends = is_init.roll(-1, 1)
     ends[:, -1] = True
     rows, steps = ends.nonzero(as_tuple=True)
-    return torch.zeros_like(states).index_put((rows, steps), states[rows, steps])
+    found = torch.stack([state[steps, rows] for state in states], dim=1)
+    result = found.new_zeros(*is_init.shape, *found.shape[1:])
+    result[rows, steps] = found
+    return result
 
 
 # ---------------------------------------------------------------------------------------------- SB3-contrib

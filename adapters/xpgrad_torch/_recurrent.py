@@ -503,19 +503,18 @@ class Layers(Recurrent, nn.RNNBase):
             yield sequences, final
             X = sequences[0]
 
-    def run_with_states(self, X: Tensor, hx: States | None, reset: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def run_with_states(self, X: Tensor, hx: States | None, reset: Tensor) -> tuple[Tensor, list[States]]:
         """Run layers of one direction, and return their states at all steps beside the output.
 
-        X is (N, T, I), reset (N, T), whatever `batch_first` says. So is the output; the states are
-        (N, T, num_layers, H).
+        X is (N, T, I) and reset (N, T), whatever `batch_first` says, and so is the output. Of each state
+        there is a tensor (T, N, H) for each layer.
         """
         X = X.transpose(0, 1)
         layers = copy.copy(self)  # with the same parameters
         layers._keep_states()
         lengths = self._lengths_tensor(None, X, reset.T)
         each = [sequences for sequences, _ in layers._each_layer(X, lengths, hx)]
-        states = [torch.stack(parts, dim=2).transpose(0, 1) for parts in zip(*each, strict=True)]
-        return each[-1][0].transpose(0, 1), states
+        return each[-1][0].transpose(0, 1), list(zip(*each, strict=True))
 
     def _keep_states(self) -> None:
         """Return all states of a layer as sequences: a first one is the output."""
