@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat
 
@@ -25,6 +24,9 @@ from xpgrad.engine.process.team import Host, forked
 from xpgrad.engine.programs.recorder import Recorder
 from xpgrad.engine.protocol import Adapter, Engine, TimeLoops
 from xpgrad.engine.standard import AdapterEngine, ShapesEngine, StandardEngine
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "Adapter",
@@ -139,6 +141,8 @@ def agreed(arrays: Sequence[Any]) -> Adapter | None:
 @functools.cache
 def _entries() -> dict[str, EntryPoint]:
     """The loaders of the adapters' engines, by name; an engine is named after its framework's module."""
+    from importlib.metadata import entry_points  # takes as long to load as a tenth of xpgrad
+
     return {entry.name: entry for entry in sorted(entry_points(group="xpgrad.engines"))}
 
 

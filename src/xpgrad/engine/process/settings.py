@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import os
 import warnings
-from importlib.metadata import version
 from pathlib import Path
 
 _WORDS = {
@@ -45,6 +44,8 @@ def _numba_usable() -> bool:
     from xpgrad.engine.process.numba_private import LACKING
 
     if LACKING is not None:
+        from importlib.metadata import version
+
         warnings.warn(
             f"xpgrad: numba {version('numba')} has no {LACKING}, so formulas are not compiled; 0.68 has it",
             RuntimeWarning,
