@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,40 +155,82 @@ def test_what_stays_of_torchrl() -> None:
 # ---------------------------------------------------------------------------------------------- SB3-contrib
 
 
-@pytest.mark.parametrize("kind", ["lstm", "rnn"])
-def test_policies_of_sb3(kind: str) -> None:
-    """Values, log-probabilities, states and gradients."""
-    policies = pytest.importorskip(
-        "sb3_contrib.common.recurrent.policies",
-        reason="sb3_contrib is not installed",
-    )
+class Policy(torch.nn.Module):
+    """In the place of a policy of SB3-contrib: what the package adds around its loop is left out."""
+
+    def __init__(self, kind: type[torch.nn.RNNBase]) -> None:
+        super().__init__()
+        self.lstm_actor = kind(I, H, num_layers=2, dtype=torch.float64)
+
+    @staticmethod
+    def _process_sequence(features: Any, states: Any, starts: Any, layer: Any) -> tuple[Any, Any]:
+        outputs = []
+        for x, start in zip(features.view(N, T, I).unbind(1), starts.view(N, T).unbind(1), strict=True):
+            kept = (1 - start)[:, None]
+            states = tuple(kept * state for state in states) if isinstance(states, tuple) else kept * states
+            output, states = layer(x[None], states)
+            outputs.append(output[0])
+        return torch.stack(outputs, dim=1).flatten(0, 1), states
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+def test_what_a_policy_computes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output, states and gradients; the policy stays the object that its algorithm holds."""
+    module = SimpleNamespace(RecurrentActorCriticPolicy=Policy)
+    monkeypatch.setitem(sys.modules, "sb3_contrib.common.recurrent.policies", module)
+    torch.manual_seed(0)
+    policy = Policy(getattr(torch.nn, kind))
+    x = torch.randn(N * T, I, dtype=torch.float64, requires_grad=True)
+    given = [
+        torch.randn(2, N, H, dtype=torch.float64, requires_grad=True) for _ in range(1 + (kind == "LSTM"))
+    ]
+    starts, found, grads = IS_INIT.flatten().double(), [], []
+    for change in (lambda m: m, xpgrad_torch.swap, xpgrad_torch.unswap):
+        assert change(policy) is policy
+        output, states = policy._process_sequence(x, as_given(tuple(given)), starts, policy.lstm_actor)
+        found.append([output, *(states if kind == "LSTM" else [states])])
+        grads.append(gradients(found[-1], [x, *given, *policy.parameters()]))
+        swapped = change is xpgrad_torch.swap
+        assert isinstance(policy.lstm_actor, Layers) == swapped == (type(policy) is not Policy)
+    for result, grad in zip(found[1:], grads[1:], strict=True):
+        assert_close(result, found[0])
+        assert_close(grad, grads[0])
+    xpgrad_torch.swap(policy)
+    with pytest.raises(ValueError, match="episode_starts has other numbers than 0 and 1"):
+        policy._process_sequence(x, as_given(tuple(given)), 0.5 * starts, policy.lstm_actor)
+
+    class Mine(Policy):
+        pass
+
+    with pytest.warns(
+        UserWarning, match="the LSTM in it stays too: a Mine stays, it is a subclass of Policy"
+    ):
+        mine = xpgrad_torch.swap(Mine(torch.nn.LSTM))
+    assert type(mine.lstm_actor) is torch.nn.LSTM
+
+
+def test_policies_of_sb3() -> None:
+    """Values, log-probabilities, states and gradients of the package's own."""
+    reason = "sb3_contrib is not installed"
+    policies = pytest.importorskip("sb3_contrib.common.recurrent.policies", reason=reason)
     spaces = pytest.importorskip("gymnasium.spaces")
     states_of = pytest.importorskip("sb3_contrib.common.recurrent.type_aliases").RNNStates
     torch.manual_seed(0)
-    options = {} if kind == "lstm" else {"recurrent_layer_type": "rnn"}
-    try:
-        policy = policies.RecurrentActorCriticPolicy(
-            spaces.Box(-1, 1, (I,)), spaces.Discrete(2), lambda _: 1e-3, lstm_hidden_size=H,
-            n_lstm_layers=2, **options,
-        )  # fmt: skip
-    except TypeError:
-        pytest.skip(f"this version of sb3_contrib has no {kind}")
+    policy = policies.RecurrentActorCriticPolicy(
+        spaces.Box(-1, 1, (I,)), spaces.Discrete(2), lambda _: 1e-3, lstm_hidden_size=H, n_lstm_layers=2
+    )
     x, actions = torch.randn(N * T, I, requires_grad=True), torch.randint(2, (N * T,))
     given = [torch.randn(2, N, H, requires_grad=True) for _ in range(4)]
-    pairs = (tuple(given[:2]), tuple(given[2:])) if kind == "lstm" else (given[0], given[1])
-    starts = IS_INIT.flatten().float()
-    used = [x, *(given if kind == "lstm" else given[:2]), *policy.parameters()]
+    pairs = tuple(given[:2]), tuple(given[2:])
     own, found, grads = type(policy), [], []
     for change in (lambda m: m, xpgrad_torch.swap, xpgrad_torch.unswap):
         assert change(policy) is policy
+        starts = IS_INIT.flatten().float()
         results = list(policy.evaluate_actions(x, actions, states_of(*pairs), starts))
         output, states = policy._process_sequence(x, pairs[0], starts, policy.lstm_actor)
-        found.append([*results, output, *(states if kind == "lstm" else [states])])
-        grads.append(gradients(found[-1], used))
+        found.append([*results, output, *states])
+        grads.append(gradients(found[-1], [x, *given, *policy.parameters()]))
     assert type(policy) is own
     for result, grad in zip(found[1:], grads[1:], strict=True):
         assert_close(result, found[0], 1e-5)
         assert_close(grad, grads[0], 1e-4)
-    xpgrad_torch.swap(policy)
-    with pytest.raises(ValueError, match="episode_starts has other numbers than 0 and 1"):
-        policy._process_sequence(x, pairs[0], 0.5 * starts, policy.lstm_actor)
