@@ -7,7 +7,7 @@ other sets are marked ``exhaustive``, as well as ``long``: ``pytest -m ""`` runs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -177,6 +177,19 @@ FEW = {
 The file stands in front of a name that is cheap in other files.
 """
 
+LONG_FEW = {
+    "test_compile_without_optional_operands": 20,
+    "test_recurrent_oracles::test_float64_against_finite_differences": 40,
+    "test_torch_functional::test_gradcheck": 14,
+    "test_torch_functional::test_gradgradcheck": 12,
+    "test_jax_recurrent::test_in_every_transformation": 2,
+    "test_torch_activations::test_memory_is_freed_without_the_garbage_collector": 4,
+    "test_opcheck": 30,
+    "test_opcheck_of_the_gradient": 20,
+    "test_parameters_get_other_memory_dtypes_and_strides": 1,
+}
+"""The same of the long suite, where the other sets take the same code path."""
+
 _FILES = frozenset(name for names in LONG_FILES.values() for name in names)
 _TESTS = frozenset(name for names in LONG_TESTS.values() for name in names)
 
@@ -194,8 +207,9 @@ def mark_suites(items: Sequence[pytest.Item]) -> None:
     for same in functions.values():
         values = [_values(item) for item in same]
         whole = is_long(same[0].path) or _function(same[0]) in _TESTS
-        short = set() if whole else set(covering(values)[: _most(same[0])])
-        long = {*short, *covering([_pairs(each) for each in values], short)}
+        short = set() if whole else set(covering(values)[: _most(same[0], FEW)])
+        more = covering([_pairs(each) for each in values], short)[: _most(same[0], LONG_FEW)]
+        long = {*short, *more}
         for number, item in enumerate(same):
             if number not in short:
                 item.add_marker(pytest.mark.long)
@@ -207,10 +221,10 @@ def _function(item: pytest.Item) -> str:
     return item.name.partition("[")[0]
 
 
-def _most(item: pytest.Item) -> int | None:
-    """How many sets of parameters of a function the short suite has at most; None for as many as it needs."""
+def _most(item: pytest.Item, few: Mapping[str, int]) -> int | None:
+    """How many sets of parameters of a function a suite has at most; None for as many as it needs."""
     name = _function(item)
-    return FEW.get(f"{item.path.stem}::{name}", FEW.get(name))
+    return few.get(f"{item.path.stem}::{name}", few.get(name))
 
 
 def _values(item: pytest.Item) -> frozenset[tuple[str, object]]:
