@@ -4,7 +4,7 @@ The first call of a form records its program, and later calls run from it, in th
 Each must agree with the standard engine, for any operator, options, memory layouts and dtypes, in one to
 three threads. Half of the sizes are small. The others lie around those at which compiled code changes its way
 (`_testing.thresholds`). Lengths of sequences differ from call to call: a program is planned for the longest
-ones, and runs with all others.
+ones, and runs with all others. Every third call of a recurrent operator has resets, fresh ones each time.
 """
 
 from __future__ import annotations
