@@ -66,14 +66,11 @@ class Resets(NamedTuple):
     ----------
     marks : matrix
         Whose memory has a 64-bit integer for each row; see `records.Tables`.
-    zeros : matrix
-        A row of zeros, as wide as any that a formula reads.
     carried : collection of int
         Which buffers are carried from step to step, by ``id``.
     """
 
     marks: Any
-    zeros: Any
     carried: Collection[int]
 
 
@@ -290,12 +287,6 @@ def _share_columns(
     by_rows = _tiles_time(-(-rows // parts), functions.height)
     by_columns = _tiles_time(rows, functions.height) / max(1, min(threads, panels))
     return (by_rows - by_columns) * sum(map(prod, weights)) >= _SAVED
-
-
-def operands_of(stage: Elementwise | Product) -> list[Operand]:
-    """What a stage reads and writes of rows, without absent operands."""
-    every = [stage.source] if isinstance(stage, Product) else [*stage.inputs, *stage.outputs]
-    return [operand for operand in every if operand.rows is not None]
 
 
 def _outputs(stage: Elementwise | Product) -> Sequence[Operand]:

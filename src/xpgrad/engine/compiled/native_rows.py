@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -35,8 +35,8 @@ def rows_loop(
     The formula works on traced numbers, with None in place of absent ones; `inputs` says for each operand
     where its blocks are, and `outputs` where all results go. `data` points to the loop's numbers, the others
     are the step's, and the columns of a block from `left` up to `right`. `real` is the type of the matrices'
-    elements. With resets their matrices stand at `marks` of the loop's numbers, and `cut` has for each input
-    block the mark of rows that read zeros in its place, or 0.
+    elements. With resets the matrix of marks stands at `marks` of the loop's numbers, and `cut` has for each
+    input block the mark of rows that find zeros in its place, or 0.
     """
 
     def of_blocks(*blocks: Any) -> Iterator[Any]:
@@ -50,28 +50,15 @@ def rows_loop(
             Emitter(context, builder, real),
             builder.bitcast(data, _INT.as_pointer()),
             dict(zip(("first", "now", "before", "local"), starts, strict=True)),
-            [
-                _Cut(place, mark) if place and mark else place
-                for place, mark in zip(chain.from_iterable(inputs), chain(cut, repeat(0)), strict=False)
-            ],
+            [*chain.from_iterable(inputs)],
             outputs,
             left,
             marks,
+            cut,
         )
         rows.loop(of_blocks, count, builder.sub(right, left))
 
     return generated(write, types.voidptr, *[types.int64] * 7)
-
-
-class _Cut(NamedTuple):
-    """A block that rows with this mark do not read: they find zeros."""
-
-    place: OperandPlace
-    mark: int
-
-
-def _place(block: OperandPlace | _Cut) -> OperandPlace:
-    return block.place if isinstance(block, _Cut) else block
 
 
 class _StageWriter:
@@ -82,23 +69,20 @@ class _StageWriter:
         emitter: Emitter,
         data: ir.Value,
         starts: dict[str, ir.Value],
-        inputs: Sequence[OperandPlace | _Cut | None],
+        inputs: Sequence[OperandPlace | None],
         outputs: Sequence[OperandPlace | None],
         left: ir.Value,
         marks: int,
+        cut: Sequence[int],
     ) -> None:
         self._emitter, self._builder, self._data, self._starts = emitter, emitter.builder, data, starts
         self._inputs, self._outputs, self._left = inputs, outputs, left
-        self._used = list(dict.fromkeys(block for block in (*inputs, *outputs) if block))
-        vectors = [block for block in self._used if not _place(block).of_row]
+        self._marks, self._cut = marks, cut
+        self._used = list(dict.fromkeys(place for place in (*inputs, *outputs) if place))
+        vectors = [place for place in self._used if not place.of_row]
         self._vectors = Vectors(emitter, vectors)
-        self._matrices = {number: self._matrix(number) for number in {_place(b).matrix for b in self._used}}
-        self._resets: Any = None
-        if any(isinstance(block, _Cut) for block in inputs):
-            zeros, _ = self._matrix(marks + len(_ROWS))
-            table = self._builder.inttoptr(self._number(marks + _ROWS.address), _INT.as_pointer())
-            self._resets = table, zeros
-        wide = _place(vectors[0])
+        self._matrices = {place.matrix: self._matrix(place.matrix) for place in self._used}
+        wide = vectors[0]
         self._width = self._builder.sdiv(self._number(wide.matrix + _ROWS.columns), _INT(wide.blocks))
         self._sums = {place: UnorderedSum(emitter) for place in outputs if place and place.of_row}
 
@@ -115,31 +99,42 @@ class _StageWriter:
         """One row after the other, of each so many columns."""
         builder, emitter = self._builder, self._emitter
         with numba_private.for_range(builder, count) as rows:
-            begins = {block: self._begin(block, rows.index) for block in self._used}
+            begins = {place: self._begin(place, rows.index) for place in self._used}
             operands: list[Any] = [
-                Number(emitter, builder.load(begins[block])) if block and _place(block).of_row else block
-                for block in self._inputs
+                Number(emitter, builder.load(begins[place])) if place and place.of_row else place
+                for place in self._inputs
             ]
             for total in self._sums.values():
                 total.begin()
             results = [self._sums.get(place, place) if place else None for place in self._outputs]
+            uncut = self._uncut(function, rows.index) if any(self._cut) else function
             with numba_private.for_range(builder, width) as columns:
-                self._vectors.element(function, operands, results, begins, columns.index)
+                self._vectors.element(uncut, operands, results, begins, columns.index)
             number = Number(emitter, builder.sitofp(width, emitter.type))
             for place, total in self._sums.items():
                 builder.store((total.result() / number).value, begins[place])
 
-    def _begin(self, block: OperandPlace | _Cut, row: ir.Value) -> ir.Value:
-        """A pointer to the first of the block's columns in a row, or to zeros where a reset cuts it off."""
-        begin = self._begin_of(_place(block), row)
-        if not isinstance(block, _Cut):
-            return begin
-        builder, (marks, zeros) = self._builder, self._resets
-        mark = builder.load(builder.gep(marks, [builder.add(self._starts["now"], row)]))
-        is_cut = builder.icmp_signed("!=", builder.and_(mark, _INT(block.mark)), _INT(0))
-        return builder.select(is_cut, zeros, begin)
+    def _uncut(self, function: Callable[..., Iterable[Any]], row: ir.Value) -> Callable[..., Iterable[Any]]:
+        """The formula, with zeros in the place of what a reset cuts off from this row."""
+        builder, emitter = self._builder, self._emitter
+        table = builder.inttoptr(self._number(self._marks + _ROWS.address), _INT.as_pointer())
+        found = builder.load(builder.gep(table, [builder.add(self._starts["now"], row)]))
+        is_cut = {
+            mark: builder.icmp_signed("!=", builder.and_(found, _INT(mark)), _INT(0))
+            for mark in sorted(set(self._cut) - {0})
+        }
 
-    def _begin_of(self, place: OperandPlace, row: ir.Value) -> ir.Value:
+        def of_blocks(*numbers: Any) -> Iterable[Any]:
+            return function(*(
+                Number(emitter, builder.select(is_cut[mark], emitter.value(0.0), number.value))
+                if mark and number is not None else number
+                for number, mark in zip(numbers, self._cut, strict=True)
+            ))  # fmt: skip
+
+        return of_blocks
+
+    def _begin(self, place: OperandPlace, row: ir.Value) -> ir.Value:
+        """A pointer to the first of the block's columns in a row."""
         builder, (pointer, length) = self._builder, self._matrices[place.matrix]
         begin = _INT(0) if place.of_row else self._left
         if place.at != "every":

@@ -89,7 +89,7 @@ class LoopText(NamedTuple):
     dtype: str
     by_stages: bool
     marks: int
-    """At which of the integers the matrices of resets stand, marks and zeros; 0 where there are none."""
+    """At which of the integers the matrix of marks stands; 0 where there are no resets."""
 
 
 def compiled_loop(
@@ -123,7 +123,7 @@ def compiled_loop(
     texts = tuple(_text_of(stage, matrices, next(cuts)) for stage in stages)
     asked = () if by_stages else _asked(texts, matrices)
     marks = 0 if resets is None else _HEAD + _MATRIX * len(matrices)
-    matrices += [] if resets is None else [resets.marks, resets.zeros]
+    matrices += [] if resets is None else [resets.marks]
     loop = LoopText(texts, asked, _HEAD + _MATRIX * len(matrices), dtype, by_stages, marks)
     return _compiled_loop(loop), matrices
 

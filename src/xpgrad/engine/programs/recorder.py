@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.arrays import array_loops
-from xpgrad.engine.compiled.machine import Machine, Resets, operands_of
+from xpgrad.engine.compiled.machine import Machine, Resets
 from xpgrad.engine.compiled.products.choice import kind_of
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
@@ -391,7 +391,7 @@ class Recorder(RecordedImages):
         if not len(steps):
             return
         if isinstance(steps, Steps):
-            loop = self._machine.time_loop(stages, steps.spans(), True, self._resets(stages, steps))
+            loop = self._machine.time_loop(stages, steps.spans(), True, self._resets(steps))
             loop = loop._replace(head=steps.put_into(loop.head, 1 if loop.head.stages else loop.parts))
         elif self._has_one_step and any(isinstance(stage, Product) for stage in stages):
             self._scan_one_step(stages, steps)
@@ -400,15 +400,14 @@ class Recorder(RecordedImages):
             loop = self._machine.time_loop(stages, steps, by_stages=True)
         self._draft.add(Loop(loop, stages, self._machine))
 
-    def _resets(self, stages: Sequence[Elementwise | Product], steps: Steps) -> Resets | None:
+    def _resets(self, steps: Steps) -> Resets | None:
         """What the loop reads of resets, where there are any: a table in memory that the schedule writes."""
         marks = steps.marks()
         if marks is None or marks.block is None:
             return None
-        width = max(one.rows.shape[1] for stage in stages for one in operands_of(stage))
         unit = self.dtype.itemsize
         table = Recorded(self, marks.block, marks.bytes // unit, (steps.rows_at_most * 8 // unit,), (1,))
-        return Resets(self.xp.reshape(table, (1, -1)), self.xp.zeros((1, width)), self._carried)
+        return Resets(self.xp.reshape(table, (1, -1)), self._carried)
 
     def _scan_one_step(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """The stages one after the other, with products that take a weight as it is."""
