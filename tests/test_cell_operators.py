@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -306,7 +305,6 @@ def test_swap_of_xlstms_cell() -> None:
     wanted, last = own(swapped[0](x))
     torch.testing.assert_close(output, wanted, rtol=0, atol=1e-11)
     torch.testing.assert_close(state, last, rtol=0, atol=1e-11)
-    assert type(pickle.loads(pickle.dumps(swapped))[1]) is type(swapped[1])
     again, _ = swapped[1](swapped[0](x), state)
     torch.testing.assert_close(again, own(swapped[0](x), last)[0], rtol=0, atol=1e-11)
     assert type(xpgrad_torch.unswap(swapped)[1]) is type(own)

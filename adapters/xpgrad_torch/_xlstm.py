@@ -1,6 +1,5 @@
 """The sLSTM cell of the package `xlstm` with its plain backend, for `swap`."""
 
-import importlib
 import sys
 from typing import Any
 
@@ -12,25 +11,17 @@ from xpgrad.slstm import cell_of_gates
 from xpgrad_torch.cells import run_cell
 
 _MODULE = "xlstm.blocks.slstm.cell"
-_NAME = "sLSTMCell_vanilla"
 _made: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def replacements() -> dict[type[nn.Module], type[nn.Module]]:
     """Return the type that takes the place of `xlstm`'s cell, where a model can have one: it is imported."""
-    theirs = getattr(sys.modules.get(_MODULE), _NAME, None)
+    theirs = getattr(sys.modules.get(_MODULE), "sLSTMCell_vanilla", None)
     if theirs is None:
         return {}
     if theirs not in _made:
         _made[theirs] = _type_for(theirs)
     return {theirs: _made[theirs]}
-
-
-def __getattr__(name: str) -> type[nn.Module]:
-    """Return the type of that name, for which a pickle asks."""
-    if name != _NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return replacements()[getattr(importlib.import_module(_MODULE), _NAME)]
 
 
 def why_not(module: nn.Module) -> str | None:
