@@ -35,7 +35,7 @@ def test_states_at_all_steps(name: str) -> None:
     torch.manual_seed(0)
     layer = getattr(xpgrad_torch, name)(I, H, num_layers=2, dtype=torch.float64)
     x = torch.randn(N, T, I, dtype=torch.float64, requires_grad=True)
-    output, of_layers = layer.run_with_states(x, None, IS_INIT)
+    output, of_layers = layer._run_with_states(x, None, IS_INIT)
     states = [torch.stack(each, dim=2).transpose(0, 1) for each in of_layers]
     steps, now = [], (torch.zeros(2, N, H, dtype=torch.float64),) * len(states)
     for t in range(T):
@@ -83,8 +83,10 @@ def rows(module: Any, layers: int, later: float = 0.0) -> Any:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls of layers that return their states at all steps."""
     found: list[Any] = []
-    run = Layers.run_with_states
-    monkeypatch.setattr(Layers, "run_with_states", lambda self, *args: found.append(args) or run(self, *args))
+    run = Layers._run_with_states
+    monkeypatch.setattr(
+        Layers, "_run_with_states", lambda self, *args: found.append(args) or run(self, *args)
+    )
     return found
 
 

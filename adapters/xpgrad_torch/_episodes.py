@@ -101,7 +101,7 @@ def _of_torchrl(theirs: Any, name: str) -> type[nn.Module]:
         reset = is_init.clone()
         reset[:, 0] = False  # the state at the first step is the one that is given
         begin = tuple(each[:, 0].transpose(0, 1) for each in hidden if each is not None)
-        output, states = layer.run_with_states(value, begin or None, reset)
+        output, states = layer._run_with_states(value, begin or None, reset)
         results = output, *(_at_ends(each, is_init) for each in states)
         for key, result in zip(self.out_keys, results, strict=True):
             tensordict.set(key, result.reshape(*tensordict.shape, *result.shape[2:]))

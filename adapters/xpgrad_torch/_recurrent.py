@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -471,27 +471,23 @@ class Layers(Recurrent, nn.RNNBase):
         return are_rows_taken(packing, [data, *states, *parameters])
 
     def _run_layers(
-        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: PackedRows | None = None
+        self,
+        X: Tensor,
+        lengths: Tensor | None,
+        states: States | None,
+        packing: PackedRows | None = None,
+        each: list[States] | None = None,
     ) -> tuple[States, States]:
         """Run the layers one after the other on a (T, N, I) input, which may come from a packing.
 
         Return the last layer's sequences, its output first, and the final states of all. An input of two
-        axes holds the rows of the packing, and so does the output.
+        axes holds the rows of the packing, and so does the output. `each` gets the sequences of each layer.
         """
         finals = []
         sequences: States = (X,)
-        for sequences, final in self._each_layer(X, lengths, states, packing):  # noqa: B007, the last one's
-            finals.append(final)
-        if len(finals) == 1:
-            return sequences, finals[0]
-        return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
-
-    def _each_layer(
-        self, X: Tensor, lengths: Tensor | None, states: States | None, packing: PackedRows | None = None
-    ) -> Iterator[tuple[States, States]]:
-        """Run the layers one after the other: the sequences of each and its final states."""
         suffixes, D = self._suffixes(), self._directions()
         for layer in range(self.num_layers):
+            X = sequences[0]
             if layer and self.dropout and self.training:
                 X = _dropout(X, self.dropout, packing)
             rows = slice(layer * D, (layer + 1) * D)
@@ -500,10 +496,14 @@ class Layers(Recurrent, nn.RNNBase):
                 sequences, final = self._run_rows(suffixes[rows], X, packing, initial)
             else:
                 sequences, final = self._run_layer(suffixes[rows], X, lengths, initial)
-            yield sequences, final
-            X = sequences[0]
+            finals.append(final)
+            if each is not None:
+                each.append(sequences)
+        if len(finals) == 1:
+            return sequences, finals[0]
+        return sequences, tuple(torch.cat(parts) for parts in zip(*finals, strict=True))
 
-    def run_with_states(self, X: Tensor, hx: States | None, reset: Tensor) -> tuple[Tensor, list[States]]:
+    def _run_with_states(self, X: Tensor, hx: States | None, reset: Tensor) -> tuple[Tensor, list[States]]:
         """Run layers of one direction, and return their states at all steps beside the output.
 
         X is (N, T, I) and reset (N, T), whatever `batch_first` says, and so is the output. Of each state
@@ -513,7 +513,8 @@ class Layers(Recurrent, nn.RNNBase):
         layers = copy.copy(self)  # with the same parameters
         layers._keep_states()
         lengths = self._lengths_tensor(None, X, reset.T)
-        each = [sequences for sequences, _ in layers._each_layer(X, lengths, hx)]
+        each: list[States] = []
+        layers._run_layers(X, lengths, hx, each=each)
         return each[-1][0].transpose(0, 1), list(zip(*each, strict=True))
 
     def _keep_states(self) -> None:
