@@ -167,7 +167,7 @@ class Policy(torch.nn.Module):
     @staticmethod
     def _process_sequence(features: Any, states: Any, starts: Any, layer: Any) -> tuple[Any, Any]:
         outputs = []
-        for x, start in zip(features.view(N, T, I).unbind(1), starts.view(N, T).unbind(1), strict=True):
+        for x, start in zip(features.view(N, -1, I).unbind(1), starts.view(N, -1).unbind(1), strict=True):
             kept = (1 - start)[:, None]
             states = tuple(kept * state for state in states) if isinstance(states, tuple) else kept * states
             output, states = layer(x[None], states)
@@ -190,7 +190,8 @@ def test_what_a_policy_computes(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
     for change in (lambda m: m, xpgrad_torch.swap, xpgrad_torch.unswap):
         assert change(policy) is policy
         output, states = policy._process_sequence(x, as_given(tuple(given)), starts, policy.lstm_actor)
-        found.append([output, *(states if kind == "LSTM" else [states])])
+        single, _ = policy._process_sequence(x[:N], as_given(tuple(given)), starts[:N], policy.lstm_actor)
+        found.append([output, *(states if kind == "LSTM" else [states]), single])
         grads.append(gradients(found[-1], [x, *given, *policy.parameters()]))
         swapped = change is xpgrad_torch.swap
         assert isinstance(policy.lstm_actor, Layers) == swapped == (type(policy) is not Policy)

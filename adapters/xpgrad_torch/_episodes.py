@@ -68,6 +68,8 @@ def why_not(module: nn.Module) -> str | None:
     layer: Any = getattr(module, _INNER[kind.__name__])
     if type(layer) not in (*_OF_PYTORCH, *_OF_PYTORCH.values()):
         return f"its layer is a {type(layer).__module__}.{type(layer).__name__}, expected one of torch.nn"
+    if isinstance(layer, Layers) and layer._own_options():
+        return f"its layer has {', '.join(layer._own_options())}, expected what torch.nn's has"
     if layer.bidirectional:
         return "its layer is bidirectional, expected one direction"
     backend = getattr(module, "recurrent_backend", "pad")
@@ -135,15 +137,20 @@ def _begin_at_zero(is_init: Tensor, hidden: list[Tensor | None]) -> bool:
 
 
 def _as_pytorch(module: Any, inner: str, run: Any) -> Any:
-    """Run with PyTorch's layer of the same parameters in the place of ours."""
+    """Run with PyTorch's layer in the place of ours."""
     ours = getattr(module, inner)
-    theirs = copy.copy(ours)
-    theirs.__class__ = _OF_PYTORCH[type(ours)]
-    setattr(module, inner, theirs)
+    setattr(module, inner, _of_pytorch(ours))
     try:
         return run()
     finally:
         setattr(module, inner, ours)
+
+
+def _of_pytorch(layer: Layers) -> nn.Module:
+    """Return PyTorch's layer with the parameters of ours."""
+    theirs: Any = copy.copy(layer)
+    theirs.__class__ = _OF_PYTORCH[type(layer)]
+    return theirs
 
 
 def _at_ends(states: Sequence[Tensor], is_init: Tensor) -> Tensor:
@@ -165,10 +172,14 @@ def _of_sb3(theirs: Any, name: str) -> type[nn.Module]:
         """Run the layer over rows of episodes with resets."""
         if not isinstance(lstm, Layers):
             return theirs._process_sequence(features, lstm_states, episode_starts, lstm)
+        rows = (lstm_states[0] if isinstance(lstm_states, tuple | list) else lstm_states).shape[1]
+        if (
+            len(features) == rows and not lstm._own_options()
+        ):  # a single step, as in a rollout: PyTorch's is faster
+            return theirs._process_sequence(features, lstm_states, episode_starts, _of_pytorch(lstm))
         begins = episode_starts != 0
         if not torch.equal(begins.to(episode_starts.dtype), episode_starts):
             raise ValueError(f"{name}: episode_starts has other numbers than 0 and 1, expected these alone")
-        rows = (lstm_states[0] if isinstance(lstm_states, tuple | list) else lstm_states).shape[1]
         X = features.reshape(rows, -1, lstm.input_size).swapaxes(0, 1)
         output, states = lstm(X, lstm_states, reset=begins.reshape(rows, -1).swapaxes(0, 1))
         return output.transpose(0, 1).flatten(0, 1), states
