@@ -103,6 +103,7 @@ AREAS = {
     "adapters/xpgrad_torch/_autograd.py": ["test_torch_lstm", "test_torch_gru", "test_torch_func"],
     "adapters/xpgrad_torch/cells.py": ["test_torch_own_cells", "test_torch_cells"],
     "adapters/xpgrad_torch/swap.py": ["test_torch_swap"],
+    "adapters/xpgrad_torch/_episodes.py": ["test_torch_episodes"],
     "adapters/xpgrad_torch/_memory.py": ["test_torch_memory"],
     "adapters/xpgrad_torch/_expanded.py": ["test_torch_per_sample"],
     "adapters/xpgrad_jax/*.py": ["test_jax_operators", "test_jax_engine", "test_jax_recurrent"],
