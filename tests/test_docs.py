@@ -175,13 +175,14 @@ def _listed(page, module):
         ("xpgrad_torch", ["pytorch"]),
         ("xpgrad_onnx", ["onnx"]),
         ("xpgrad_jax", ["jax"]),
+        ("xpgrad_keras", ["keras"]),
         ("xpgrad_torch.functional", ["pytorch_functional"]),
     ],
 )
 def test_every_public_name_has_a_page(module, pages):
     if module.startswith("xpgrad_torch"):
         pytest.importorskip("torch", reason="torch is not installed")
-    for package in ("jax", "onnx"):
+    for package in ("jax", "keras", "onnx"):
         if module == f"xpgrad_{package}":
             pytest.importorskip(package, reason=f"{package} is not installed")
     listed = [name for page in pages for name in _listed(page, module)]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from xpgrad._report_table import report_lines
 from xpgrad_torch import _episodes, _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
 from xpgrad_torch._gains import GAINS
@@ -386,15 +387,10 @@ class SwapReport(NamedTuple):
     rows: tuple[ReportRow, ...]
 
     def __str__(self) -> str:
-        head = ("module", "type", "now", "why")
-        cells = [
-            (", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in self.rows
-        ]
-        widths = [max(len(line[k]) for line in [head, *cells]) for k in range(3)]
-        lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(line, widths, strict=False)), line[3]]).rstrip()
-            for line in [head, *cells]
-        ]
+        lines = report_lines(
+            ("module", "type", "now", "why"),
+            [(", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in self.rows],
+        )
         count = sum(row.now != "unchanged" for row in self.rows)
         return "\n".join([*lines, f"{count} of {len(self.rows)} modules with parameters replaced"])
 

@@ -32,6 +32,7 @@ PACKAGES = (
     "array-api-compat",
     "torch",
     "jax",
+    "keras",
     "onnx",
     "numba",
     "array-api-strict",
@@ -250,6 +251,7 @@ def _openmp_copies(report: Report) -> Hint | None:
 _PURPOSES = {
     "torch": "xpgrad_torch (modules and autograd functions for PyTorch) needs it",
     "jax": "xpgrad_jax (functions for JAX's jit, grad and vmap) needs it",
+    "keras": "xpgrad_keras (Keras' recurrent layers, faster) needs it",
     "onnx": "xpgrad_onnx (operators for its evaluator, training graphs) needs it",
     "array-api-strict": "'check' leaves out the strictest namespace",
     "threadpoolctl": "this report finds libraries with threads on Linux only",

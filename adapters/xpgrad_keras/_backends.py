@@ -1,0 +1,85 @@
+"""What the layers need of the backend that Keras runs on: a kernel on its tensors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from xpgrad import convert
+from xpgrad_keras._calls import Call
+
+__all__ = ["Backend", "backend", "computed", "operands"]
+
+_MODULES = {"jax": "_jax", "numpy": "_numpy", "tensorflow": "_tensorflow", "torch": "_torch"}
+
+
+class Backend:
+    """A backend without kernels, and what the others have in common."""
+
+    supports_jit = True
+    """Whether a compiler of the backend takes the kernels."""
+    starts_at_state = False
+    """Whether the output is the initial state as long as a mask has kept no step; else zero."""
+    where: Callable[[Any, Any, Any], Any]
+    """Takes the one or the other by a condition; Keras' own rounds float64 to float32."""
+
+    def takes(self, X: Any, mask: Any) -> bool:
+        """Whether kernels run on the device of these tensors."""
+        return False
+
+    def choose(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        """Return what one of two functions returns, by a condition that a trace may not know yet."""
+        return yes() if condition else no()
+
+    def run(
+        self, call: Call, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+    ) -> tuple[Any, list[Any]]:
+        """Return the outputs at all steps (N, T, H), and the last states (N, H).
+
+        Parameters
+        ----------
+        call : Call
+            What to compute.
+        X : tensor
+            The input (N, T, I).
+        weights : mapping of str to tensor
+            By Keras' names, without those that are missing.
+        states : sequence of tensor
+            The initial states (N, H).
+        lengths : tensor or None
+            Of each sequence.
+        """
+        raise NotImplementedError
+
+
+def backend() -> Backend:
+    """Return the backend that Keras runs on in this process."""
+    module = _MODULES.get(keras.backend.backend())
+    if module is None:
+        return Backend()
+    return importlib.import_module(f"xpgrad_keras.{module}").BACKEND
+
+
+def operands(
+    call: Call, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+) -> dict[str, Any]:
+    """Return a kernel's operands in ONNX's layout, by name."""
+    onnx = convert(
+        call.kernel,  # type: ignore[arg-type]
+        weights,
+        "keras",
+        "onnx",
+        linear_before_reset=call.reset_after,
+    )
+    found = {"X": X, "sequence_lens": lengths} | {name: x[None] for name, x in onnx.items()}
+    return found | {f"initial_{name}": x[:, None] for name, x in zip("hc", states, strict=False)}
+
+
+def computed(function: Callable[..., Any], call: Call, *arrays: Any) -> tuple[Any, list[Any]]:
+    """Return what `Backend.run` returns, from a function with the kernel's arguments."""
+    H_all, H_t, *more = function(**operands(call, *arrays), **call.attributes)
+    cells = more[:1] if call.kernel == "lstm" else []
+    return H_all[:, :, 0], [x[:, 0] for x in (H_t, *cells)]

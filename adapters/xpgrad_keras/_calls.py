@@ -1,0 +1,135 @@
+"""From a layer of Keras to a kernel's call: its attributes, or why no kernel computes the layer."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+
+__all__ = ["Call", "call_of", "why_not"]
+
+KERNELS = {keras.layers.LSTM: "lstm", keras.layers.GRU: "gru", keras.layers.SimpleRNN: "rnn"}
+"""The kernel that computes a layer; layers of subclasses too, as long as they keep the cell."""
+_CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell, "rnn": keras.layers.SimpleRNNCell}
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+class _Activation(NamedTuple):
+    """ONNX's function for one of Keras', with the parameters that it has."""
+
+    name: str
+    alpha: tuple[float, ...] = ()
+    beta: tuple[float, ...] = ()
+
+
+def _activations() -> dict[Callable[..., Any], _Activation]:
+    """Return ONNX's functions by Keras', from `keras.activations` and from `keras.ops`."""
+    by_name = {
+        "elu": _Activation("Elu", (1.0,)),
+        "hard_sigmoid": _Activation("HardSigmoid", (1 / 6,), (0.5,)),
+        "leaky_relu": _Activation("LeakyRelu", (0.2,)),
+        "linear": _Activation("Affine", (1.0,), (0.0,)),
+        "relu": _Activation("Relu"),
+        "sigmoid": _Activation("Sigmoid"),
+        "softplus": _Activation("Softplus"),
+        "softsign": _Activation("Softsign"),
+        "sparse_sigmoid": _Activation("HardSigmoid", (0.5,), (0.5,)),
+        "tanh": _Activation("Tanh"),
+    }
+    return {
+        getattr(module, name): onnx
+        for module in (keras.ops, keras.activations)
+        for name, onnx in by_name.items()
+        if hasattr(module, name)
+    }
+
+
+_ONNX = _activations()
+
+
+class Call(NamedTuple):
+    """Everything about a call that is no array.
+
+    Parameters
+    ----------
+    kernel : str
+        The kernel's name.
+    attributes : dict of str to object
+        Its attributes; the batch is the first axis.
+    reset_after : int
+        The GRU's ``linear_before_reset``; 0 for others.
+    all_steps : bool
+        Whether the caller reads the outputs of all steps.
+    """
+
+    kernel: str
+    attributes: dict[str, Any]
+    reset_after: int
+    all_steps: bool
+
+
+def _functions(kernel: str, cell: Any) -> Sequence[Any]:
+    """Return the cell's activations in the kernel's order."""
+    if kernel == "lstm":
+        return cell.recurrent_activation, cell.activation, cell.activation
+    if kernel == "gru":
+        return cell.recurrent_activation, cell.activation
+    return (cell.activation,)
+
+
+def _known(function: Any) -> _Activation | None:
+    try:
+        return _ONNX.get(function)
+    except TypeError:  # a callable that has no hash
+        return None
+
+
+def why_not(kernel: str, layer: Any, mask: Any, training: Any) -> str | None:
+    """Return why no kernel computes a layer's call; None if one does.
+
+    Parameters
+    ----------
+    kernel : str
+        The layer's kernel.
+    layer : keras.layers.RNN
+        The layer.
+    mask : tensor or None
+        The call's mask.
+    training : bool
+        Whether the layer drops anything.
+    """
+    cell = layer.cell
+    if type(cell) is not _CELLS[kernel]:
+        return f"its cell is a {type(cell).__name__}, expected Keras' {_CELLS[kernel].__name__}"
+    if cell.compute_dtype not in _DTYPES:
+        return f"it computes in {cell.compute_dtype}, expected one of {', '.join(_DTYPES)}"
+    if getattr(layer, "use_cudnn", None) is True:
+        return "use_cudnn is True, which asks for cuDNN"
+    for function in _functions(kernel, cell):
+        if _known(function) is None:
+            name = getattr(function, "__name__", type(function).__name__)
+            return f"its activation {name} is none of ONNX's recurrent operators"
+    if training and cell.recurrent_dropout:
+        return "recurrent_dropout is no option of the kernels"
+    if training and cell.dropout and (cell.dropout >= 1 or getattr(cell, "dropout_mask_count", None)):
+        return "dropout of 1, or with implementation=1, is no option of the kernels"
+    if mask is not None and (layer.unroll or len(mask.shape) != 2):
+        return (
+            f"unroll is {layer.unroll} with a mask of shape {tuple(mask.shape)}, expected False and two axes"
+        )
+    return None
+
+
+def call_of(kernel: str, layer: Any) -> Call:
+    """Return the call of a layer that a kernel computes."""
+    found = [_ONNX[function] for function in _functions(kernel, layer.cell)]
+    reset_after = int(kernel == "gru" and layer.cell.reset_after)
+    attributes: dict[str, Any] = {
+        "activations": [function.name for function in found],
+        "activation_alpha": [number for function in found for number in function.alpha] or None,
+        "activation_beta": [number for function in found for number in function.beta] or None,
+        "direction": "reverse" if layer.go_backwards else "forward",
+        "layout": 1,
+    }
+    if kernel == "gru":
+        attributes["linear_before_reset"] = reset_after
+    return Call(kernel, attributes, reset_after, bool(layer.return_sequences))

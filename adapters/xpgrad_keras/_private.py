@@ -1,0 +1,51 @@
+"""What is used of Keras that its documentation does not promise: each name once."""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import keras
+
+__all__ = ["first_of", "forget_compiled", "register_as_keras", "sublayers"]
+
+_Layer = TypeVar("_Layer", bound=type)
+
+
+def register_as_keras(layer: _Layer) -> _Layer:
+    """Let files name a subclass of a layer as Keras' own, and load it as the subclass where it is known.
+
+    A file has the module and the class of Keras, where a process without xpgrad finds Keras' layer. The name
+    under which the subclass is registered is the name of that class, which Keras accepts for its own layers.
+    """
+    layer.__module__ = "keras.layers"
+    name = layer.__name__
+    registered: Any = keras.saving.register_keras_serializable(package="xpgrad_keras")(layer)
+    objects = keras.saving.get_custom_objects()
+    objects[name] = objects.pop(f"xpgrad_keras>{name}")
+    _registered_names()[layer] = name
+    return registered
+
+
+def _registered_names() -> dict[type, str]:
+    """Return Keras' table of the names under which classes are registered."""
+    from keras.src.saving import object_registration
+
+    return object_registration.GLOBAL_CUSTOM_NAMES
+
+
+def first_of(mask: Any) -> Any:
+    """Return a mask that may stand in a list, as that of an input among several."""
+    return mask[0] if isinstance(mask, list | tuple) else mask
+
+
+def sublayers(layer: Any) -> Iterator[Any]:
+    """Return the layers that a layer or a model holds, in its order."""
+    return iter(layer._layers)
+
+
+def forget_compiled(model: Any) -> None:
+    """Let a model compile its steps anew: they were compiled with other layers."""
+    for name in ("train_function", "test_function", "predict_function"):
+        if getattr(model, name, None) is not None:
+            setattr(model, name, None)
+    if keras.backend.backend() == "tensorflow" and getattr(model, "_jit_compile", None) is not None:
+        model._jit_compile = None  # Keras asks the layers again whether XLA takes them

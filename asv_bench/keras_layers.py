@@ -1,0 +1,177 @@
+"""Training steps of xpgrad_keras' layers beside Keras' own, on each backend.
+
+    python asv_bench/keras_layers.py                       every backend that is installed, a process each
+    python asv_bench/keras_layers.py --backends torch jax  these
+    python asv_bench/keras_layers.py --rounds 9 --quick    smaller models
+
+Layers: a training step of a model of one layer, as `fit` runs it. Models: three of Keras' published
+examples at their sizes, on synthetic data: a bidirectional LSTM on texts, addition from sequence to
+sequence, a time series. Each figure is the median of interleaved rounds, after two without a clock. The
+difference is the largest one of the two curves of losses, relative to the largest loss.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BACKENDS = ("torch", "jax", "tensorflow")
+SHAPES = ((32, 50, 64, 64), (32, 50, 256, 256), (64, 100, 128, 512))
+"""Batch, steps, inputs, units."""
+
+
+class Work(NamedTuple):
+    """A model, and a batch to train it on."""
+
+    name: str
+    build: Callable[[], Any]
+    x: np.ndarray
+    y: np.ndarray
+    loss: str
+
+
+def layer_works(rng: np.random.Generator, quick: bool) -> Iterator[Work]:
+    """A layer of each kind, at three sizes; with a mask; behind a mask that is no prefix."""
+    from keras import Sequential, layers
+
+    for N, T, I, H in SHAPES[: 1 if quick else None]:
+        x, y = rng.normal(size=(N, T, I)).astype("float32"), rng.normal(size=(N, H)).astype("float32")
+        for layer in (layers.LSTM, layers.GRU, layers.SimpleRNN):
+
+            def build(layer=layer, T=T, I=I, H=H):
+                return Sequential([layers.Input((T, I)), layer(H)])
+
+            yield Work(f"{layer.__name__} {(N, T, I, H)}", build, x, y, "mse")
+    N, T, I, H = SHAPES[0]
+    lengths = rng.integers(1, T + 1, size=(N, 1))
+    for name, mask in (("behind", np.arange(T) < lengths), ("in front", np.arange(T) >= T - lengths)):
+        x = rng.normal(size=(N, T, I)).astype("float32") * mask[:, :, None]
+        y = rng.normal(size=(N, H)).astype("float32")
+        build = lambda: Sequential([layers.Input((T, I)), layers.Masking(), layers.LSTM(H)])  # noqa: E731
+        yield Work(f"LSTM {(N, T, I, H)}, padding {name}", build, x, y, "mse")
+
+
+def model_works(rng: np.random.Generator, quick: bool) -> Iterator[Work]:
+    """Three examples of Keras, with its sizes."""
+    from keras import Model, Sequential, layers
+
+    words, steps = 20000, 50 if quick else 200
+
+    def imdb() -> Any:
+        inputs = layers.Input((None,), dtype="int32")
+        x = layers.Embedding(words, 128)(inputs)
+        x = layers.Bidirectional(layers.LSTM(64, return_sequences=True))(x)
+        x = layers.Bidirectional(layers.LSTM(64))(x)
+        return Model(inputs, layers.Dense(1, activation="sigmoid")(x))
+
+    x = rng.integers(1, words, size=(32, steps))
+    yield Work("IMDB, bidirectional LSTM", imdb, x, rng.integers(0, 2, size=(32, 1)), "binary_crossentropy")
+
+    digits, characters = 3, 12
+
+    def addition() -> Any:
+        return Sequential(
+            [
+                layers.Input((2 * digits + 1, characters)),
+                layers.LSTM(128),
+                layers.RepeatVector(digits + 1),
+                layers.LSTM(128, return_sequences=True),
+                layers.Dense(characters, activation="softmax"),
+            ]
+        )
+
+    x = np.eye(characters, dtype="float32")[rng.integers(0, characters, size=(32, 2 * digits + 1))]
+    y = np.eye(characters, dtype="float32")[rng.integers(0, characters, size=(32, digits + 1))]
+    yield Work("addition, sequence to sequence", addition, x, y, "categorical_crossentropy")
+
+    def weather() -> Any:
+        inputs = layers.Input((120, 7))
+        return Model(inputs, layers.Dense(1)(layers.LSTM(32)(inputs)))
+
+    x = rng.normal(size=(256, 120, 7)).astype("float32")
+    yield Work("time series, LSTM", weather, x, rng.normal(size=(256, 1)).astype("float32"), "mse")
+
+
+def measured(work: Work, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a step by Keras' layers and by ours, and how far the losses differ."""
+    import keras
+
+    import xpgrad_keras
+
+    models = {}
+    for name in ("theirs", "ours"):
+        keras.utils.set_random_seed(0)
+        models[name] = work.build()
+        if name == "ours":
+            models[name].set_weights(models["theirs"].get_weights())
+            xpgrad_keras.swap(models[name])
+        models[name].compile(optimizer="adam", loss=work.loss)
+    times: dict[str, list[float]] = {name: [] for name in models}
+    losses: dict[str, list[float]] = {name: [] for name in models}
+    for number in range(rounds + 2):
+        for name, model in models.items():
+            begin = time.perf_counter()
+            loss = model.train_on_batch(work.x, work.y)
+            if number > 1:
+                times[name].append(1e3 * (time.perf_counter() - begin))
+            losses[name].append(float(np.ravel(loss)[0]))
+    theirs, ours = (np.array(losses[name]) for name in ("theirs", "ours"))
+    off = float(np.abs(theirs - ours).max() / np.abs(theirs).max())
+    return {name: statistics.median(each) for name, each in times.items()} | {"off": off}
+
+
+def measure_here(rounds: int, quick: bool, only: str) -> None:
+    """Print a line of JSON for each work, on the backend of this process."""
+    rng = np.random.default_rng(0)
+    for work in (*layer_works(rng, quick), *model_works(rng, quick)):
+        if only in work.name:
+            print(json.dumps({"name": work.name, **measured(work, rounds)}), flush=True)
+
+
+def main() -> None:
+    """Measure each backend in a process of its own, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="works whose names have this part")
+    parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        measure_here(options.rounds, options.quick, options.only)
+        return
+    print("| backend | model | Keras, ms | ours, ms | times as fast | losses differ by |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    for backend in options.backends:
+        environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [
+            sys.executable,
+            __file__,
+            "--here",
+            "--rounds",
+            str(options.rounds),
+            "--only",
+            options.only,
+        ]
+        command += ["--quick"] if options.quick else []
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        for line in child.stdout or ():
+            row = json.loads(line)
+            print(
+                f"| {backend} | {row['name']} | {row['theirs']:.2f} | {row['ours']:.2f} "
+                f"| {row['theirs'] / row['ours']:.2f} | {row['off']:.1e} |",
+                flush=True,
+            )
+        if child.wait():
+            print(f"| {backend} | it ended with status {child.returncode} | | | | |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""xpgrad_keras on every backend: a backend is one for a process, so each has a child process.
+
+A child runs `test_keras`, and Keras' own tests of its recurrent layers on ours, where the installed package
+brings them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+THEIRS = ("lstm", "gru", "simple_rnn", "bidirectional", "time_distributed")
+
+
+def _need(*packages):
+    for package in ("keras", *packages):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
+def _run(backend, *arguments):
+    environment = os.environ | {
+        "KERAS_BACKEND": backend,
+        "JAX_ENABLE_X64": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=FOLDER.parent)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["jax", "tensorflow", "numpy"])
+def test_layers_on(backend):
+    _need(backend)
+    _run(backend, "-m", "", str(FOLDER / "test_keras.py"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+def test_keras_own_tests_on(backend):
+    """Keras' tests of its recurrent layers and wrappers pass with ours."""
+    _need(backend)
+    folder = Path(importlib.util.find_spec("keras").origin).parent / "src" / "layers" / "rnn"
+    files = [folder / f"{name}_test.py" for name in THEIRS]
+    if not all(file.exists() for file in files):
+        pytest.skip("the installed package of Keras has no tests")
+    options = ("-p", "keras_own_tests", "-c", os.devnull, "--rootdir", str(folder))
+    _run(backend, *options, *map(str, files))
