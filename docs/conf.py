@@ -10,6 +10,7 @@ import xpgrad
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 project = "xpgrad"
 author = "xpgrad developers"

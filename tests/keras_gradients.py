@@ -67,6 +67,7 @@ def _jax(layer: Any, x: Any, states: Any, compiled: bool, options: dict) -> tupl
     import jax.numpy as jnp
 
     fixed = [v.value for v in layer.non_trainable_variables]
+    states = None if states is None else [jnp.asarray(h) for h in states]
 
     def loss(x: Any, states: Any, weights: Any) -> Any:
         results, new = layer.stateless_call(weights, fixed, x, **_given(states), **options)

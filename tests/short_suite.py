@@ -20,8 +20,8 @@ LONG_FILES = {
     ],
     "benchmarks and their scripts": ["test_asv_bench", "test_bench_scripts", "test_cli_bench"],
     "other libraries and namespaces": [
-        "test_peers", "test_jax_layers", "test_other_namespaces", "test_torch_distributed",
-        "test_torch_per_sample", "test_flashrnn",
+        "test_peers", "test_jax_layers", "test_keras", "test_keras_backends", "test_other_namespaces",
+        "test_torch_distributed", "test_torch_per_sample", "test_flashrnn",
     ],
     "machines, processes and files": [
         "test_adapters", "test_ahead", "test_blas_threads", "test_cache_folder", "test_compile_cache",

@@ -38,7 +38,7 @@ def test_pages_have_examples():
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page):
     blocks = _blocks(page)
-    for package in ("torch", "jax", "equinox", "flax"):
+    for package in ("torch", "jax", "keras", "equinox", "flax"):
         if any(re.search(rf"^ *(import|from) {package}", block, re.M) for block in blocks):
             pytest.importorskip(package, reason=f"{package} is not installed: the page shows its functions")
     if any("array_api_compat.cupy" in block for block in blocks):

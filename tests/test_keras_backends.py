@@ -37,14 +37,12 @@ def _run(backend, *arguments):
     assert " passed" in done.stdout
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("backend", ["jax", "tensorflow", "numpy"])
 def test_layers_on(backend):
     _need(backend)
     _run(backend, "-m", "", str(FOLDER / "test_keras.py"))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_keras_own_tests_on(backend):
     """Keras' tests of its recurrent layers and wrappers pass with ours."""

@@ -1,5 +1,6 @@
 """The kernels of the core for Keras on NumPy, which has no gradients."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,17 @@ class _NumPy(Backend):
     def takes(self, X: Any, mask: Any) -> bool:
         return True
 
-    def run(self, call: Call, *arrays: Any) -> tuple[Any, list[Any]]:
-        return computed(getattr(xpgrad, call.kernel), call, *arrays)
+    def run(
+        self, call: Call, X: Any, weights: Mapping[str, Any], states: Sequence[Any], lengths: Any
+    ) -> tuple[Any, list[Any]]:
+        dtype, function = X.dtype, getattr(xpgrad, call.kernel)
+        if dtype.kind == "f":
+            return computed(function, call, X, weights, states, lengths)
+        # bfloat16, which is no dtype of NumPy's own
+        wide = {name: x.astype(np.float32) for name, x in weights.items()}
+        narrow = X.astype(np.float32), wide, [h.astype(np.float32) for h in states]
+        H_all, ends = computed(function, call, *narrow, lengths)
+        return H_all.astype(dtype), [end.astype(dtype) for end in ends]
 
 
 BACKEND = _NumPy()

@@ -31,6 +31,8 @@ class _Kernel:
     @property
     def supports_jit(self) -> bool:
         """Whether Keras may compile a model with this layer without being asked to."""
+        if "supports_jit" not in self.__dict__:  # TensorFlow asks before Keras sets it
+            raise AttributeError("supports_jit")
         return bool(self.__dict__["supports_jit"]) and _machine.supports_jit
 
     @supports_jit.setter
