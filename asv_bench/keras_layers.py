@@ -3,6 +3,7 @@
     python asv_bench/keras_layers.py                       every backend that is installed, a process each
     python asv_bench/keras_layers.py --backends torch jax  these
     python asv_bench/keras_layers.py --rounds 9 --quick    smaller models
+    python asv_bench/keras_layers.py --processor           one thread, in time of the processor
 
 Layers: a training step of a model of one layer, as `fit` runs it. Models: three of Keras' published
 examples at their sizes, on synthetic data: a bidirectional LSTM on texts, addition from sequence to
@@ -25,6 +26,14 @@ import numpy as np
 BACKENDS = ("torch", "jax", "tensorflow")
 SHAPES = ((32, 50, 64, 64), (32, 50, 256, 256), (64, 100, 128, 512))
 """Batch, steps, inputs, units."""
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "XPGRAD_NUM_THREADS": "1",
+}
 
 
 class Work(NamedTuple):
@@ -99,7 +108,7 @@ def model_works(rng: np.random.Generator, quick: bool) -> Iterator[Work]:
     yield Work("time series, LSTM", weather, x, rng.normal(size=(256, 1)).astype("float32"), "mse")
 
 
-def measured(work: Work, rounds: int) -> dict[str, Any]:
+def measured(work: Work, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
     """Milliseconds of a step by Keras' layers and by ours, and how far the losses differ."""
     import keras
 
@@ -117,22 +126,22 @@ def measured(work: Work, rounds: int) -> dict[str, Any]:
     losses: dict[str, list[float]] = {name: [] for name in models}
     for number in range(rounds + 2):
         for name, model in models.items():
-            begin = time.perf_counter()
+            begin = clock()
             loss = model.train_on_batch(work.x, work.y)
             if number > 1:
-                times[name].append(1e3 * (time.perf_counter() - begin))
+                times[name].append(1e3 * (clock() - begin))
             losses[name].append(float(np.ravel(loss)[0]))
     theirs, ours = (np.array(losses[name]) for name in ("theirs", "ours"))
     off = float(np.abs(theirs - ours).max() / np.abs(theirs).max())
     return {name: statistics.median(each) for name, each in times.items()} | {"off": off}
 
 
-def measure_here(rounds: int, quick: bool, only: str) -> None:
+def measure_here(rounds: int, quick: bool, only: str, clock: Callable[[], float]) -> None:
     """Print a line of JSON for each work, on the backend of this process."""
     rng = np.random.default_rng(0)
     for work in (*layer_works(rng, quick), *model_works(rng, quick)):
         if only in work.name:
-            print(json.dumps({"name": work.name, **measured(work, rounds)}), flush=True)
+            print(json.dumps({"name": work.name, **measured(work, rounds, clock)}), flush=True)
 
 
 def main() -> None:
@@ -142,10 +151,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="works whose names have this part")
     parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
+    parser.add_argument("--processor", action="store_true", help="one thread, the processor's time")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
-        measure_here(options.rounds, options.quick, options.only)
+        clock = time.process_time if options.processor else time.perf_counter
+        measure_here(options.rounds, options.quick, options.only, clock)
         return
     print("| backend | model | Keras, ms | ours, ms | times as fast | losses differ by |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
@@ -161,6 +172,9 @@ def main() -> None:
             options.only,
         ]
         command += ["--quick"] if options.quick else []
+        if options.processor:
+            command.append("--processor")
+            environment |= ONE_THREAD
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         for line in child.stdout or ():
             row = json.loads(line)

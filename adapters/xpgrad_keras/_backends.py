@@ -23,7 +23,7 @@ class Backend:
     """Whether a compiler of the backend takes the kernels."""
     starts_at_state = False
     """Whether the output is the initial state as long as a mask has kept no step; else zero."""
-    where: Callable[[Any, Any, Any], Any]
+    where: Any
     """Takes the one or the other by a condition; Keras' own rounds float64 to float32."""
 
     def takes(self, X: Any, mask: Any) -> bool:

@@ -200,7 +200,7 @@ def _change(model: keras.layers.Layer, kinds: Mapping[type, type]) -> None:
     layers = list({id(layer): layer for _, layer in _named(model, "", ())}.values())
     changed = [layer for layer in layers if type(layer) in kinds and _why_never(layer) is None]
     for layer in changed:
-        layer.__class__ = kinds[type(layer)]  # type: ignore[assignment]
+        layer.__class__ = kinds[type(layer)]
     if changed:
         for layer in layers:
             forget_compiled(layer)
