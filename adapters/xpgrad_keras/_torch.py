@@ -18,6 +18,7 @@ _GATE_ORDERS = {"lstm": (0, 3, 1, 2), "gru": (0, 1, 2), "rnn": (0,)}
 
 class _Torch(Backend):
     where = staticmethod(torch.where)
+
     def takes(self, X: Any, mask: Any) -> bool:
         return X.device.type == "cpu" or (X.device.type == "meta" and mask is None)
 
