@@ -187,6 +187,8 @@ LONG_FEW = {
     "test_opcheck": 30,
     "test_opcheck_of_the_gradient": 20,
     "test_parameters_get_other_memory_dtypes_and_strides": 1,
+    "test_keras::test_random_options": 4,
+    "test_keras::test_masks": 4,
 }
 """The same of the long suite, where the other sets take the same code path."""
 

@@ -1,7 +1,7 @@
 """xpgrad_keras on every backend: a backend is one for a process, so each has a child process.
 
-A child runs `test_keras`, and Keras' own tests of its recurrent layers on ours, where the installed package
-brings them.
+A child runs `test_keras` as the long suite has it. Keras' own tests of its recurrent layers, on ours, take
+minutes: ``pytest -m ""`` runs them where the installed package brings them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def _run(backend, *arguments):
 @pytest.mark.parametrize("backend", ["jax", "tensorflow", "numpy"])
 def test_layers_on(backend):
     _need(backend)
-    _run(backend, "-m", "", str(FOLDER / "test_keras.py"))
+    _run(backend, "-m", "not exhaustive", str(FOLDER / "test_keras.py"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_keras_own_tests_on(backend):
     """Keras' tests of its recurrent layers and wrappers pass with ours."""

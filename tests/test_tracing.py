@@ -145,7 +145,7 @@ def test_a_result_in_an_operands_place_is_the_same_vector():
     inputs = [Operand(x, 3, order=(2, 0)), Operand(x, 3, order=(1,)), Operand(x, at="before"), Operand(None)]
     stage = Elementwise(Formula(_swapped), inputs, [Operand(x, 3, order=(0,)), Operand(y), Operand(None)])
     matrices = []
-    text = time_loops._text_of(stage, matrices)
+    text = time_loops._text_of(stage, matrices, ())
     assert [id(matrix) for matrix in matrices] == [id(x), id(x), id(y)]
     assert [[vector and vector.block for vector in blocks] for blocks in text.inputs] == [
         [2, 0],

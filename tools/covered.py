@@ -78,7 +78,8 @@ def _operator(name: str) -> str:
     """The operator of a function or module, however it is spelt."""
     import xpgrad
 
-    plain = re.sub(r"[123]d$", "", name.removesuffix("_grad").replace("_", "").lower())
+    plain = name.removeprefix("Parametrized").removesuffix("_grad").replace("_", "").lower()
+    plain = re.sub(r"[123]d$", "", plain)
     known = {known.replace("_", ""): known for known in xpgrad.__all__ if known.islower()}
     return NAMES.get(plain) or known.get(plain, name)
 
@@ -89,7 +90,7 @@ def _profile(frame: FrameType, event: str, argument: Any) -> None:
         given = frame.f_locals
         operator = _operator(type(given["self"]).__name__ if name == "self" else name)
         arrays = [a for a in given.values() if hasattr(a, "dtype") and hasattr(a, "shape")]
-        for dtype in {str(array.dtype).removeprefix("torch.") for array in arrays} & {*DTYPES}:
+        for dtype in {str(array.dtype).rpartition(".")[2] for array in arrays} & {*DTYPES}:
             _calls[operator, _place(adapter, arrays), dtype] += 1
         for name, default in defaults.items():
             value = given.get(name, default)
