@@ -521,7 +521,10 @@ def test_an_installed_package_says_where_the_tools_are(arguments, tmp_path):
 def test_a_wheel_has_no_tools():
     pyproject = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
     packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert packages == ["src/xpgrad", *(f"adapters/xpgrad_{name}" for name in ("jax", "onnx", "torch"))]
+    assert packages == [
+        "src/xpgrad",
+        *(f"adapters/xpgrad_{name}" for name in ("jax", "keras", "onnx", "torch")),
+    ]
     assert Path(bench.__file__) == FOLDER / "xpgrad_bench" / "command.py"
 
 

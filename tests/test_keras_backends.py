@@ -1,7 +1,7 @@
 """xpgrad_keras on every backend: a backend is one for a process, so each has a child process.
 
-A child runs `test_keras` as the long suite has it. Keras' own tests of its recurrent layers, on ours, take
-minutes: ``pytest -m ""`` runs them where the installed package brings them.
+A child runs `test_keras` as the long suite has it. What takes minutes needs ``pytest -m ""``: all of it on JAX
+and TensorFlow, and Keras' own tests of its recurrent layers on ours, where the installed package brings them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,17 @@ def _run(backend, *arguments):
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow", "numpy"])
+@pytest.mark.parametrize(
+    "backend",
+    ["numpy", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("jax", "tensorflow"))],
+)
 def test_layers_on(backend):
     _need(backend)
     _run(backend, "-m", "not exhaustive", str(FOLDER / "test_keras.py"))
+
+
+def test_masks_and_training_on_jax():
+    _run("jax", "-m", "not exhaustive", "-k", "fit or masks", str(FOLDER / "test_keras.py"))
 
 
 @pytest.mark.exhaustive
