@@ -57,7 +57,8 @@ LONG_TESTS = {
     "second derivatives": ["test_gradgradcheck", "test_gradient_with_graph_equals_gradient_without"],
     "what shorter tests hold too": [
         "test_each_row_was_held_against_the_oracles_that_apply", "test_everything_that_is_installed_is_right",
-        "test_random_calls_of_uneven_lengths", "test_random_calls_under_the_guard", "test_results_stay_when_other_calls_follow",
+        "test_random_calls_of_uneven_lengths", "test_random_calls_under_the_guard",
+        "test_results_stay_when_other_calls_follow",
         "test_vmap_joins_the_batch", "test_a_gradient_is_linear_in_its_cotangents",
         "test_a_convolution_is_linear_in_either_factor", "test_differentiable_through_every_output",
         "test_solvers_of_linear_equations_take_a_convolution", "test_under_a_trace_they_are_programs",

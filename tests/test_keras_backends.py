@@ -1,7 +1,7 @@
 """xpgrad_keras on every backend: a backend is one for a process, so each has a child process.
 
-A child runs `test_keras` as the long suite has it. What takes minutes needs ``pytest -m ""``: all of it on JAX
-and TensorFlow, and Keras' own tests of its recurrent layers on ours, where the installed package brings them.
+A child runs `test_keras` as the long suite has it. What takes minutes needs ``pytest -m ""``: all of it on
+JAX and TensorFlow, and Keras' own tests of its recurrent layers, on ours, if the installed package has them.
 """
 
 from __future__ import annotations
