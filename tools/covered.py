@@ -7,7 +7,6 @@ standard engine, or an adapter. By default it runs the short suite.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import inspect
 import json
@@ -25,10 +24,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from versions import ROOT, replace_between
 
-PAGE = ROOT / "docs" / "tests.md"
-BEGIN, END = "<!-- covered: begin -->", "<!-- covered: end -->"
+ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "XPGRAD_COVERED"
 PLACES = ("numpy", "standard", "strict", "torch", "jax", "xpgrad_torch", "xpgrad_jax", "xpgrad_onnx")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -147,22 +144,11 @@ def _rows(calls: Counter[tuple[str, ...]], options: Counter[tuple[str, ...]]) ->
 
 
 def main() -> None:
-    """Run the tests and print the table, or write it into its page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="put the table into docs/tests.md")
-    arguments, for_pytest = parser.parse_known_args()
-    columns = ["operator", "options", *PLACES, *DTYPES]
-    rows = list(_rows(*_counted(for_pytest or ["-n", "2", "--dist", "loadfile"])))
-    if arguments.write:
-        lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-        replace_between(BEGIN, END, [f"| {' | '.join(line)} |" for line in lines], PAGE)
-        return
-    table = Table(*columns, box=None)
-    for row in rows:
+    """Run the tests and print the table."""
+    table = Table("operator", "options", *PLACES, *DTYPES, box=None)
+    for row in _rows(*_counted(sys.argv[1:] or ["-n", "2", "--dist", "loadfile"])):
         table.add_row(*row)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 if __name__ == "__main__":

@@ -134,12 +134,12 @@ def _rows_as_table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {entry['result']} |"
 
 
-def replace_between(begin: str, end: str, lines: Sequence[str], page: Path = PAGE) -> None:
-    """Put lines into a page, between two marks."""
-    text = page.read_text(encoding="utf-8")
+def replace_between(begin: str, end: str, lines: Sequence[str]) -> None:
+    """Put lines into the page, between two marks."""
+    text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(begin)
     _, after = rest.split(end)
-    page.write_text(before + begin + "\n" + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+    PAGE.write_text(before + begin + "\n" + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
 def write_page(stored: Mapping[str, Any]) -> None:
