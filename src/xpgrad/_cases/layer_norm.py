@@ -38,7 +38,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "reverse": {"direction": "reverse"},
     "lengths, NaN padding": {"lengths": True, "direction": "bidirectional"},
     "layout 1": {"layout": 1},
-    "resets, lengths, bidirectional": {"resets": True, "lengths": True, "direction": "bidirectional"},
     "clip": {"clip": 0.7013},
     "activations": {
         "activations": ("HardSigmoid", "Elu", "Softsign"),
@@ -48,6 +47,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "per_sample": {"lengths": True, "gradient": {"per_sample": True}},
     "per_sample, norm": {"gradient": {"per_sample": "norm"}},
     "sample_weight": {"lengths": True, "weights": True},
+    "resets, lengths, bidirectional": {"resets": True, "lengths": True, "direction": "bidirectional"},
 }
 
 

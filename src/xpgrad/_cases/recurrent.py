@@ -178,6 +178,8 @@ _ANY_OPTIONS: dict[str, dict[str, Any]] = {
     "lengths, NaN padding": {"lengths": True},
     "lengths, bidirectional": {"lengths": True, "direction": "bidirectional"},
     "layout 1": {"layout": 1},
+}
+_RESETS: dict[str, dict[str, Any]] = {  # behind the others, whose numbers follow from their places
     "resets, layout 1": {"resets": True, "layout": 1},
     "resets, lengths, bidirectional": {"resets": True, "lengths": True, "direction": "bidirectional"},
 }
@@ -227,6 +229,7 @@ _LSTM_OPTIONS: dict[str, dict[str, Any]] = {
         "gradient": {"per_sample": True},
     },
     "cell states": {**_PEEPHOLES, "lengths": True, "direction": "bidirectional", "cell_states": True},
+    **_RESETS,
 }
 _GRU_CHOICES: dict[str, dict[str, Any]] = {
     "clip": {"clip": 0.8013},
@@ -262,7 +265,7 @@ def _both_resets(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
     }
 
 
-_GRU_OPTIONS = _both_resets({**_ANY_OPTIONS, **_GRU_CHOICES})
+_GRU_OPTIONS = _both_resets({**_ANY_OPTIONS, **_GRU_CHOICES, **_RESETS})
 _RNN_OPTIONS: dict[str, dict[str, Any]] = {
     **_ANY_OPTIONS,
     "relu": {"activations": ["Relu"]},
@@ -285,6 +288,7 @@ _RNN_OPTIONS: dict[str, dict[str, Any]] = {
         "activation_beta": [-0.1],
         "gradient": {"per_sample": True},
     },
+    **_RESETS,
 }
 
 
