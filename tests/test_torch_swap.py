@@ -488,6 +488,8 @@ def test_verify_finds_what_differs_and_puts_the_model_back(monkeypatch, broken):
         return result._replace(**{field: off})
 
     monkeypatch.setattr(xpgrad, name, wrong)
+    # of one random model in twenty the bias in front of the normalization is off by rounding alone
+    torch.manual_seed(0)
     model = Everything()
     words = "output 0 off by" if broken == "forward" else "gradient of rnn.weight_hh_l0 off by"
     with pytest.raises(RuntimeError, match=f"swap: verify found {words} .*, expected at most 0.0001"):

@@ -39,6 +39,8 @@ class Backend:
     ) -> tuple[Any, list[Any]]:
         """Return the outputs at all steps (N, T, H), and the last states (N, H).
 
+        Nobody asks for it where `takes` says no.
+
         Parameters
         ----------
         call : Call

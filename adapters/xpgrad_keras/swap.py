@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import keras
 
-from xpgrad._report_table import report_lines
+from xpgrad._report_table import ReportRow, report_text
 from xpgrad_keras._calls import why_not
 from xpgrad_keras._private import forget_compiled, sublayers
 from xpgrad_keras.layers import GRU, LSTM, SimpleRNN
@@ -22,30 +22,6 @@ _REPLACEMENTS: Mapping[type, type] = {
 _OURS = {ours: theirs for theirs, ours in _REPLACEMENTS.items()}
 
 
-class ReportRow(NamedTuple):
-    """One layer: its names in the model, its type, what takes its place, and why nothing does.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Where it stands in the model; ``""`` is the model itself.
-    type : str
-        Its type's name.
-    now : str
-        The type of what takes its place, or ``"unchanged"``.
-    why : str
-        Why it stays, or when its loop is Keras'; empty where a kernel always computes it.
-    warns : bool
-        Whether `swap` warns about it: xpgrad has such a layer, but does not take this one's place.
-    """
-
-    names: tuple[str, ...]
-    type: str
-    now: str
-    why: str
-    warns: bool
-
-
 class SwapReport(NamedTuple):
     """What `swap` replaces and leaves: a row for each recurrent layer, and each other with own weights.
 
@@ -58,12 +34,7 @@ class SwapReport(NamedTuple):
     rows: tuple[ReportRow, ...]
 
     def __str__(self) -> str:
-        lines = report_lines(
-            ("layer", "type", "now", "why"),
-            [(", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in self.rows],
-        )
-        count = sum(row.now != "unchanged" for row in self.rows)
-        return "\n".join([*lines, f"{count} of {len(self.rows)} layers with weights replaced"])
+        return report_text(self.rows, "layer", "layers with weights")
 
 
 def swap(model: _Layer, *, verbose: bool = False) -> _Layer:

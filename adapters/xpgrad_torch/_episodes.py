@@ -173,9 +173,8 @@ def _of_sb3(theirs: Any, name: str) -> type[nn.Module]:
         if not isinstance(lstm, Layers):
             return theirs._process_sequence(features, lstm_states, episode_starts, lstm)
         rows = (lstm_states[0] if isinstance(lstm_states, tuple | list) else lstm_states).shape[1]
-        if (
-            len(features) == rows and not lstm._own_options()
-        ):  # a single step, as in a rollout: PyTorch's is faster
+        # a single step, as in a rollout: PyTorch's is faster
+        if len(features) == rows and not lstm._own_options():
             return theirs._process_sequence(features, lstm_states, episode_starts, _of_pytorch(lstm))
         begins = episode_starts != 0
         if not torch.equal(begins.to(episode_starts.dtype), episode_starts):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from xpgrad._report_table import report_lines
+from xpgrad._report_table import ReportRow, report_text
 from xpgrad_torch import _episodes, _xlstm, convolution, losses, modules
 from xpgrad_torch import activations as _activations
 from xpgrad_torch._gains import GAINS
@@ -271,15 +271,17 @@ def swap(
     if tolerance is not None and verify is None:
         raise ValueError(f"swap: tolerance is {tolerance}, expected verify to be given, it is None")
     table = _table("swap", activations, cells, convolutions)
+    kept = _why_not(model)
     before: dict[str, Tensor] | None = None
     slower: dict[nn.Module, str] = {}
     if verify is not None:
-        before, slower = _timed(model, table, verify, convolutions)
-    found = _report(model, table, slower)
+        before, slower = _timed(model, table, kept, verify, convolutions)
+    found = _report(model, table, kept, slower)
     for reason in dict.fromkeys(row.why for row in found.rows if row.warns):
         warnings.warn(f"swap: {reason}", stacklevel=2)
-    kept = _why_not(model) | slower
-    swapped = _replace(model, lambda module: None if module in kept else table.get(type(module)))
+    swapped = _replace(
+        model, lambda module: None if module in kept or module in slower else table.get(type(module))
+    )
     if before is not None:
         try:
             _compare(before, _results(swapped, verify), tolerance)
@@ -351,30 +353,6 @@ def _own_options(module: nn.Module) -> list[str]:
 # ---------------------------------------------------------------------------------------------- the report
 
 
-class ReportRow(NamedTuple):
-    """One module: its names in the model, its type, what takes its place, and why nothing does.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Where it stands in the model; ``""`` is the model itself.
-    type : str
-        Its type's name.
-    now : str
-        The type of what takes its place, or ``"unchanged"``.
-    why : str
-        Why it stays; empty where it does not.
-    warns : bool
-        Whether `swap` warns about it: xpgrad has such a module, but does not take this one's place.
-    """
-
-    names: tuple[str, ...]
-    type: str
-    now: str
-    why: str
-    warns: bool
-
-
 class SwapReport(NamedTuple):
     """What `swap` replaces and what it leaves: a row for each module with parameters of its own.
 
@@ -387,12 +365,7 @@ class SwapReport(NamedTuple):
     rows: tuple[ReportRow, ...]
 
     def __str__(self) -> str:
-        lines = report_lines(
-            ("module", "type", "now", "why"),
-            [(", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in self.rows],
-        )
-        count = sum(row.now != "unchanged" for row in self.rows)
-        return "\n".join([*lines, f"{count} of {len(self.rows)} modules with parameters replaced"])
+        return report_text(self.rows, "module", "modules with parameters")
 
     def gains(self) -> list[str]:
         """Say for each type that is replaced how much faster a training step was where it was measured.
@@ -460,17 +433,22 @@ def swap_report(
     if not isinstance(model, nn.Module):
         raise TypeError(f"swap_report: model is {type(model).__name__}, expected torch.nn.Module")
     table = _table("swap_report", activations, cells, convolutions)
-    return _report(model, table, {} if verify is None else _timed(model, table, verify, convolutions)[1])
+    kept = _why_not(model)
+    slower = {} if verify is None else _timed(model, table, kept, verify, convolutions)[1]
+    return _report(model, table, kept, slower)
 
 
 def _timed(
-    model: nn.Module, table: _Table, example: Any, convolutions: bool | None
+    model: nn.Module,
+    table: _Table,
+    kept: Mapping[nn.Module, str],
+    example: Any,
+    convolutions: bool | None,
 ) -> tuple[dict[str, Tensor], dict[nn.Module, str]]:
     """Return the model's results, and the convolutions that are faster as they are, each with the reason."""
     layers = [module for module in model.modules() if type(module) in _CONVOLUTIONS and type(module) in table]
     with first_inputs([] if convolutions else layers) as inputs:
         results = _results(model, example)
-    kept = _why_not(model)
     timed = {layer: X for layer, X in inputs.items() if layer not in kept}
     slower = slower_than(timed, lambda layer: _same_state(layer, table[type(layer)], True))
     return results, {
@@ -480,11 +458,14 @@ def _timed(
     }
 
 
-def _report(model: nn.Module, table: _Table, slower: Mapping[nn.Module, str]) -> SwapReport:
+def _report(
+    model: nn.Module, table: _Table, kept: Mapping[nn.Module, str], slower: Mapping[nn.Module, str]
+) -> SwapReport:
+    """Return the rows: `kept` stays with a warning, `slower` without one."""
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
-    rows, kept = [], _why_not(model)
+    rows = []
     for module, where in names.items():
         if type(module) not in table and not any(True for _ in module.parameters(recurse=False)):
             continue

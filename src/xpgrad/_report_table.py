@@ -1,23 +1,53 @@
-"""The table that adapters' reports of replaced modules print."""
+"""What adapters' reports of replaced modules or layers have: rows, and the table that they print."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-__all__ = ["report_lines"]
+__all__ = ["ReportRow", "report_text"]
 
 
-def report_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: columns are as wide as their widest cell, the last one is open.
+class ReportRow(NamedTuple):
+    """One module or layer: its names in the model, its type, what takes its place, and why nothing does.
 
     Parameters
     ----------
-    head : sequence of str
-        The columns' names.
-    rows : sequence of sequence of str
-        The cells, row by row.
+    names : tuple of str
+        Where it stands in the model; ``""`` is the model itself.
+    type : str
+        Its type's name.
+    now : str
+        The type of what takes its place, or ``"unchanged"``.
+    why : str
+        Why it stays, or when the framework goes on computing it; empty where neither is so.
+    warns : bool
+        Whether `swap` warns about it: xpgrad has such a one, but does not take this one's place.
     """
-    lines = [head, *rows]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(head) - 1)]
-    return [
+
+    names: tuple[str, ...]
+    type: str
+    now: str
+    why: str
+    warns: bool
+
+
+def report_text(rows: Sequence[ReportRow], kind: str, counted: str) -> str:
+    """Lay rows out as a table: columns are as wide as their widest cell, the last one is open.
+
+    Parameters
+    ----------
+    rows : sequence of ReportRow
+        The rows.
+    kind : str
+        The head of the column of names.
+    counted : str
+        What the last line counts.
+    """
+    cells = [(", ".join(n or "(model)" for n in row.names), row.type, row.now, row.why) for row in rows]
+    table = [(kind, "type", "now", "why"), *cells]
+    widths = [max(len(line[k]) for line in table) for k in range(3)]
+    lines = [
         "  ".join([*(c.ljust(w) for c, w in zip(line, widths, strict=False)), line[-1]]).rstrip()
-        for line in lines
+        for line in table
     ]
+    count = sum(row.now != "unchanged" for row in rows)
+    return "\n".join([*lines, f"{count} of {len(rows)} {counted} replaced"])
