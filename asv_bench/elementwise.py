@@ -28,8 +28,8 @@ MARK = "speed"
 COLUMNS = {
     "numpy": ("xpgrad-numpy", "1"),
     "torch": ("xpgrad-torch", "1"),
-    "numpy, no numba": ("xpgrad-numpy", "0"),
-    "torch, no numba": ("xpgrad-torch", "0"),
+    "numpy, no llvmlite": ("xpgrad-numpy", "0"),
+    "torch, no llvmlite": ("xpgrad-torch", "0"),
 }
 _MEASURE = """
 import sys, timeit

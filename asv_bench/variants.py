@@ -204,10 +204,8 @@ def main() -> None:
     if options.memory is not None:
         _memory(options.memory)
         return
-    compiled = "with" if jit_enabled() else "without"
-    print(
-        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {compiled} numba"
-    )
+    compiled = "compiled" if jit_enabled() else "not compiled"
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {compiled}")
     for name in options.what or MEASURES:
         MEASURES[name]()
 

@@ -1,9 +1,12 @@
-"""Compiled functions for tests, and calls of such that have no wrapper for Python."""
+"""Compiled functions for tests."""
+
+import ctypes
+import itertools
 
 TEXT = """
-from xpgrad.engine.compiled.cache import cfunc, njit
+from xpgrad.engine.compiled.cache import cfunc
 
-@njit()
+@cfunc("float64(float64)")
 def twice(x):
     return 2 * x
 
@@ -11,11 +14,38 @@ def twice(x):
 def thrice(x):
     return 3 * x
 """
-"""A text as the cache folder keeps it."""
+"""A text as the cache folder keeps its functions."""
+
+_TYPES = {
+    "void": None, "int64": ctypes.c_int64, "int32": ctypes.c_int32, "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}  # fmt: skip
+_numbers = itertools.count()
 
 
-def from_python(function):
-    """The function, called by a compiled one that has a wrapper."""
-    from numba import njit
+def called(address, signature):
+    """The C function at an address, for Python."""
+    result, _, arguments = signature.rstrip(")").partition("(")
+    kinds = [_TYPES[kind.strip()] for kind in arguments.split(",") if kind.strip()]
+    return ctypes.CFUNCTYPE(_TYPES[result], *kinds)(address)
 
-    return njit(lambda *arguments: function(*arguments))
+
+def written(function, signature, flags=()):
+    """LLVM's module of a function of the part of Python that is compiled, and the name that it has there."""
+    from llvmlite import ir
+
+    from xpgrad.engine.compiled.translate import CFunction
+
+    name = f"tested_{next(_numbers)}"
+    module = ir.Module(name)
+    CFunction(function, signature, flags).write(module, name)
+    return module, name
+
+
+def compiled(function, signature, flags=()):
+    """The same, compiled, for Python."""
+    from xpgrad.engine.compiled.machine_code import linker
+
+    module, name = written(function, signature, flags)
+    linker().link(linker().compiled(module))
+    return called(linker().address(name), signature)

@@ -98,7 +98,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling is on, whatever the environment says: for tests of what is compiled."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     monkeypatch.setenv("XPGRAD_JIT", "1")
 
 

@@ -6,16 +6,40 @@ import pytest
 from xpgrad import lstm, vjp
 from xpgrad.engine.compiled.products import choice as product_choice
 
-pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
 
-from compiled_calls import from_python
-from xpgrad.engine.compiled import native_ahead, time_loops
+from compiled_calls import compiled
+from xpgrad.engine.compiled import native, native_ahead, time_loops
 from xpgrad.engine.compiled.records import Ahead, length, positions
 
 LINE = 64
 
-begin, asked, advance = map(from_python, (native_ahead.begin, native_ahead.asked, native_ahead.advance))
-forget, ask_rows = map(from_python, (native_ahead.forget, native_ahead.ask_rows))
+begin = compiled(native_ahead.begin, "void(int64, int64)")
+advance = compiled(native_ahead.advance, "void(int64, int64)")
+forget = compiled(native_ahead.forget, "void(int64)")
+
+
+def _write_asked(ahead, found):
+    place, step = native_ahead.asked(ahead)
+    of = native.fields(found)
+    of[0], of[1] = place, step
+
+
+def _ask_rows(ahead, head, m, itemsize, first, count):
+    native_ahead.ask_rows(ahead, native.fields(head), m, itemsize, first, count)
+
+
+_asked, ask_rows = (
+    compiled(_write_asked, "void(int64, int64)"),
+    compiled(_ask_rows, f"void({'int64, ' * 5}int64)"),
+)
+
+
+def asked(address):
+    """The place and the step."""
+    found = np.zeros(2, np.int64)
+    _asked(address, found.ctypes.data)
+    return found.tolist()
 
 
 def asked_for(ranges, passes, tile):
@@ -68,8 +92,8 @@ def test_rows_far_apart_are_not_asked_for():
     head = np.asarray([1000, 9, 5, 5, 2000, 9, 5, 500])  # two matrices
     address = numbers.ctypes.data
     for m in (0, 4):
-        ask_rows(address, head, m, 4, 2, 3)
-    ask_rows(address, head, 0, 4, 2, 0)  # no rows
+        ask_rows(address, head.ctypes.data, m, 4, 2, 3)
+    ask_rows(address, head.ctypes.data, 0, 4, 2, 0)  # no rows
     assert numbers[at.left] == 1
     assert [*numbers[size : size + 2]] == [1000 + 2 * 5 * 4, 3 * 5 * 4]
 

@@ -77,7 +77,7 @@ def test_a_step_three_times(name: str) -> None:
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 9, 70), (3, 300, 33), (40, 65, 96), (130, 7, 5)])
 def test_products(rows: int, inner: int, columns: int) -> None:
     """Of our own tiles: alone, and added to what is there."""
-    pytest.importorskip("numba", reason="numba is not installed: products are NumPy's")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: products are NumPy's")
     if os.environ.get("XPGRAD_JIT") == "0":
         pytest.skip("nothing is compiled: products are NumPy's")
     from xpgrad.engine.compiled.products import matrix

@@ -47,7 +47,7 @@ def test_a_page_without_marks_is_left_alone(script, tmp_path):
 def test_the_table_of_products(script, monkeypatch):
     """Every way computes, few rows and many, and a row of the table has a cell for each."""
     pytest.importorskip("torch", reason="torch is not installed: its products stand beside ours")
-    pytest.importorskip("numba", reason="numba is not installed: there are no products of our own")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no products of our own")
     products = script("products")
     monkeypatch.setattr(products, "FEW", [(3, 20, 30)])
     monkeypatch.setattr(products, "MANY", [(9, 7, 20, "A"), (9, 7, 20, "B")])
@@ -64,7 +64,7 @@ def test_the_table_of_products(script, monkeypatch):
 def test_the_table_of_instructions(script, monkeypatch):
     """A step's products have the operations that its sizes say, and every kind has a time."""
     pytest.importorskip("torch", reason="torch is not installed: the steps are its modules'")
-    pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
     instructions = script("instructions")
     program = instructions.Program
     monkeypatch.setattr(program, "__init__", instructions.note(program.__init__))
@@ -336,6 +336,20 @@ def test_the_table_of_elementwise_gradients(script):
     assert name == "relu"
     assert float(ratio) > 0
     assert float(cost) > 0
+
+
+# ---------------------------------------------------------------------------------------- first calls
+
+
+def test_the_tables_of_first_calls(script):
+    """Every step runs, and what is kept costs less the second time."""
+    first_calls = script("first_calls")
+    imports, steps = "\n".join(first_calls.table(1, ["gelu, NumPy"])).split("\n\n")
+    assert len(imports.splitlines()) == 2 + len(first_calls.IMPORTS)
+    *_, row = steps.splitlines()
+    assert row.startswith("| gelu, NumPy | ")
+    for text in first_calls.STEPS.values():
+        compile(text, "step", "exec")
 
 
 # ---------------------------------------------------------------------------------------- recurrences

@@ -14,7 +14,7 @@ from xpgrad.cli.info import CPU, Hint, Pool, Report
 
 FLAGS = "avx avx2 fma avx512f avx512dq avx512bw avx512vl"
 CPUINFO = f"processor\t: 0\nmodel name\t: Some CPU @ 2 GHz \nflags\t\t: fpu {FLAGS}\n\nprocessor\t: 1\n"
-EVERYTHING = {"numpy": "2", "torch": "2", "jax": "0.10", "onnx": "1", "numba": "0.61"}
+EVERYTHING = {"numpy": "2", "torch": "2", "jax": "0.10", "onnx": "1", "llvmlite": "0.44"}
 REQUIRED = {"numpy", "array-api-compat"}
 OPENBLAS = Pool("blas", "openblas", "/lib/libopenblas.so", 2, "SkylakeX")
 OPENMP = Pool("openmp", "libgomp", "/lib/libgomp.so.1", 2, None)
@@ -63,8 +63,8 @@ def test_haswell_kernels_are_right_without_avx512():
     assert info.hints(given) == []
 
 
-def test_numba_missing_or_switched_off():
-    assert only_hint(report(versions=without("numba"))).how == "pip install numba"
+def test_llvmlite_missing_or_switched_off():
+    assert only_hint(report(versions=without("llvmlite"))).how == "pip install llvmlite"
     assert only_hint(report(variables={"XPGRAD_JIT": "0"})).how == "unset XPGRAD_JIT"
     assert info.hints(report(variables={"XPGRAD_JIT": "1"})) == []
 
@@ -75,7 +75,7 @@ def test_every_missing_package_has_a_purpose(package):
     assert info.missing(report(versions=there)) == []
     del there[package]
     given = report(versions=there)
-    [hint] = info.missing(given) if package != "numba" else info.hints(given)
+    [hint] = info.missing(given) if package != "llvmlite" else info.hints(given)
     assert re.match(rf"{package} is not installed: \S.{{25}}", hint.what)
     assert hint.how == f"pip install {package}"
 
@@ -195,7 +195,7 @@ def test_the_command_prints_a_report_and_hints(monkeypatch, capsys):
         "not installed",
         "Haswell",
         "OPENBLAS_CORETYPE=SkylakeX",
-        "pip install numba",
+        "pip install llvmlite",
         "AVX-512",
     ):
         assert part in text
@@ -225,14 +225,16 @@ def test_a_torch_that_does_not_import_is_reported(monkeypatch, capsys):
 
 
 def test_options_are_shown_as_speedups():
-    times = options.Times("m", {"as it is": {"a": 2.0}, "without numba": {"a": 8.0}})
-    assert times.lines() == [["as it is", "2 ms, 1.00x"], ["without numba", "8 ms, 0.25x"]]
+    times = options.Times("m", {"as it is": {"a": 2.0}, "without llvmlite": {"a": 8.0}})
+    assert times.lines() == [["as it is", "2 ms, 1.00x"], ["without llvmlite", "8 ms, 0.25x"]]
 
 
 def test_options_are_measured_here_and_kept(capsys, monkeypatch, tmp_path):
     assert list(options.stated().rows) == [option.name for option in options.OPTIONS]
     monkeypatch.setattr(options, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(options, "OPTIONS", [option for option in options.OPTIONS if "numba" in option.name])
+    monkeypatch.setattr(
+        options, "OPTIONS", [option for option in options.OPTIONS if "llvmlite" in option.name]
+    )
     here = [option.name for option in options.OPTIONS if available(option)]
     monkeypatch.setattr(info, "read_machine", lambda: report(cpu=CPU("Some CPU", "x86_64", 2, avx512=True)))
     assert main(["info"]) == 0

@@ -155,7 +155,7 @@ def test_an_error_passes_through(terminal):
 
 def test_a_later_process_compiles_nothing(tmp_path):
     """All files that it needs are there, and it writes no others."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     environment = {**os.environ, "XPGRAD_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-W", "error", "-m", "xpgrad", "warm", "losses", "--arrays", "numpy"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -182,7 +182,7 @@ def test_what_cannot_be_compiled(monkeypatch, capsys):
 
 
 def test_what_cannot_be_kept(monkeypatch, capsys, tmp_path):
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("XPGRAD_CACHE_DIR", str(tmp_path / "file" / "cache"))
     assert command_line.main(["warm", "losses"]) == 1
@@ -191,7 +191,7 @@ def test_what_cannot_be_kept(monkeypatch, capsys, tmp_path):
 
 def test_what_is_not_installed(monkeypatch, capsys):
     """An error where it was asked for, else nothing to compile."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
 
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delenv("XPGRAD_NOTICE", raising=False)

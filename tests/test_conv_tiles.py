@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="numba is not installed: there are no tiles")
-
-from numba import njit
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no tiles")
 
 import xpgrad
 from backends import without_programs
+from compiled_calls import compiled
 from conv_cases import Case
 from xpgrad import _plans
 from xpgrad._conv import winograd
@@ -97,9 +96,10 @@ def test_rows_of_every_length(
     lanes = bytes_of_vector // size
     tile = row_tiles.row_tile(dtype, lanes, *steps)
 
-    @njit
-    def move(source, target, count, more):
-        tile(source.ctypes.data + size, target.ctypes.data + size, count, more)
+    def moved(source, target, count, more):
+        tile(source + size, target + size, count, more)
+
+    move = compiled(moved, f"void(int64, int64, int64, {dtype})")
 
     for count in range(1, 3 * lanes + 2):
         source = np.full(2 * count + 2, np.nan, dtype)
@@ -107,7 +107,7 @@ def test_rows_of_every_length(
         row, expected = rng.normal(size=count).astype(dtype), target.copy()
         source[1 : 1 + count * steps[0] : steps[0]] = row
         expected[1 : 1 + count * steps[1] : steps[1]] = row + np.dtype(dtype).type(3)
-        move(source, target, count, np.dtype(dtype).type(3))
+        move(source.ctypes.data, target.ctypes.data, count, 3)
         np.testing.assert_array_equal(target, expected)
 
 
@@ -123,12 +123,13 @@ def test_windows_of_a_row(
     some = row_tiles.split_tile(dtype, lanes, step, taken, False)
     whole = row_tiles.split_tile(dtype, lanes, step, taken, True)
 
-    @njit
-    def split(source, low, high, target, line, all_of_it):
+    def windows_of(source, low, high, target, line, all_of_it):
         if all_of_it:
-            whole(source.ctypes.data, 0, 0, target.ctypes.data, line)
+            whole(source, 0, 0, target, line)
         else:
-            some(source.ctypes.data, low, high, target.ctypes.data, line)
+            some(source, low, high, target, line)
+
+    split = compiled(windows_of, f"void({'int64, ' * 5}int64)")
 
     reach, line = (lanes - 1) * step + taken, lanes + 3
     row = rng.normal(size=reach + lanes).astype(dtype)
@@ -140,7 +141,7 @@ def test_windows_of_a_row(
             expected[j, :lanes] = kept[j : j + (lanes - 1) * step + 1 : step]
         for all_of_it in (False, True) if inside.all() else (False,):
             target = np.full((taken, line), 7, dtype)
-            split(source, low, high, target, line, all_of_it)
+            split(source.ctypes.data, low, high, target.ctypes.data, line, all_of_it)
             np.testing.assert_array_equal(target, expected)
 
 
@@ -154,12 +155,13 @@ def test_lines_as_a_row(step: int, dtype: str, bytes_of_vector: int, rng: np.ran
     some = row_tiles.weave_tile(dtype, lanes, step, False)
     whole = row_tiles.weave_tile(dtype, lanes, step, True)
 
-    @njit
-    def weave(source, line, target, count, more):
+    def woven(source, line, target, count, more):
         if count < 0:
-            whole(source.ctypes.data, line, target.ctypes.data, 0, more)
+            whole(source, line, target, 0, more)
         else:
-            some(source.ctypes.data, line, target.ctypes.data, count, more)
+            some(source, line, target, count, more)
+
+    weave = compiled(woven, f"void(int64, int64, int64, int64, {dtype})")
 
     lines = rng.normal(size=(step, lanes + 5)).astype(dtype)
     for count in range(-1, step * lanes + 2):
@@ -167,7 +169,7 @@ def test_lines_as_a_row(step: int, dtype: str, bytes_of_vector: int, rng: np.ran
         kept = step * lanes if count < 0 else min(count, step * lanes)
         expected = target.copy()
         expected[:kept] = (lines[:, :lanes].T.reshape(-1) + real(2))[:kept]
-        weave(lines, lanes + 5, target, count, real(2))
+        weave(lines.ctypes.data, lanes + 5, target.ctypes.data, count, 2)
         np.testing.assert_array_equal(target, expected)
 
 

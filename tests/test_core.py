@@ -91,7 +91,7 @@ def test_jax() -> None:
 def test_info_says_what_is_missing() -> None:
     command = [sys.executable, "-m", "xpgrad", "info"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for package in ("torch", "jax", "numba"):
+    for package in ("torch", "jax", "llvmlite"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

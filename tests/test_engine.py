@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import xpgrad
-from compiled_calls import from_python
+from compiled_calls import compiled
 from xpgrad import _activation_formulas as activations
 from xpgrad import engine
 from xpgrad.engine import (
@@ -40,7 +40,7 @@ def make_engine(monkeypatch):
         if how == "standard":
             return StandardEngine(np)
         if how == "compiled":
-            pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+            pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
         monkeypatch.setenv("XPGRAD_JIT", "1" if how == "compiled" else "0")
         return NumpyEngine()
 
@@ -264,11 +264,13 @@ def test_compiled_rows_wherever_they_begin(dtype, width, make_engine, monkeypatc
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_order_of_numbers(dtype):
     """Integers in the order of numbers, and back."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     scalar = importlib.import_module(f"xpgrad.engine.compiled.scalar_{dtype}")
     values = np.asarray([-np.inf, -1e30, -2.5, -1.0, -1e-30, 0.0, 1e-30, 1.0, 1.5, 2.5, 1e30, np.inf], dtype)
     values = np.unique([values, np.nextafter(values, values.dtype.type(0))])
-    to_ordered, from_ordered = map(from_python, (scalar.to_ordered, scalar.from_ordered))
+    integer = "int32" if dtype == "float32" else "int64"
+    to_ordered = compiled(scalar.to_ordered, f"{integer}({dtype})")
+    from_ordered = compiled(scalar.from_ordered, f"{dtype}({integer})")
     integers = [to_ordered(value) for value in values]
     assert all(a < b for a, b in itertools.pairwise([scalar.LOWEST, *integers]))
     assert [from_ordered(integer) for integer in integers] == [*values]
@@ -359,7 +361,7 @@ def test_numbers_do_not_compile_again(tmp_path):
         for alpha in (0.1, 0.2, 0.3):
             for array in (x, frozen, x[::-1]):
                 assert np.allclose(xpgrad.elu_grad(array, array, alpha=alpha), 1)
-        print(len(list(pathlib.Path(os.environ["XPGRAD_CACHE_DIR"]).rglob("elu*.py"))))
+        print(len(list(pathlib.Path(os.environ["XPGRAD_CACHE_DIR"]).rglob("elu*.o"))))
         """,
         XPGRAD_CACHE_DIR=str(tmp_path),
     )
@@ -527,7 +529,7 @@ def test_core_imports_no_framework():
         X, W, R = (rng.normal(size=s) for s in [(3, 2, 3), (1, 16, 3), (1, 16, 4)])
         out, pullback = xpgrad.vjp(xpgrad.lstm, X, W, R)
         pullback(out.H_all)
-        print(sorted({"torch", "jax", "numba", "matplotlib", "rich", "scipy"} & set(sys.modules)))
+        print(sorted({"torch", "jax", "llvmlite", "matplotlib", "rich", "scipy"} & set(sys.modules)))
         """,
         XPGRAD_JIT="0",
     )
@@ -549,12 +551,12 @@ def test_compiled_formulas_are_kept(tmp_path):
     assert results["none", 0] == results["none", 1]
     assert results["tanh", 0] == results["tanh", 1]
     assert results["none", 0] != results["tanh", 0]
-    assert len(list(tmp_path.rglob("*gelu*_float64_*.py"))) == 2
+    assert len(list(tmp_path.rglob("*gelu*_float64_*.o"))) == 2
 
 
 def test_unwritable_cache_folder(tmp_path):
     """Where nothing can be kept, formulas are compiled for the process alone, and a warning says so once."""
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     output = _run(

@@ -14,7 +14,7 @@ import pytest
 import xpgrad
 from xpgrad import _plans
 
-pytest.importorskip("numba", reason="numba is not installed: there is no compiled code to guard")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there is no compiled code to guard")
 
 from xpgrad.cli import check_random
 from xpgrad.engine.compiled import machine

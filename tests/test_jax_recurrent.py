@@ -67,10 +67,10 @@ def regularizers(operator: str, rng: np.random.Generator, D: int) -> tuple[dict,
     return arrays, {name: jnp.asarray(mask) for name, mask in masks.items()}
 
 
-NATIVE = importlib.util.find_spec("numba") is not None and os.environ.get("XPGRAD_JIT") != "0"
+NATIVE = importlib.util.find_spec("llvmlite") is not None and os.environ.get("XPGRAD_JIT") != "0"
 
 
-def test_programs_run_wherever_numba_is() -> None:
+def test_programs_run_wherever_llvmlite_is() -> None:
     assert (xpgrad_jax.why_plain() is None) == NATIVE
 
 
@@ -399,7 +399,7 @@ def test_empty_and_smallest_sizes(sizes: tuple[int, int], rng: np.random.Generat
     assert_close(jax.value_and_grad(pair("lstm")[0])(arrays), by_the_core("lstm", arrays))
 
 
-@pytest.mark.skipif(not NATIVE, reason="numba not installed: no program runs in the host's threads")
+@pytest.mark.skipif(not NATIVE, reason="llvmlite not installed: no program runs in the host's threads")
 @pytest.mark.parametrize("lengths", [None, [6, 3, 0, 1, 6, 2, 5]])
 @pytest.mark.parametrize("operator", GATES)
 def test_the_hosts_threads_share_columns(

@@ -47,7 +47,7 @@ def run(code: str, **environment: str) -> None:
 def test_a_child_finds_every_lock_free(lock: str) -> None:
     """Also one that another thread held at the fork."""
     if lock.startswith("compiled"):
-        pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+        pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     run(f"""
     import functools, importlib, threading
     module, _, name = {lock!r}.partition(":")
@@ -74,7 +74,7 @@ def test_a_child_finds_every_lock_free(lock: str) -> None:
 
 
 def test_a_child_calls_kernels_though_its_parent_held_the_locks() -> None:
-    pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
     run(
         """
     import threading, time
@@ -137,7 +137,7 @@ def test_a_handler_that_forks_in_the_middle() -> None:
 
 
 def test_a_signal_handler_may_call_a_kernel_while_products_are_chosen() -> None:
-    pytest.importorskip("numba", reason="numba is not installed: there are no products to choose from")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no products to choose from")
     run(
         """
     import signal

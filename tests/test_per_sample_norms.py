@@ -172,7 +172,7 @@ def test_parts_of_the_batch(
 def test_norms_of_very_many_samples_have_no_program(rng: np.random.Generator) -> None:
     """A program has products for each sample, and would be as long as the batch."""
     if not jit_enabled():
-        pytest.skip("needs numba")
+        pytest.skip("needs llvmlite")
     for N in (1024, 1025):
         _plans._known.clear()
         run(asked(make_case(LSTM, rng, T=1, N=N, I=1, H=1), per_sample="norm"))

@@ -18,7 +18,7 @@ from xpgrad.engine.process.team import PoolTeam
 from xpgrad.engine.programs import program as programs
 from xpgrad.engine.programs.recorder import Recorded, Recorder
 
-pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
 
 T, N, I, H = 9, 6, 5, 7
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -13,7 +13,7 @@ import textwrap
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="numba is not installed: there are no products to choose from")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no products to choose from")
 
 from xpgrad import engine
 from xpgrad.engine import NumpyEngine

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="numba is not installed: there are no compiled products")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no compiled products")
 
 from xpgrad.engine.compiled import register_tiles, source
 from xpgrad.engine.compiled.products import matrix as products

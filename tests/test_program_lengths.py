@@ -15,7 +15,7 @@ from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process import sharing
 from xpgrad.engine.programs.recorder import Recorder
 
-pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
 
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -16,7 +16,7 @@ from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.programs.recorded import CannotRecordError
 from xpgrad.engine.programs.recorder import row_major
 
-pytestmark = pytest.mark.skipif(not jit_enabled(), reason="programs need numba")
+pytestmark = pytest.mark.skipif(not jit_enabled(), reason="programs need llvmlite")
 
 PLAIN: dict[str, Any] = {"strides": 1, "pads": 0, "dilations": 1, "group": 1, "auto_pad": "NOTSET"}
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {

@@ -92,7 +92,7 @@ def test_threads_share_no_memory():
 
 def test_training_steps_use_it(monkeypatch):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
     import xpgrad_torch
 
     monkeypatch.setattr(memory, "_POOL", 1 << 20)

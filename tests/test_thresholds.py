@@ -15,7 +15,7 @@ from xpgrad import _plans
 from xpgrad._testing.thresholds import near, thresholds
 from xpgrad.cli import check_random
 
-pytest.importorskip("numba", reason="numba is not installed: there is no compiled code with thresholds")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there is no compiled code with thresholds")
 
 from xpgrad.engine.compiled import records
 from xpgrad.engine.process import guard

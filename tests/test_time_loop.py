@@ -19,7 +19,7 @@ from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.formulas import formula
 from xpgrad.engine.process import blas, sharing, team
 
-numba = pytest.importorskip("numba", reason="numba is not installed: nothing is compiled")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
 
 T, N, I, H = 6, 11, 3, 5
 GATES = {"lstm": 4, "gru": 3}

@@ -145,7 +145,7 @@ def test_frozen_parts(rnn, bidirectional, runs):
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_batches_of_other_lengths_share_programs(rnn, bidirectional, monkeypatch):
     """Each gradient is that of its own batch, though other batches came in between."""
-    pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
     theirs, ours = pair(rnn, bidirectional=bidirectional)
     losses = []
@@ -165,7 +165,7 @@ def test_batches_of_other_lengths_share_programs(rnn, bidirectional, monkeypatch
 @pytest.mark.parametrize("rnn", RNNS)
 def test_nothing_is_packed_or_unpacked(rnn, monkeypatch):
     """One direction has the rows' own order, the other one turns it."""
-    pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+    pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
     from xpgrad.engine.programs.recorder import Recorder
 
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
 
 import xpgrad  # noqa: E402
 import xpgrad_torch  # noqa: E402

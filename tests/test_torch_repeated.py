@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("numba", reason="numba is not installed: there are no programs")
+pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no programs")
 
 from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.utils.parametrize import register_parametrization  # noqa: E402

@@ -45,7 +45,7 @@ ROWS = (
     Row("Linux, x86-64 with AVX-512", "tried", known="the whole test suite (`.ci/run`)"),
     Row("Linux, x86-64 with AVX2", "emulated by settings of compilers and libraries", "other_machines older"),
     Row("Linux, x86-64-v2: no FMA, no AVX", "emulated by the same", "other_machines v2", untried="speed"),
-    Row("without numba's compiling", "tried", "other_machines uncompiled"),
+    Row("without compiling", "tried", "other_machines uncompiled"),
     Row("one thread of every library", "tried", "other_machines one-thread"),
     Row("other hash seeds, decimal commas", "tried", "other_machines hash-seed-and-locale"),
     Row(
@@ -59,9 +59,9 @@ ROWS = (
         "macOS, Apple silicon", BY_READING, untried="everything",
         known="the same; LLVM's code for `apple-m1` is looked at",
     ),
-    Row("macOS, Intel", BY_READING, untried="everything", known="numba's last wheels are those of 0.62"),
+    Row("macOS, Intel", BY_READING, untried="everything", known="llvmlite's last wheels are those of 0.45"),
     Row("Linux with musl (Alpine)", BY_READING, untried="everything", known="llvmlite has no wheels"),
-    Row("free-threaded Python", BY_READING, untried="everything", known="NumPy, numba: wheels for 3.14t"),
+    Row("free-threaded Python", BY_READING, untried="everything", known="NumPy, llvmlite: wheels for 3.14t"),
     Row(
         "GPUs", BY_READING, untried="everything: no test ran on a GPU",
         known="arrays on a GPU take the standard engine, in their library's own operations",

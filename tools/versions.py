@@ -1,7 +1,7 @@
-"""Test xpgrad with versions of Python, NumPy, numba, JAX and PyTorch; write the table of docs/versions.md.
+"""Test xpgrad with versions of Python, NumPy, llvmlite, JAX and PyTorch; write the table of docs/versions.md.
 
     python tools/versions.py --write               # all rows, one environment each
-    python tools/versions.py --write --only 3.12   # only rows that have all of these words, such as "numba"
+    python tools/versions.py --write --only 3.12   # only rows that have all of these words, such as "llvmlite"
 
 For each row it makes an environment in a temporary folder, installs the wheel of this checkout with the row's
 versions, and runs tests/test_core.py there with a separate cache of compiled code. It looks for interpreters
@@ -31,9 +31,9 @@ from xpgrad.cli.info import read_cpu
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "versions.md", ROOT / "docs" / "versions.json"
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
-COLUMNS = ("python", "numpy", "numba", "jax", "torch")
+COLUMNS = ("python", "numpy", "llvmlite", "jax", "torch")
 
-# numba and JAX pin NumPy's upper bound.
+# JAX pins NumPy's upper bound.
 ROWS: tuple[Mapping[str, str], ...] = (
     {"python": "3.11", "numpy": "2.0.2"},
     {"python": "3.11", "numpy": "2.1.3"},
@@ -47,19 +47,19 @@ ROWS: tuple[Mapping[str, str], ...] = (
     {"python": "3.12", "numpy": "2.5.5"},
     {"python": "3.14", "numpy": "2.5.5"},
     {"python": "3.15", "numpy": "2.5.5"},
-    {"python": "3.11", "numpy": "2.1.3", "numba": "0.61.2"},
-    {"python": "3.12", "numpy": "2.2.6", "numba": "0.61.2"},
-    {"python": "3.13", "numpy": "2.3.5", "numba": "0.63.1"},
-    {"python": "3.12", "numpy": "2.4.6", "numba": "0.65.1"},
-    {"python": "3.13", "numpy": "2.4.6", "numba": "0.68.1"},
-    {"python": "3.14", "numpy": "2.5.5", "numba": "0.68.1"},
-    {"python": "3.15", "numpy": "2.5.5", "numba": "0.68.1"},
-    {"python": "3.11", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.8.3"},
-    {"python": "3.11", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.9.2"},
-    {"python": "3.12", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.10.0"},
-    {"python": "3.13", "numpy": "2.4.6", "numba": "0.68.1", "jax": "0.10.2"},
-    {"python": "3.14", "numpy": "2.5.5", "numba": "0.68.1", "jax": "0.12.0.1"},
-    {"python": "3.12", "numpy": "2.4.6", "numba": "0.68.1", "torch": "2.13.0"},
+    {"python": "3.11", "numpy": "2.1.3", "llvmlite": "0.44.0"},
+    {"python": "3.12", "numpy": "2.2.6", "llvmlite": "0.44.0"},
+    {"python": "3.13", "numpy": "2.3.5", "llvmlite": "0.46.0"},
+    {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.47.0"},
+    {"python": "3.13", "numpy": "2.4.6", "llvmlite": "0.50.0"},
+    {"python": "3.14", "numpy": "2.5.5", "llvmlite": "0.50.0"},
+    {"python": "3.15", "numpy": "2.5.5", "llvmlite": "0.50.0"},
+    {"python": "3.11", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.8.3"},
+    {"python": "3.11", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.9.2"},
+    {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.10.0"},
+    {"python": "3.13", "numpy": "2.4.6", "llvmlite": "0.50.0", "jax": "0.10.2"},
+    {"python": "3.14", "numpy": "2.5.5", "llvmlite": "0.50.0", "jax": "0.12.0.1"},
+    {"python": "3.12", "numpy": "2.4.6", "llvmlite": "0.50.0", "torch": "2.13.0"},
 )
 
 
@@ -127,7 +127,7 @@ def _summary(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _rows_as_table(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| Python | NumPy | numba | JAX | PyTorch | result |"
+    yield "| Python | NumPy | llvmlite | JAX | PyTorch | result |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for entry in results:
         cells = [entry["row"].get(name, "") for name in COLUMNS]

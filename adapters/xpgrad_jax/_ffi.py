@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 from collections.abc import Sequence
@@ -86,14 +87,14 @@ def registry() -> Registry:
 
 def why_not() -> str | None:
     """Why programs cannot run in XLA's own calls now; None where they can; XLA then knows them."""
-    return _why_not_registered() if jit_enabled() else "numba is not there, or XPGRAD_JIT is 0"
+    return _why_not_registered() if jit_enabled() else "llvmlite is not there, or XPGRAD_JIT is 0"
 
 
 @functools.cache
 def _why_not_registered() -> str | None:
     try:
         _register()
-    except Exception as error:  # whatever another version of numba, XLA or the system says
+    except Exception as error:  # whatever another version of llvmlite, XLA or the system says
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -124,7 +125,8 @@ def run(frame):
 """
     module = load("xla_handler", text)
     handler, words[1] = module.run, module.run_schedule.address
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler.ctypes), platform="cpu")
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(handler.address)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function), platform="cpu")
 
 
 def call(key: Key, arrays: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct]) -> list[Any]:

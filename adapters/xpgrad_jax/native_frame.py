@@ -1,4 +1,4 @@
-"""How compiled code reads XLA's call of a foreign function, and answers it; needs numba.
+"""How compiled code reads XLA's call of a foreign function, and answers it; needs llvmlite.
 
 The layouts are those of XLA's ``xla/ffi/api/c_api.h``, in the version below, on 64-bit machines. Addresses
 are integers, and a structure is read word by word, by the names of a record.
@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
 
-from xpgrad.engine.compiled.native import inlined, inside, pointer, words
+from xpgrad.engine.compiled.llvm_code import INT64, words_by_name
+from xpgrad.engine.compiled.native import call_for_number, inside, stack, words
 from xpgrad.engine.compiled.records import ForeignProgram, HostWords, length, positions
-from xpgrad.engine.process import numba_private
+from xpgrad.engine.compiled.translate import Instruction
 from xpgrad.engine.programs.native_foreign import GUARD, OUT_OF_MEMORY, advise, run
 
 MAJOR, MINOR = 0, 3
@@ -23,8 +22,6 @@ PROCESS = "xpgrad_jax_process"
 
 _METADATA, _EXECUTE, _SCALAR, _INT64_TYPE = 1, 3, 3, 5
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL = 3, 8, 13  # codes of XLA
-
-_INT64 = ir.IntType(64)
 
 
 class Values(NamedTuple):
@@ -81,7 +78,7 @@ _CREATE_ERROR, _DESTROY_ERROR, _SCHEDULE_TASK = 6, 8, 17
 
 
 def _text(message):
-    return np.frombuffer(message.encode() + b"\0", dtype=np.uint8)
+    return message.encode() + b"\0"
 
 
 _NO_PROGRAM = _text(
@@ -93,50 +90,33 @@ _NO_MEMORY = _text("xpgrad: out of memory")
 _GUARD = _text("xpgrad: the guard found something wrong; xpgrad_jax._ffi.registry().findings() tells what")
 
 
-@intrinsic(prefer_literal=True)
-def _stack(typingctx, count):
-    """The address of `count` words that live as long as the function's call."""
-    size = count.literal_value
-
-    def codegen(context, builder, signature, args):
-        slot = numba_private.alloca_once(builder, ir.ArrayType(_INT64, size))
-        return builder.ptrtoint(slot, _INT64)
-
-    return types.int64(types.IntegerLiteral(size)), codegen
+@Instruction
+def _process_words(code):
+    """The two words of the process."""
+    word = words_by_name(code.module, PROCESS)
+    return code.memory(code.builder.ptrtoint(word, INT64), np.int64, 2)
 
 
-@intrinsic
-def _process_words(typingctx):
-    """The address of the two words of the process."""
-
-    def codegen(context, builder, signature, args):
-        word = builder.module.globals.get(PROCESS) or ir.GlobalVariable(builder.module, _INT64, PROCESS)
-        return builder.ptrtoint(word, _INT64)
-
-    return types.int64(), codegen
+@Instruction
+def _halves(code, address, count):
+    """So many integers of 32 bits."""
+    return code.memory(address, np.int32, count)
 
 
-@intrinsic
-def _call(typingctx, address, argument):
-    """Call a function of XLA's, which takes and returns one pointer."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(_INT64, [_INT64])
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@inlined
-def _halves(address, count):
-    return carray(pointer(address), (count,), np.int32)
+@Instruction
+def _text_at(code, text):
+    """The address of a text, which stands in the code."""
+    kind = ir.ArrayType(ir.IntType(8), len(text))
+    place = ir.GlobalVariable(code.module, kind, code.module.get_unique_name("message"))
+    place.linkage, place.global_constant, place.initializer = "internal", True, kind(bytearray(text))
+    return code.builder.ptrtoint(place, INT64)
 
 
 @inside()
 def _error(api, message, code):
-    arguments = words(_stack(4), 4)
-    arguments[0], arguments[1], arguments[2], arguments[3] = 28, 0, message.ctypes.data, code
-    return _call(words(api, _CREATE_ERROR + 1)[_CREATE_ERROR], arguments.ctypes.data)
+    arguments = stack(4)
+    arguments[0], arguments[1], arguments[2], arguments[3] = 28, 0, _text_at(message), code
+    return call_for_number(words(api, _CREATE_ERROR + 1)[_CREATE_ERROR], (arguments.ctypes.data,))
 
 
 @inside()
@@ -147,13 +127,13 @@ def schedule(host, task, data):
     """
     api, context = words(host, 2)
     functions = words(api, _SCHEDULE_TASK + 1)
-    arguments = words(_stack(5), 5)
+    arguments = stack(5)
     arguments[0], arguments[1], arguments[2], arguments[3], arguments[4] = 40, 0, context, task, data
-    error = _call(functions[_SCHEDULE_TASK], arguments.ctypes.data)
+    error = call_for_number(functions[_SCHEDULE_TASK], (arguments.ctypes.data,))
     if error == 0:
         return 0
     arguments[0], arguments[1], arguments[2] = 24, 0, error
-    _call(functions[_DESTROY_ERROR], arguments.ctypes.data)
+    call_for_number(functions[_DESTROY_ERROR], (arguments.ctypes.data,))
     return 1
 
 
@@ -216,7 +196,7 @@ def handle(frame):
     given, made = call[at.arguments.count], call[at.results.count]
     if call[at.attributes.count] != 2 or given + made > MOST:
         return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
-    table, schedule_address = words(_process_words(), 2)
+    table, schedule_address = _process_words()
     types_of, values = call[at.attributes.types], call[at.attributes.values]
     known, first = _integer(types_of, values, 0)
     also_known, second = _integer(types_of, values, 1)
@@ -227,14 +207,14 @@ def handle(frame):
         return _error(api, _NO_PROGRAM, _INVALID_ARGUMENT)
     if words(program, _PROGRAM_WORDS)[_PROGRAM.count] != given + made:
         return _error(api, _WRONG_CALL, _INVALID_ARGUMENT)
-    addresses = words(_stack(MOST), MOST)
+    addresses = stack(MOST)
     arguments, results = words(call[at.arguments.values], given), words(call[at.results.values], made)
     for k in range(given):
         addresses[k] = words(arguments[k], _BUFFER_WORDS)[_BUFFER.data]
     for k in range(made):
         addresses[given + k] = words(results[k], _BUFFER_WORDS)[_BUFFER.data]
         advise(addresses[given + k], _least_bytes(results[k]))
-    xla, host = words(_stack(2), 2), words(_stack(_HOST_WORDS), _HOST_WORDS)
+    xla, host = stack(2), stack(_HOST_WORDS)
     xla[0], xla[1] = api, call[at.context]
     host[_HOST.schedule], host[_HOST.host], host[_HOST.crew] = schedule_address, xla.ctypes.data, 0
     status = run(program, addresses, given + made, host.ctypes.data)

@@ -21,7 +21,6 @@ THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
     "XPGRAD_NUM_THREADS",
 )
 REST = 0.05  # seconds for a pool's idle threads to stop spinning before the next turn

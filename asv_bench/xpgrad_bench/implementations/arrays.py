@@ -119,10 +119,10 @@ def describe() -> str:
 
     build: Any = np.show_config(mode="dicts")
     blas = build.get("Build Dependencies", {}).get("blas", {}).get("name", "an unknown BLAS")
-    compiled = "without numba"
+    compiled = "without llvmlite"
     if jit_enabled():
         with contextlib.suppress(PackageNotFoundError):
-            compiled = f"formulas compiled by numba {version('numba')}"
+            compiled = f"formulas compiled by llvmlite {version('llvmlite')}"
     return f"NumPy {np.__version__} with {blas}, {compiled}"
 
 

@@ -41,7 +41,7 @@ class Thresholds(NamedTuple):
 
 
 def thresholds() -> Thresholds:
-    """The table for this machine; without numba for one with vectors of 32 bytes."""
+    """The table for this machine; without llvmlite for one with vectors of 32 bytes."""
     size, height, vectors, low, columns = 32, 4, 3, 2, 128
     if jit_enabled():
         from xpgrad.engine.compiled.register_tiles import tiles

@@ -34,7 +34,7 @@ PACKAGES = (
     "jax",
     "keras",
     "onnx",
-    "numba",
+    "llvmlite",
     "array-api-strict",
     "threadpoolctl",
     "rich",
@@ -49,8 +49,8 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OPENBLAS_CORETYPE",
     "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "NUMBA_THREADING_LAYER",
+    "XPGRAD_CPU",
+    "XPGRAD_CPU_FEATURES",
     "VECLIB_MAXIMUM_THREADS",
 )
 # OpenBLAS's names of its x86-64 kernel sets that use AVX-512; every other one stops at AVX2 or before.
@@ -161,7 +161,7 @@ def hints(report: Report) -> list[Hint]:
     """What would make this machine faster, the most effective first."""
     rules: tuple[Callable[[Report], Hint | None], ...] = (
         _kernel_set,
-        _numba,
+        _llvmlite,
         _numpy_blas,
         _too_many_threads,
         _too_few_threads,
@@ -184,15 +184,15 @@ def _kernel_set(report: Report) -> Hint | None:
     return None
 
 
-def _numba(report: Report) -> Hint | None:
-    if "numba" not in report.versions:
+def _llvmlite(report: Report) -> Hint | None:
+    if "llvmlite" not in report.versions:
         return Hint(
-            "numba is not installed: the formulas run in NumPy, block by block, instead of compiled",
-            "pip install numba",
+            "llvmlite is not installed: the formulas run in NumPy, block by block, instead of compiled",
+            "pip install llvmlite",
         )
     if (word := report.variables.get("XPGRAD_JIT", "")) and not wants_jit(word):
         return Hint(
-            f"XPGRAD_JIT={word} keeps numba from compiling the elementwise formulas",
+            f"XPGRAD_JIT={word} keeps llvmlite from compiling the elementwise formulas",
             "unset XPGRAD_JIT",
         )
     return None
@@ -259,7 +259,7 @@ _PURPOSES = {
     "matplotlib": "the demos and 'bench --plot' draw no pictures",
     "scikit-learn": "'demo digits' has no pictures to read",
 }
-"""What every optional package but numba is for, in its absence."""
+"""What every optional package but llvmlite is for, in its absence."""
 
 
 def missing(report: Report) -> list[Hint]:
@@ -287,11 +287,11 @@ def _pools(report: Report) -> Hint | None:
 
 
 def read_machine() -> Report:
-    """Read everything; torch and numba are imported, because that is how programs run."""
+    """Read everything; torch and llvmlite are imported, because that is how programs run."""
     from ..engine import describe_engines, describe_products
 
     versions = _versions()
-    for name in ("torch", "numba"):
+    for name in ("torch", "llvmlite"):
         if name in versions:
             try:
                 importlib.import_module(name)
@@ -408,7 +408,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="time what numba, threads and the BLAS are worth here, for some seconds; shown ever after",
+        help="time what llvmlite, threads and the BLAS are worth here, for some seconds; shown ever after",
     )
 
 

@@ -40,10 +40,10 @@ class Option(NamedTuple):
 _ONE = dict.fromkeys(("XPGRAD_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 OPTIONS = (
     Option("as it is"),
-    Option("without numba", {"XPGRAD_JIT": "0"}, ("numba",)),
+    Option("without llvmlite", {"XPGRAD_JIT": "0"}, ("llvmlite",)),
     Option("in one thread", _ONE),
-    Option("matrix products of our own", {"XPGRAD_PRODUCTS": "own"}, ("numba",)),
-    Option("matrix products of the BLAS", {"XPGRAD_PRODUCTS": "blas"}, ("numba",)),
+    Option("matrix products of our own", {"XPGRAD_PRODUCTS": "own"}, ("llvmlite",)),
+    Option("matrix products of the BLAS", {"XPGRAD_PRODUCTS": "blas"}, ("llvmlite",)),
     Option("PyTorch's tensors, in its threads", {}, ("torch",), "torch"),
 )
 
@@ -96,7 +96,7 @@ def measure(machine: str) -> Times:
     times = Times(machine, rows)
     with contextlib.suppress(OSError):  # the folder is not writable
         make(_file().parent)
-        write(_file(), json.dumps(times._asdict(), indent=1))
+        write(_file(), json.dumps(times._asdict(), indent=1).encode())
     return times
 
 

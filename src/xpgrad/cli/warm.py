@@ -112,7 +112,7 @@ def _problem() -> str | None:
         return problem and f"nothing can be kept in {cache_folder()} ({problem}). {mend}"
     if os.environ.get("XPGRAD_JIT") == "0":
         return "XPGRAD_JIT=0 turns compiling off"
-    return "numba is not installed, so nothing is compiled; the extra 'fast' brings it"
+    return "llvmlite is not installed, so nothing is compiled; the extra 'fast' brings it"
 
 
 def _kept(folder: Path) -> set[Path]:

@@ -221,13 +221,13 @@ def describe_engines() -> dict[str, str]:
     """
     threads = _numpy_engine.team.size()
     if jit_enabled():
-        import numba
+        import llvmlite
 
         from xpgrad.engine.compiled.folder import described
 
-        how = f"formulas compiled by numba {numba.__version__}, {described()}"
+        how = f"formulas compiled by llvmlite {llvmlite.__version__}, {described()}"
     else:
-        how = "formulas in cache-sized blocks, without numba"
+        how = "formulas in cache-sized blocks, without llvmlite"
     lines = {
         "standard": "pure array API, any namespace",
         "numpy": f"NumPy arrays: {how}; {threads} threads",
@@ -237,7 +237,7 @@ def describe_engines() -> dict[str, str]:
 
 
 def describe_products() -> dict[str, str]:
-    """Whose matrix products each engine uses, by class of sizes and dtype; empty without numba.
+    """Whose matrix products each engine uses, by class of sizes and dtype; empty without llvmlite.
 
     Returns
     -------

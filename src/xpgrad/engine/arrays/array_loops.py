@@ -16,7 +16,7 @@ from xpgrad.engine.arrays import traced_formula
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
-from xpgrad.engine.process.memory import new_array
+from xpgrad.engine.process.memory import address_of, new_array
 
 # Elements of a block for compiled loops: what its operands need is in the cache when the loop reads it.
 _BLOCK_ELEMENTS = 16384
@@ -145,7 +145,7 @@ def quick_elementwise(
 ) -> Array | None:
     """The result by the shortest way; None unless the arrays are plain.
 
-    All arrays are given, of one shape and dtype, without numba of a few elements.
+    All arrays are given, of one shape and dtype, without llvmlite of a few elements.
     """
     out = _new_if_plain(arrays)
     if out is None:
@@ -189,10 +189,11 @@ def _by_loop(
     formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float], dtype: str
 ) -> Callable[..., None]:
     """Evaluation of a block by the compiled loop."""
-    loop = element_code(formula, kinds, None, dtype).loop
+    run = element_code(formula, kinds, None, dtype).run
 
     def evaluate(views: list[Array | None], target: Array) -> None:
-        loop(0, target.size, *(view for view in views if view is not None), target, *numbers)
+        arrays = [view for view in (*views, target) if view is not None]
+        run(0, target.size, *map(address_of, arrays), *numbers)
 
     return evaluate
 
@@ -387,8 +388,8 @@ def _rows_by_loop(
 ) -> None:
     """Evaluate on contiguous rows by the compiled loop."""
     A, n, _ = next(array for array in operands if array is not None).shape
-    loop = _row_code(formula, operands, None, results[formula.outputs[0]].dtype.name).loop
-    loop(0, A, n, *_row_arguments(formula, operands, results, None), *numbers)
+    run = _row_code(formula, operands, None, results[formula.outputs[0]].dtype.name).run
+    run(0, A, n, *map(address_of, _row_arguments(formula, operands, results, None)), *numbers)
 
 
 def _rows_by_numpy(

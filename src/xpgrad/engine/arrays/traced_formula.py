@@ -1,4 +1,4 @@
-"""A formula without numba: traced once into function calls that write into buffers.
+"""A formula without llvmlite: traced once into function calls that write into buffers.
 
 The formula is called with stand-ins for arrays, which record the operations (`tape`). An expression that
 occurs twice is computed once. A buffer is reused as soon as its value is no longer needed. The last call

@@ -1,13 +1,10 @@
-"""Formulas over whole arrays, compiled by numba: elements are one row, rows come one after the other.
-
-Every loop has one signature, in which inputs are read-only, so that it is compiled once for arrays of both
-kinds.
-"""
+"""Formulas over whole arrays, compiled: elements are one row, rows come one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +14,6 @@ from xpgrad.engine.compiled.source import preamble
 from xpgrad.engine.formulas.formula import Formula
 from xpgrad.engine.formulas.row_formula import RowFormula
 
-_OPTIONS = "nogil=True, error_model='numpy'"
 _AT, _HEAD = positions(ArraysHead), length(ArraysHead)
 
 
@@ -57,11 +53,11 @@ class LoopArray(NamedTuple):
     integers: bool = False
 
 
-def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
-    """A module with ``loop(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
+def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> ArrayFunctions:
+    """The functions ``run(start, stop, *arrays, [result], *numbers)`` over one-dimensional arrays.
 
     The formula has one result. Arrays that are absent, and a result that is an operand, have no place in the
-    call. ``part_function()`` of the module is a C function ``part(data, number)``, the loop on one part.
+    call.
     """
     names = [kind and f"x{number}" for number, kind in enumerate(layout.operands)]
     kinds = zip(names, layout.operands, strict=True)
@@ -72,11 +68,11 @@ def compiled_elements(formula: Formula, layout: ArrayLayout, dtype: str) -> Any:
     function, numbers = formula.function.__name__, formula.parameters
     passes = [f"Pass({function}, {[*names, *numbers]}, [('result', 'each')])"]
     head = preamble([formula.function], formula.constants, dtype, {function: numbers})
-    return load(f"{_label(formula)}_{dtype}", head + _module(arrays, passes, numbers, target, (), dtype))
+    return _module(_label(formula), head, arrays, passes, numbers, target, (), dtype)
 
 
-def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Any:
-    """A module as for elements: ``loop(start, stop, width, *arrays, [result], *row results, *numbers)``.
+def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> ArrayFunctions:
+    """The functions as for elements: ``run(start, stop, width, *arrays, [result], *row results, *numbers)``.
 
     A result that has an element for each comes before the numbers of rows.
     """
@@ -100,25 +96,44 @@ def compiled_rows(formula: RowFormula, layout: ArrayLayout, dtype: str) -> Any:
         passes.append(f"Pass({name}, {[*operands, *numbers]}, {[*step.results.items()]})")
         parameters[name] = tuple(numbers)
     head = preamble([step.function for step in formula.steps], formula.constants, dtype, parameters)
-    module = _module(arrays, passes, formula.parameters, target, of_rows, dtype, by_rows=True)
-    return load(f"{formula.steps[-1].function.__name__}_{dtype}", head + module)
+    name = formula.steps[-1].function.__name__
+    return _module(name, head, arrays, passes, formula.parameters, target, of_rows, dtype, by_rows=True)
+
+
+class ArrayFunctions(NamedTuple):
+    """The compiled functions of a formula.
+
+    Parameters
+    ----------
+    run : callable
+        The loop on addresses, ``run(start, stop, [width], *arrays, *numbers)``.
+    part : int
+        The address of the C function ``part(data, number)``: the loop on one part of the work. Its data are
+        the addresses of the parts' bounds and of the numbers, the loop's size, and the addresses of the
+        arrays.
+    """
+
+    run: Callable[..., None]
+    part: int
+
+
+def _functions(name: str, text: str, integers: int, numbers: int) -> ArrayFunctions:
+    loaded = load(name, text)
+    kinds = [ctypes.c_void_p] * integers + [ctypes.c_double] * numbers  # as pointers they are passed fastest
+    return ArrayFunctions(ctypes.CFUNCTYPE(None, *kinds)(loaded.on_addresses.address), loaded.part.address)
 
 
 _IMPORTS = """\
-import functools
-
-import numpy as np
-from numba import carray, types
-from numba.types import float64, int64, void
-
-from xpgrad.engine.compiled.cache import cfunc, njit
-from xpgrad.engine.compiled.native import pointer
+from xpgrad.engine.compiled.cache import cfunc
+from xpgrad.engine.compiled.native import elements, fields
 from xpgrad.engine.compiled.native_arrays import LoopArray, Pass, RowsLoop, array_loop
 from xpgrad.engine.compiled.scalar_common import wide_vectors
 """
 
 
 def _module(
+    name: str,
+    head: str,
     arrays: Sequence[LoopArray],
     passes: Sequence[str],
     numbers: Sequence[str],
@@ -126,8 +141,8 @@ def _module(
     outputs: Sequence[str],
     dtype: str,
     by_rows: bool = False,
-) -> str:
-    """The loop on addresses, on arrays, and for one part of the work; see `native_arrays.RowsLoop`.
+) -> ArrayFunctions:
+    """The loop on addresses, and for one part of the work; see `native_arrays.RowsLoop`.
 
     Without rows, the elements from start to stop are one row.
     """
@@ -138,54 +153,28 @@ def _module(
     else:
         first = f" + {np.dtype(dtype).itemsize} * start"
         what, places = "0, 1, stop - start", [x.name + first * (x.kind == "each") for x in arrays]
-    integers, reals = ["int64"] * len(outer), ["float64"] * len(numbers)
-    kinds = _array_types(arrays, {target, *outputs}, dtype, rank=2 if by_rows else 1)
+    kinds = ", ".join(["int64"] * (len(outer) + len(names)) + ["float64"] * len(numbers))
+    taken = len(outer) - 2 + len(names)
+    given = [f"head[{place}]" for place in range(_HEAD, _HEAD + taken)]
+    given += [f"numbers[{place}]" for place in range(len(numbers))]
     lines = [
         _IMPORTS,
         f"ARRAYS = [{', '.join(f'LoopArray{(*array,)}' for array in arrays)}]",
         f"PASSES = [{', '.join(passes)}]",
         f"LOOP = RowsLoop(ARRAYS, {[*numbers]}, PASSES, {target!r}, {[*outputs]})",
         "run = array_loop(LOOP, xp.real)\n\n",
-        f"@njit(void({', '.join([*integers, *('int64' for _ in names), *reals])}), {_OPTIONS})",
+        f"@cfunc('void({kinds})')",
         f"def on_addresses({', '.join([*outer, *names, *numbers])}):",
         "    wide_vectors()",
         f"    run({what}, {_tuple(places)}, {_tuple(numbers)})\n\n",
-        f"@njit(void({', '.join([*integers, *kinds, *reals])}), {_OPTIONS})",
-        f"def loop({', '.join([*outer, *names, *numbers])}):",
-        f"    on_addresses({', '.join([*outer, *(f'{name}.ctypes.data' for name in names), *numbers])})\n\n",
-        *_part(len(outer) - 2 + len(names), len(numbers)),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _array_types(
-    arrays: Sequence[LoopArray], written: set[str | None], dtype: str, rank: int
-) -> Iterator[str]:
-    """Numba's types of the arrays."""
-    for name, kind, is_integer in arrays:
-        scalar, axes = "int32" if is_integer else dtype, rank if kind == "each" else 1
-        yield f"types.Array(types.{scalar}, {axes}, 'C', readonly={name not in written})"
-
-
-def _part(taken: int, numbers: int) -> list[str]:
-    """A C function for one part of the work, whose data are integers behind a pointer.
-
-    Those are the addresses of the parts' bounds and of the numbers, the loop's size, and the addresses of the
-    arrays. Compiled when it is first asked for.
-    """
-    count = _HEAD + taken
-    arguments = [f"head[{place}]" for place in range(_HEAD, count)]
-    arguments += [f"numbers[{place}]" for place in range(numbers)]
-    return [
+        "@cfunc('void(int64, int64)')",
         "def part(data, number):",
-        f"    head = carray(data, ({count},), np.int64)",
-        f"    bounds = carray(pointer(head[{_AT.bounds}]), (number + 2,), np.int64)",
-        f"    numbers = carray(pointer(head[{_AT.numbers}]), ({numbers},), np.float64)",
-        f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(arguments)})\n\n",
-        "@functools.cache",
-        "def part_function():",
-        "    return cfunc('void(voidptr, int64)')(part)",
+        "    head = fields(data)",
+        f"    bounds, numbers = fields(head[{_AT.bounds}]), elements(head[{_AT.numbers}], 0, np.float64)",
+        f"    on_addresses(bounds[number], bounds[number + 1], {', '.join(given)})",
     ]
+    text = head + "import numpy as np\n" + "\n".join(lines) + "\n"
+    return _functions(f"{name}_{dtype}", text, len(outer) + len(names), len(numbers))
 
 
 def _tuple(names: Iterable[str]) -> str:

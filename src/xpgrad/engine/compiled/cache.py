@@ -1,25 +1,21 @@
-"""Where compiled code is kept, and how it comes back: a text goes in, its imported module comes out.
+"""Where compiled code is kept, and how it comes back: a text goes in, its functions come out.
 
-The text lies in a file of the cache folder, named by its hash; numba's own files, with the machine code, lie
-beside it. Damaged files are removed and made anew. Where nothing can be written, code that is there is read;
-other code is compiled for this process alone, and a warning says so once.
+The machine code lies in a file of the cache folder, whose name is a hash of the text and of the machine. So no
+variant can be taken for another, and a change of a formula makes a new file. Damaged files are made anew.
+Where nothing can be written, code that is there is read. Other code is compiled for this process only, and a
+warning says so once.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import hashlib
-import importlib.util
-import os
-import stat
-import sys
+import linecache
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from xpgrad.engine.compiled import folder
 from xpgrad.engine.compiled.folder import cache_folder
@@ -41,145 +37,132 @@ def one_at_a_time(function: _Function) -> _Function:
     return guarded  # type: ignore[return-value]
 
 
+class Compiled(NamedTuple):
+    """A compiled function: where it is."""
+
+    address: int
+
+
+class Loaded:
+    """The compiled functions of a text, by their names."""
+
+    def __init__(self, linker: Any, stem: str) -> None:
+        self._linker, self._stem = linker, stem
+
+    def __getattr__(self, name: str) -> Compiled:
+        address = 0 if name.startswith("__") else self._linker.address(_symbol(self._stem, name))
+        if not address:
+            raise AttributeError(f"{self._stem} has no compiled function {name}")
+        found = self.__dict__[name] = Compiled(address)
+        return found
+
+
+def load(name: str, text: str) -> Loaded:
+    """The functions of a generated text, from the cache folder if they are there; once in a process.
+
+    Those that become C functions are marked by `cfunc`.
+    """
+    from xpgrad.engine.compiled.machine_code import target
+
+    return _load(name, text, target())
+
+
 @one_at_a_time
 @functools.cache
-def load(name: str, text: str) -> Any:
-    """The module of a generated text, from the cache folder if it is there; once in a process."""
-    stem = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
-    with compiling():
-        found, reason = folder.place(), None
-        attempts = [_from_folder, _anew] if not found.problem else [_from_folder] if found.folder else []
-        for attempt in attempts:
-            try:
-                return attempt(stem, text)
-            except Exception as error:  # whatever a damaged file or a full disk leads to
-                reason = error
-        module = _without_cache(stem, text)  # raises what is wrong with the text itself
-        _warn(reason)
-        return module
+def _load(name: str, text: str, target: tuple[str, ...]) -> Loaded:
+    from xpgrad.engine.compiled.machine_code import linker
+
+    stem = f"{name}_{hashlib.sha256(repr((text, target)).encode()).hexdigest()[:20]}"
+    code = _kept(stem)
+    if code is None:
+        with compiling():
+            code = _compiled(stem, text)
+        _keep(stem, code)
+    linker().link(code)
+    return Loaded(linker(), stem)
 
 
-def _from_folder(stem: str, text: str) -> ModuleType:
+def _symbol(stem: str, function: str) -> str:
+    return f"xpgrad.{stem}.{function}"
+
+
+def _compiled(stem: str, text: str) -> bytes:
+    """The object file of a text."""
+    from llvmlite import ir
+
+    from xpgrad.engine.compiled.machine_code import linker
+    from xpgrad.engine.compiled.translate import CFunction
+
+    file = f"<{stem}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    module = ModuleType(stem)
+    exec(compile(text, file, "exec"), vars(module))
+    made = ir.Module(stem)
+    for function in vars(module).values():
+        if isinstance(function, CFunction):
+            function.write(made, _symbol(stem, function.name))
+    return linker().compiled(made)
+
+
+def cfunc(signature: str, flags: Sequence[str] = ()) -> Callable[[Callable], Any]:
+    """Decorator of generated texts: the function becomes a C function of these types.
+
+    `flags` are those of its arithmetic on real numbers; see `translate.Function`.
+    """
+    from xpgrad.engine.compiled.translate import CFunction
+
+    return lambda function: CFunction(function, signature, flags)
+
+
+# --- files: the machine code behind its hash, by which a damaged file shows
+
+_HASH = hashlib.sha256
+
+
+def _file(folder_of_code: Path, stem: str) -> Path:
+    return folder_of_code / f"{stem}.o"
+
+
+def _kept(stem: str) -> bytes | None:
+    """The machine code that is kept; None where there is none, or none that can be read."""
     place = folder.place().folder
     if place is None:
-        raise FileNotFoundError(errno.ENOENT, "no folder to read compiled code from", str(cache_folder()))
-    path = place / f"{stem}.py"
-    if not _holds(path, text):
-        folder.write(path, text)
-    spec = importlib.util.spec_from_file_location(_module_name(stem), path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import the compiled formula at {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where numba looks for the globals of a function from its cache
-    spec.loader.exec_module(module)
-    return module
-
-
-def _module_name(stem: str) -> str:
-    return f"xpgrad_compiled_{stem}"
-
-
-def _holds(path: Path, text: str) -> bool:
-    try:
-        return path.read_text(encoding="utf-8") == text
-    except (OSError, ValueError):
-        return False
-
-
-def _anew(stem: str, text: str) -> ModuleType:
-    """After its files were removed; or the folder, by a process of another version."""
-    folder.forget()
-    place = folder.place().folder
-    for path in [*place.glob(f"{stem}.*"), *place.glob(f"__pycache__/{stem}.*")] if place else []:
-        with contextlib.suppress(OSError):
-            path.unlink()
-    return _from_folder(stem, text)
-
-
-def _without_cache(stem: str, text: str) -> ModuleType:
-    """Compiled for this process alone."""
-    module = ModuleType(_module_name(stem))
-    sys.modules[module.__name__] = module
-    exec(compile(text, f"<{stem}>", "exec"), vars(module))
-    return module
-
-
-def cfunc(signature: Any, **options: Any) -> Callable[[Callable], Any]:
-    """For generated texts: numba's decorator of that name, whose machine code is kept beside the text."""
-    from xpgrad.engine.process import numba_private
-
-    return lambda function: numba_private.c_function(function, signature, options, _files(function))
-
-
-def njit(signature: Any = None, **options: Any) -> Callable[[Callable], Any]:
-    """For generated texts: numba's decorator of that name, whose machine code is kept beside the text.
-
-    Without a signature a function is compiled at its first call.
-    """
-    from xpgrad.engine.process import numba_private
-
-    return lambda function: numba_private.jitted(function, signature, options, _files(function))
-
-
-def _files(function: Callable) -> _Files | None:
-    """The files of a function's machine code; None where its text is in no file."""
-    from xpgrad.engine.process import numba_private
-
-    if not os.path.isabs(function.__code__.co_filename):
         return None
-    return _Files(numba_private.FilesBeside(function))
+    try:
+        found = _file(place, stem).read_bytes()
+    except OSError:
+        return None
+    size = _HASH().digest_size
+    return found[size:] if _HASH(found[size:]).digest() == found[:size] else None
 
 
-class _Files:
-    """The files of a function's machine code, as numba keeps them.
-
-    They may be damaged, the disk may be full, the folder may be only for reading: then the function is
-    compiled all the same, once.
-    """
-
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
-
-    def load_overload(self, *args: Any) -> Any:
-        """The compiled function; None where there is none, or none that can be read."""
+def _keep(stem: str, code: bytes) -> None:
+    """Keep machine code, if it can be kept."""
+    for _ in range(2):
+        place, problem, _ = folder.place()
+        if problem or place is None:
+            _warn(problem)
+            return
         try:
-            return self._cache.load_overload(*args)
-        except Exception:
-            with contextlib.suppress(Exception):
-                self._cache.flush()
-            return None
-
-    def save_overload(self, *args: Any) -> None:
-        """Keep the compiled function, if it can be kept."""
-        try:
-            self._cache.save_overload(*args)
-            self._close()
-        except Exception as error:
-            _warn(error)
-
-    def _close(self) -> None:
-        """Let nobody else write to the files, whatever the process's mask says."""
-        for path in Path(self._cache.cache_path).glob(f"{self._cache.stem}.*"):
-            mode = path.stat().st_mode
-            if os.name == "posix" and mode & 0o022:
-                path.chmod(stat.S_IMODE(mode) & ~0o022)
+            folder.write(_file(place, stem), _HASH(code).digest() + code)
+            return
+        except OSError as error:
+            reason = f"{type(error).__name__}: {error}"
+            folder.forget()  # perhaps it was removed, and is made again now
+    _warn(reason)
 
 
 _warned = False
 
 
-def _warn(error: Exception | None) -> None:
+def _warn(reason: str) -> None:
     global _warned
     if not _warned:
         _warned = True
-        _, problem, mend = folder.place()
+        mend = folder.place().mend or "XPGRAD_CACHE_DIR names another folder."
         warnings.warn(
-            f"xpgrad: compiled code cannot be kept in {cache_folder()} "
-            f"({problem or f'{type(error).__name__}: {error}'}); it is compiled anew in every process. "
-            f"{mend or 'XPGRAD_CACHE_DIR names another folder.'}",
+            f"xpgrad: compiled code cannot be kept in {cache_folder()} ({reason}); it is compiled anew in "
+            f"every process. {mend}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _UNUSED = 30 * 24 * 3600  # seconds after which other versions' code is removed
-_VERSIONS = re.compile(r"[\w.-]+-numba[\w.+]+-functions[0-9a-f]{20}")
+_VERSIONS = re.compile(r"[\w.-]+-(numba|llvmlite)[\w.+]+-functions[0-9a-f]{20}")
 _WITHOUT_VERSIONS = re.compile(r"\w+_[0-9a-f]{20}\..+")  # files of releases without folders for versions
 
 _TO_TRUST = (
@@ -44,7 +44,7 @@ def _sources() -> str:
     engine = Path(__file__).parents[1]
     patterns = (
         "scalar_*.py", "special.py", "native*.py", "records.py", "tracing.py", "*_tiles.py",
-        "vector_code.py", "matrix.py", "formula.py", "numba_private.py",
+        "vector_code.py", "matrix.py", "formula.py", "translate.py", "llvm_code.py", "machine_code.py",
     )  # fmt: skip
     copied = [path for pattern in patterns for path in sorted(engine.rglob(pattern))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in copied)).hexdigest()[:20]
@@ -56,10 +56,10 @@ _LOADED = _sources()
 
 
 def versions() -> str:
-    """What generated text holds copies of: numba's compiling, our own functions, and their constants."""
-    import numba
+    """What generated text holds copies of: LLVM's compiling, our own functions, and their constants."""
+    import llvmlite
 
-    return f"numba {numba.__version__}, functions {_LOADED}"
+    return f"llvmlite {llvmlite.__version__}, functions {_LOADED}"
 
 
 class CachePlace(NamedTuple):
@@ -101,13 +101,11 @@ def make(folder: Path) -> None:
     folder.mkdir(0o755 if os.environ.get("XPGRAD_CACHE_DIR") else 0o700, exist_ok=True)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: bytes) -> None:
     """Write a file at once: another process may be writing the same, or reading it."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
-    ) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
         try:
-            file.write(text)
+            file.write(content)
             file.close()
             os.chmod(file.name, 0o644)  # the folder says who can read it
             os.replace(file.name, path)
@@ -138,7 +136,7 @@ def _place(base: Path) -> CachePlace:
     folder = base / _versions()
     try:
         new = not os.path.isdir(folder)
-        for part in (base, folder, folder / "__pycache__"):
+        for part in (base, folder):
             make(part)
             reason = _distrust(part)
             if reason:
@@ -161,7 +159,7 @@ def forget() -> None:
 
 
 def _versions() -> str:
-    """A folder's name for what compiled code depends on: Python, numba and our own functions."""
+    """A folder's name for what compiled code depends on: Python, llvmlite and our own functions."""
     return f"{sys.implementation.cache_tag}-{versions().replace(', ', '-').replace(' ', '')}"
 
 

@@ -96,7 +96,7 @@ class Machine:
         return self._own_team if host is None else host.team
 
     def program_threads(self) -> tuple[Team, int, bool] | None:
-        """What would run a program now, in how many threads, whether these are quick; None without numba."""
+        """What would run a program now, in how many threads, whether these are quick; else None."""
         if not jit_enabled():
             return None
         team = self.team
@@ -137,20 +137,20 @@ class Machine:
         arrays: Sequence[np.ndarray],
         numbers: Sequence[float],
     ) -> None:
-        """``code.loop(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, threads as for `deal`.
+        """``code.run(start, stop, *sizes, *arrays, *numbers)`` over 0 .. count, threads as for `deal`.
 
         The threads run only compiled code: none waits for the interpreter lock.
         """
         parts = self.parts(size)
         if parts == 1:
-            code.loop(0, count, *sizes, *arrays, *numbers)
+            code.run(0, count, *sizes, *map(address_of, arrays), *numbers)
             guard.check_results("a loop over arrays")
             return
         bounds = integers(sharing.cuts(count, parts))
         reals = (ctypes.c_double * len(numbers))(*numbers)
         head = ArraysHead(ctypes.addressof(bounds), ctypes.addressof(reals))
         data = integers([*head, *sizes, *map(address_of, arrays)])
-        self.team.run(code.part_function().address, ctypes.addressof(data), parts)
+        self.team.run(code.part, ctypes.addressof(data), parts)
         guard.check_results("a loop over arrays")
 
     # --- products

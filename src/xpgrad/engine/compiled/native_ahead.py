@@ -1,40 +1,35 @@
-"""Rows that a time loop asks for ahead of their formula; needs numba.
+"""Rows that a time loop asks for ahead of their formula; needs llvmlite.
 
 The rows of a formula come from far caches, and the formula waits for them. The product before it computes
 from near caches. So each pass of its tallest tiles asks for one line of these rows: a few at a time, because
 more of them keep the tiles' own lines waiting.
 """
 
-from llvmlite import ir
-from numba import types
-
-from xpgrad.engine.compiled.native import LINE, fields, generated, inlined
+from xpgrad.engine.compiled.native import LINE, fields, inside, stack
 from xpgrad.engine.compiled.records import Ahead, Rows, length, positions
-from xpgrad.engine.process import numba_private
 
 __all__ = ["advance", "ask_rows", "asked", "begin", "forget", "memory"]
 
 _AT, _LENGTH, _ROWS = positions(Ahead), length(Ahead), positions(Rows)
-_INT = ir.IntType(64)
 
 
 def memory(ranges):
     """The function without arguments that returns the address of an Ahead and of so many ranges."""
 
-    def write(context, builder, arguments):
-        place = numba_private.alloca_once(builder, ir.ArrayType(_INT, _LENGTH + 2 * ranges))
-        return builder.ptrtoint(place, _INT)
+    @inside()
+    def of_ranges():
+        return stack(_LENGTH + 2 * ranges).ctypes.data
 
-    return generated(write, result=types.int64)
+    return of_ranges
 
 
-@inlined
+@inside()
 def forget(ahead):
     """No ranges."""
     fields(ahead)[_AT.left] = 0
 
 
-@inlined
+@inside()
 def ask_rows(ahead, head, m, itemsize, first, count):
     """One more range: `count` rows from `first` on of the matrix whose Rows stands in head from m on.
 
@@ -49,7 +44,7 @@ def ask_rows(ahead, head, m, itemsize, first, count):
         ranges[_AT.left] = left + 1
 
 
-@inlined
+@inside()
 def begin(ahead, passes):
     """Begin with the first range; the pace is that of so many passes for all, at most a line each."""
     ranges, total = fields(ahead), 0
@@ -61,7 +56,7 @@ def begin(ahead, passes):
     _next_range(ranges)
 
 
-@inlined
+@inside()
 def _next_range(at):
     if at[_AT.left]:
         one = fields(at[_AT.next])
@@ -72,7 +67,7 @@ def _next_range(at):
         at[_AT.step] = 0
 
 
-@inlined
+@inside()
 def advance(ahead, passes):
     """After a tile of so many passes."""
     at = fields(ahead)
@@ -81,7 +76,7 @@ def advance(ahead, passes):
         _next_range(at)
 
 
-@inlined
+@inside()
 def asked(ahead):
     """What the next tile asks for: a byte, and how far the next one is."""
     at = fields(ahead)

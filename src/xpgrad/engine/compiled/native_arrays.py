@@ -1,4 +1,4 @@
-"""The loop over rows and columns of whole arrays; needs numba.
+"""The loop over rows and columns of whole arrays; needs llvmlite.
 
 Loops run in short blocks. Each block first prefetches the next ones, inputs and result, so that memory is
 always at work. A block ends at a cache line of the result, so that no store touches two. Stores past the
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.arrays import LoopArray
+from xpgrad.engine.compiled.llvm_code import INT64 as _INT
+from xpgrad.engine.compiled.llvm_code import loop as loop_over
+from xpgrad.engine.compiled.llvm_code import variable
 from xpgrad.engine.compiled.native import LINE
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.compiled.translate import Code, Instruction
 from xpgrad.engine.compiled.vector_code import prefetch
-from xpgrad.engine.process import numba_private
 
-_INT = ir.IntType(64)
 # Bytes of each vector in a block, and how far ahead of it memory is fetched.
 _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
@@ -84,25 +84,19 @@ class RowsLoop(NamedTuple):
 
 
 def array_loop(loop: RowsLoop, real: type[np.floating]) -> Any:
-    """An intrinsic ``run(start, stop, width, addresses, numbers)``: the loop over rows start .. stop.
+    """The instruction ``run(start, stop, width, addresses, numbers)``: the loop over rows start .. stop.
 
     For compiled code; the addresses of the loop's arrays and its numbers, of 64 bits, are tuples. `real` is
     the arrays' dtype.
     """
 
-    @intrinsic
-    def run(typingctx, start, stop, width, addresses, numbers):
-        def codegen(context, builder, signature, arguments):
-            start, stop, width, *tuples = arguments
-            pointers, numbers = (numba_private.unpack_tuple(builder, values) for values in tuples)
-            rows = _LoopWriter(Emitter(context, builder, real), loop, width, pointers, numbers)
-            with numba_private.for_range(builder, stop, start=start) as each:
-                rows.row(each.index)
-            return context.get_dummy_value()
+    def run(code: Code, start: Any, stop: Any, width: Any, addresses: Any, numbers: Any) -> None:
+        start, stop, width = map(code.integer, (start, stop, width))
+        rows = _LoopWriter(Emitter(code, real), loop, width, [*map(code.integer, addresses)], numbers)
+        with loop_over(code.builder, stop, start) as row:
+            rows.row(row)
 
-        return types.void(types.int64, types.int64, types.int64, addresses, numbers), codegen
-
-    return run
+    return Instruction(run)
 
 
 class _LoopWriter:
@@ -192,12 +186,12 @@ class _LoopWriter:
         """
         builder, count = self._builder, self._builder.sub(high, low)
         whole = builder.and_(count, _INT(-_TOGETHER_BYTES // self._itemsize))
-        with numba_private.for_range(builder, whole) as columns:
-            yield builder.add(low, columns.index)
+        with loop_over(builder, whole) as column:
+            yield builder.add(low, column)
             last = builder.block
         _interleave(last.terminator, 2)
-        with numba_private.for_range(builder, high, start=builder.add(low, whole)) as columns:
-            yield columns.index
+        with loop_over(builder, high, builder.add(low, whole)) as column:
+            yield column
 
     def _reduction(self, use: str) -> Reduction | None:
         return _REDUCTIONS[use](self._emitter) if use in _REDUCTIONS else None
@@ -207,7 +201,7 @@ class _LoopWriter:
         """A loop over blocks of a row, from which column to which one; memory is fetched ahead of it."""
         builder, size = self._builder, self._itemsize
         block, ahead = _INT(_BLOCK_BYTES // size), _INT(_AHEAD_BYTES // size)
-        low, high = (numba_private.alloca_once(builder, _INT) for _ in range(2))
+        low, high = (variable(builder, _INT) for _ in range(2))
         builder.store(_INT(0), low)
         first = block if target is None else builder.add(block, self._up_to_line(target))
         builder.store(self._least(first, self._width), high)
@@ -239,5 +233,5 @@ class _LoopWriter:
     def _fetch(self, pointer: ir.Value, start: ir.Value, stop: ir.Value, *, write: bool) -> None:
         """Ask for the cache lines of some elements, which need not exist."""
         line = _INT(LINE // self._itemsize)
-        with numba_private.for_range_slice(self._builder, start, stop, line, _INT) as (index, _):
+        with loop_over(self._builder, stop, start, line) as index:
             prefetch(self._builder, self._builder.gep(pointer, [index]), write)

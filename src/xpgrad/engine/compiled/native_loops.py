@@ -1,4 +1,4 @@
-"""One pass of a loop over vectors, as LLVM instructions around a traced formula; needs numba.
+"""One pass of a loop over vectors, as LLVM instructions around a traced formula; needs llvmlite.
 
 Every loop that evaluates a formula consists of such passes: those over time (`native_rows`) and those over
 arrays (`native_arrays`).
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from xpgrad.engine.compiled.llvm_code import variable
 from xpgrad.engine.compiled.tracing import Emitter, Number, Scalars
-from xpgrad.engine.process import numba_private
 
 
 class Reduction(ABC):
@@ -29,7 +29,7 @@ class Reduction(ABC):
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._first = self._neutral()
-        self._variable = numba_private.alloca_once(emitter.builder, self._first.type)
+        self._variable = variable(emitter.builder, self._first.type)
 
     def begin(self) -> None:
         """Forget what came before."""

@@ -1,4 +1,4 @@
-"""The loop over rows and columns of a time loop's stage; needs numba."""
+"""The loop over rows and columns of a time loop's stage; needs llvmlite."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
+from xpgrad.engine.compiled.llvm_code import INT64 as _INT
+from xpgrad.engine.compiled.llvm_code import loop
 from xpgrad.engine.compiled.native import generated
 from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
 from xpgrad.engine.compiled.records import Rows, positions
 from xpgrad.engine.compiled.time_loops import OperandPlace
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.compiled.translate import Code
 from xpgrad.engine.formulas.formula import evaluate
-from xpgrad.engine.process import numba_private
 
-_INT = ir.IntType(64)
 _ROWS = positions(Rows)
 
 
@@ -44,11 +44,11 @@ def rows_loop(
         numbers = iter(blocks)
         return evaluate(function, [[*islice(numbers, len(operand))] for operand in inputs])
 
-    def write(context: Any, builder: Any, arguments: Any) -> None:
-        data, count, *starts, left, right = arguments
+    def write(code: Code, arguments: list[Any]) -> None:
+        builder, (data, count, *starts, left, right) = code.builder, arguments
         rows = _StageWriter(
-            Emitter(context, builder, real),
-            builder.bitcast(data, _INT.as_pointer()),
+            Emitter(code, real),
+            builder.inttoptr(data, _INT.as_pointer()),
             dict(zip(("first", "now", "before", "local"), starts, strict=True)),
             [*chain.from_iterable(inputs)],
             outputs,
@@ -58,7 +58,7 @@ def rows_loop(
         )
         rows.loop(of_blocks, count, builder.sub(right, left))
 
-    return generated(write, types.voidptr, *[types.int64] * 7)
+    return generated(write, *["int64"] * 8)
 
 
 class _StageWriter:
@@ -98,8 +98,8 @@ class _StageWriter:
     def loop(self, function: Callable[..., Iterable[Any]], count: ir.Value, width: ir.Value) -> None:
         """One row after the other, of each so many columns."""
         builder, emitter = self._builder, self._emitter
-        with numba_private.for_range(builder, count) as rows:
-            begins = {place: self._begin(place, rows.index) for place in self._used}
+        with loop(builder, count) as row:
+            begins = {place: self._begin(place, row) for place in self._used}
             operands: list[Any] = [
                 Number(emitter, builder.load(begins[place])) if place and place.of_row else place
                 for place in self._inputs
@@ -107,9 +107,9 @@ class _StageWriter:
             for total in self._sums.values():
                 total.begin()
             results = [self._sums.get(place, place) if place else None for place in self._outputs]
-            uncut = self._uncut(function, rows.index) if any(self._cut) else function
-            with numba_private.for_range(builder, width) as columns:
-                self._vectors.element(uncut, operands, results, begins, columns.index)
+            uncut = self._uncut(function, row) if any(self._cut) else function
+            with loop(builder, width) as column:
+                self._vectors.element(uncut, operands, results, begins, column)
             number = Number(emitter, builder.sitofp(width, emitter.type))
             for place, total in self._sums.items():
                 builder.store((total.result() / number).value, begins[place])

@@ -5,7 +5,7 @@ Python writes ``flat(Record(...))``. Compiled code reads ``data[FIELDS.name]``, 
 type is a record stands as that record's fields. Addresses are numbers here, or what a program replaces by
 one.
 
-Nothing here needs numba.
+Nothing here needs llvmlite.
 """
 
 import functools
@@ -211,7 +211,7 @@ class SharedWork(NamedTuple):
 
 
 class SystemCalls(NamedTuple):
-    """Addresses of functions of the operating system, 0 for each that it lacks; see `programs.system_calls`.
+    """Addresses of functions of the operating system, 0 for each that it lacks; see `compiled.system_calls`.
 
     They are ``malloc(size)``, ``free(address)``, ``sched_yield()`` and ``madvise(address, size, advice)``.
     `page` is the number of bytes of a page of memory.

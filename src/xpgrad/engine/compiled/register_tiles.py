@@ -1,7 +1,8 @@
 """Products of small tiles in vector registers: the innermost loops of matrix products and convolutions.
 
 Compilers do not keep a tile of sums in registers by themselves, so these loops are written as vector
-instructions, as many sums at a time as there are registers for. Addresses come in at run time. Needs numba.
+instructions, as many sums at a time as there are registers for. Addresses come in at run time.
+Needs llvmlite.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xpgrad.engine.compiled.machine_code import target
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
-from xpgrad.engine.process import numba_private
 
 
 class Tiles(NamedTuple):
@@ -51,7 +52,7 @@ _FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
 
 def features() -> frozenset[str]:
     """The features of the processor that compiled code may use, by LLVM's names."""
-    words = numba_private.target()[1].split(",")
+    words = target()[2].split(",")
     return frozenset(word[1:] for word in words if word.startswith("+"))
 
 
@@ -63,7 +64,7 @@ def tiles() -> Tiles:
         return _MANY_REGISTERS
     if "avx2" in known:
         return _FEW_REGISTERS
-    many = numba_private.target()[0].startswith(("aarch64", "arm64"))
+    many = target()[0].startswith(("aarch64", "arm64"))
     return (_MANY_REGISTERS if many else _FEW_REGISTERS)._replace(bytes=16)
 
 

@@ -1,16 +1,14 @@
 """Scalar functions for float32 and float64 alike: selections, and what the dtype alone tells apart."""
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from xpgrad.engine.compiled.native import inside
+from xpgrad.engine.compiled.translate import Instruction
 from xpgrad.engine.formulas.special import TAIL_SHIFT, TAIL_STEP
-from xpgrad.engine.process import numba_private
 
 __all__ = ["abs", "maximum", "minimum", "sqrt", "where", "wide_vectors"]
 
-inline = inside(forceinline=True, error_model="numpy", fastmath={"contract"})
+inline = inside("contract")
 
 
 @inline
@@ -55,7 +53,7 @@ def ordered(real, integer):
     @inline
     def to_ordered(x):
         """An integer that is greater for a greater x: vector instructions find the greatest of them."""
-        return integer(turned(real(x).view(integer)))  # numba computes with 64 bits
+        return integer(turned(real(x).view(integer)))
 
     @inline
     def from_ordered(bits):
@@ -66,12 +64,17 @@ def ordered(real, integer):
 
 
 def polynomial_of(real, coefficients):
-    """A polynomial by its coefficients, highest power first; no loop: LLVM does not unroll long ones."""
-    names = {f"c{number}": real(coefficient) for number, coefficient in enumerate(coefficients)}
-    first, *others = names
-    lines = [f"p = {first}", *(f"p = p * q + {name}" for name in others), "return p"]
-    exec("def polynomial(q):\n    " + "\n    ".join(lines), names)
-    return inline(names["polynomial"])
+    """A polynomial by its coefficients, highest power first."""
+    first, *others = map(real, coefficients)
+
+    @inline
+    def polynomial(q):
+        p = first
+        for coefficient in others:
+            p = p * q + coefficient
+        return p
+
+    return polynomial
 
 
 def tail_ratio_by(real, polynomial):
@@ -103,17 +106,11 @@ def normal_cdf_by(real, tail_ratio):
     return normal_cdf
 
 
-@intrinsic
-def wide_vectors(context):
+@Instruction
+def wide_vectors(code):
     """Have the function that calls it compiled for vector registers of 512 bits, where there are any.
 
     LLVM takes those of 256 bits otherwise, half as fast in loops that compute more than they load.
     """
-
-    def generate(context, builder, signature, arguments):
-        if numba_private.set_attribute(builder.function, '"prefer-vector-width"="512"'):
-            # a caller that took the function in would not have the attribute
-            builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.none(), generate
+    # llvmlite passes on what is in its set of attributes, but adds to it only those that it knows
+    set.add(code.builder.function.attributes, '"prefer-vector-width"="512"')

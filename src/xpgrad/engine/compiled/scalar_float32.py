@@ -9,8 +9,6 @@ Manual for the Elementary Functions" (1980), with a minimax polynomial of our ow
 approximation of degree 13 over 6 with the coefficients that Eigen uses.
 """
 
-import math
-
 import numpy as np
 
 from xpgrad.engine.compiled.scalar_common import *  # noqa: F403 - what both dtypes share
@@ -41,6 +39,8 @@ _HIGH_BITS = np.int32(-1 << 12)  # of a number those of its first half
 _GAUSSIAN_MAX = real(15)  # beyond it gaussian is 0
 _TANH_MAX = real(7.90531110763549805)  # as far as the approximation goes
 _TANH_ONE = real(9.0109)  # tanh rounds to 1
+_NORMAL_MIN = real(2.0**-126)
+_TO_NORMAL = real(2.0**25)
 
 
 @inline
@@ -111,6 +111,15 @@ def expm1(x):
 
 
 @inline
+def _log_of(n, f):
+    """The sum of n log(2) and log(1 + f)."""
+    s = f / (_TWO + f)
+    z = s * s
+    half_square = _HALF * f * f
+    return n * _LN2_HIGH + (f - (half_square - s * (half_square + z * _log_rest(z)) - n * _LN2_LOW))
+
+
+@inline
 def log1p(x):
     """log(1 + x), accurate near 0."""
     u = _ONE + x
@@ -121,11 +130,7 @@ def log1p(x):
     lost = _ONE - (u - x) if x > _ONE else x - (u - _ONE)
     f = np.int32(bits - np.int32(k << 23)).view(np.float32) - _ONE + lost * scale
     f = x if k == 0 else f
-    s = f / (_TWO + f)
-    z = s * s
-    half_square = _HALF * f * f
-    n = real(k)
-    y = n * _LN2_HIGH + (f - (half_square - s * (half_square + z * _log_rest(z)) - n * _LN2_LOW))
+    y = _log_of(real(k), f)
     y = -_INF if x == -_ONE else y
     y = _NAN if x < -_ONE else y
     return _INF if x == _INF else y
@@ -151,7 +156,16 @@ def zeros_like(x):
 @inline
 def log(x):
     """Natural logarithm."""
-    return real(math.log(x))
+    small = x < _NORMAL_MIN
+    bits = real(x * _TO_NORMAL if small else x).view(np.int32)
+    k = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> 23)
+    n = real(k)
+    n = n - real(25) if small else n
+    y = _log_of(n, np.int32(bits - np.int32(k << 23)).view(np.float32) - _ONE)
+    y = -_INF if x == _ZERO else y
+    y = _NAN if x < _ZERO else y
+    y = _INF if x == _INF else y
+    return x if x != x else y
 
 
 @inline

@@ -1,9 +1,7 @@
 """A formula's source as scalar functions: the text that every compiled loop begins with.
 
 The source is read, its parameter ``xp`` is dropped (the scalar functions of the dtype's module take its
-place), and its constants become globals. The text goes into a file of the cache folder, named by its hash:
-numba's own cache lies beside it, no variant can be taken for another, and a change of a formula makes a new
-file.
+place), and its constants become globals.
 """
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ from xpgrad.engine.{module} import {(made or call).partition("(")[0]}
 {made and f"made = {made}"}
 
 
-@cfunc("void({", ".join(kinds)})", error_model="numpy")
+@cfunc("void({", ".join(kinds)})")
 def run({", ".join(names)}):
     {call}
 """

@@ -1,4 +1,4 @@
-"""Time loops compiled by numba: a step is one stage after the other, products and formulas."""
+"""Time loops, compiled: a step is one stage after the other, products and formulas."""
 
 from __future__ import annotations
 
@@ -81,11 +81,10 @@ class PrefetchRows(NamedTuple):
 
 
 class LoopText(NamedTuple):
-    """What the generated text of a loop depends on; `integers` is how many stand behind its `data`."""
+    """What the generated text of a loop depends on."""
 
     stages: tuple[FormulaText | ProductText, ...]
     asked: tuple[PrefetchRows, ...]
-    integers: int
     dtype: str
     by_stages: bool
     marks: int
@@ -124,7 +123,7 @@ def compiled_loop(
     asked = () if by_stages else _asked(texts, matrices)
     marks = 0 if resets is None else _HEAD + _MATRIX * len(matrices)
     matrices += [] if resets is None else [resets.marks]
-    loop = LoopText(texts, asked, _HEAD + _MATRIX * len(matrices), dtype, by_stages, marks)
+    loop = LoopText(texts, asked, dtype, by_stages, marks)
     return _compiled_loop(loop), matrices
 
 
@@ -233,15 +232,11 @@ def _source(loop: LoopText) -> str:
         if constants.setdefault(name, value) != value:
             raise ValueError(f"two formulas of one loop have a constant {name}")
     bodies = _bodies(loop.stages, loop.asked, loop.dtype)
-    if loop.by_stages:
-        text = _stage_loop(bodies, loop.integers)
-    else:
-        text = _loop(bodies, len(loop.asked), loop.integers)
+    text = _stage_loop(bodies) if loop.by_stages else _loop(bodies, len(loop.asked))
     parts = [
         preamble([stage.function for stage in formulas], constants, loop.dtype),
-        "import numpy as np\nfrom numba import carray\n",
         "from xpgrad.engine.compiled.cache import cfunc",
-        "from xpgrad.engine.compiled.native import multiply_rows, multiply_rows_by_panels",
+        "from xpgrad.engine.compiled.native import fields, multiply_rows, multiply_rows_by_panels",
         "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers, share",
         "from xpgrad.engine.compiled.native_ahead import ask_rows, forget, memory",
         "from xpgrad.engine.compiled.native_rows import OperandPlace, rows_loop",
@@ -255,8 +250,8 @@ def _source(loop: LoopText) -> str:
 
 # How a product is begun, by the form of its weight.
 _PRODUCTS = {
-    "rows": f"multiply_rows(head[{_AT.gemm}], real(1), ",
-    "blas": f"multiply_rows_packed(head[{_AT.gemm_packed}], real(1), ",
+    "rows": f"multiply_rows(head[{_AT.gemm}], real, ",
+    "blas": f"multiply_rows_packed(head[{_AT.gemm_packed}], real, ",
     "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], "
     "portion, portions, ahead, ",
 }
@@ -295,25 +290,25 @@ def _bodies(
     return bodies
 
 
-def _begun(integers: int, asked: int) -> list[str]:
+def _begun(asked: int) -> list[str]:
     """The first lines of a loop, with memory for so many rows that a product asks for."""
     return [
         f"ahead_of_loop = memory({asked})\n\n",
-        "@cfunc('void(voidptr, int64)', error_model='numpy', fastmath={'contract'})",
+        "@cfunc('void(int64, int64)', ('contract',))",
         "def loop(data, part):",
         "    wide_vectors()",
-        f"    head = carray(data, ({integers},), np.int64)",
+        "    head = fields(data)",
         f"    steps = numbers(head[{_AT.spans}], head[{_AT.steps}], {length(Span)})",
         "    ahead = ahead_of_loop()",
     ]
 
 
-def _loop(bodies: Sequence[Sequence[str]], asked: int, integers: int) -> str:
+def _loop(bodies: Sequence[Sequence[str]], asked: int) -> str:
     """A loop over steps; a step is one stage after the other, on the rows low .. high that are the part's."""
     lines = [
-        *_begun(integers, asked),
+        *_begun(asked),
         "    portion, portions = 0, 1",
-        f"    bounds = numbers(head[{_AT.bounds}], 1, part + 2)[0]",
+        f"    bounds = fields(head[{_AT.bounds}])",
         "    low, high = bounds[part], bounds[part + 1]",
         f"    for step in range(head[{_AT.steps}]):",
         f"        count = min(steps[step, {_SPAN.rows}], high) - low",
@@ -326,10 +321,10 @@ def _loop(bodies: Sequence[Sequence[str]], asked: int, integers: int) -> str:
     return "\n".join(lines)
 
 
-def _stage_loop(bodies: Sequence[Sequence[str]], integers: int) -> str:
+def _stage_loop(bodies: Sequence[Sequence[str]]) -> str:
     """One stage of one step, on all rows and on the columns that are the part's."""
     lines = [
-        *_begun(integers, 0),
+        *_begun(0),
         f"    portion, portions = part, head[{_AT.parts}]",
         f"    step, stage = head[{_AT.step}], head[{_AT.stage}]",
         f"    first, count, now = 0, steps[step, {_SPAN.rows}], steps[step, {_SPAN.now}]",

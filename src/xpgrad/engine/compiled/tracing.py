@@ -1,7 +1,6 @@
 """Formulas as LLVM instructions: a formula is called once, on numbers that write down what is done with them.
 
-numba would infer the types of every line first and then make instructions of each; that took two thirds of a
-time loop's compiling. A formula has one type and no branches, so nothing needs to be inferred. Needs numba.
+A formula has one type and no branches. Needs llvmlite.
 """
 
 from __future__ import annotations
@@ -12,25 +11,21 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
-from xpgrad.engine.process import numba_private
+from xpgrad.engine.compiled.translate import Code
 
 _CONTRACT = ("contract",)  # a product and a sum may become one instruction
-_NO_CONTRACT = ("arcp",)  # no effect on a sum; numba gives "contract" to instructions without any flag
 
 
 class Emitter:
     """Where instructions go, and the dtype of the numbers.
 
-    `context` and `builder` are as numba passes them to a code generator; `real` is ``np.float32`` or
-    ``np.float64``.
+    `real` is ``np.float32`` or ``np.float64``.
     """
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, real: type[np.floating]) -> None:
-        self.context, self.builder, self.real = context, builder, real
-        self.number = types.float32 if real is np.float32 else types.float64
-        self.type = context.get_value_type(self.number)
+    def __init__(self, code: Code, real: type[np.floating]) -> None:
+        self.code, self.builder, self.real = code, code.builder, real
+        self.type = ir.FloatType() if real is np.float32 else ir.DoubleType()
 
     def value(self, number: Any) -> ir.Value:
         """The LLVM value of a number or condition; numbers from Python become constants.
@@ -62,16 +57,9 @@ class Emitter:
         return Number(self, value if self.real is np.float64 else self.builder.fptrunc(value, self.type))
 
     def call(self, function: Any, numbers: Sequence[Any]) -> Number:
-        """The result of a scalar function that numba compiles."""
-        values = [self.value(number) for number in numbers]
-        kinds = [self._kind(value) for value in values]
-        return Number(self, numba_private.call_compiled(self.context, self.builder, function, kinds, values))
-
-    def _kind(self, value: ir.Value) -> Any:
-        """The type that numba has for a value: a number, a condition, or an integer."""
-        if not isinstance(value.type, ir.IntType):
-            return self.number
-        return types.boolean if value.type.width == 1 else getattr(types, f"int{value.type.width}")
+        """The result of a scalar function."""
+        found = self.code.call(function, [self.value(number) for number in numbers])
+        return Number(self, self.value(Number(self, found) if isinstance(found, ir.Value) else found))
 
 
 def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], Callable[..., Number]]:
@@ -89,7 +77,7 @@ def _operator(instruction: str, **options: Any) -> tuple[Callable[..., Number], 
 def _rounded_sum(value: ir.Value) -> ir.Value:
     """A value that is compared: a sum is rounded as NumPy rounds it, since its rounding decides at a kink."""
     if getattr(value, "opname", None) in ("fadd", "fsub"):
-        value.flags = list(_NO_CONTRACT)
+        value.flags = []
     return value
 
 

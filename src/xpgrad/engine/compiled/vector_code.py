@@ -1,4 +1,4 @@
-"""Vector instructions for loops that a compiler does not find by itself; needs numba.
+"""Vector instructions for loops that a compiler does not find by itself; needs llvmlite.
 
 Addresses come in at run time. `register_tiles` and `images.row_tiles` are written with it.
 """
@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
+from xpgrad.engine.compiled.llvm_code import INT64, declared, loop, variable_with
 from xpgrad.engine.compiled.native import generated
-from xpgrad.engine.process import numba_private
+from xpgrad.engine.compiled.translate import Code
 
-INT64 = ir.IntType(64)
 _REALS = {"float32": (ir.FloatType(), 4), "float64": (ir.DoubleType(), 8)}
 _Generate = Callable[["VectorCode", list[Any]], None]
 
@@ -23,10 +22,10 @@ _Generate = Callable[["VectorCode", list[Any]], None]
 def vector_function(dtype: str, lanes: int, generate: _Generate, count: int = 6, reals: int = 0) -> Any:
     """The generated function of `count` integers, and then of so many real numbers."""
 
-    def write(context: Any, builder: Any, arguments: Any) -> None:
-        generate(VectorCode(builder, dtype, lanes), list(arguments))
+    def write(code: Code, arguments: list[Any]) -> None:
+        generate(VectorCode(code.builder, dtype, lanes), arguments)
 
-    return generated(write, *[types.int64] * count, *[getattr(types, dtype)] * reals)
+    return generated(write, *["int64"] * count, *[dtype] * reals)
 
 
 def prefetch(builder: Any, place: Any, write: bool, level: int = 1) -> None:
@@ -51,7 +50,7 @@ class VectorCode:
         # element there: its result is rounded once on every machine.
         name = f"llvm.fmuladd.v{lanes}f{8 * self._size}"
         kind = ir.FunctionType(self._vector, [self._vector] * 3)
-        self._multiply_add = numba_private.get_or_insert_function(builder.module, kind, name)
+        self._multiply_add = declared(builder.module, kind, name)
 
     def reals(self, address: Any) -> Any:
         """A pointer to real numbers."""
@@ -67,13 +66,13 @@ class VectorCode:
 
     def variable(self, value: Any) -> Any:
         """A variable, which becomes a register."""
-        return numba_private.alloca_once_value(self.builder, value)
+        return variable_with(self.builder, value)
 
     @contextlib.contextmanager
     def loop(self, count: Any) -> Iterator[Any]:
         """A loop over the numbers below `count`."""
-        with numba_private.for_range(self.builder, count, intp=INT64) as loop:
-            yield loop.index
+        with loop(self.builder, count) as index:
+            yield index
 
     def at_most(self, number: Any, limit: int) -> Any:
         """The number, or the limit where it is larger."""
@@ -104,7 +103,7 @@ class VectorCode:
         below = self.builder.fcmp_ordered("<", square, nothing)
         kind = ir.FunctionType(self._vector, [self._vector])
         name = f"llvm.sqrt.v{self._lanes}f{8 * self._size}"
-        sqrt = numba_private.get_or_insert_function(self.builder.module, kind, name)
+        sqrt = declared(self.builder.module, kind, name)
         return self.builder.call(sqrt, [self.builder.select(below, nothing, square)])
 
     def load(self, place: Any) -> Any:
@@ -165,7 +164,7 @@ class VectorCode:
     def _masked(self, kind: str, result: Any, arguments: list[Any]) -> Any:
         name = f"llvm.masked.{kind}.v{self._lanes}f{8 * self._size}.p0"
         type_of = ir.FunctionType(result, [argument.type for argument in arguments])
-        function = numba_private.get_or_insert_function(self.builder.module, type_of, name)
+        function = declared(self.builder.module, type_of, name)
         return self.builder.call(function, arguments)
 
     def _masked_load(self, place: Any, mask: Any) -> Any:

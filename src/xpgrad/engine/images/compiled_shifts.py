@@ -168,7 +168,7 @@ def row_sums(machine: Machine, rows: np.ndarray) -> np.ndarray:
 @functools.cache
 def row_sums_loop(dtype: np.dtype) -> int:
     """The compiled function for a RowSums."""
-    call = f"row_sums(fields(data), part, np.{dtype}(0))"
+    call = f"row_sums(fields(data), part, np.{dtype})"
     return c_function(f"row_sums_{dtype}", "images.native_shifts", _PART, call)
 
 
@@ -377,11 +377,11 @@ def _loop(name: str, dtype: np.dtype, kinds: Tiles, vectors: int = 0) -> int:
     """The address of a compiled ``(data, part)``; `vectors` are those of a tile of products, or 0."""
     real = repr(dtype.name)
     if name == "pack":
-        made = f"tap_packing({real}, {(*kinds,)}, __name__)"
+        made = f"tap_packing({real}, {(*kinds,)})"
     elif vectors:
-        made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {COLUMNS}, __name__).{name}"
+        made = f"tile_loops({real}, {(*kinds,)}, {vectors}, {COLUMNS}).{name}"
     else:
-        made = f"position_loops({real}, {kinds.lanes(dtype)}, __name__).{name}"
+        made = f"position_loops({real}, {kinds.lanes(dtype)}).{name}"
     call = "made(fields(data), part)"
     label = f"{name}_{dtype.name}"
     return c_function(label, "images.native_shifts", _PART, call, made)

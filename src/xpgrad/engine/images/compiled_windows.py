@@ -95,6 +95,6 @@ def _compiled(
         "images.native_windows",
         "int64 data, int64 part",
         "made(fields(data), part)",
-        f"{kind}({name}, {taken}, {made}, {step}, {dtype!r}, {lanes}, __name__)",
+        f"{kind}({name}, {taken}, {made}, {step}, {dtype!r}, {lanes})",
         preamble([function], dict(constants), dtype),
     )

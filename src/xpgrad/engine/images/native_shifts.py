@@ -1,53 +1,59 @@
-"""The compiled loops of `compiled_shifts`, each a function ``(data, part)`` of a record; needs numba.
+"""The compiled loops of `compiled_shifts`, each a function ``(data, part)`` of a record; needs llvmlite.
 
 A row of an image in the grid is given by five numbers: its first element in the image and in the grid, its
 length, its stride in the image, and the grid's layer. Rows are short: views of them would cost more than
-their elements. Indices are unsigned, because for numba a signed index may count from the end.
-
-Each function that makes loops takes a `label`, which tells their variants apart: see `native.variant`.
+their elements.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numba import carray, types
 
+from xpgrad.engine.compiled.llvm_code import loop
 from xpgrad.engine.compiled.native import (
     elements,
     fields,
     generated,
     inside,
     numbers,
-    pointer,
-    variant,
+    release,
+    scratch,
     words,
 )
 from xpgrad.engine.compiled.native_loops import UnorderedSum, Vectors
 from xpgrad.engine.compiled.records import RowSums, ShiftedProducts, ShiftedSums, TapPacking, positions
 from xpgrad.engine.compiled.register_tiles import Tiles, product_tile, sum_tile, turn_tile
 from xpgrad.engine.compiled.tracing import Emitter, Number
+from xpgrad.engine.compiled.translate import Instruction
 from xpgrad.engine.images.row_tiles import row_tile
-from xpgrad.engine.process import numba_private
 
 _SUMS, _PRODUCTS = positions(ShiftedSums), positions(ShiftedProducts)
 _PACKING, _ROWS = positions(TapPacking), positions(RowSums)
-_U = np.uintp
 _FAR = 1 << 60
 _STRETCH = 1024  # elements of a sum that stay in the first-level cache while terms are added
 
 
-@inside(nogil=True)
+@inside()
+def _total(table, column):
+    """The sum of a column."""
+    total = 0
+    for row in range(len(table)):
+        total += table[row, column]
+    return total
+
+
+@inside()
 def _tables_of_sums(data):
     """The images' rows, the parts, their taps and wanted rows, the threads' first items: of a ShiftedSums."""
     at = _SUMS
     rows = numbers(data[at.rows.address], data[at.rows.rows], 5)
     parts = numbers(data[at.parts.address], data[at.parts.rows], 5)
-    taps = numbers(data[at.taps], np.sum(parts[:, 1]), 2)
-    wanted = numbers(data[at.wanted], np.sum(parts[:, 2]), 5)
+    taps = numbers(data[at.taps], _total(parts, 1), 2)
+    wanted = numbers(data[at.wanted], _total(parts, 2), 5)
     return rows, parts, taps, wanted, fields(data[at.shared.bounds])
 
 
-@inside(nogil=True)
+@inside()
 def _tables_of_products(data):
     """The rows of both factors, the taps, and the threads' first items: of a ShiftedProducts."""
     at = _PRODUCTS
@@ -57,7 +63,7 @@ def _tables_of_products(data):
     return rows, a_rows, taps, fields(data[at.shared.bounds])
 
 
-@inside(nogil=True)
+@inside()
 def _offsets_of(taps, channels_in, room, offsets):
     """Where the grid's element 0 for each channel and tap is."""
     for c in range(channels_in):
@@ -65,10 +71,10 @@ def _offsets_of(taps, channels_in, room, offsets):
             offsets[c * len(taps) + k] = (taps[k, 0] * channels_in + c) * room + taps[k, 1]
 
 
-@inside(nogil=True)
+@inside()
 def _offsets_of_parts(parts, taps, channels_in, room):
     """Those of all parts, one behind the other."""
-    offsets, first = np.empty(channels_in * np.sum(parts[:, 1]), np.int64), 0
+    offsets, first = scratch(channels_in * _total(parts, 1), np.int64), 0
     for p in range(len(parts)):
         last = first + parts[p, 1]
         _offsets_of(taps[first:last], channels_in, room, offsets[channels_in * first :])
@@ -92,18 +98,18 @@ class _Moves(NamedTuple):
     crop: object
 
 
-def _moves(dtype, lanes, label):
+def _moves(dtype, lanes):
     """The functions that move rows of images into the grid, and rows of sums out of it; all by addresses."""
     real = np.dtype(dtype).type
     size, nothing = np.dtype(dtype).itemsize, real(-0.0)  # which changes no number that it is added to
     move_row, gather_row, spread_row = (row_tile(dtype, lanes, *steps) for steps in ((1, 1), (2, 1), (1, 2)))
 
-    @variant(label, forceinline=True)
-    def vector(address, count):
-        """An array of so many numbers at an address."""
-        return carray(pointer(address), (count,), real)
+    @Instruction
+    def vector(code, address, count):
+        """So many numbers at an address."""
+        return code.memory(address, real, count)
 
-    @variant(label)
+    @inside("contract")
     def stretch_of(rows, low, count, clipped):
         """The parts of rows from low on in the grid, count elements; from there on they are counted."""
         found = 0
@@ -119,7 +125,7 @@ def _moves(dtype, lanes, label):
                 found += 1
         return found
 
-    @variant(label, forceinline=True)
+    @inside("contract")
     def place_group(image, by_channel, rows, count, grid, room, channels):
         """The images of a group's channels into their parts of the grid."""
         x, cells = vector(image, _FAR), vector(grid, _FAR)
@@ -134,9 +140,9 @@ def _moves(dtype, lanes, label):
                     gather_row(image + size * source, grid + size * to, rows[r, 2], nothing)
                 else:
                     for t in range(rows[r, 2]):
-                        cells[_U(to + t)] = x[_U(source + step * t)]
+                        cells[to + t] = x[source + step * t]
 
-    @variant(label, forceinline=True)
+    @inside("contract")
     def crop(total, rows, count, b, image):
         """The wanted rows of a sum into a result's image."""
         sums, y = vector(total, _FAR), vector(image, _FAR)
@@ -148,7 +154,7 @@ def _moves(dtype, lanes, label):
                 spread_row(total + size * source, image + size * to, rows[r, 2], b)
             else:
                 for t in range(rows[r, 2]):
-                    y[_U(to + step * t)] = sums[_U(source + t)] + b
+                    y[to + step * t] = sums[source + t] + b
 
     return _Moves(vector, stretch_of, place_group, crop)
 
@@ -171,9 +177,9 @@ def _terms(real, count, add):
     the stretches' offsets from there, and of the sum. Without `add` the sum begins with these terms.
     """
 
-    def write(context, builder, arguments):
-        weights, grid, offsets, total, length = arguments
-        emitter = Emitter(context, builder, real)
+    def write(code, arguments):
+        builder, (weights, grid, offsets, total, length) = code.builder, arguments
+        emitter = Emitter(code, real)
         table = builder.inttoptr(weights, emitter.type.as_pointer())
         places = [builder.gep(table, [length.type(i)]) for i in range(count)]
         factors = [Number(emitter, builder.load(place)) for place in places]
@@ -186,10 +192,10 @@ def _terms(real, count, add):
 
         operands = [*range(count), *(["total"] if add else [])]
         vectors = Vectors(emitter, begins)
-        with numba_private.for_range(builder, length) as element:
-            vectors.element(added, operands, ["total"], begins, element.index)
+        with loop(builder, length) as element:
+            vectors.element(added, operands, ["total"], begins, element)
 
-    return generated(write, *[types.int64] * 5)
+    return generated(write, *["int64"] * 5)
 
 
 def _inner_products(real, count):
@@ -198,39 +204,39 @@ def _inner_products(real, count):
     It takes the addresses of `count` results, of the grid, of the stretches' offsets in it, and of a.
     """
 
-    def write(context, builder, arguments):
-        results, grid, offsets, a, length = arguments
-        emitter = Emitter(context, builder, real)
+    def write(code, arguments):
+        builder, (results, grid, offsets, a, length) = code.builder, arguments
+        emitter = Emitter(code, real)
         begins = dict(enumerate(_stretches(emitter, grid, offsets, count)))
         begins["a"] = builder.inttoptr(a, emitter.type.as_pointer())
         sums = [UnorderedSum(emitter) for _ in range(count)]
         for one in sums:
             one.begin()
         vectors = Vectors(emitter, begins)
-        with numba_private.for_range(builder, length) as element:
+        with loop(builder, length) as element:
             vectors.element(
                 lambda a, *elements: [a * x for x in elements],
-                ["a", *range(count)], sums, begins, element.index,
+                ["a", *range(count)], sums, begins, element,
             )  # fmt: skip
         table = builder.inttoptr(results, emitter.type.as_pointer())
         for i, one in enumerate(sums):
             place = builder.gep(table, [length.type(i)])
             builder.store((Number(emitter, builder.load(place)) + one.result()).value, place)
 
-    return generated(write, *[types.int64] * 5)
+    return generated(write, *["int64"] * 5)
 
 
-def position_loops(dtype, lanes, label):
+def position_loops(dtype, lanes):
     """The loops for groups of few channels.
 
     Up to nine terms are added at a time, so a sum is read and written once per nine multiplications.
     """
     real, size = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    vector, _, place_group, crop = _moves(dtype, lanes, label)
+    vector, _, place_group, crop = _moves(dtype, lanes)
     first, nine, three, one = (_terms(real, *how) for how in ((9, False), (9, True), (3, True), (1, True)))
     products_nine, products_three, products_one = (_inner_products(real, count) for count in (9, 3, 1))
 
-    @variant(label, forceinline=True)
+    @inside("contract")
     def weighted(line, source, offsets_at, terms, total, total_at, length):
         """One sum, from weights at `line`."""
         for start in range(0, length, _STRETCH):
@@ -251,7 +257,7 @@ def position_loops(dtype, lanes, label):
                 one(line + size * k, begin, offsets_at + 8 * k, part, stretch)
                 k += 1
 
-    @variant(label)
+    @inside("contract")
     def sum_of_shifts(data, part):
         at, images, made = _SUMS, _SUMS.images, _SUMS.results
         rows, parts, taps, wanted, bounds = _tables_of_sums(data)
@@ -278,9 +284,9 @@ def position_loops(dtype, lanes, label):
                     start = n * data[made.image] + o * data[made.channel] + parts[p, 3]
                     crop(total_at, kept, len(kept), bias[o], data[made.address] + size * start)
                 offsets_at, first_row = offsets_at + 8 * terms, last_row
-        return offsets[:1]  # which keeps them until here
+        release(offsets)
 
-    @variant(label)
+    @inside("contract")
     def products_of_shifts(data, part):
         at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
         rows, a_rows, taps, bounds = _tables_of_products(data)
@@ -291,7 +297,7 @@ def position_loops(dtype, lanes, label):
         vector(grid_at, data[at.grid] + length)[:] = 0
         results = data[at.results] + part * size * groups * sums * terms
         vector(results, groups * sums * terms)[:] = 0
-        offsets = np.empty(terms, np.int64)
+        offsets = scratch(terms, np.int64)
         _offsets_of(taps, channels_in, room, offsets)
         offsets_at = offsets.ctypes.data
         for item in range(bounds[part], bounds[part + 1]):
@@ -313,18 +319,18 @@ def position_loops(dtype, lanes, label):
                 while k < terms:
                     products_one(line + size * k, grid_at, offsets_at + 8 * k, other_at, length)
                     k += 1
-        return offsets[:1]  # which keeps them until here
+        release(offsets)
 
     return Loops(sum_of_shifts, products_of_shifts)
 
 
-@inside(fastmath={"contract", "reassoc", "nsz"}, error_model="numpy", nogil=True)
-def row_sums(data, part, nothing):
-    """One part of a RowSums; `nothing` is 0 in the dtype of its arrays."""
+@inside("contract", "reassoc", "nsz")
+def row_sums(data, part, real):
+    """One part of a RowSums, of a dtype."""
     count, width, parts = data[_ROWS.count], data[_ROWS.width], data[_ROWS.parts]
-    sums = elements(data[_ROWS.sums], 0, nothing)
+    sums = elements(data[_ROWS.sums], 0, real)
     for r in range(count * part // parts, count * (part + 1) // parts):
-        row, total = elements(data[_ROWS.rows], r * width, nothing), nothing
+        row, total = elements(data[_ROWS.rows], r * width, real), real(0)
         for t in range(width):
             total += row[t]
         sums[r] = total
@@ -333,7 +339,7 @@ def row_sums(data, part, nothing):
 # --- many channels: tiles of sums in registers
 
 
-def tile_loops(dtype, tiles, vectors, several, label):
+def tile_loops(dtype, tiles, vectors, several):
     """The loops for groups of many channels, by tiles of these shapes: a `Tiles`.
 
     `vectors` are those of a tile of `products_of_shifts`; `several` is the number of positions whose
@@ -348,9 +354,9 @@ def tile_loops(dtype, tiles, vectors, several, label):
     )
     tile_rows = tiles.products[vectors - 1]
     tile_products, turn = product_tile(dtype, lanes, tile_rows, vectors), turn_tile(dtype, lanes)
-    vector, stretch_of, place_group, crop = _moves(dtype, lanes, label)
+    vector, stretch_of, place_group, crop = _moves(dtype, lanes)
 
-    @variant(label, forceinline=True)
+    @inside("contract")
     def tiles_of(height, panel, grid_at, offsets_at, count, total_at, line, here):
         t = 0
         if height == tall_rows:
@@ -368,7 +374,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
                 flat_end(panel, grid_at + t * size, offsets_at, count, total_at + t * size, line)
                 t += lanes
 
-    @variant(label)
+    @inside("contract")
     def sum_of_shifts(data, part):
         at, images, made = _SUMS, _SUMS.images, _SUMS.results
         rows, parts, taps, wanted, bounds = _tables_of_sums(data)
@@ -376,7 +382,7 @@ def tile_loops(dtype, tiles, vectors, several, label):
         grid_at = data[at.shared.memory] + part * data[at.shared.bytes]
         bias = vector(data[at.bias], groups * sums)
         grid, line, total_at = vector(grid_at, data[at.grid]), data[at.line], grid_at + size * data[at.grid]
-        placed, kept = np.empty_like(rows), np.empty_like(wanted)
+        placed, kept = scratch(len(rows), np.int64, 5), scratch(len(wanted), np.int64, 5)
         offsets = _offsets_of_parts(parts, taps, channels_in, room)
         for item in range(bounds[part], bounds[part + 1]):
             n, g = item // data[at.stretches] // groups, item // data[at.stretches] % groups
@@ -406,9 +412,11 @@ def tile_loops(dtype, tiles, vectors, several, label):
                     first += height
                 offsets_at += count * 8
                 first_row = last_row
-        return offsets[:1]  # which keeps them until here
+        release(offsets)
+        release(placed)
+        release(kept)
 
-    @variant(label, forceinline=True)
+    @inside("contract")
     def turn_rows(source, by_channel, channels, count, columns, width):
         """A row of each channel as a column: in squares, and what is left one by one."""
         squares, a, turned = count // lanes * lanes, vector(source, _FAR), vector(columns, _FAR)
@@ -420,9 +428,9 @@ def tile_loops(dtype, tiles, vectors, several, label):
                 )
             for k in range(i, min(i + lanes, channels)):
                 for p in range(done, count):
-                    turned[_U(p * width + k)] = a[_U(k * by_channel + p)]
+                    turned[p * width + k] = a[k * by_channel + p]
 
-    @variant(label)
+    @inside("contract")
     def products_of_shifts(data, part):
         at, images, a = _PRODUCTS, _PRODUCTS.images, _PRODUCTS.a
         rows, a_rows, taps, bounds = _tables_of_products(data)
@@ -436,9 +444,11 @@ def tile_loops(dtype, tiles, vectors, several, label):
         totals = vector(totals_at, blocks * height * width)
         results = vector(data[at.results] + part * size * groups * sums * terms, groups * sums * terms)
         results[:] = 0
-        offsets = np.zeros(height, np.int64)
+        offsets = scratch(height, np.int64)
+        offsets[:] = 0
         _offsets_of(taps, channels_in, room, offsets)
-        placed, turned, offsets_at = np.empty_like(rows), np.empty_like(a_rows), offsets.ctypes.data
+        placed, turned = scratch(len(rows), np.int64, 5), scratch(len(a_rows), np.int64, 5)
+        offsets_at = offsets.ctypes.data
         item = bounds[part]
         while item < bounds[part + 1]:
             g = item // by_group
@@ -470,26 +480,24 @@ def tile_loops(dtype, tiles, vectors, several, label):
                 item += 1
             for i in range(sums):
                 for k in range(terms):
-                    found = totals[_U((i // width * height + k) * width + i % width)]
-                    results[_U((g * sums + i) * terms + k)] = found
-        return offsets[:1]  # which keeps them until here
+                    found = totals[(i // width * height + k) * width + i % width]
+                    results[(g * sums + i) * terms + k] = found
+        release(offsets)
+        release(placed)
+        release(turned)
 
     return Loops(sum_of_shifts, products_of_shifts)
 
 
-def tap_packing(dtype, kinds, label):
+def tap_packing(dtype, kinds):
     """The compiled ``pack(data, part)`` of the integers of a TapPacking, for tiles of these kinds."""
     real, (_, (tall_rows, _), _, _) = np.dtype(dtype).type, kinds
 
-    @variant(label)
+    @inside("contract")
     def pack(data, part):
         at, taps = _PACKING, words(data[_PACKING.taps], data[_PACKING.count])
-        w = carray(pointer(data[at.weights]), (_FAR,), real)
-        panels, channels_in, sums = (
-            carray(pointer(data[at.target]), (_FAR,), real),
-            data[at.channels_in],
-            data[at.sums],
-        )
+        w, panels = elements(data[at.weights], 0, real), elements(data[at.target], 0, real)
+        channels_in, sums = data[at.channels_in], data[at.sums]
         each = (data[at.panel_rows] + tall_rows - 1) // tall_rows  # panels of a group
         count, parts = data[at.groups] * each, data[at.parts]
         for panel in range(count * part // parts, count * (part + 1) // parts):
@@ -501,7 +509,7 @@ def tap_packing(dtype, kinds, label):
                     source = g * data[at.by_group] + first * data[at.by_sum]
                     source += j * data[at.by_channel_in] + taps[k] * data[at.by_tap]
                     for m in range(rows):
-                        panels[_U(to + m)] = w[_U(source + m * data[at.by_sum])] if m < left else 0
+                        panels[to + m] = w[source + m * data[at.by_sum]] if m < left else 0
                     to += rows
 
     return pack

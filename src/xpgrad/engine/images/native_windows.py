@@ -1,4 +1,4 @@
-"""The compiled loops of `compiled_windows`: sets of windows that fit the first-level cache; needs numba.
+"""The compiled loops of `compiled_windows`: sets of windows that fit the first-level cache; needs llvmlite.
 
 The cells of a set are lines of elements, one for each element of a window, in one array at equal distances.
 Rows of images become lines, and lines rows, by vector instructions (`row_tiles`); each transform is a pass
@@ -7,20 +7,19 @@ room for one, and what stands there is a number, but not used.
 """
 
 import numpy as np
-from numba import carray, types
 
-from xpgrad.engine.compiled.native import generated, inlined, pointer, variant
+from xpgrad.engine.compiled.llvm_code import loop
+from xpgrad.engine.compiled.native import elements, generated, inside, release, scratch
 from xpgrad.engine.compiled.native_loops import Vectors
 from xpgrad.engine.compiled.records import FromWindows, ToWindows, positions
 from xpgrad.engine.compiled.tracing import Emitter
 from xpgrad.engine.images.row_tiles import row_tile, split_tile, weave_tile
-from xpgrad.engine.process import numba_private
 
 _FROM, _TO = positions(FromWindows), positions(ToWindows)
 _WINDOWS = 64  # of a set; two arrays of 36 such lines of float32 are 18 KB
 
 
-@inlined
+@inside()
 def _images(data, at):
     """The numbers of a WindowImages."""
     return (
@@ -29,7 +28,7 @@ def _images(data, at):
     )  # fmt: skip
 
 
-@inlined
+@inside()
 def _points(data, at):
     """The numbers of a WindowPoints."""
     return data[at.address], data[at.by_point], data[at.by_line], data[at.rows], data[at.columns]
@@ -42,29 +41,28 @@ def _transform(function, taken, made, real, lanes):
     further on; the results take the place of the operands.
     """
 
-    def write(context, builder, arguments):
-        first, step, count = arguments
-        emitter = Emitter(context, builder, real)
+    def write(code, arguments):
+        builder, (first, step, count) = code.builder, arguments
+        emitter = Emitter(code, real)
         pointer = builder.inttoptr(first, emitter.type.as_pointer())
         lines = range(max(taken, made))
         begins = {k: builder.gep(pointer, [builder.mul(step, step.type(k))]) for k in lines}
         passed = Vectors(emitter, begins)
-        with numba_private.for_range(builder, count) as vector:
-            begin = builder.mul(vector.index, step.type(lanes))
+        with loop(builder, count) as vector:
+            begin = builder.mul(vector, step.type(lanes))
             # so LLVM knows that only whole vectors are left
-            with numba_private.for_range(builder, step.type(lanes)) as element:
-                index = builder.add(begin, element.index)
+            with loop(builder, step.type(lanes)) as element:
+                index = builder.add(begin, element)
                 passed.element(function, lines[:taken], lines[:made], begins, index)
 
-    return generated(write, *[types.int64] * 3)
+    return generated(write, *["int64"] * 3)
 
 
-def from_windows(function, taken, made, step, dtype, lanes, label):
+def from_windows(function, taken, made, step, dtype, lanes):
     """The function ``(data, part)`` that transforms the windows of images by a formula on traced numbers.
 
     For its integers see `records.FromWindows`. A window's side has `taken` elements before and `made` after,
-    and `step` is the distance from one window to the next. `lanes` are the elements of a vector, `label` this
-    variant's: see `native.variant`.
+    and `step` is the distance from one window to the next. `lanes` are the elements of a vector.
     """
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
     line = _WINDOWS + lanes
@@ -73,12 +71,13 @@ def from_windows(function, taken, made, step, dtype, lanes, label):
     move, nothing = row_tile(dtype, lanes, 1, 1), real(-0.0)  # which changes no number that it is added to
     reach = -(-(step * (lanes - 1) + taken) // lanes) * lanes
 
-    @variant(label)
-    def loop(data, part):
+    @inside("contract")
+    def run(data, part):
         x, images, channels, height, width, by_image, by_channel, by_row = _images(data, _FROM.images)
         m, by_point, by_line, rows, columns = _points(data, _FROM.points)
         top, left, parts = data[_FROM.top], data[_FROM.left], data[_FROM.parts]
-        cells = np.zeros(side * side * line, real)
+        cells = scratch(side * side * line, real)
+        cells[:] = 0
         cells_at = cells.ctypes.data
         group = max(1, _WINDOWS // columns)
         for c in range(channels * part // parts, channels * (part + 1) // parts):
@@ -110,12 +109,12 @@ def from_windows(function, taken, made, step, dtype, lanes, label):
                         for j in range(made):
                             place = m + size * (to + (i * made + j) * by_point)
                             move(cells_at + size * line * (i * side + j), place, count, nothing)
-        return cells[:1]  # which keeps them until here
+        release(cells)
 
-    return loop
+    return run
 
 
-def to_windows(function, taken, made, step, dtype, lanes, label):
+def to_windows(function, taken, made, step, dtype, lanes):
     """The function that makes images of transformed windows, see `records.ToWindows` and `from_windows`."""
     real, size, side = np.dtype(dtype).type, np.dtype(dtype).itemsize, max(taken, made)
     line = _WINDOWS + lanes
@@ -123,13 +122,14 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
     weave_whole, weave_some = (weave_tile(dtype, lanes, step, whole) for whole in (True, False))
     move, nothing = row_tile(dtype, lanes, 1, 1), real(-0.0)
 
-    @variant(label)
-    def loop(data, part):
+    @inside("contract")
+    def run(data, part):
         y, images, channels, height, width, by_image, by_channel, by_row = _images(data, _TO.images)
         m, by_point, by_line, rows, columns = _points(data, _TO.points)
         parts = data[_TO.parts]
-        cells = np.zeros(side * side * line, real)
-        cells_at, added = cells.ctypes.data, carray(pointer(data[_TO.bias]), (channels,), real)
+        cells, added = scratch(side * side * line, real), elements(data[_TO.bias], 0, real)
+        cells[:] = 0
+        cells_at = cells.ctypes.data
         group = max(1, _WINDOWS // columns)
         for c in range(channels * part // parts, channels * (part + 1) // parts):
             for first_row in range(0, images * rows, group):
@@ -158,6 +158,6 @@ def to_windows(function, taken, made, step, dtype, lanes, label):
                                     weave_whole(lines, line, place, 0, added[c])
                                 else:
                                     weave_some(lines, line, place, end - step * t, added[c])
-        return cells[:1]  # which keeps them until here
+        release(cells)
 
-    return loop
+    return run

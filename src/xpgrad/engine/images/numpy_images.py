@@ -27,7 +27,7 @@ class NumpyImages(Machine, InPlaceImages):
     """The part of the NumPy engine for batches of images."""
 
     def compiles(self) -> bool:
-        """With numba; the loops only get float32 or float64."""
+        """With llvmlite; the loops only get float32 or float64."""
         return jit_enabled()
 
     def blocks(self, count: int, size: int, most: int | None = None) -> list[slice]:

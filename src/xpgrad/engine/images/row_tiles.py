@@ -1,4 +1,4 @@
-"""Rows of images to lines of a grid or of windows and back, by vector instructions; needs numba.
+"""Rows of images to lines of a grid or of windows and back, by vector instructions; needs llvmlite.
 
 Rows are short: what a compiler makes of such loops takes most of their elements one by one.
 """

@@ -1,4 +1,4 @@
-"""What the process may use: numba, a number of threads, a part of a cache."""
+"""What the process may use: a compiler, a number of threads, a part of a cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib.util
 import os
-import warnings
 from pathlib import Path
 
 _WORDS = {
@@ -16,14 +15,14 @@ _WORDS = {
 
 
 def jit_enabled() -> bool:
-    """Whether formulas are compiled: numba is installed, has what that takes, and ``XPGRAD_JIT`` allows it.
+    """Whether formulas are compiled: llvmlite is installed, and ``XPGRAD_JIT`` allows it.
 
     Raises
     ------
     ValueError
         For a word that is neither yes nor no.
     """
-    return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _numba_usable()
+    return wants_jit(os.environ.get("XPGRAD_JIT", "")) and _has_compiler()
 
 
 def wants_jit(word: str) -> bool:
@@ -37,21 +36,8 @@ def wants_jit(word: str) -> bool:
 
 
 @functools.cache
-def _numba_usable() -> bool:
-    """Whether numba is installed and has all that compiling takes; a warning names what it lacks."""
-    if importlib.util.find_spec("numba") is None:
-        return False
-    from xpgrad.engine.process.numba_private import LACKING
-
-    if LACKING is not None:
-        from importlib.metadata import version
-
-        warnings.warn(
-            f"xpgrad: numba {version('numba')} has no {LACKING}, so formulas are not compiled; 0.68 has it",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return LACKING is None
+def _has_compiler() -> bool:
+    return importlib.util.find_spec("llvmlite") is not None
 
 
 def thread_count() -> int:

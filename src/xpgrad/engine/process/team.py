@@ -276,5 +276,5 @@ def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None
 
 @functools.cache
 def compiled_function(address: int) -> Callable[[int, int], None]:
-    """The compiled ``(data, part)`` at an address, found once."""
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
+    """The compiled ``(data, part)`` at an address, found once; ctypes passes integers fastest as pointers."""
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)

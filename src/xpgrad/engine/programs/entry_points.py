@@ -10,14 +10,14 @@ _PART = "int64 data, int64 part"
 
 def compiled_executor(dtype: str) -> int:
     """The address of native_program.execute for arrays of a dtype, as ``(code, begin, end)``."""
-    arguments, call = "int64 code, int64 begin, int64 end", f"execute(code, begin, end, np.{dtype}(1))"
+    arguments, call = "int64 code, int64 begin, int64 end", f"execute(code, begin, end, np.{dtype})"
     return c_function(f"program_{dtype}", "programs.native_program", arguments, call)
 
 
 def compiled_guarded_executor(dtype: str) -> int:
     """The address of native_guard.execute_guarded, as `compiled_executor`."""
     arguments = "int64 code, int64 begin, int64 end"
-    call = f"execute_guarded(code, begin, end, np.{dtype}(1))"
+    call = f"execute_guarded(code, begin, end, np.{dtype})"
     return c_function(f"guarded_program_{dtype}", "programs.native_guard", arguments, call)
 
 
@@ -33,7 +33,7 @@ def compiled_linker(dtype: str) -> int:
     It takes ``(code, begin, end, links, count, addresses)``.
     """
     names = ("code", "begin", "end", "links", "count", "addresses")
-    call = f"link_and_execute({', '.join(names)}, np.{dtype}(1))"
+    call = f"link_and_execute({', '.join(names)}, np.{dtype})"
     arguments = ", ".join(f"int64 {name}" for name in names)
     return c_function(f"linked_program_{dtype}", "programs.native_program", arguments, call)
 
@@ -52,7 +52,7 @@ def compiled_schedule() -> int:
 
 def compiled_rows(dtype: str) -> int:
     """The address of native_timeline.move_rows for arrays of a dtype, as ``function(data, part)``."""
-    call = f"move_rows(fields(data), part, np.{dtype}(1))"
+    call = f"move_rows(fields(data), part, np.{dtype})"
     return c_function(f"rows_{dtype}", "programs.native_timeline", _PART, call)
 
 

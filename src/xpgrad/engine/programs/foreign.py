@@ -2,7 +2,7 @@
 
 A kernel is recorded for a `ForeignMachine`, and what it asked for is kept as a `ForeignProgram`. The host
 calls compiled code with the addresses of the kernel's arrays and results (`native_foreign.run`); threads for
-independent parts are the host's own. Needs numba.
+independent parts are the host's own. Needs llvmlite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an Arithmetic of a program does, compiled: row by row, in vector instructions; needs numba.
+"""What an Arithmetic of a program does, compiled: row by row, in vector instructions; needs llvmlite.
 
 The rows' instructions are generated: as loops over elements they take five times as long to compile.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xpgrad.engine.compiled.native import inlined, variant
+from xpgrad.engine.compiled.native import inside
 from xpgrad.engine.compiled.records import Arithmetic, ArithmeticKind, positions
 from xpgrad.engine.compiled.vector_code import INT64, VectorCode, vector_function
 
@@ -28,13 +28,13 @@ def arithmetic(dtype: str, lanes: int) -> Any:
     """
     write_row, add_rows, size = _row(dtype, lanes), _column_sums(dtype, lanes), np.dtype(dtype).itemsize
 
-    @inlined
+    @inside()
     def place(data, at, plane, row, column):
         """The address of an element of the operand whose record stands at `at`."""
         number = data[at.outer] * plane + data[at.row] * row + data[at.column] * column
         return data[at.address] + size * number
 
-    @variant(f"arithmetic_{dtype}_{lanes}")
+    @inside()
     def run(data, part):
         kind, parts, columns, rows = data[_AT.kind], data[_AT.parts], data[_AT.columns], data[_AT.rows]
         products = 1 if kind == _KIND.column_sums_of_products else 0

@@ -1,12 +1,10 @@
-"""What runs a program for a host that calls C functions, compiled; needs numba. See `foreign` for who asks.
+"""What runs a program for a host that calls C functions, compiled. Needs llvmlite; `foreign` asks for it.
 
 Several threads may run one program at a time, and nothing here takes a lock: memory is taken and given back
 by single exchanges of words.
 """
 
-import numpy as np
-from llvmlite import binding, ir
-from numba import types
+from llvmlite import ir
 
 from xpgrad.engine.compiled.native import (
     call_for_int,
@@ -15,6 +13,7 @@ from xpgrad.engine.compiled.native import (
     call_with_part,
     generated,
     inside,
+    system,
     words,
 )
 from xpgrad.engine.compiled.records import (
@@ -26,7 +25,6 @@ from xpgrad.engine.compiled.records import (
     length,
     positions,
 )
-from xpgrad.engine.programs.system_calls import find_system_calls
 
 KEPT = 1 << 25  # bytes: a larger arena goes back to the system after its run
 SLOTS = 8  # arenas that are kept for later runs
@@ -39,48 +37,28 @@ _ADVISE_HUGE = 14  # Linux' MADV_HUGEPAGE
 
 _SHARED, _HOST, _PROGRAM = positions(SharedWork), positions(HostWords), positions(ForeignProgram)
 _HOST_WORDS, _PROGRAM_WORDS, _FINDING = length(HostWords), length(ForeignProgram), length(Finding)
-_CALLS, _SYSTEM_WORDS = positions(SystemCalls), length(SystemCalls)
+_CALLS = positions(SystemCalls)
 
 _INT64 = ir.IntType(64)
 
 
-_SYSTEM = "xpgrad_system_calls"
-"""The symbol of the words of this system's SystemCalls."""
-_calls = np.asarray(find_system_calls(), dtype=np.int64)
-binding.add_symbol(_SYSTEM, _calls.ctypes.data)
-
-
-def _system_words(context, builder, given):
-    word = builder.module.globals.get(_SYSTEM) or ir.GlobalVariable(builder.module, _INT64, _SYSTEM)
-    return builder.ptrtoint(word, _INT64)
-
-
-_system_address = generated(_system_words, result=types.int64)
-
-
-@inside()
-def _system():
-    """The addresses of the system's functions, 0 for those that it lacks."""
-    return words(_system_address(), _SYSTEM_WORDS)
-
-
 @inside()
 def _malloc(size):
-    return call_for_number(_system()[_CALLS.malloc], (size,))
+    return call_for_number(system()[_CALLS.malloc], (size,))
 
 
 @inside()
 def _free(address):
-    call_with_numbers(_system()[_CALLS.free], (address,))
+    call_with_numbers(system()[_CALLS.free], (address,))
 
 
 def _on_word(instruction, arguments):
     """The function ``(address, ...)`` that is one instruction on a word which other threads change."""
 
-    def write(context, builder, given):
-        return instruction(builder, builder.inttoptr(given[0], _INT64.as_pointer()), *given[1:])
+    def write(code, given):
+        return instruction(code.builder, code.builder.inttoptr(given[0], _INT64.as_pointer()), *given[1:])
 
-    return generated(write, *[types.int64] * arguments, result=types.int64)
+    return generated(write, *["int64"] * arguments)
 
 
 def _change(operation):
@@ -109,7 +87,7 @@ def advise(address, size):
     That is only advice: memory which has its pages already is as it was.
     """
     if size >= _HUGE:
-        calls = _system()
+        calls = system()
         page = calls[_CALLS.page]
         first = -(-address // page) * page
         if calls[_CALLS.advise] != 0:
@@ -239,7 +217,7 @@ def parallel(work):
             _add(address + 8 * USERS, -1)
             _add(address + 8 * THERE, -1)
     _take_parts(crew)
-    looks, give_way = 0, _system()[_CALLS.give_way]
+    looks, give_way = 0, system()[_CALLS.give_way]
     while _look(address + 8 * DONE) < parts:
         looks += 1
         if looks > _SPINS and give_way != 0:

@@ -1,13 +1,12 @@
-"""What a guard does before and after each instruction of a program, compiled; needs numba.
+"""What a guard does before and after each instruction of a program, compiled; needs llvmlite.
 
 The lists and their meaning are in `records.Guard`. Nothing is raised here: the first thing that is wrong is
 written into the Guard's Finding, and no instruction follows.
 """
 
 import numpy as np
-from numba import carray
 
-from xpgrad.engine.compiled.native import fields, inside, pointer
+from xpgrad.engine.compiled.native import fields, inside
 from xpgrad.engine.compiled.records import (
     FindingKind,
     Guard,
@@ -20,6 +19,7 @@ from xpgrad.engine.compiled.records import (
     Unwritten,
     positions,
 )
+from xpgrad.engine.compiled.translate import Instruction
 from xpgrad.engine.formulas.formula import Span
 from xpgrad.engine.process.guard import UNWRITTEN, WORD
 from xpgrad.engine.programs.native_program import execute
@@ -32,9 +32,9 @@ _ROWS, _LOOP, _SPAN = positions(RowsLimit), positions(LoopHead), positions(Span)
 _AT = positions(ProgramHead).guard
 
 
-@inside()
-def _bytes(address, count):
-    return carray(pointer(address), (count,), np.uint8)
+@Instruction
+def _bytes(code, address, count):
+    return code.memory(address, np.uint8, count)
 
 
 @inside()
@@ -128,7 +128,7 @@ def after(code, number):
 
 
 @inside()
-def execute_guarded(address, begin, end, one):
+def execute_guarded(address, begin, end, real):
     """As `native_program.execute`, one instruction after the other until something is wrong."""
     code, i, number = fields(address), begin, 0
     while i < end:
@@ -136,7 +136,7 @@ def execute_guarded(address, begin, end, one):
         if fields(code[_AT])[_GUARD.finding.instruction] != 0:
             return
         behind = i + code[i + _HEAD.length]
-        execute(address, i, behind, one)
+        execute(address, i, behind, real)
         after(code, number)
         if fields(code[_AT])[_GUARD.finding.instruction] != 0:
             return

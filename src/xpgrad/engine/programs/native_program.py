@@ -1,11 +1,11 @@
-"""What walks through a program's instructions, compiled; needs numba. See `program` for what they mean."""
+"""What walks through a program's instructions, compiled; needs llvmlite. See `program` for what they mean."""
 
 from xpgrad.engine.compiled.native import (
     call_in_team,
     call_with_part,
     fields,
     gemm,
-    inlined,
+    inside,
     pack_weight,
 )
 from xpgrad.engine.compiled.records import (
@@ -27,27 +27,27 @@ _KIND = positions(Kind)
 _LOOP = positions(LoopHead)
 
 
-@inlined
-def _multiply(address, code, i, one):
+@inside()
+def _multiply(address, code, i, real):
     at = _BLAS_PRODUCT
     # Read column by column, as BLAS does, a matrix is its own transpose: so the factors change places.
     gemm(
-        address, one, code[i + at.b_form], code[i + at.a_form], code[i + at.n], code[i + at.m],
+        address, real, code[i + at.b_form], code[i + at.a_form], code[i + at.n], code[i + at.m],
         code[i + at.k], code[i + at.b], code[i + at.b_line], code[i + at.a], code[i + at.a_line],
         code[i + at.add], code[i + at.c], code[i + at.c_line],
     )  # fmt: skip
 
 
-@inlined
-def _pack_by_blas(code, i, one):
+@inside()
+def _pack_by_blas(code, i, real):
     at = _BLAS_PACKING
     pack_weight(
-        code[i + at.function], one, code[i + at.form], code[i + at.n], code[i + at.k], code[i + at.source],
+        code[i + at.function], real, code[i + at.form], code[i + at.n], code[i + at.k], code[i + at.source],
         code[i + at.line], code[i + at.target],
     )  # fmt: skip
 
 
-@inlined
+@inside()
 def _work(code, i):
     """In one part it runs here, in more in the team's threads."""
     at = _WORK.shared
@@ -58,7 +58,7 @@ def _work(code, i):
         call_in_team(code[_PROGRAM.team], code[_PROGRAM.share], code[i + _WORK.address], parts)
 
 
-@inlined
+@inside()
 def _steps(code, i):
     """A time loop whose parts have columns: they wait for one another after each stage of each step."""
     loop = fields(code[i + _WORK.shared.data])
@@ -68,19 +68,19 @@ def _steps(code, i):
             _work(code, i)
 
 
-@inlined
-def execute(address, begin, end, one):
+@inside()
+def execute(address, begin, end, real):
     """Run the instructions that stand from `begin` to `end` in the program's array at the address.
 
-    `one` is the number in the dtype of the arrays.
+    `real` is the dtype of the arrays.
     """
     code, i = fields(address), begin
     while i < end:
         kind, record = code[i + _HEAD.kind], i + _HEAD_LENGTH
         if kind == _KIND.blas_product:
-            _multiply(code[_PROGRAM.gemm], code, record, one)
+            _multiply(code[_PROGRAM.gemm], code, record, real)
         elif kind == _KIND.blas_packing:
-            _pack_by_blas(code, record, one)
+            _pack_by_blas(code, record, real)
         elif kind == _KIND.steps:
             _steps(code, record)
         else:
@@ -88,8 +88,8 @@ def execute(address, begin, end, one):
         i += code[i + _HEAD.length]
 
 
-@inlined
-def link_and_execute(address, begin, end, links, count, addresses, one):
+@inside()
+def link_and_execute(address, begin, end, links, count, addresses, real):
     """Write addresses into a program's array, then run instructions.
 
     Of each of `count` places in it, `links` holds, one behind the other: the places, which of the memories at
@@ -99,4 +99,4 @@ def link_and_execute(address, begin, end, links, count, addresses, one):
     memories, distances = fields(links + 8 * count), fields(links + 16 * count)
     for k in range(count):
         code[places[k]] = distances[k] + begins[memories[k]]
-    execute(address, begin, end, one)
+    execute(address, begin, end, real)

@@ -1,4 +1,4 @@
-"""The rows of sequences of uneven lengths, compiled: which they are, and how they move; needs numba.
+"""The rows of sequences of uneven lengths, compiled: which they are, and how they move; needs llvmlite.
 
 `_timeline` says what rows are. Here the lengths come with each call of a program. `schedule` finds the order
 of the batch, the steps of the time loops, the rows of each chunk and the cuts between threads, and writes
@@ -6,7 +6,7 @@ them into a table. Then it completes the program, some of whose integers are *qu
 `move_rows` brings arrays over time and batch into the order of the rows, and back.
 """
 
-from xpgrad.engine.compiled.native import elements, inlined, inside, words
+from xpgrad.engine.compiled.native import elements, inside, words
 from xpgrad.engine.compiled.records import (
     NOTHING_AFTER,
     NOTHING_BEFORE,
@@ -34,12 +34,12 @@ _PROGRAM = positions(ProgramHead)
 _REQUESTS = length(Schedule)  # where those for chunks and cuts begin
 
 
-@inlined
+@inside()
 def _vector(address):
     return words(address, _FAR)
 
 
-@inlined
+@inside()
 def _bounded(length, steps):
     return min(max(length, 0), steps)
 
@@ -87,7 +87,7 @@ def _sort(lengths, apart, batch, steps, order, place, ordered, starts):
     return most
 
 
-@inlined
+@inside()
 def _row(step, is_turned, starts, steps):
     """The first row of a step. Of a full batch, rows may have the order of time, against which steps run."""
     return starts[steps - 1 - step] if is_turned else starts[step]
@@ -108,7 +108,7 @@ def _write_marks(marks, reverse, is_turned, lengths, apart, order, ordered, star
             marks[first + p] = NOTHING_BEFORE * nothing_before + NOTHING_AFTER * nothing_after
 
 
-@inlined
+@inside()
 def _write_span(span, step, is_turned, starts, steps, start):
     """A step, as the engines' Span has it; `start` is the chunk's first row."""
     now = _row(step, is_turned, starts, steps)
@@ -223,13 +223,13 @@ def schedule(data):
         code[place] = code[place] * additions[k + one.kept] + added * additions[k + one.factor]
 
 
-@inlined
+@inside()
 def _strided(data, at):
     """The address and the distances of an array, whose record stands at `at`."""
     return data[at.address], data[at.outer], data[at.row], data[at.column]
 
 
-@inlined
+@inside()
 def _copy_row(target, y, source, x, width):
     if y == 1 and x == 1:
         for j in range(width):
@@ -239,21 +239,21 @@ def _copy_row(target, y, source, x, width):
             target[j * y] = source[j * x]
 
 
-@inlined
+@inside()
 def _clear_row(target, y, width):
     for j in range(width):
         target[j * y] = 0
 
 
-@inlined
+@inside()
 def _source(data):
     """The address of the source's first element, and the distances of its last two axes."""
     source, _, x1, x2 = _strided(data, _MOVE_ROWS.source)
     return source, x1, x2
 
 
-@inlined
-def _unpack(data, part, one):
+@inside()
+def _unpack(data, part, real):
     """Rows to time and batch; padding is 0."""
     at = _MOVE_ROWS
     tables, known = _vector(data[at.known.tables]), at.known
@@ -267,15 +267,15 @@ def _unpack(data, part, one):
     source, x1, x2 = _source(data)
     for time in range(part, steps, data[at.parts]):
         for n in range(batch):
-            to, p = elements(target, y0 * time + y1 * n, one), place[n]
+            to, p = elements(target, y0 * time + y1 * n, real), place[n]
             if time < ordered[p]:
                 step = ordered[p] - 1 - time if reverse else time
-                _copy_row(to, y2, elements(source, x1 * (starts[step] + p), one), x2, width)
+                _copy_row(to, y2, elements(source, x1 * (starts[step] + p), real), x2, width)
             else:
                 _clear_row(to, y2, width)
 
 
-@inlined
+@inside()
 def _is_cut_off(data, row):
     """Whether a reset stands between a row and the step before it."""
     at = _MOVE_ROWS
@@ -283,8 +283,8 @@ def _is_cut_off(data, row):
     return place >= 0 and _vector(data[at.known.tables])[place + row] & NOTHING_BEFORE != 0
 
 
-@inlined
-def _move_states(data, part, one):
+@inside()
+def _move_states(data, part, real):
     """States of sequences to the order of the rows, and back; or the rows of the last steps.
 
     A state that a reset cuts off gets nothing back.
@@ -299,9 +299,9 @@ def _move_states(data, part, one):
     is_turned, steps = data[at.is_turned], data[at.steps]
     for p in range(part, data[known.batch], data[at.parts]):
         n = order[p]
-        of_batch, of_rows = elements(target, y1 * n, one), elements(source, x1 * p, one)
+        of_batch, of_rows = elements(target, y1 * n, real), elements(source, x1 * p, real)
         if kind == _MOVE.sort:
-            _copy_row(elements(target, y1 * p, one), y2, elements(source, x1 * n, one), x2, width)
+            _copy_row(elements(target, y1 * p, real), y2, elements(source, x1 * n, real), x2, width)
         elif kind == _MOVE.unsort:
             if ordered[p] and _is_cut_off(data, _row(0, is_turned, starts, steps) + p):
                 _clear_row(of_batch, y2, width)
@@ -309,13 +309,13 @@ def _move_states(data, part, one):
                 _copy_row(of_batch, y2, of_rows, x2, width)
         elif ordered[p]:
             row = _row(ordered[p] - 1, is_turned, starts, steps) + p
-            _copy_row(of_batch, y2, elements(source, x1 * row, one), x2, width)
+            _copy_row(of_batch, y2, elements(source, x1 * row, real), x2, width)
         else:
-            _copy_row(of_batch, y2, elements(initial, z1 * p, one), z2, width)
+            _copy_row(of_batch, y2, elements(initial, z1 * p, real), z2, width)
 
 
-@inlined
-def _by_steps(data, part, one):
+@inside()
+def _by_steps(data, part, real):
     """The rows of some steps: from time and batch, of the other direction, or of the step before."""
     at = _MOVE_ROWS
     tables, known, kind, reverse = _vector(data[at.known.tables]), at.known, data[at.kind], data[at.reverse]
@@ -328,28 +328,28 @@ def _by_steps(data, part, one):
     for step in range(data[at.low] + part, data[at.high], data[at.parts]):
         for p in range(starts[step + 1] - starts[step]):
             row = _row(step, is_turned, starts, steps) + p
-            to, other = elements(target, y1 * (row - first), one), ordered[p] - 1 - step
+            to, other = elements(target, y1 * (row - first), real), ordered[p] - 1 - step
             if kind == _MOVE.pack:  # time and batch to rows
                 time = other if reverse else step
-                _copy_row(to, y2, elements(source, x0 * time + x1 * order[p], one), x2, width)
+                _copy_row(to, y2, elements(source, x0 * time + x1 * order[p], real), x2, width)
             elif kind == _MOVE.turn:  # rows of one direction to those of the other
-                _copy_row(to, y2, elements(source, x1 * (starts[other] + p), one), x2, width)
+                _copy_row(to, y2, elements(source, x1 * (starts[other] + p), real), x2, width)
             elif _is_cut_off(data, row):
                 _clear_row(to, y2, width)
             elif step:  # the row of the step before
                 before = _row(step - 1, is_turned, starts, steps) + p
-                _copy_row(to, y2, elements(source, x1 * before, one), x2, width)
+                _copy_row(to, y2, elements(source, x1 * before, real), x2, width)
             else:
-                _copy_row(to, y2, elements(initial, z1 * p, one), z2, width)
+                _copy_row(to, y2, elements(initial, z1 * p, real), z2, width)
 
 
 @inside()
-def move_rows(data, part, one):
+def move_rows(data, part, real):
     """One part of a MoveRows: every `parts`-th step or sequence."""
     kind, at = data[_MOVE_ROWS.kind], _MOVE
     if kind == at.unpack:
-        _unpack(data, part, one)
+        _unpack(data, part, real)
     elif kind == at.sort or kind == at.unsort or kind == at.last:
-        _move_states(data, part, one)
+        _move_states(data, part, real)
     else:
-        _by_steps(data, part, one)
+        _by_steps(data, part, real)

@@ -467,7 +467,7 @@ class Recorder(RecordedImages):
         self, code: Any, count: int, elements: int, sizes: Sequence[int], arrays: Sequence[Recorded],
         numbers: Sequence[float],
     ) -> None:  # fmt: skip
-        function, places = code.part_function().address, [array.place for array in arrays]
+        function, places = code.part, [array.place for array in arrays]
         self._draft.add(ArrayLoop(function, count, elements, sizes, places, numbers, self._machine.team))
 
     # --- sequences of uneven lengths

@@ -1,6 +1,6 @@
 """Instructions for sequences of uneven lengths: what the lengths decide, and rows brought into order.
 
-Needs no numba itself; what it writes down is compiled from `native_timeline`.
+Needs no llvmlite itself; what it writes down is compiled from `native_timeline`.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _known(engine: Machine, blas: Blas | None, dtype: str, kind: str) -> Choice 
 
 # What makes compiled code, or a BLAS, another one than the machine's best.
 _TOLD = (
-    "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
+    "XPGRAD_CPU", "XPGRAD_CPU_FEATURES", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
     "OPENBLAS_CORETYPE",
 )  # fmt: skip
 
@@ -205,7 +205,7 @@ def _remember(name: str, ratio: float | list[float]) -> None:
     path = _path()
     try:
         folder.make(path.parent)
-        folder.write(path, json.dumps(_remembered() | {name: ratio}, indent=1))
+        folder.write(path, json.dumps(_remembered() | {name: ratio}, indent=1).encode())
     except OSError:
         return
 

@@ -2,7 +2,7 @@
 
 The columns of C follow one another, of each factor the rows' elements or the columns'. A product has the same
 bits in any number of parts, and whether a factor was packed before or not: each element is the same sum, see
-`native_products`. Needs numba.
+`native_products`. Needs llvmlite.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     lines += [
         f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
         "\n",
-        f'@cfunc("void({", ".join(["int64"] * 14)})", error_model="numpy")',
+        f'@cfunc("void({", ".join(["int64"] * 14)})")',
         "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add,",
         "        ahead):",
         f"    whole = rows // {height}",

@@ -1,4 +1,4 @@
-"""Matrix products, compiled: what goes around the tiles of `register_tiles`; needs numba.
+"""Matrix products, compiled: what goes around the tiles of `register_tiles`; needs llvmlite.
 
 A product is a sum over blocks of k, and a block's sum one chain of multiply-adds: whatever the tiles, the
 parts and the order of the factors in memory, each element has the same bits. They are fused where the machine
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.native import call_with_numbers, elements, inlined, share, variant
+from xpgrad.engine.compiled.native import call_with_numbers, elements, inside, share, stack
 from xpgrad.engine.compiled.native_ahead import begin
 from xpgrad.engine.compiled.products.matrix import PACKED_ROWS, ROWS, block_of
 from xpgrad.engine.compiled.records import Packing, Product, Products, length, positions
@@ -42,7 +42,7 @@ def functions(dtype, lanes, height, vectors):
     matrix consists of panels: of ``width = vectors * lanes`` columns while enough columns are left, then of
     fewer vectors, the last one padded with zeros. A panel is stored row by row.
     """
-    real, size, width = np.dtype(dtype).type(0), np.dtype(dtype).itemsize, lanes * vectors
+    real, size, width = np.dtype(dtype).type, np.dtype(dtype).itemsize, lanes * vectors
     # Between groups of packed rows: at a power of two, as many bytes as a tile has, they would push one
     # another out of a near cache.
     gap = LINE // size
@@ -50,14 +50,11 @@ def functions(dtype, lanes, height, vectors):
     copy, copy_panel = copy_tile(dtype, lanes, 1), copy_tile(dtype, lanes, vectors)
     strip, strips = strip_tile(dtype, height, 1), strip_tile(dtype, height, PACKED_ROWS // height)
 
-    block_size = inlined(block_of)
-    compiled = variant(f"products_{dtype}_{lanes}_{height}_{vectors}", fastmath=False, error_model="python")
-
-    @inlined
+    @inside()
     def vector(address):
         return elements(address, 0, real)
 
-    @inlined
+    @inside()
     def panel(left):
         """How many columns the next panel has, of so many that are left.
 
@@ -69,20 +66,20 @@ def functions(dtype, lanes, height, vectors):
             return (vectors + 1) // 2 * lanes
         return (left + lanes - 1) // lanes * lanes
 
-    @inlined
+    @inside()
     def whole_panels(columns):
         """How many of the panels are of the full width."""
         count, rest = columns // width, columns % width
         return count - 1 if 0 < rest <= lanes and count else count + (rest > width - lanes)
 
-    @inlined
+    @inside()
     def share_panels(columns, part, parts):
         """The columns of a part, from the first to behind the last one: each as `panel` divides all."""
         units = max(1, (columns + width - lanes - 1) // width)
         high = columns if part + 1 == parts else width * (units * (part + 1) // parts)
         return width * (units * part // parts), high
 
-    @compiled
+    @inside()
     def pack(source, row, column, inner, columns, target):
         """A matrix (inner, columns) in panels."""
         first = 0
@@ -109,10 +106,10 @@ def functions(dtype, lanes, height, vectors):
                     other[line * k + j] = one[column * j + row * k]
             for k in range(inner):
                 for j in range(whole, line):
-                    other[line * k + j] = one[column * j + row * k] if j < count else real
+                    other[line * k + j] = one[column * j + row * k] if j < count else 0
             first += line
 
-    @compiled
+    @inside()
     def pack_part(data, part):
         """Some panels of a matrix. For the integers see `records.Packing`."""
         at, inner = _PACKING, data[_PACKING.k]
@@ -122,7 +119,7 @@ def functions(dtype, lanes, height, vectors):
         if high > low:
             call_with_numbers(data[at.pack], (source, row, column, inner, high - low, target))
 
-    @compiled
+    @inside()
     def pack_rows(source, line, inner, rows, target, apart):
         """Pack rows of a column-major A, in groups as tall as a tile and so far apart."""
         if rows == PACKED_ROWS:
@@ -139,7 +136,7 @@ def functions(dtype, lanes, height, vectors):
                 for m in range(count):
                     other[m] = one[m]
 
-    @compiled
+    @inside()
     def by_panels(
         tiles, by_rows, a, a_line, a_tile, rows, b, b_line, inner, columns, part, parts, c, c_line, add, ahead
     ):
@@ -151,7 +148,7 @@ def functions(dtype, lanes, height, vectors):
         several = (4 // rows if by_rows and rows <= 2 else 1) * width
         if ahead:
             begin(ahead, rows // height * whole_panels(high - low) * inner)
-        a_step, block = size if by_rows else size * a_line, block_size(inner)
+        a_step, block = size if by_rows else size * a_line, block_of(inner)
         j = low
         while j < high:
             line = panel(high - j)
@@ -168,7 +165,7 @@ def functions(dtype, lanes, height, vectors):
                                           count, c + size * j, c_line, step, more, ahead))  # fmt: skip
             j += step
 
-    @compiled
+    @inside()
     def multiply(data, part):
         """Some of the rows or columns of a product. For the integers see `records.Product`."""
         at = _PRODUCT
@@ -195,7 +192,7 @@ def functions(dtype, lanes, height, vectors):
                 by_panels, (tiles, by_rows, a, a_line, 0, m, b, b_row, k, whole, 0, 1, c, c_line, add, 0)
             )
             b, c, n = b + size * whole, c + size * whole, n - whole
-        block, some = block_size(k), ROWS if by_rows else PACKED_ROWS
+        block, some = block_of(k), ROWS if by_rows else PACKED_ROWS
         packed_a = work + size * block * most
         for j in range(0, n, most):
             columns = min(most, n - j)
@@ -218,10 +215,10 @@ def functions(dtype, lanes, height, vectors):
                          more, 0),
                     )  # fmt: skip
 
-    @compiled
+    @inside()
     def multiply_each(data, part):
         """Some of the products of a stack, each as a whole. For the integers see `records.Products`."""
-        at, one = _PRODUCTS, np.empty(_LENGTH, np.int64)
+        at, one = _PRODUCTS, stack(_LENGTH)
         count, parts = data[at.count], data[at.parts]
         for i in range(_LENGTH):
             one[i] = data[at.first.tiles + i]
@@ -231,6 +228,5 @@ def functions(dtype, lanes, height, vectors):
             one[_PRODUCT.a.address] = data[at.first.a.address] + size * data[at.a] * number
             one[_PRODUCT.b.address] = data[at.first.b.address] + size * data[at.b] * number
             call_with_numbers(data[at.multiply], (one.ctypes.data, 0))
-        return one[:1]  # which keeps them until here
 
     return Compiled(pack, pack_part, by_panels, multiply, multiply_each)

@@ -16,16 +16,11 @@ from xpgrad.engine.process.blas import symbol
 def find_system_calls() -> SystemCalls:
     """What this system has.
 
-    Advice has other numbers on every system; compiled code knows those of Linux.
-
-    Raises
-    ------
-    OSError
-        If the C library has no memory to give.
+    Memory is Python's, which is everywhere. Advice has other numbers on every system; compiled code knows
+    those of Linux.
     """
-    malloc, free = _first("malloc"), _first("free")
-    if not (malloc and free):
-        raise OSError("the C library has no malloc and free that compiled code could call")
+    python = (ctypes.pythonapi.PyMem_RawMalloc, ctypes.pythonapi.PyMem_RawFree)
+    malloc, free = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in python)
     advise = _first("madvise") if sys.platform == "linux" else 0
     return SystemCalls(malloc, free, _first("sched_yield", "SwitchToThread"), advise, mmap.PAGESIZE)
 

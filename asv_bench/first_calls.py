@@ -1,0 +1,131 @@
+"""What imports and first calls cost: ``python asv_bench/first_calls.py``.
+
+Each number is a new process's, in seconds of the processor: importing the library beyond what it is built on,
+and the first training step of a module on an empty cache, on a full one, and once more. Medians of the runs,
+lowest and highest in brackets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from statistics import median
+
+from xpgrad.cli.console import progress
+from xpgrad.cli.info import read_cpu
+
+IMPORTS = {"xpgrad": "numpy", "xpgrad_torch": "torch", "xpgrad_jax": "jax"}
+
+_ARRAYS = """
+import numpy as np, xpgrad
+def made(*shape): return np.random.default_rng(0).normal(size=shape).astype("float32")
+"""
+_MODULES = """
+import torch, xpgrad_torch
+"""
+_RUN = "\ndef step():\n    (lambda y: y.backward(torch.ones_like(y)))(run())\n"
+STEPS = {
+    "lstm, NumPy": _ARRAYS + """
+given = made(50, 32, 64), made(1, 256, 64), made(1, 256, 64)
+def step():
+    outputs, pullback = xpgrad.vjp(xpgrad.lstm, *given)
+    pullback(grad_H_t=np.ones_like(outputs.H_t))
+""",
+    "conv, NumPy": _ARRAYS + """
+given = made(8, 16, 28, 28), made(32, 16, 3, 3)
+def step():
+    Y, pullback = xpgrad.vjp(xpgrad.conv, *given)
+    pullback(np.ones_like(Y))
+""",
+    "gelu, NumPy": _ARRAYS + """
+x = made(1000)
+def step():
+    xpgrad.gelu(x), xpgrad.gelu_grad(x, x)
+""",
+    "LSTM, PyTorch": _MODULES + """
+layer, x = xpgrad_torch.LSTM(64, 64), torch.randn(50, 32, 64)
+run = lambda: layer(x)[0]
+""" + _RUN,
+    "LSTM with lengths, PyTorch": _MODULES + """
+layer, x = xpgrad_torch.LSTM(64, 64), torch.randn(50, 32, 64)
+run = lambda: layer(x, lengths=torch.arange(19, 51))[0]
+""" + _RUN,
+    "GRU in two directions, PyTorch": _MODULES + """
+layer, x = xpgrad_torch.GRU(64, 64, bidirectional=True), torch.randn(50, 32, 64)
+run = lambda: layer(x)[0]
+""" + _RUN,
+    "Conv2d, PyTorch": _MODULES + """
+layer, x = xpgrad_torch.Conv2d(16, 32, 3, padding=1), torch.randn(8, 16, 28, 28)
+run = lambda: layer(x)
+""" + _RUN,
+}  # fmt: skip
+"""Texts that define ``step()``, by what they do."""
+_TIMED = """
+import time
+for _ in range(2):
+    begin = time.process_time()
+    step()
+    print(time.process_time() - begin)
+"""
+
+
+def seconds(code: str, folder: str) -> list[float]:
+    """The numbers that a new process prints, whose cache of compiled code is in the folder."""
+    environment = os.environ | {"XPGRAD_CACHE_DIR": folder, "XPGRAD_NOTICE": "0"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return [float(line) for line in done.stdout.split()]
+
+
+def importing(name: str, folder: str) -> float:
+    """What an import costs."""
+    found = seconds(f"import time, {name}\nprint(time.process_time())", folder)
+    return found[0]
+
+
+def line(name: str, *columns: list[float]) -> str:
+    """A row of a table."""
+    texts = [f"{median(found):.2f} ({min(found):.2f} to {max(found):.2f})" for found in columns]
+    return f"| {name} | {' | '.join(texts)} |"
+
+
+def table(runs: int, steps: list[str]) -> Iterator[str]:
+    """The lines of both tables."""
+    yield "| import | s of CPU beyond |"
+    yield "| --- | ---: |"
+    with tempfile.TemporaryDirectory() as folder:
+        for name, base in IMPORTS.items():
+            beyond = [importing(name, folder) - importing(base, folder) for _ in range(runs)]
+            yield line(f"{name} beyond {base}", beyond)
+    yield "\n| first step | empty cache | full cache | second step |"
+    yield "| --- | ---: | ---: | ---: |"
+    bar = progress(steps, "first steps")
+    for name in bar:
+        bar.note(name)
+        empty, full, second = [], [], []
+        for _ in range(runs):
+            with tempfile.TemporaryDirectory() as folder:
+                empty.append(seconds(STEPS[name] + _TIMED, folder)[0])
+                first, again = seconds(STEPS[name] + _TIMED, folder)
+                full.append(first)
+                second.append(again)
+        yield line(name, empty, full, second)
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5, help="processes of each kind (default: 5)")
+    parser.add_argument("--only", nargs="*", choices=STEPS, default=[*STEPS], help="first steps to measure")
+    options = parser.parse_args()
+    print(f"{read_cpu().name}, seconds of CPU, {options.runs} runs\n")
+    for text in table(options.runs, options.only):
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

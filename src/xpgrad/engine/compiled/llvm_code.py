@@ -1,0 +1,66 @@
+"""Variables, loops and declarations in LLVM's code; needs llvmlite."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+INT64 = ir.IntType(64)
+SYSTEM = "xpgrad_system_calls"
+"""The name of the integers of this system's SystemCalls."""
+
+
+def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
+    """Memory on the stack for one value, or an array, of the function that is being written.
+
+    LLVM makes registers of values.
+    """
+    with builder.goto_entry_block():
+        return builder.alloca(kind)
+
+
+def variable_with(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """A variable that holds a value from here on."""
+    place = variable(builder, value.type)
+    builder.store(value, place)
+    return place
+
+
+@contextlib.contextmanager
+def loop(
+    builder: ir.IRBuilder, stop: ir.Value, start: ir.Value | None = None, step: ir.Value | None = None
+) -> Iterator[ir.Value]:
+    """A loop over the numbers from `start`, or 0, up to `stop`; the body is written within the context."""
+    head, body, end = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "end"))
+    before = builder.block
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(stop.type)
+    index.add_incoming(stop.type(0) if start is None else start, before)
+    builder.cbranch(builder.icmp_signed("<", index, stop), body, end)
+    builder.position_at_end(body)
+    yield index
+    following = builder.add(index, stop.type(1) if step is None else step)
+    index.add_incoming(following, builder.block)
+    builder.branch(head)
+    builder.position_at_end(end)
+
+
+def declared(module: ir.Module, kind: ir.FunctionType, name: str) -> ir.Function:
+    """The function of that name of another module, or of LLVM's own."""
+    return module.globals.get(name) or ir.Function(module, kind, name)
+
+
+def words_by_name(module: ir.Module, name: str) -> ir.Value:
+    """Where the integers stand that `machine_code.name_memory` gave this name."""
+    return module.globals.get(name) or ir.GlobalVariable(module, INT64, name)
+
+
+def function_at(
+    builder: ir.IRBuilder, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Type]
+) -> Any:
+    """The C function at an address, to be called."""
+    return builder.inttoptr(address, ir.FunctionType(result, arguments).as_pointer())

@@ -1,0 +1,94 @@
+"""Machine code: LLVM makes it for this machine, and links it into this process; needs llvmlite."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+
+from xpgrad.engine.compiled.llvm_code import SYSTEM
+from xpgrad.engine.compiled.system_calls import find_system_calls
+
+CPU, FEATURES = "XPGRAD_CPU", "XPGRAD_CPU_FEATURES"
+"""Environment variables: another CPU than this machine's, by LLVM's name, and its features."""
+
+
+def target() -> tuple[str, str, str]:
+    """The machine for which code is made: its triple, its CPU, and the features that LLVM may use.
+
+    CPU and features are the host's, or those of `CPU` and `FEATURES`, as LLVM writes them: ``"haswell"``,
+    ``"+avx2,-avx512f"``. A CPU that is named alone has the features that LLVM knows of it.
+    """
+    triple = binding.get_process_triple()
+    cpu, features = os.environ.get(CPU, ""), os.environ.get(FEATURES, "")
+    if cpu or features:
+        return triple, cpu or binding.get_host_cpu_name(), features
+    return triple, binding.get_host_cpu_name(), _host_features()
+
+
+@functools.cache
+def _host_features() -> str:
+    """Empty where LLVM does not know the host."""
+    try:
+        return binding.get_host_cpu_features().flatten()
+    except RuntimeError:
+        return ""
+
+
+class _Linker:
+    """What makes machine code and keeps what is linked into the process."""
+
+    def __init__(self, triple: str, cpu: str, features: str) -> None:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        self._triple = triple
+        # code that is linked into a process is as near to its data as it must be only without PIC
+        reloc = "static" if triple.startswith(("x86", "i386", "i686")) else "default"
+        kind = binding.Target.from_triple(triple)
+        options = {"opt": 3, "reloc": reloc, "codemodel": "jitdefault", "jit": True}
+        self._machine = kind.create_target_machine(cpu=cpu, features=features, **options)
+        self._calls = np.asarray(find_system_calls(), dtype=np.int64)
+        name_memory(SYSTEM, self._calls.ctypes.data)
+        backing = binding.parse_assembly(f'target triple = "{triple}"')
+        self._engine = binding.create_mcjit_compiler(backing, self._machine)
+
+    def compiled(self, module: ir.Module) -> bytes:
+        """The object file of a module."""
+        module.triple, module.data_layout = self._triple, str(self._machine.target_data)
+        parsed = binding.parse_assembly(str(module))
+        self.optimize(parsed)
+        return self._machine.emit_object(parsed)
+
+    def optimize(self, module: binding.ModuleRef) -> None:
+        """Make a module's code fast."""
+        tuning = binding.create_pipeline_tuning_options(speed_level=3)
+        tuning.loop_vectorization = tuning.loop_interleaving = tuning.loop_unrolling = True
+        passes = binding.create_pass_builder(self._machine, tuning)
+        passes.getModulePassManager().run(module, passes)
+
+    def link(self, code: bytes) -> None:
+        """Make an object file's functions a part of the process."""
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """The address of a function that was linked."""
+        return int(self._engine.get_function_address(name))
+
+
+@functools.cache
+def _linker(triple: str, cpu: str, features: str) -> _Linker:
+    return _Linker(triple, cpu, features)
+
+
+def linker() -> Any:
+    """The linker for `target`."""
+    return _linker(*target())
+
+
+def name_memory(name: str, address: int) -> None:
+    """Let code find integers of this process by a name; see `llvm_code.words_by_name`."""
+    binding.add_symbol(name, address)
