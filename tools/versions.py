@@ -1,7 +1,7 @@
 """Test xpgrad with versions of Python, NumPy, llvmlite, JAX and PyTorch; write the table of docs/versions.md.
 
     python tools/versions.py --write               # all rows, one environment each
-    python tools/versions.py --write --only 3.12   # only rows that have all of these words, such as "llvmlite"
+    python tools/versions.py --write --only 3.12   # only rows that have all of these words
 
 For each row it makes an environment in a temporary folder, installs the wheel of this checkout with the row's
 versions, and runs tests/test_core.py there with a separate cache of compiled code. It looks for interpreters

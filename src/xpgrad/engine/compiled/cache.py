@@ -1,7 +1,7 @@
 """Where compiled code is kept, and how it comes back: a text goes in, its functions come out.
 
-The machine code lies in a file of the cache folder, whose name is a hash of the text and of the machine. So no
-variant can be taken for another, and a change of a formula makes a new file. Damaged files are made anew.
+The machine code lies in a file of the cache folder, whose name is a hash of the text and of the machine. So
+no variant can be taken for another, and a change of a formula makes a new file. Damaged files are made anew.
 Where nothing can be written, code that is there is read. Other code is compiled for this process only, and a
 warning says so once.
 """

@@ -44,6 +44,7 @@ class Function:
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
+        """What Python computes."""
         return self.py_func(*arguments)
 
 
@@ -470,11 +471,8 @@ class _Body:
             return
         part = memory.part(code, *self._ends(index))
         with loop(code.builder, code.integer(part.count)) as number:
-            if isinstance(value, Memory):
-                value_here = code.load(value.place(code, number))
-            else:
-                value_here = value
-            code.store(value_here, part.place(code, number))
+            element = code.load(value.place(code, number)) if isinstance(value, Memory) else value
+            code.store(element, part.place(code, number))
 
     def _ends(self, index: ast.Slice) -> tuple[Any, Any]:
         return tuple(None if end is None else self._value(end) for end in (index.lower, index.upper))  # type: ignore[return-value]
