@@ -154,12 +154,14 @@ class Code:
         return [self.integer(value, width if width > 1 else 64) for value in values]
 
     def value(self, value: Any, like: ir.Type) -> ir.Value:
-        """A number as one of a type."""
+        """A number as one of a type, if nothing of it is lost: others are converted by NumPy's dtypes."""
+        kind = self.kind_of(value)
         if not isinstance(like, ir.IntType):
             return self.real(value, like)
+        if not isinstance(kind, ir.IntType) or (like == _BIT and kind != _BIT):
+            raise TypeError(f"a value of {kind} where one of {like} is expected")
         if like == _BIT:
-            found = self.truth(value)
-            return _BIT(int(found)) if isinstance(found, bool) else found
+            return value if isinstance(value, ir.Value) else _BIT(int(value))
         return self.integer(value, like.width)
 
     def kind_of(self, value: Any) -> ir.Type:
