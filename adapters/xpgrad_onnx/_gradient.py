@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, inliner
 
-from xpgrad_onnx._graph import Graph, describe
-from xpgrad_onnx._rules import RULES, SUMS, check_fixed, fixed_inputs
+from xpgrad_onnx import _control_flow as _control_flow  # registers its rules
+from xpgrad_onnx._bodies import expanded, has_body
+from xpgrad_onnx._folding import Simplified, simplified
+from xpgrad_onnx._graph import Graph
+from xpgrad_onnx._opsets import converted
+from xpgrad_onnx._parameters import UNREACHED, parameters
+from xpgrad_onnx._refusals import check_all_fixed, check_rules, quantized
+from xpgrad_onnx._reverse import Parts, accumulate, depending, nodes_on, path, smooth_sources, total
+from xpgrad_onnx._rules.table import RULES
+from xpgrad_onnx._scopes import all_nodes
 
-_OLDEST = 13  # the first version with the axes of ReduceSum, Squeeze and Unsqueeze as an input
 _LOSSES = ("cross_entropy", "mse", "bce_with_logits")
+_DEPTH = 6  # bodies within bodies
 
 
 def gradient_model(
-    model: onnx.ModelProto, wrt: Iterable[str] | None = None, loss: str | None = None
+    model: onnx.ModelProto,
+    wrt: Iterable[str] | None = None,
+    loss: str | None = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
 ) -> onnx.ModelProto:
     r"""The training graph of a model: its outputs, a loss, and the gradients of its parameters.
 
@@ -79,29 +92,27 @@ def gradient_model(
         raise TypeError(f"gradient_model: model is a {type(model).__name__}, expected an onnx.ModelProto")
     if isinstance(wrt, str):
         raise TypeError(f"gradient_model: wrt is the str {wrt!r}, expected an iterable of names")
-    _check_opset(model)
-    graph = Graph(model)
+    names = None if wrt is None else list(dict.fromkeys(wrt))
+    found = prepared(model, inputs or {}, names or ())
+    graph = Graph(found.model)
     seeds = {name: f"{name}_grad" for name in _outputs(graph)} if loss is None else {_loss(graph, loss): ""}
-    wanted = _wanted(graph, wrt, seeds)
-    kinds = {graph.types.get(name) for name in wanted}
-    if len(kinds) > 1 or None in kinds:
-        named = ", ".join(f"{name}: {graph.types.get(name)}" for name in wanted)
-        raise ValueError(f"gradient_model: wrt has the types {named}, expected one type for all")
-    graph.dtype = helper.tensor_dtype_to_np_dtype(next(kind for kind in kinds if kind))
-    depending = _depending(graph.nodes, wanted, graph)
-    seeds = {name: seed for name, seed in seeds.items() if name in depending}
-    _differentiate(graph, seeds, wanted, depending)
+    wanted = _default(graph, found, set(seeds)) if names is None else _wanted(graph, names, set(seeds))
+    reached = depending(graph.nodes, wanted, graph)
+    seeds = {name: seed for name, seed in seeds.items() if name in reached}
+    graph = _with_rules(graph, seeds, wanted)
+    _differentiate(graph, seeds, wanted)
     return graph.finished()
 
 
-def _check_opset(model: onnx.ModelProto) -> None:
-    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
-    if not versions or versions[0] < _OLDEST:
-        found = versions[0] if versions else "none"
-        raise ValueError(
-            f"gradient_model: the model's opset is {found}, expected {_OLDEST} or later: "
-            "onnx.version_converter makes it newer"
-        )
+def prepared(model: onnx.ModelProto, inputs: Mapping[str, Any], keep: Iterable[str]) -> Simplified:
+    """A copy of the model in a version that the rules know, without functions and what is known."""
+    copy = inliner.inline_local_functions(model) if model.functions else onnx.ModelProto()
+    if not model.functions:
+        copy.CopyFrom(model)
+    for node in all_nodes(copy.graph.node):
+        if node.domain == "ai.onnx":
+            node.domain = ""
+    return simplified(converted(copy), inputs, keep)
 
 
 def _outputs(graph: Graph) -> list[str]:
@@ -174,165 +185,90 @@ def _step(graph: Graph, op_type: str, *inputs: str, like: str) -> str:
 # --- what to differentiate ----------------------------------------------------------------------------------
 
 
-def _wanted(graph: Graph, wrt: Iterable[str] | None, seeds: Iterable[str]) -> list[str]:
-    """The names in `wrt`; the loss must depend on each."""
-    reached = _leading_to(graph.nodes, seeds)
-    if wrt is None:
-        names = [t.name for t in graph.proto.initializer if graph.is_float(t.name)]
-        names = [name for name in names if _depending(graph.nodes, [name], graph) & set(seeds)]
-        constants = _constants(graph)
-        parameters = [name for name in names if name not in constants]
-        if not parameters:
-            but = f" but {', '.join(names)}, which are no weights" if names else ""
-            raise ValueError(
-                f"gradient_model: wrt is None and the loss depends on no initializer{but}, expected names"
-            )
-        return parameters
-    names = list(dict.fromkeys(wrt))
+def _default(graph: Graph, found: Simplified, ends: set[str]) -> list[str]:
+    """The parameters that the loss depends on."""
+    names, others = parameters(graph, found, ends)
     if not names:
-        raise ValueError("gradient_model: wrt is empty, expected names of tensors")
-    for name in names:
-        if name not in graph.used or name not in (graph.types.keys() | reached):
-            known = ", ".join(t.name for t in graph.proto.initializer if graph.is_float(t.name))
-            raise ValueError(
-                f"gradient_model: wrt has {name!r}, expected tensors of the model, such as {known}"
-            )
-        if not graph.is_float(name) or not _depending(graph.nodes, [name], graph) & set(seeds):
-            raise ValueError(
-                f"gradient_model: wrt has {name!r}, expected floating-point tensors that the loss depends on"
-            )
+        no_weights = [name for name, why in others.items() if why != UNREACHED]
+        but = f" but {_some(no_weights)}, which are no weights" if no_weights else ""
+        raise ValueError(
+            f"gradient_model: wrt is None and the loss depends on no initializer{but}, expected names"
+            f"{quantized(graph.nodes)}"
+        )
     return names
 
 
-def _constants(graph: Graph) -> set[str]:
-    """Initializers that are no parameters, although the loss may depend on them smoothly."""
-    return _feeding_fixed(graph) | (_numbers(graph) - _declared(graph))
+def _some(names: Sequence[str]) -> str:
+    """A few of many names."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _feeding_fixed(graph: Graph) -> set[str]:
-    """What bounds, ratios, statistics and so on are, or are computed from, where that is constant.
-
-    It may be an operand elsewhere, too: exporters keep equal numbers once.
-    """
-    known = {tensor.name for tensor in graph.proto.initializer}
-    found: set[str] = set()
-    for node in graph.nodes:
-        if all(name in known for name in _inputs(node) if name):
-            known.update(node.output)
-        fixed = fixed_inputs(node)
-        if fixed is not None:
-            found.update(name for name in node.input[fixed.first :] if name in known and graph.is_float(name))
-    for node in reversed(graph.nodes):
-        if not found.isdisjoint(node.output):
-            found.update(name for name in _inputs(node) if name and graph.is_float(name))
-    return found
-
-
-def _numbers(graph: Graph) -> set[str]:
-    """Initializers without axes that are only added or multiplied: an epsilon, a scale."""
-    others = {name for node in graph.nodes if node.op_type not in SUMS for name in _inputs(node)}
-    return {tensor.name for tensor in graph.proto.initializer if not tensor.dims} - others
-
-
-def _declared(graph: Graph) -> set[str]:
-    """What PyTorch's exporter says to be parameters."""
-    return {
-        value.name
-        for value in graph.proto.value_info
-        if any(p.key.endswith("InputSpec.kind") and p.value == "PARAMETER" for p in value.metadata_props)
-    }
-
-
-def _depending(nodes: Sequence[onnx.NodeProto], names: Iterable[str], graph: Graph) -> set[str]:
-    """The tensors that depend smoothly on these: a path through integers does not count."""
-    found = set(names)
-    for node in nodes:
-        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(_inputs(node)):
-            found.update(name for name in node.output if name and graph.is_float(name))
-    return found
-
-
-def _leading_to(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[str]:
-    """The tensors that these depend on, including themselves."""
-    found = set(names)
-    for node in reversed(nodes):
-        if not found.isdisjoint(node.output):
-            found.update(name for name in _inputs(node) if name)
-    return found
-
-
-def _inputs(node: onnx.NodeProto) -> Iterator[str]:
-    """A node's inputs, including outer tensors that its subgraphs use."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _inputs(inner)
+def _wanted(graph: Graph, names: list[str], ends: set[str]) -> list[str]:
+    """The names in `wrt`; the loss must depend on each."""
+    if not names:
+        raise ValueError("gradient_model: wrt is empty, expected names of tensors")
+    reached = smooth_sources(graph.nodes, ends, graph)
+    for name in names:
+        if name not in graph.used or name not in (graph.types.keys() | reached):
+            known = _some([t.name for t in graph.proto.initializer if graph.is_float(t.name)])
+            raise ValueError(
+                f"gradient_model: wrt has {name!r}, expected tensors of the model, such as {known}"
+            )
+        if not graph.is_float(name) or name not in reached:
+            raise ValueError(
+                f"gradient_model: wrt has {name!r}, expected floating-point tensors that the loss depends on"
+            )
+        if name not in graph.types:
+            raise ValueError(
+                f"gradient_model: wrt has {name!r}, whose type is unknown, expected a known one: give the "
+                "model's inputs types"
+            )
+    return names
 
 
 # --- reverse accumulation -----------------------------------------------------------------------------------
 
 
-def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str], depending: set[str]) -> None:
+def _with_rules(graph: Graph, seeds: Iterable[str], wanted: Sequence[str]) -> Graph:
+    """The graph with bodies in the place of operators that have no rule."""
+    for _ in range(_DEPTH):
+        way = path(graph, graph.nodes, seeds, wanted)
+        check_all_fixed(graph, way)
+        operators = {
+            node.op_type
+            for node in nodes_on(graph, way)
+            if node.domain == "" and ("", node.op_type) not in RULES and has_body(node.op_type, graph.opset)
+        }
+        if not operators:
+            break
+        model = expanded(graph.finished(), sorted(operators))
+        graph = Graph(simplified(model, {}, [*seeds, *wanted]).model)
+    check_rules(graph, path(graph, graph.nodes, seeds, wanted))
+    return graph
+
+
+def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str]) -> None:
     """Append the gradients to the graph, and declare them."""
-    useful = _leading_to(graph.nodes, seeds) & depending
-    forward = [
-        node
-        for node in graph.nodes
-        if not useful.isdisjoint(node.output) and not depending.isdisjoint(_inputs(node))
-    ]
-    _check_rules(forward)
-    parts: dict[str, list[str]] = {}
+    way = path(graph, graph.nodes, seeds, wanted)
+    parts: Parts = {}
     for name, seed in seeds.items():
         parts.setdefault(name, []).append(_seed(graph, name, seed))
-    for node in reversed(forward):
-        cotangents = [_total(graph, parts, name) for name in node.output]
-        if not any(cotangents):
-            continue
-        flags = [name in depending and name in useful and graph.is_float(name) for name in node.input]
-        if not any(flags):
-            continue
-        check_fixed(node, flags)
-        inputs = list(node.input)
-        grads = RULES[node.domain, node.op_type](graph, node, cotangents, flags)
-        for name, flag, grad in zip(inputs, flags, grads, strict=False):
-            if flag and grad:
-                parts.setdefault(name, []).append(grad)
+    accumulate(graph, way, parts)
     for name in wanted:
-        total = _total(graph, parts, name)
         kind, shape = graph.types[name], graph.shapes.get(name)
         gradient = _name(graph, f"{name}_grad")
-        graph.put(helper.make_node("Identity", [str(total)], [gradient]))
+        graph.put(helper.make_node("Identity", [str(total(graph, parts, name))], [gradient]))
         graph.proto.output.append(helper.make_tensor_value_info(gradient, kind, shape))
     _declare(graph, wanted)
-
-
-def _check_rules(nodes: Sequence[onnx.NodeProto]) -> None:
-    unknown = [describe(node) for node in nodes if (node.domain, node.op_type) not in RULES]
-    if unknown:
-        known = ", ".join(sorted(operator for _, operator in RULES))
-        raise ValueError(
-            f"gradient_model: the model has {', '.join(dict.fromkeys(unknown))}, expected operators with a "
-            f"gradient here: {known}"
-        )
 
 
 def _seed(graph: Graph, name: str, seed: str) -> str:
     """The cotangent of an output: an input of that name, or 1 for a loss."""
     if seed:
         return _input(graph, seed, graph.types[name], graph.shapes.get(name))
-    value = onnx.numpy_helper.from_array(np.ones(1, dtype=graph.dtype))
+    dtype = helper.tensor_dtype_to_np_dtype(graph.types.get(name, onnx.TensorProto.FLOAT))
+    value = onnx.numpy_helper.from_array(np.ones(1, dtype=dtype))
     return graph.op("ConstantOfShape", graph.op("Shape", name), value=value)
-
-
-def _total(graph: Graph, parts: dict[str, list[str]], name: str) -> str | None:
-    """The sum of all cotangents of a tensor; its node is made once."""
-    found = parts.get(name)
-    if not found:
-        return None
-    if len(found) > 1:
-        parts[name] = [graph.op("Sum", *found)]
-    return parts[name][0]
 
 
 def _declare(graph: Graph, wanted: Sequence[str]) -> None:

@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, inliner, numpy_helper
+from onnx import helper, numpy_helper
 
 from xpgrad_onnx._call import MICROSOFT
+from xpgrad_onnx._opsets import opset_of
+from xpgrad_onnx._scopes import all_nodes, fresh, names_of, set_nodes, subgraphs
 
 Shape = tuple[int | str | None, ...]
 
 
+def facts_of(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, Shape]]:
+    """The types and shapes of tensors, as far as onnx infers them; those of subgraphs too."""
+    types: dict[str, int] = {}
+    shapes: dict[str, Shape] = {}
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    for graph in (inferred, *(g for node in all_nodes(inferred.node) for g in subgraphs(node))):
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            _learn(value, types, shapes)
+        for tensor in graph.initializer:
+            types[tensor.name] = tensor.data_type
+            shapes[tensor.name] = tuple(tensor.dims)
+    return types, shapes
+
+
+def _learn(value: onnx.ValueInfoProto, types: dict[str, int], shapes: dict[str, Shape]) -> None:
+    tensor = value.type.tensor_type
+    if tensor.elem_type:
+        types[value.name] = tensor.elem_type
+    if tensor.HasField("shape"):
+        shapes[value.name] = tuple(
+            d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
+        )
+
+
 class Graph:
-    """A copy of a model's graph that grows.
+    """A model's graph that grows.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        The model; the copy has its local functions inlined.
+        The model, without functions of its own. It is changed.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = _without_functions(model)
-        self.proto = self.model.graph
-        self.opset = next(o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx"))
-        self.nodes = [_copy(node) for node in self.proto.node]
-        self.used = _names(self.proto)
-        self.types: dict[str, int] = {}
-        self.shapes: dict[str, Shape] = {}
-        inferred = onnx.shape_inference.infer_shapes(self.model, data_prop=True).graph
-        for value in (*inferred.input, *inferred.value_info, *inferred.output):
-            self._learn(value)
-        for tensor in self.proto.initializer:
-            self.types[tensor.name] = tensor.data_type
-            self.shapes[tensor.name] = tuple(tensor.dims)
+        self.model = model
+        self.proto = model.graph
+        self.opset = opset_of(model) or 0
+        self.nodes = list(self.proto.node)
+        self.used = names_of(self.proto)
+        for node in self.nodes:
+            for graph in subgraphs(node):
+                self.used |= names_of(graph) | _nested_names(graph)
+        self.types, self.shapes = facts_of(model)
         self.dtype: Any = np.dtype(np.float32)
         """The dtype of what is differentiated."""
 
-    def _learn(self, value: onnx.ValueInfoProto) -> None:
-        tensor = value.type.tensor_type
-        if tensor.elem_type:
-            self.types[value.name] = tensor.elem_type
-        if tensor.HasField("shape"):
-            self.shapes[value.name] = tuple(
-                d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
-            )
+    def inner(self) -> Graph:
+        """A branch or body under construction: it sees this graph's tensors, and has nodes of its own."""
+        scope = copy.copy(self)
+        scope.nodes = []
+        return scope
 
     def is_float(self, name: str) -> bool:
         """Whether a tensor is known to hold floating-point numbers."""
@@ -63,14 +83,16 @@ class Graph:
             )
         return len(shape)
 
+    def value(self, name: str) -> np.ndarray | None:
+        """A constant's value; None for what is computed, or an input."""
+        if any(value.name == name for value in self.proto.input):
+            return None
+        tensor = next((t for t in self.proto.initializer if t.name == name), None)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
     def fresh(self, hint: str) -> str:
         """An unused name."""
-        name, count = hint, 1
-        while name in self.used:
-            count += 1
-            name = f"{hint}_{count}"
-        self.used.add(name)
-        return name
+        return fresh(hint, self.used)
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
         """A new initializer's name."""
@@ -139,9 +161,8 @@ class Graph:
 
     def finished(self) -> onnx.ModelProto:
         """The model with all nodes."""
-        del self.proto.node[:]
-        self.proto.node.extend(self.nodes)
-        for domain in sorted({node.domain for node in self.nodes}):
+        set_nodes(self.proto, self.nodes)
+        for domain in sorted({node.domain for node in all_nodes(self.nodes)}):
             if not any(o.domain == domain for o in self.model.opset_import):
                 self.model.opset_import.append(helper.make_opsetid(domain, 1))
         return self.model
@@ -159,30 +180,15 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     return {name: _text(value) for name, value in values.items()}
 
 
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
-
-
 def _text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_text(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    if model.functions:
-        return inliner.inline_local_functions(model)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
-def _names(graph: onnx.GraphProto) -> set[str]:
-    names = {name for node in graph.node for name in (*node.input, *node.output)}
-    names |= {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
-    return names | {node.name for node in graph.node}
+def _nested_names(graph: onnx.GraphProto) -> set[str]:
+    inner = [g for node in all_nodes(graph.node) for g in subgraphs(node)]
+    return {name for g in inner for name in names_of(g)}
 
 
 def _broadcast_axes(target: Shape, shape: Shape) -> list[int] | None:

@@ -1,0 +1,210 @@
+"""Operators that are differentiated through a body: ONNX's own, or nodes with the same result.
+
+A body of ours stands where ONNX has none, or where ONNX's computes in float32 whatever the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, inliner
+
+from xpgrad_onnx._graph import Graph, attributes_of
+from xpgrad_onnx._rules.table import refuse
+from xpgrad_onnx._scopes import set_nodes, subgraphs
+from xpgrad_onnx._terms import Term
+
+Body = Callable[[Graph, onnx.NodeProto], Sequence[Term | None]]
+
+BODIES: dict[str, Body] = {}
+"""Bodies of ours: each appends nodes, and returns the outputs."""
+
+
+def has_body(op_type: str, opset: int) -> bool:
+    """Whether an operator of ai.onnx has a body."""
+    if op_type in BODIES:
+        return True
+    try:
+        schema: Any = defs.get_schema(op_type, opset, "")
+    except defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def expanded(model: onnx.ModelProto, operators: Iterable[str]) -> onnx.ModelProto:
+    """The model with these operators' bodies in their place. Names of results stay."""
+    ours = {name for name in operators if name in BODIES}
+    theirs = [("", name) for name in operators if name not in BODIES]
+    if ours:
+        graph = Graph(model)
+        _expand(graph, graph.proto, ours)
+    if theirs:
+        model = inliner.inline_selected_functions(model, theirs, inline_schema_functions=True)
+    return model
+
+
+def _expand(graph: Graph, block: onnx.GraphProto, operators: set[str]) -> None:
+    scope = graph.inner()
+    for node in block.node:
+        for inner in subgraphs(node):
+            _expand(graph, inner, operators)
+        if node.domain == "" and node.op_type in operators:
+            kind = graph.types.get(node.input[0], onnx.TensorProto.FLOAT)
+            scope.dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+            results = BODIES[node.op_type](scope, node)
+            for result, name in zip(results, node.output, strict=False):
+                if name and result is not None:
+                    scope.put(onnx.helper.make_node("Identity", [result.name], [name]))
+        else:
+            scope.nodes.append(node)
+    set_nodes(block, scope.nodes)
+
+
+def body(*operators: str) -> Callable[[Body], Body]:
+    """Register a body."""
+
+    def put(body: Body) -> Body:
+        BODIES.update(dict.fromkeys(operators, body))
+        return body
+
+    return put
+
+
+def _mean(X: Term, axes: Sequence[int]) -> Term:
+    """The mean over axes, which stay with size 1."""
+    if X.graph.opset >= 18:
+        return X.of("ReduceMean", X.graph.constant(axes))
+    return X.of("ReduceMean", axes=list(axes))
+
+
+def _normalized(X: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Term, Term]:
+    """X with mean 0 and variance 1 over axes; the mean, and 1 over the deviation."""
+    mean = _mean(X, axes)
+    centred = X - mean
+    inverse = 1.0 / (_mean(centred * centred, axes) + epsilon).of("Sqrt")
+    return centred * inverse, mean, inverse
+
+
+def _wide(X: Term) -> tuple[Term, Callable[[Term], Term]]:
+    """Half precision as float32, and the way back; other types stay."""
+    kind = onnx.helper.np_dtype_to_tensor_dtype(X.graph.dtype)
+    if X.graph.dtype.itemsize > 2:
+        return X, lambda result: result
+    X.graph.dtype = np.dtype(np.float32)
+    return X.of("Cast", to=onnx.TensorProto.FLOAT), lambda result: result.of("Cast", to=kind)
+
+
+@body("LayerNormalization", "RMSNormalization")
+def _layer_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    attributes = attributes_of(node)
+    X, scale, *bias = (Term(graph, name) for name in node.input if name)
+    rank = graph.rank(X.name, node)
+    axes = list(range(attributes.get("axis", -1) % rank, rank))
+    wide, back = _wide(X)
+    epsilon = attributes.get("epsilon", 1e-5)
+    if node.op_type == "LayerNormalization":
+        normal, *statistics = _normalized(wide, axes, epsilon)
+    else:
+        normal, statistics = wide / (_mean(wide * wide, axes) + epsilon).of("Sqrt"), []
+    Y = back(normal) * scale
+    return [Y + bias[0] if bias else Y, *statistics]
+
+
+@body("InstanceNormalization", "GroupNormalization")
+def _group_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    """Groups of channels are normalized together: one channel each, or `num_groups`."""
+    attributes = attributes_of(node)
+    X, scale, B = (Term(graph, name) for name in node.input)
+    rank = graph.rank(X.name, node)
+    groups = attributes.get("num_groups")
+    wide, back = _wide(X)
+    if groups is None:
+        normal = _normalized(wide, range(2, rank), attributes.get("epsilon", 1e-5))[0]
+    else:
+        rows = wide.of("Reshape", graph.constant([0, groups, -1]))
+        normal = _normalized(rows, [2], attributes.get("epsilon", 1e-5))[0]
+        normal = normal.of("Reshape", X.of("Shape"))
+    if groups is not None and graph.opset < 21:  # a scale for each group
+        scale, B = (_repeated(X, term, groups) for term in (scale, B))
+    over = graph.constant(range(1, rank - 1))
+    return [back(normal) * scale.of("Unsqueeze", over) + B.of("Unsqueeze", over)]
+
+
+def _repeated(X: Term, of_groups: Term, groups: int) -> Term:
+    """Numbers of groups, for each of their channels."""
+    channels = X.of("Shape").of("Gather", X.graph.constant([1]))
+    size = channels.of("Div", X.graph.constant([groups]))
+    shape = X.graph.op("Concat", X.graph.constant([groups]), size.name, axis=0)
+    rows = of_groups.of("Unsqueeze", X.graph.constant([1])).of("Expand", shape)
+    return rows.of("Reshape", X.graph.constant([-1]))
+
+
+@body("BatchNormalization")
+def _batch_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    """With statistics of the batch if it trains; else with given ones."""
+    attributes = attributes_of(node)
+    X, scale, B, old_mean, old_variance = (Term(graph, name) for name in node.input)
+    rank = graph.rank(X.name, node)
+    over = graph.constant(range(1, rank - 1))
+
+    def along(term: Term) -> Term:
+        return term.of("Unsqueeze", over) if rank > 2 else term
+
+    if not attributes.get("training_mode", 0):
+        slope = scale / (old_variance + attributes.get("epsilon", 1e-5)).of("Sqrt")
+        return [(X - along(old_mean)) * along(slope) + along(B)]
+    axes = [0, *range(2, rank)]
+    normal, mean, _ = _normalized(X, axes, attributes.get("epsilon", 1e-5))
+    centred = X - mean
+    flat = graph.constant([-1])
+    share = attributes.get("momentum", 0.9)
+    new = (term.of("Reshape", flat) for term in (mean, _mean(centred * centred, axes)))
+    running = [
+        old * share + now * (1 - share) for old, now in zip((old_mean, old_variance), new, strict=True)
+    ]
+    return [normal * along(scale) + along(B), *running]
+
+
+@body("LRN")
+def _local_response(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    """The mean of squares over channels is a pooling along a row of them."""
+    attributes = attributes_of(node)
+    X, size = Term(graph, node.input[0]), attributes["size"]
+    squares = (X * X).of("Unsqueeze", graph.constant([1]))
+    rows = squares.of("Reshape", graph.constant([0, 1, 0, -1]))
+    pads = [(size - 1) // 2, 0, size // 2, 0]
+    means = rows.of("AveragePool", kernel_shape=[size, 1], pads=pads, count_include_pad=1)
+    base = means.of("Reshape", X.of("Shape")) * attributes.get("alpha", 1e-4) + attributes.get("bias", 1.0)
+    return [X / base.of("Pow", attributes.get("beta", 0.75))]
+
+
+@body("LpNormalization")
+def _lp_normalization(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    attributes, X = attributes_of(node), Term(graph, node.input[0])
+    operator, axis = f"ReduceL{attributes.get('p', 2)}", [attributes.get("axis", -1)]
+    norm = X.of(operator, graph.constant(axis)) if graph.opset >= 18 else X.of(operator, axes=axis)
+    return [X / _without_zeros(norm)]
+
+
+def _without_zeros(norm: Term) -> Term:
+    """1 instead of 0, so that zeros stay zeros."""
+    return norm.number(1.0).where(norm.of("Equal", 0.0), norm)
+
+
+@body("LpPool", "GlobalLpPool")
+def _lp_pool(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    """The root of the sum of powers; a mean of the window's places is its sum without their number."""
+    attributes = attributes_of(node)
+    p = attributes.pop("p", 2)
+    if attributes.get("ceil_mode", 0):
+        raise refuse(node, "ceil_mode 1", "0")
+    X = Term(graph, node.input[0])
+    powers = X.of("Abs").of("Pow", float(p))
+    if node.op_type == "GlobalLpPool":
+        axes = graph.constant(range(2, graph.rank(X.name, node)))
+        return [powers.of("ReduceSum", axes).of("Pow", 1 / p)]
+    means = powers.of("AveragePool", count_include_pad=1, **attributes)
+    return [(means * float(np.prod(attributes["kernel_shape"]))).of("Pow", 1 / p)]

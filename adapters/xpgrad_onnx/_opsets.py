@@ -1,0 +1,51 @@
+"""Older models, brought to an opset that the rules know."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import version_converter
+
+_OLDEST = 7  # of what onnx's converter and the rules know
+_NEEDED = 13  # the first version with the axes of ReduceSum, Squeeze and Unsqueeze as an input
+_WANTED = 16  # the first version of ScatterElements that adds
+_TARGET = 18  # the first version with the axes of every reduction as an input
+
+
+def opset_of(model: onnx.ModelProto) -> int | None:
+    """The version of ai.onnx that a model imports."""
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None)
+
+
+def converted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in a version that the rules know, by onnx's converter.
+
+    A version in which only some gradients are missing stays if the converter fails.
+    """
+    version = opset_of(model)
+    if version is None or version < _OLDEST:
+        raise ValueError(
+            f"gradient_model: the model's opset is {version or 'none'}, expected {_OLDEST} or later: "
+            "export the model again"
+        )
+    if version >= _WANTED:
+        return model
+    _forget_negative_sizes(model)
+    try:
+        newer = version_converter.convert_version(model, _TARGET)
+    except Exception as error:  # onnx's converter raises several kinds
+        if version >= _NEEDED:
+            return model
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"gradient_model: the model's opset is {version}, expected {_NEEDED} or later, and onnx's "
+            f"converter stops: {reason}"
+        ) from error
+    return newer
+
+
+def _forget_negative_sizes(model: onnx.ModelProto) -> None:
+    """Some exporters write -1 for an unknown size; onnx's converter takes it for a size."""
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for size in value.type.tensor_type.shape.dim:
+            if size.HasField("dim_value") and size.dim_value < 0:
+                size.ClearField("dim_value")

@@ -1,0 +1,59 @@
+"""What cannot be differentiated, and why: found before a gradient is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from xpgrad_onnx._graph import Graph
+from xpgrad_onnx._reverse import Path, nodes_on
+from xpgrad_onnx._rules.table import REASONS, RULES, check_fixed
+from xpgrad_onnx._scopes import all_nodes
+
+_QUANTIZED = frozenset((
+    "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv",
+    "QLinearMatMul", "QuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QGemm",
+    "QLinearAdd", "MatMulNBits",
+))  # fmt: skip
+
+
+def check_all_fixed(graph: Graph, way: Path) -> None:
+    """Raise ValueError if an input that is no weight is to be differentiated."""
+    for node in way.nodes:
+        check_fixed(node, [name in way.tensors for name in node.input])
+
+
+def missing(graph: Graph, way: Path) -> dict[str, list[onnx.NodeProto]]:
+    """The operators on the way that have no rule, and their nodes."""
+    found: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes_on(graph, way):
+        if (node.domain, node.op_type) not in RULES:
+            operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            found.setdefault(operator, []).append(node)
+    return found
+
+
+def check_rules(graph: Graph, way: Path) -> None:
+    """Raise ValueError for operators without a rule: each once, with the number of its nodes."""
+    found = missing(graph, way)
+    if found:
+        named = "; ".join(counted(operator, nodes) for operator, nodes in found.items())
+        raise ValueError(f"gradient_model: the model has {named}; expected operators with a gradient here")
+
+
+def counted(operator: str, nodes: list[onnx.NodeProto]) -> str:
+    """An operator, its nodes, and why it has no rule."""
+    name = next((node.name for node in nodes if node.name), "")
+    count = f"{len(nodes)} node" + ("s" if len(nodes) > 1 else "")
+    first = f", {'first ' if len(nodes) > 1 else ''}{name!r}" if name else ""
+    why = f": {REASONS[operator]}" if operator in REASONS else ""
+    return f"{operator} ({count}{first}){why}"
+
+
+def quantized(nodes: Iterable[onnx.NodeProto]) -> str:
+    """A sentence about the first quantized node; "" if there is none."""
+    node = next((node for node in all_nodes(nodes) if node.op_type in _QUANTIZED), None)
+    if node is None:
+        return ""
+    return f": {counted(node.op_type, [node])} works on integers, whose gradient is zero"

@@ -1,0 +1,143 @@
+"""Gradients of operators as nodes: only graph rewriting; the operators' kernels compute the numbers.
+
+A rule gets a `Backward`: the graph, the node, the cotangents of its outputs and the wanted inputs. It appends
+nodes to the graph and returns a name for each wanted gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import onnx
+
+from xpgrad_onnx._graph import Graph, attributes_of, describe
+from xpgrad_onnx._terms import Term
+
+Grads = Sequence[str | None]
+
+
+class Backward(NamedTuple):
+    """A node to differentiate."""
+
+    graph: Graph
+    node: onnx.NodeProto
+    cotangents: Sequence[str | None]
+    """One for each output; None if nothing depends on it."""
+    wanted: Sequence[bool]
+    """For each input, then for each outer tensor that a subgraph reads."""
+
+    @property
+    def dY(self) -> str:
+        """The first output's cotangent; zeros if it has none, since then another output has one."""
+        if self.cotangents[0]:
+            return self.cotangents[0]
+        return self.graph.zeros(self.graph.op("Shape", self.graph.output(self.node, 0, "Y")))
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The node's attributes."""
+        return attributes_of(self.node)
+
+    def input(self, index: int) -> str:
+        """An input's name; "" if it is left out."""
+        return self.node.input[index] if index < len(self.node.input) else ""
+
+    def wants(self, index: int) -> bool:
+        """Whether an input's gradient is wanted."""
+        return index < len(self.wanted) and self.wanted[index]
+
+    def term(self, name: str) -> Term:
+        """A tensor, for a formula."""
+        return Term(self.graph, name)
+
+    def terms(self) -> tuple[Term, Term, Term]:
+        """The first cotangent, input and output."""
+        return self.term(self.dY), self.term(self.node.input[0]), self.term(self.node.output[0])
+
+    def each(self, grad_of: Callable[[int], str | Term]) -> Grads:
+        """Wanted gradients in the outputs' shape, summed to the inputs' shapes."""
+        shape = self.graph.shapes.get(self.node.output[0])
+        grads: list[str | None] = []
+        for k, want in enumerate(self.wanted):
+            grad = grad_of(k) if want else None
+            name = grad.name if isinstance(grad, Term) else grad
+            grads.append(self.graph.summed_to(name, shape, self.node.input[k]) if name else None)
+        return grads
+
+
+Rule = Callable[[Backward], Grads]
+
+RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(*operators: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Register a rule for operators."""
+
+    def put(rule: Rule) -> Rule:
+        RULES.update({(domain, operator): rule for operator in operators})
+        return rule
+
+    return put
+
+
+class Fixed(NamedTuple):
+    """Inputs that are no weights: all from that place on; what they are, and whose gradients there are."""
+
+    first: int
+    what: str
+    expected: str = "gradients of the other inputs alone"
+
+
+FIXED = {
+    "BatchNormalization": Fixed(3, "a mean or a variance", "gradients of X, scale and B alone"),
+    "Clip": Fixed(1, "bounds", "the gradient of the input alone"),
+    "DequantizeLinear": Fixed(1, "a scale"),
+    "Dropout": Fixed(1, "a ratio", "the gradient of the data alone"),
+    "MelWeightMatrix": Fixed(0, "frequencies"),
+    "NegativeLogLikelihoodLoss": Fixed(1, "labels or weights"),
+    "OneHot": Fixed(1, "a depth or values"),
+    "Pad": Fixed(1, "pads or a value"),
+    "Pow": Fixed(1, "an exponent", "the gradient of the base alone"),
+    "QuantizeLinear": Fixed(1, "a scale"),
+    "Range": Fixed(0, "bounds"),
+    "Resize": Fixed(1, "a region, scales or sizes"),
+    "RoiAlign": Fixed(1, "regions"),
+    "STFT": Fixed(1, "a window"),
+    "SoftmaxCrossEntropyLoss": Fixed(1, "labels or weights", "the gradient of the scores alone"),
+    "Upsample": Fixed(1, "scales"),
+}
+"""Operators of ONNX with such inputs, also those without a rule: what feeds these inputs is no parameter."""
+
+FLAT = frozenset((
+    "Shape", "Size", "Sign", "Ceil", "Floor", "Round", "Hardmax", "EyeLike", "RandomNormalLike",
+    "RandomUniformLike", "Bernoulli",
+))  # fmt: skip
+"""Operators whose results do not change, or only jump, when their inputs change a little."""
+
+REASONS: dict[str, str] = {}
+"""Why operators have no rule."""
+
+
+def smooth_inputs(node: onnx.NodeProto, names: Sequence[str]) -> Sequence[str]:
+    """What a node's results depend on smoothly, of what it reads."""
+    if node.op_type in FLAT:
+        return ()
+    return names[:1] if node.op_type == "CastLike" else names
+
+
+def check_fixed(node: onnx.NodeProto, wanted: Sequence[bool]) -> None:
+    """Raise ValueError if an input that is no weight is to be differentiated."""
+    fixed = fixed_inputs(node)
+    if fixed is not None and any(wanted[fixed.first :]):
+        raise refuse(node, f"{fixed.what} to differentiate", fixed.expected)
+
+
+def fixed_inputs(node: onnx.NodeProto) -> Fixed | None:
+    """Which inputs of a node are no weights."""
+    return FIXED.get(node.op_type) if node.domain == "" else None
+
+
+def refuse(node: onnx.NodeProto, what: str, expected: str) -> ValueError:
+    """The error for a known operator in an unsupported use."""
+    return ValueError(f"gradient_model: {describe(node)} has {what}, expected {expected}")

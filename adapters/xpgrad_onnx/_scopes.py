@@ -1,0 +1,108 @@
+"""Names in nested graphs: what the branches of `If` and the bodies of loops read from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """A node's branches or body."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and those of their subgraphs, at every depth."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from all_nodes(graph.node)
+
+
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Outer tensors that a node's subgraphs read, each once, in order."""
+    return list(dict.fromkeys(name for graph in subgraphs(node) for name in _from_outside(graph)))
+
+
+def _from_outside(graph: onnx.GraphProto) -> Iterator[str]:
+    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        yield from (name for name in reads(node) if name and name not in known)
+        known.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in known)
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """A node's inputs, then the outer tensors that its subgraphs read."""
+    return [*node.input, *captured(node)]
+
+
+def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give a graph these nodes, which may be its own."""
+    copies = onnx.GraphProto()
+    copies.node.extend(nodes)
+    del graph.node[:]
+    graph.node.extend(copies.node)
+
+
+def fresh(name: str, used: set[str]) -> str:
+    """An unused name, which counts as used from now on."""
+    free, count = name, 1
+    while free in used:
+        count += 1
+        free = f"{name}_{count}"
+    used.add(free)
+    return free
+
+
+def names_of(graph: onnx.GraphProto) -> set[str]:
+    """The names of a graph's own tensors and nodes."""
+    names = {name for node in graph.node for name in (*node.input, *node.output, node.name)}
+    return names | {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+
+
+def make_unique(model: onnx.ModelProto) -> None:
+    """Rename tensors of subgraphs, so that each name stands for one tensor in the whole model."""
+    used = names_of(model.graph)
+    for node in model.graph.node:
+        for graph in subgraphs(node):
+            _rename(graph, {}, used)
+
+
+def _rename(graph: onnx.GraphProto, outer: dict[str, str], used: set[str]) -> None:
+    """`outer` maps old names of the scopes around to new ones."""
+    names = dict(outer)
+
+    def new(name: str) -> str:
+        names[name] = fresh(name, used) if name else ""
+        return names[name]
+
+    own = {value.name for value in graph.input}
+    for value in graph.input:
+        value.name = new(value.name)
+    for tensor in graph.initializer:
+        tensor.name = names[tensor.name] if tensor.name in own else new(tensor.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for inner in subgraphs(node):
+            _rename(inner, names, used)
+        node.output[:] = [new(name) for name in node.output]
+        node.name = fresh(node.name, used) if node.name else ""
+    for value in graph.output:
+        value.name = names.get(value.name, value.name)
+    for value in graph.value_info:
+        value.name = names.get(value.name, value.name)
+
+
+def rename_inputs(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:
+    """Give what nodes and their subgraphs read other names."""
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for graph in subgraphs(node):
+            rename_inputs(graph.node, names)
+            for value in graph.output:
+                value.name = names.get(value.name, value.name)

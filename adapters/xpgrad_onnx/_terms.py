@@ -1,0 +1,63 @@
+"""Formulas of tensors: each operation appends a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpgrad_onnx._graph import Graph
+
+
+class Term:
+    """A tensor of a graph in a formula; plain numbers get the dtype of what is differentiated."""
+
+    __slots__ = ("graph", "name")
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph, self.name = graph, name
+
+    def of(self, op_type: str, *others: Term | float | str, **attributes: Any) -> Term:
+        """An operator's result, with this as its first input."""
+        names = [self._name(other) for other in others]
+        return Term(self.graph, self.graph.op(op_type, self.name, *names, **attributes))
+
+    def _name(self, other: Term | float | str) -> str:
+        if isinstance(other, Term):
+            return other.name
+        return other if isinstance(other, str) else self.graph.number(other)
+
+    def number(self, value: float) -> Term:
+        """A scalar."""
+        return Term(self.graph, self.graph.number(value))
+
+    def __add__(self, other: Term | float) -> Term:
+        return self.of("Add", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Term | float) -> Term:
+        return self.of("Sub", other)
+
+    def __rsub__(self, other: float) -> Term:
+        return self.number(other).of("Sub", self)
+
+    def __mul__(self, other: Term | float) -> Term:
+        return self.of("Mul", other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Term | float) -> Term:
+        return self.of("Div", other)
+
+    def __rtruediv__(self, other: float) -> Term:
+        return self.number(other).of("Div", self)
+
+    def __neg__(self) -> Term:
+        return self.of("Neg")
+
+    def where(self, condition: Term, otherwise: Term | float = 0.0) -> Term:
+        """These elements where a condition holds, else others."""
+        return condition.of("Where", self, otherwise)
+
+    def sum(self, axes: str, keepdims: int = 1) -> Term:
+        """The sum over axes."""
+        return self.of("ReduceSum", axes, keepdims=keepdims)

@@ -1,0 +1,167 @@
+"""Check the gradients of ONNX files: ``python tools/onnx_files.py MODEL.onnx ... [--set NAME=VALUE]``.
+
+Each file is differentiated with respect to its parameters. A random direction in all of them is followed by
+a small step each way: the change of the outputs, weighted with random cotangents, is compared with what the
+gradient says. The file is converted to float64 for that, unless ``--as-it-is`` is given. Inputs are drawn;
+unknown sizes are 2, or what ``--size NAME=N`` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from xpgrad.cli.console import table
+from xpgrad_onnx import gradient_model, operators
+from xpgrad_onnx._scopes import all_nodes, subgraphs
+
+FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+STEPS = (1e-7, 1e-6)
+UNKNOWN = 2  # the size of an axis that the file does not say
+
+
+def main() -> int:
+    """Print a row for each file; returns 1 if one has no gradient, or a wrong one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="fix an input")
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help="an axis' size")
+    parser.add_argument("--as-it-is", action="store_true", help="in the file's own precision")
+    args = parser.parse_args()
+    sizes = {name: int(n) for name, n in (text.split("=") for text in args.size)}
+    fixed = {name: float(n) for name, n in (text.split("=") for text in args.set)}
+    rows = []
+    for path in args.models:
+        try:
+            rows.append([path.name, *check(path, fixed, sizes, args.as_it_is)])
+        except Exception as error:  # the table says which files fail, and how
+            rows.append([path.name, "-", "-", "-", f"{type(error).__name__}: {error}"])
+        print(*rows[-1], file=sys.stderr, flush=True)
+    table("gradients of files", ["file", "parameters", "error", "seconds", ""], rows)
+    return int(any(row[-1] for row in rows))
+
+
+def check(path: Path, fixed: dict[str, float], sizes: dict[str, int], as_it_is: bool) -> list[str]:
+    """The number of parameters, the relative error along a direction, seconds, and what is wrong."""
+    model = onnx.load(path)
+    model = model if as_it_is else in_double(model)
+    rng = np.random.default_rng(0)
+    names = {value.name for value in model.graph.input}
+    inputs = {name: cast(model, name, value) for name, value in fixed.items() if name in names}
+    began = time.perf_counter()
+    training = gradient_model(model, inputs=inputs)
+    made = time.perf_counter() - began
+    defaults = {tensor.name: numpy_helper.to_array(tensor) for tensor in training.graph.initializer}
+    wanted = [o.name.removesuffix("_grad") for o in training.graph.output]
+    wanted = [n for n in wanted if n in defaults and f"{n}_grad" in {o.name for o in training.graph.output}]
+    feeds = {
+        value.name: drawn(value, sizes, rng) for value in model.graph.input
+        if value.name not in inputs and value.name not in {t.name for t in model.graph.initializer}
+    }  # fmt: skip
+    evaluator = ReferenceEvaluator(training, new_ops=operators())
+    given = {value.name for value in training.graph.input}
+    outputs = [value.name for value in model.graph.output if f"{value.name}_grad" in given]
+    forward = ReferenceEvaluator(model, new_ops=operators())
+    cotangents = {
+        f"{name}_grad": rng.normal(size=value.shape).astype(value.dtype)
+        for name, value in zip(outputs, forward.run(outputs, feeds | inputs), strict=True)
+    }
+    began = time.perf_counter()
+    grads = evaluator.run([f"{name}_grad" for name in wanted], feeds | cotangents)
+    seconds = time.perf_counter() - began
+    ways = {name: rng.normal(size=defaults[name].shape) * spread(defaults[name]) for name in wanted}
+    slope = sum(float(np.sum(g.astype(float) * ways[n])) for n, g in zip(wanted, grads, strict=True))
+
+    def weighted(distance: float) -> float:
+        moved = {n: (defaults[n] + distance * way).astype(defaults[n].dtype) for n, way in ways.items()}
+        results = evaluator.run(outputs, feeds | cotangents | moved)
+        pairs = zip(outputs, results, strict=True)
+        return sum(float(np.sum(result.astype(float) * cotangents[f"{name}_grad"])) for name, result in pairs)
+
+    steps = (1e-3, 1e-2) if as_it_is else STEPS  # the smaller meets fewer kinks, the larger rounds less
+    changes = [(weighted(step) - weighted(-step)) / (2 * step) for step in steps]
+    measured = min(changes, key=lambda change: abs(change - slope))
+    error = abs(slope - measured) / max(abs(slope), abs(measured), 1e-30)
+    count = sum(defaults[name].size for name in wanted)
+    bad = "" if error < (0.05 if as_it_is else 1e-4) else f"{slope:.9g} along, {measured:.9g} measured"
+    return [str(count), f"{error:.1e}", f"{made:.1f} + {seconds:.1f}", bad]
+
+
+def spread(values: np.ndarray) -> float:
+    """A parameter's usual size."""
+    return float(np.sqrt(np.mean(np.square(values.astype(float))))) or 1e-3
+
+
+def cast(model: onnx.ModelProto, name: str, value: float) -> np.ndarray:
+    """A number in an input's type."""
+    kind = next(v for v in model.graph.input if v.name == name).type.tensor_type.elem_type
+    return np.asarray(value, dtype=helper.tensor_dtype_to_np_dtype(kind))
+
+
+def drawn(value: onnx.ValueInfoProto, sizes: dict[str, int], rng: Any) -> np.ndarray:
+    """A random input."""
+    kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    shape = [
+        sizes.get(f"{value.name}.{k}", d.dim_value if d.dim_value > 0 else sizes.get(d.dim_param, UNKNOWN))
+        for k, d in enumerate(value.type.tensor_type.shape.dim)
+    ]
+    if kind.kind in "iu":
+        return rng.integers(0, 9, size=shape).astype(kind)
+    return (rng.normal(size=shape) / 2).astype(kind) if kind.kind == "f" else np.ones(shape, dtype=kind)
+
+
+def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with float64 in the place of float32 and float16."""
+    for graph in (model.graph, *(g for n in all_nodes(model.graph.node) for g in subgraphs(n))):
+        for tensor in graph.initializer:
+            _widen(tensor)
+        for value in (*graph.input, *graph.output):
+            if value.type.tensor_type.elem_type in (FLOAT, onnx.TensorProto.FLOAT16):
+                value.type.tensor_type.elem_type = DOUBLE
+        del graph.value_info[:]
+    for node in all_nodes(model.graph.node):
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                _widen(attribute.t)
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in (1, 10):
+                attribute.i = DOUBLE
+            if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+                tensor = numpy_helper.from_array(np.asarray(helper.get_attribute_value(attribute), float))
+                attribute.CopyFrom(helper.make_attribute("value", tensor))
+    _narrow_scales(model)
+    return model
+
+
+def _narrow_scales(model: onnx.ModelProto) -> None:
+    """Scales of Resize have to stay float32."""
+    for graph in (model.graph, *(g for n in all_nodes(model.graph.node) for g in subgraphs(n))):
+        nodes = []
+        for node in graph.node:
+            if node.op_type in ("Resize", "Upsample"):
+                for k, name in enumerate(node.input):
+                    if name and (k == 2 or (node.op_type == "Upsample" and k == 1)):
+                        narrow = f"{name}/float32/{len(nodes)}"
+                        nodes.append(helper.make_node("Cast", [name], [narrow], to=FLOAT))
+                        node.input[k] = narrow
+            nodes.append(node)
+        copies = onnx.GraphProto()
+        copies.node.extend(nodes)
+        del graph.node[:]
+        graph.node.extend(copies.node)
+
+
+def _widen(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type in (FLOAT, onnx.TensorProto.FLOAT16):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(float), tensor.name))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
