@@ -19,6 +19,7 @@ from xpgrad_onnx._refusals import check_all_fixed, check_rules, quantized
 from xpgrad_onnx._reverse import Parts, accumulate, depending, nodes_on, path, smooth_sources, total
 from xpgrad_onnx._rules.table import RULES
 from xpgrad_onnx._scopes import all_nodes
+from xpgrad_onnx._standard import standardize
 
 _LOSSES = ("cross_entropy", "mse", "bce_with_logits")
 _DEPTH = 6  # bodies within bodies
@@ -30,6 +31,7 @@ def gradient_model(
     loss: str | None = None,
     *,
     inputs: Mapping[str, Any] | None = None,
+    standard: bool = False,
 ) -> onnx.ModelProto:
     r"""The training graph of a model: its outputs, a loss, and the gradients of its parameters.
 
@@ -52,6 +54,9 @@ def gradient_model(
         samples or elements, with an additional input ``labels`` or ``target``. Or the name of an output that
         is the loss; its elements are summed. By default there is no loss: each floating-point output NAME
         gets an additional input ``NAME_grad``, its cotangent.
+    standard : bool
+        Write the gradients with ONNX's own operators, for any runtime: a loop over time is a Scan, a
+        convolution's gradient a Conv. Batch, time and sizes of images may be symbols.
 
     Returns
     -------
@@ -59,7 +64,8 @@ def gradient_model(
         The outputs are the model's, then ``loss`` if one was asked for, then ``NAME_grad`` for every name in
         `wrt`. Initializers in `wrt` become inputs with their value as the default, so a training loop can
         feed new values. Operators are ONNX's and ONNX Runtime Training's (domain ``com.microsoft``); cases
-        that the latter lacks use the domain ``xpgrad``. `operators` has them all.
+        that the latter lacks use the domain ``xpgrad``. `operators` has them all. With ``standard=True`` all
+        operators are ONNX's.
 
     Raises
     ------
@@ -101,6 +107,8 @@ def gradient_model(
     seeds = {name: seed for name, seed in seeds.items() if name in reached}
     graph = _with_rules(graph, seeds, wanted)
     _differentiate(graph, seeds, wanted)
+    if standard:
+        standardize(graph)
     return graph.finished()
 
 
@@ -241,8 +249,9 @@ def _with_rules(graph: Graph, seeds: Iterable[str], wanted: Sequence[str]) -> Gr
         }
         if not operators:
             break
-        model = expanded(graph.finished(), sorted(operators))
+        model, named_sizes = expanded(graph.finished(), sorted(operators)), graph.named_sizes
         graph = Graph(simplified(model, {}, [*seeds, *wanted]).model)
+        graph.named_sizes = named_sizes
     check_rules(graph, path(graph, graph.nodes, seeds, wanted))
     return graph
 

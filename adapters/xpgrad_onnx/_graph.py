@@ -59,6 +59,11 @@ class Graph:
             for graph in subgraphs(node):
                 self.used |= names_of(graph) | _nested_names(graph)
         self.types, self.shapes = facts_of(model)
+        dims = [d for value in self.proto.input for d in value.type.tensor_type.shape.dim]
+        self.named_sizes = {d.dim_param for d in dims if d.dim_param}
+        """The names of sizes of the model's own inputs."""
+        self.cotangents: dict[str, str] = {}
+        """The tensor of which each is the cotangent."""
         self.dtype: Any = np.dtype(np.float32)
         """The dtype of what is differentiated."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from array_api_compat import array_namespace
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -435,10 +436,11 @@ def _cross_entropy_grad(call: NodeCall) -> tuple:
     options = _ignored(call)
     dY, labels = call.inputs["dY"], call.inputs["labels"]
     shape = labels.shape if options.get("reduction") == "none" else ()
+    reshape = array_namespace(dY).reshape
     dX = xpgrad.softmax_cross_entropy_grad(
-        np.reshape(dY, shape), **call.renamed(X="log_prob", labels="labels", weights="weights"), **options
+        reshape(dY, shape), **call.renamed(X="log_prob", labels="labels", weights="weights"), **options
     )
-    return (dX + np.reshape(call.inputs["bias"], dX.shape) if "bias" in call.inputs else dX,)
+    return (dX + reshape(call.inputs["bias"], dX.shape) if "bias" in call.inputs else dX,)
 
 
 # --- what stands between them in training graphs ------------------------------------------------------------

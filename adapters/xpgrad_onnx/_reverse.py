@@ -97,4 +97,5 @@ def total(graph: Graph, parts: Parts, name: str) -> str | None:
         return None
     if len(found) > 1:
         parts[name] = [graph.op("Sum", *found)]
+    graph.cotangents.setdefault(parts[name][0], name)
     return parts[name][0]

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from xpgrad._arguments import check_known
 from xpgrad._computation import Computation
 from xpgrad._plans import Asked
-from xpgrad._timeline import MaskedTimeline, RecordedTimeline, Timeline
+from xpgrad._timeline import MaskedTimeline, RecordedTimeline, Timeline, UncountedTimeline
 from xpgrad.engine import Recorder, TimeLoops
 from xpgrad.engine.programs.recorder import CannotRecordError
 
@@ -62,15 +63,15 @@ def call_arrays(asked: Asked, xp: Any, floats: Sequence[Any], names: Mapping[str
         For a single step: its own names for those arrays that it calls by another name.
     """
     if asked.recorder is None:
-        return _Given(Computation(asked.operator, xp, floats))
+        return _Given(asked.operator, Computation(asked.operator, xp, floats))
     return _RecordedArrays(asked.recorder, names)
 
 
 class _Given:
     """The arrays of a call that is computed."""
 
-    def __init__(self, computation: Computation) -> None:
-        self.engine = computation.engine
+    def __init__(self, operator: str, computation: Computation) -> None:
+        self.engine, self._operator = computation.engine, operator
         self._computation = computation
 
     def lift(self, name: str, array: Any) -> Any:
@@ -85,6 +86,10 @@ class _Given:
         self, steps: int, batch: int, lengths: Any, reverse: bool, like: Any
     ) -> Timeline | MaskedTimeline:
         """See CallArrays. A trace does not know what is in an array of lengths."""
+        if not self.engine.counts_steps:
+            return UncountedTimeline(self.engine.xp, steps, batch, lengths, reverse, like)
+        for name, size in (("T", steps), ("N", batch)):
+            check_known(self._operator, name, size)
         known = lengths is None or isinstance(lengths, list | np.ndarray)
         kind = Timeline if known else MaskedTimeline
         return kind(self.engine.xp, steps, batch, lengths, reverse, like)

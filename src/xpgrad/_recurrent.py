@@ -18,7 +18,6 @@ from xpgrad._arguments import (
     check_arrays,
     check_choice,
     check_given,
-    check_known,
     check_lengths,
     check_number,
     check_rank,
@@ -152,8 +151,6 @@ class RecurrentCall:
 
     def _timeline(self, reverse: bool) -> Timeline | RecordedTimeline | MaskedTimeline:
         """The rows of one direction."""
-        for name, size in (("T", self.T), ("N", self.N)):
-            check_known(self.operator, name, size)
         return self._given.timeline(self.T, self.N, self._lengths, reverse, self.arrays["X"])
 
     # --- checks

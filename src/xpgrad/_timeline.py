@@ -449,15 +449,20 @@ class MaskedTimeline:
     def __init__(self, xp: Any, steps: int, batch: int, lengths: Any, reverse: bool, like: Any) -> None:
         self.xp, self.steps, self.batch, self.reverse, self._like = xp, steps, batch, reverse, like
         self.rows, self.pieces = steps * batch, batch
+        self._set_lengths(lengths)
+        self._fresh = None if lengths.ndim == 1 else self._fresh_steps(lengths[:, 1:].T != 0)
+        self._table = np.zeros((steps, 4), dtype=np.int64)
+        starts = np.arange(steps) * batch
+        self._table[:, 0], self._table[:, 1], self._table[1:, 2] = batch, starts, starts[:-1]
+
+    def _set_lengths(self, lengths: Any) -> None:
+        """Which rows are no padding, and of every step the one at the same distance from the other end."""
+        xp, steps = self.xp, self.steps
         own = lengths if lengths.ndim == 1 else lengths[:, 0]
         self._lengths = xp.clip(own, 0, steps)
         step = xp.reshape(xp.arange(steps, dtype=lengths.dtype), (steps, 1))
         self._valid = (step < self._lengths)[..., None]
         self._mirrored = xp.clip(self._lengths - 1 - step, 0)[..., None]
-        self._fresh = None if lengths.ndim == 1 else self._fresh_steps(lengths[:, 1:].T != 0)
-        self._table = np.zeros((steps, 4), dtype=np.int64)
-        starts = np.arange(steps) * batch
-        self._table[:, 0], self._table[:, 1], self._table[1:, 2] = batch, starts, starts[:-1]
 
     def _fresh_steps(self, resets: Any) -> Any:
         """(T, N, 1): which steps of the direction begin a piece, without the initial state."""
@@ -551,6 +556,77 @@ class MaskedTimeline:
     def zeros(self, width: int, rows: int | None = None) -> Any:
         """See Timeline."""
         return self.xp.zeros((self.batch if rows is None else rows, width), dtype=self._like.dtype)
+
+
+class UncountedTimeline(MaskedTimeline):
+    """The order of rows for one direction, where T and N may be symbols.
+
+    It is for engines whose loop is one operation. Without lengths the rows have the order of time in both
+    directions, as those of a dense Timeline. With lengths, an array, padding has rows too.
+
+    Parameters
+    ----------
+    xp, steps, batch, lengths, reverse, like
+        As of a MaskedTimeline. `steps` and `batch` may be symbols, `lengths` None.
+    """
+
+    def __init__(self, xp: Any, steps: Any, batch: Any, lengths: Any, reverse: bool, like: Any) -> None:
+        self.xp, self.steps, self.batch, self.reverse, self._like = xp, steps, batch, reverse, like
+        self.rows, self.pieces, self._fresh = steps * batch, batch, None
+        self.dense, self._valid = lengths is None, None
+        if lengths is not None:
+            self._set_lengths(lengths)
+
+    def forward(self) -> tuple[UncountedSteps, UncountedSteps]:  # type: ignore[override]
+        """See Timeline."""
+        return self._both(self.dense and self.reverse)
+
+    def chunks(self, limit: int | None) -> Iterator[Chunk]:
+        """All steps from last to first, in one chunk."""
+        first, later = self._both(not (self.dense and self.reverse))
+        yield Chunk(0, self.rows, later, first)
+
+    def _both(self, descending: bool) -> tuple[UncountedSteps, UncountedSteps]:
+        first, later = (UncountedSteps(self, is_first, descending, self._valid) for is_first in (True, False))
+        return first, later
+
+    def _ordered(self, array: Any) -> Any:
+        return array if self.dense else super()._ordered(array)
+
+    def last(self, rows: Any, initial: Any) -> Any:
+        """See Timeline."""
+        if not self.dense:
+            return super().last(rows, initial)
+        return self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))[0 if self.reverse else -1, ...]
+
+    def previous(self, rows: Any, initial: Any, chunk: Any) -> Any:
+        """See Timeline."""
+        array = self.xp.reshape(rows, (self.steps, self.batch, rows.shape[1]))
+        start = self.xp.expand_dims(initial, axis=0)
+        is_behind = self.dense and self.reverse
+        pieces = [array[1:, ...], start] if is_behind else [start, array[:-1, ...]]
+        return self.xp.reshape(self.xp.concat(pieces, axis=0), (self.rows, rows.shape[1]))
+
+
+class UncountedSteps(NamedTuple):
+    """The first step of a loop, or all later ones; an engine gets both of them, one after the other.
+
+    Parameters
+    ----------
+    timeline : UncountedTimeline
+        Whose rows they are, T times N.
+    is_first : bool
+        Whether this is the step whose previous state is the initial one.
+    descending : bool
+        Whether the loop's last step has the first rows.
+    valid : boolean array, shape (T, N, 1), or None
+        Which rows change; None for all.
+    """
+
+    timeline: UncountedTimeline
+    is_first: bool
+    descending: bool
+    valid: Any
 
 
 class MaskedSteps:

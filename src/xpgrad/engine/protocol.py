@@ -122,6 +122,8 @@ class Engine(TimeLoops, Images, Protocol):
     """The interface for all kernels; what convolutions ask for is that of `Images`."""
 
     name: str
+    counts_steps: bool = True
+    """Whether T and N are numbers; if not, `scan` gets its steps as `_timeline.UncountedSteps`."""
 
     def lift(self, array: Any) -> Array:
         """The engine's array for one of the caller's."""

@@ -49,12 +49,16 @@ class StandardEngine(Engine):
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray) -> None:
         """See `TimeLoops`."""
         for span in map(Span._make, steps.tolist()):
-            begun: set[tuple[int, int]] = set()  # rows of which the step has written some columns
-            for stage in stages:
-                if isinstance(stage, Product):
-                    stage.target.write(0, self.xp.matmul(_read(stage.source, span), stage.weight))
-                else:
-                    self._evaluate(stage, span, begun)
+            self.run_step(stages, span)
+
+    def run_step(self, stages: Sequence[Elementwise | Product], span: Span) -> None:
+        """All stages on the rows of one step."""
+        begun: set[tuple[int, int]] = set()  # rows of which the step has written some columns
+        for stage in stages:
+            if isinstance(stage, Product):
+                stage.target.write(0, self.xp.matmul(_read(stage.source, span), stage.weight))
+            else:
+                self._evaluate(stage, span, begun)
 
     def _evaluate(self, stage: Elementwise, span: Span, begun: set[tuple[int, int]]) -> None:
         formula = functools.partial(stage.formula, self.xp)

@@ -1,0 +1,492 @@
+"""Arrays that stand for tensors of an ONNX graph: what kernels do with them becomes nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from xpgrad_onnx._scopes import reads
+from xpgrad_onnx._sizes import Atom, Quotient, Size, Symbol
+
+_current: ContextVar[Scope] = ContextVar("xpgrad_onnx_scope")
+_MOST_PARTS = 8  # equal parts of an axis that one Split makes; more are single slices
+
+Dimension = int | Size
+
+
+class Scope:
+    """Nodes of a graph, or of the body of a loop in it.
+
+    Parameters
+    ----------
+    opset : int
+        The version of ONNX's operators.
+    fresh : callable
+        Returns an unused name for a hint.
+    put_constant : callable
+        Adds an initializer to the outermost graph.
+    parent : Scope, optional
+        The scope around this one, whose tensors can be used here.
+    """
+
+    def __init__(
+        self,
+        opset: int,
+        fresh: Callable[[str], str],
+        put_constant: Callable[[onnx.TensorProto], None],
+        parent: Scope | None = None,
+    ) -> None:
+        self.opset, self.fresh, self.put_constant, self.parent = opset, fresh, put_constant, parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.nodes: list[onnx.NodeProto] = []
+        self._made: dict[tuple[Any, ...], GraphArray] = {}
+        self._sources: dict[Symbol, tuple[GraphArray, int]] = {}
+
+    def inner(self) -> Scope:
+        """A scope inside of this one."""
+        return Scope(self.opset, self.fresh, self.put_constant, self)
+
+    def root(self) -> Scope:
+        """The outermost scope."""
+        return self if self.parent is None else self.parent.root()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Context in which arrays that depend on none are made here."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    # --- tensors
+
+    def tensor(self, name: str, dtype: Any, shape: Sequence[Dimension]) -> GraphArray:
+        """The array of a tensor that is there; its axes tell what their symbols are."""
+        array = GraphArray(self, np.dtype(dtype), tuple(shape), name)
+        for axis, size in enumerate(array.shape):
+            if isinstance(size, Size) and len(size.terms) == 1:
+                ((atoms, coefficient),) = size.terms.items()
+                if coefficient == 1 and len(atoms) == 1 and isinstance(atoms[0], Symbol):
+                    self._sources.setdefault(atoms[0], (array, axis))
+        return array
+
+    def constant(self, values: Any, dtype: Any) -> GraphArray:
+        """An array of known numbers; equal ones are one initializer."""
+        root, array = self.root(), np.asarray(values, dtype=dtype)
+        key = "constant", array.dtype.str, array.shape, array.tobytes()
+        if key not in root._made:
+            name = self.fresh("xpgrad/constant")
+            self.put_constant(numpy_helper.from_array(array, name))
+            root._made[key] = GraphArray(root, array.dtype, array.shape, name)
+        return root._made[key]
+
+    def cached(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What was made of that key before, else what is made now."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[GraphArray | None],
+        dtype: Any,
+        *shapes: Sequence[Dimension],
+        **attributes: Any,
+    ) -> tuple[GraphArray, ...]:
+        """A node in the innermost scope of its inputs; an array for each of its outputs' shapes."""
+        scope = max((i.scope for i in inputs if i is not None), key=lambda s: s.depth, default=self.root())
+        given = ["" if array is None else array.name for array in inputs]
+        names = [self.fresh(f"xpgrad/{op_type}") for _ in shapes]
+        scope.nodes.append(
+            helper.make_node(op_type, given, names, name=self.fresh(f"xpgrad/{op_type}_node"), **attributes)
+        )
+        return tuple(
+            GraphArray(scope, np.dtype(dtype), tuple(s), n) for s, n in zip(shapes, names, strict=True)
+        )
+
+    # --- sizes as tensors
+
+    def size(self, size: Dimension) -> GraphArray:
+        """A size as a tensor (1,)."""
+        if isinstance(size, int):
+            return self.constant([size], np.int64)
+        return self.root().cached(("size", size), lambda: size.evaluate(self._atom))
+
+    def _atom(self, atom: Atom) -> Any:
+        if isinstance(atom, Quotient):
+            return self.size(atom.size) // atom.divisor
+        array, axis = self._source(atom)
+        key = "shape of", array.name
+
+        def shape() -> GraphArray:
+            return self.emit("Shape", [array], np.int64, (array.ndim,))[0]
+
+        root = self.root()
+        place = self.constant([axis], np.int64)
+        return root.cached(
+            ("size of", *key, axis),
+            lambda: self.emit("Gather", [root.cached(key, shape), place], np.int64, (1,), axis=0)[0],
+        )
+
+    def _source(self, symbol: Symbol) -> tuple[GraphArray, int]:
+        if symbol in self._sources:
+            return self._sources[symbol]
+        if self.parent is None:
+            raise ValueError(f"gradient_model: the size {symbol.name!r} is that of no tensor, expected one")
+        return self.parent._source(symbol)
+
+    def shape(self, sizes: Sequence[Dimension]) -> GraphArray:
+        """A shape as a tensor."""
+        if all(isinstance(size, int) for size in sizes):
+            return self.constant(list(sizes), np.int64)
+        pieces = [self.size(size) for size in sizes]
+        return (
+            pieces[0] if len(pieces) == 1 else self.emit("Concat", pieces, np.int64, (len(sizes),), axis=0)[0]
+        )
+
+
+def current() -> Scope:
+    """The scope of arrays that depend on no others."""
+    return _current.get()
+
+
+class GraphArray:
+    """A tensor of a graph, with the interface of the array API standard.
+
+    Parameters
+    ----------
+    scope : Scope
+        Where it is made.
+    dtype : numpy.dtype
+        Its dtype.
+    shape : tuple of int or Size
+        Its shape.
+    name : str, optional
+        The tensor's name; only an array of one number has none until a node needs its elements.
+    fill : number, optional
+        The number that all elements are.
+    """
+
+    __slots__ = ("_name", "dtype", "fill", "scope", "shape")
+    __array_priority__ = 1000
+    device = "cpu"
+
+    def __init__(
+        self, scope: Scope, dtype: np.dtype, shape: tuple[Dimension, ...], name: str = "", fill: Any = None
+    ) -> None:
+        self.scope, self.dtype, self.shape, self._name, self.fill = scope, dtype, shape, name, fill
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        return import_module("xpgrad_onnx._namespace")
+
+    @property
+    def name(self) -> str:
+        """The tensor's name."""
+        if not self._name:
+            scope = self.scope
+            value = numpy_helper.from_array(np.asarray([self.fill], dtype=self.dtype))
+            shape = scope.shape(self.shape)
+            self._name = scope.emit("ConstantOfShape", [shape], self.dtype, self.shape, value=value)[0].name
+        return self._name
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> Any:
+        """The number of elements."""
+        total: Any = 1
+        for size in self.shape:
+            total = total * size
+        return total
+
+    @property
+    def T(self) -> GraphArray:
+        """The transposed matrix."""
+        return self.transposed(range(self.ndim)[::-1])
+
+    def transposed(self, axes: Sequence[int]) -> GraphArray:
+        """The array with its axes in this order."""
+        axes = [int(axis) for axis in axes]
+        if axes == list(range(self.ndim)):
+            return self
+        shape = [self.shape[axis] for axis in axes]
+        return self.scope.emit("Transpose", [self], self.dtype, shape, perm=axes)[0]
+
+    def reshaped(self, shape: Sequence[Dimension]) -> GraphArray:
+        """The array in another shape, of which one size may be -1."""
+        sizes = list(shape)
+        if -1 in sizes:
+            rest: Any = 1
+            for size in sizes:
+                rest = rest if size == -1 else rest * size
+            sizes[sizes.index(-1)] = self.size // rest
+        if tuple(sizes) == self.shape:
+            return self
+        if self.fill is not None:
+            return GraphArray(self.scope, self.dtype, tuple(sizes), fill=self.fill)
+        unknown = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
+        free = 0 not in sizes and len(unknown) == 1
+        target = [-1 if free and axis in unknown else size for axis, size in enumerate(sizes)]
+        allow = {"allowzero": 1} if 0 in sizes and self.scope.opset >= 14 else {}
+        return self.scope.emit("Reshape", [self, self.scope.shape(target)], self.dtype, sizes, **allow)[0]
+
+    # --- elements
+
+    def __getitem__(self, key: Any) -> GraphArray:
+        items = list(key) if isinstance(key, tuple) else [key]
+        if Ellipsis in items:
+            at = items.index(Ellipsis)
+            known = sum(item is not None and item is not Ellipsis for item in items)
+            items[at : at + 1] = [slice(None)] * (self.ndim - known)
+        taken = [item for item in items if item is not None]
+        taken += [slice(None)] * (self.ndim - len(taken))
+        array = self._sliced(taken)
+        if all(isinstance(item, slice) for item in items):
+            return array
+        shape: list[Dimension] = []
+        sizes = iter(array.shape)
+        for item in (*items, *[slice(None)] * (self.ndim - sum(i is not None for i in items))):
+            if item is None:
+                shape.append(1)
+            elif isinstance(item, slice):
+                shape.append(next(sizes))
+            else:
+                next(sizes)
+        return array.reshaped(shape)
+
+    def _sliced(self, items: Sequence[Any]) -> GraphArray:
+        """The array without what slices, or numbers as slices of one, leave out."""
+        found: list[tuple[int, Dimension, Dimension, int]] = []
+        shape = list(self.shape)
+        for axis, (item, size) in enumerate(zip(items, self.shape, strict=True)):
+            if not isinstance(item, slice):
+                number = int(item)
+                item = slice(number, None if number == -1 else number + 1)
+            start, stop, step, count = _bounds(item, size)
+            if step != 1 or count != size or start != 0:
+                found.append((axis, start, stop, step))
+                shape[axis] = count
+        if not found:
+            return self
+        if self.fill is not None:
+            return GraphArray(self.scope, self.dtype, tuple(shape), fill=self.fill)
+        part = self._equal_part(found, shape)
+        if part is not None:
+            return part
+        scope = self.scope
+        starts, ends = (scope.shape([row[k] for row in found]) for k in (1, 2))
+        axes, steps = (scope.constant([row[k] for row in found], np.int64) for k in (0, 3))
+        return scope.emit("Slice", [self, starts, ends, axes, steps], self.dtype, shape)[0]
+
+    def _equal_part(self, found: Any, shape: Sequence[Dimension]) -> GraphArray | None:
+        """One of equal parts of the last axis: all are the outputs of one node."""
+        axis, start, stop, step = found[0]
+        whole, width = self.shape[-1], shape[-1]
+        if len(found) > 1 or axis != self.ndim - 1 or step != 1 or isinstance(stop, Size):
+            return None
+        if not isinstance(whole, int) or not isinstance(width, int) or not width:
+            return None
+        if start % width or whole % width or whole // width > _MOST_PARTS:
+            return None
+        count = whole // width
+
+        def split() -> tuple[GraphArray, ...]:
+            sizes = self.scope.constant([width] * count, np.int64)
+            return self.scope.emit("Split", [self, sizes], self.dtype, *[shape] * count, axis=axis)
+
+        parts = self.scope.cached(("split", self.name, width), split)
+        return parts[start // width]
+
+    # --- arithmetic
+
+    def __add__(self, other: Any) -> GraphArray:
+        return elementwise("Add", [self, other])
+
+    def __radd__(self, other: Any) -> GraphArray:
+        return elementwise("Add", [other, self])
+
+    def __sub__(self, other: Any) -> GraphArray:
+        return elementwise("Sub", [self, other])
+
+    def __rsub__(self, other: Any) -> GraphArray:
+        return elementwise("Sub", [other, self])
+
+    def __mul__(self, other: Any) -> GraphArray:
+        return elementwise("Mul", [self, other])
+
+    def __rmul__(self, other: Any) -> GraphArray:
+        return elementwise("Mul", [other, self])
+
+    def __truediv__(self, other: Any) -> GraphArray:
+        return elementwise("Div", [self, other])
+
+    def __rtruediv__(self, other: Any) -> GraphArray:
+        return elementwise("Div", [other, self])
+
+    def __floordiv__(self, other: Any) -> GraphArray:
+        return elementwise("Div", [self, other])  # of sizes alone, which are not negative
+
+    def __pow__(self, other: Any) -> GraphArray:
+        return elementwise("Pow", [self, other])
+
+    def __neg__(self) -> GraphArray:
+        return elementwise("Neg", [self])
+
+    def __abs__(self) -> GraphArray:
+        return elementwise("Abs", [self])
+
+    def __matmul__(self, other: GraphArray) -> GraphArray:
+        return matmul(self, other)
+
+    def __lt__(self, other: Any) -> GraphArray:
+        return elementwise("Less", [self, other], np.bool_)
+
+    def __le__(self, other: Any) -> GraphArray:
+        return elementwise("LessOrEqual", [self, other], np.bool_)
+
+    def __gt__(self, other: Any) -> GraphArray:
+        return elementwise("Greater", [self, other], np.bool_)
+
+    def __ge__(self, other: Any) -> GraphArray:
+        return elementwise("GreaterOrEqual", [self, other], np.bool_)
+
+    def __eq__(self, other: Any) -> GraphArray:  # type: ignore[override]
+        return elementwise("Equal", [self, other], np.bool_)
+
+    def __ne__(self, other: Any) -> GraphArray:  # type: ignore[override]
+        return ~(self == other)
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Any) -> GraphArray:
+        return elementwise("And", [self, other], np.bool_)
+
+    def __or__(self, other: Any) -> GraphArray:
+        return elementwise("Or", [self, other], np.bool_)
+
+    def __invert__(self) -> GraphArray:
+        return elementwise("Not", [self], np.bool_)
+
+    def __bool__(self) -> bool:
+        raise TypeError("an array of an ONNX graph has no values while the graph is made")
+
+    def __repr__(self) -> str:
+        return f"GraphArray({self._name or self.fill!r}, {self.dtype}, {self.shape})"
+
+
+def _bounds(item: slice, size: Dimension) -> tuple[Dimension, Dimension, int, Dimension]:
+    """Start, stop, step and length of a slice of an axis."""
+    step = 1 if item.step is None else int(item.step)
+    least = int(np.iinfo(np.int64).min)
+    if isinstance(size, int) and not any(isinstance(n, Size) for n in (item.start, item.stop)):
+        first, last, step = item.indices(size)
+        return first, last if last >= 0 else least, step, len(range(first, last, step))
+    if step < 1:
+        if item.start is not None or item.stop is not None or step != -1:
+            raise TypeError(f"an axis of unknown size has no slice {item}")
+        return -1, least, -1, size
+    start, stop = (
+        default if n is None else n if n >= 0 else size + n
+        for n, default in ((item.start, 0), (item.stop, size))
+    )
+    stop = size if stop >= size else stop
+    count: Any = stop - start
+    return start, stop, step, count if step == 1 else (count + step - 1) // step
+
+
+# --- operations -------------------------------------------------------------------------------------------
+
+_NUMBERS: dict[str, Callable[..., Any]] = {
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Neg": np.negative,
+}  # fmt: skip
+
+
+def elementwise(op_type: str, operands: Sequence[Any], dtype: Any = None) -> GraphArray:
+    """A node on operands that are broadcast; numbers get the dtype of the arrays."""
+    arrays = [operand for operand in operands if isinstance(operand, GraphArray)]
+    like = arrays[-1]
+    given = [as_array(operand, like) for operand in operands]
+    kinds = {array.dtype for array in (given[1:] if op_type == "Where" else given)}
+    if len(kinds) > 1:
+        raise TypeError(f"{op_type} has arrays of {sorted(map(str, kinds))}, expected one dtype")
+    shape = broadcast_shape(*(array.shape for array in given))
+    kind = np.dtype(next(iter(kinds)) if dtype is None else dtype)
+    if op_type in _NUMBERS and all(array.fill is not None for array in given):
+        fill = _NUMBERS[op_type](*(array.dtype.type(array.fill) for array in given))
+        return GraphArray(like.scope, kind, shape, fill=fill)
+    enough = any(array.fill is None and _same(array.shape, shape) for array in given)
+    inputs = [
+        array.scope.constant(array.fill, array.dtype) if enough and array.fill is not None else array
+        for array in given
+    ]
+    return like.scope.emit(op_type, inputs, kind, shape)[0]
+
+
+def _same(shape: Sequence[Dimension], other: Sequence[Dimension]) -> bool:
+    return tuple(shape) == tuple(other)
+
+
+def as_array(value: Any, like: GraphArray) -> GraphArray:
+    """A number as an array without axes, of another's dtype."""
+    if isinstance(value, GraphArray):
+        return value
+    if isinstance(value, Size):
+        size = like.scope.size(value).reshaped(())
+        return size if like.dtype == np.int64 else cast(size, like.dtype)
+    return GraphArray(like.scope.root(), like.dtype, (), fill=value)
+
+
+def cast(array: GraphArray, dtype: Any) -> GraphArray:
+    """The array in another dtype."""
+    kind = np.dtype(dtype)
+    if array.dtype == kind:
+        return array
+    if array.fill is not None:
+        return GraphArray(array.scope, kind, array.shape, fill=array.fill)
+    return array.scope.emit("Cast", [array], kind, array.shape, to=helper.np_dtype_to_tensor_dtype(kind))[0]
+
+
+def broadcast_shape(*shapes: Sequence[Dimension]) -> tuple[Dimension, ...]:
+    """The shape to which all are broadcast."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(_broadcast_size(sizes) for sizes in zip(*padded, strict=True))
+
+
+def _broadcast_size(sizes: Sequence[Dimension]) -> Dimension:
+    wide = [size for size in sizes if not (isinstance(size, int) and size == 1)]
+    if not wide:
+        return 1
+    if any(size != wide[0] for size in wide):
+        raise ValueError(f"sizes {sizes} cannot be broadcast")
+    return next((size for size in wide if isinstance(size, int)), wide[0])
+
+
+def matmul(a: GraphArray, b: GraphArray) -> GraphArray:
+    """The matrix product."""
+    lead = broadcast_shape(a.shape[:-2], b.shape[:-2])
+    return a.scope.emit("MatMul", [a, b], a.dtype, (*lead, a.shape[-2], b.shape[-1]))[0]
+
+
+def used(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """The nodes on which these outputs depend."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if needed.isdisjoint(node.output):
+            continue
+        kept.append(node)
+        needed.update(reads(node))
+    return kept[::-1]

@@ -1,0 +1,233 @@
+"""Training graphs of ONNX's own operators: every other operator becomes the nodes that its kernel writes.
+
+The kernels run on arrays that stand for the graph's tensors (`_arrays`), with an engine of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+import xpgrad
+from xpgrad_onnx import _namespace as xp
+from xpgrad_onnx._arrays import GraphArray, Scope, used
+from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall
+from xpgrad_onnx._folding import simplified
+from xpgrad_onnx._graph import Graph, attributes_of, describe
+from xpgrad_onnx._operators import DEFINITIONS
+from xpgrad_onnx._scopes import all_nodes, reads, set_nodes, subgraphs
+from xpgrad_onnx._sizes import Size, symbol
+
+_STANDARD = ("", "ai.onnx")
+_RECURRENT = ("GRU", "LSTM", "RNN")  # whose lengths, directions and activations not every runtime has
+
+
+def standardize(graph: Graph) -> None:
+    """Replace the nodes of other domains in a graph by nodes of ONNX's.
+
+    Raises
+    ------
+    ValueError
+        For an operator of another domain that no kernel computes; all of them are named.
+    """
+    outputs = [value.name for value in graph.proto.output]
+    graph.nodes = used(graph.nodes, outputs)
+    unknown = [describe(node) for node in all_nodes(graph.nodes) if _definition(node) is _UNKNOWN]
+    if unknown:
+        raise ValueError(
+            f"gradient_model: the model has {', '.join(dict.fromkeys(unknown))}, expected operators of ONNX, "
+            "or of those that xpgrad_onnx.operators has, for a standard graph"
+        )
+    scope = Scope(graph.opset, graph.fresh, graph.proto.initializer.append)
+    with xpgrad.use_engine(None):
+        _Translation(graph, scope).run()
+    graph.nodes = used(scope.nodes, outputs)
+    _drop_domains(graph.model)
+
+
+_UNKNOWN = object()
+
+
+def _definition(node: onnx.NodeProto) -> Any:
+    """What computes a node of another domain; None for ONNX's own."""
+    domain = "" if node.domain in _STANDARD else node.domain
+    if domain == "" and node.op_type not in _RECURRENT:
+        return None
+    key = domain, node.op_type
+    if key in _SPECIAL:
+        return _SPECIAL[key]
+    return next((d for d in DEFINITIONS if (d.domain, d.name) == key), _UNKNOWN)
+
+
+def _drop_domains(model: onnx.ModelProto) -> None:
+    kept = [opset for opset in model.opset_import if opset.domain in _STANDARD]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+class _Translation:
+    """The nodes of a graph, or of a subgraph, put into a scope one after the other."""
+
+    def __init__(self, graph: Graph, scope: Scope) -> None:
+        self._graph, self._scope = graph, scope
+        self._made: dict[str, GraphArray] = {}
+        for value in graph.proto.input:  # their axes are those that symbols are best read from
+            if value.name in graph.shapes:
+                self._array(value.name)
+
+    def run(self) -> None:
+        """Translate all nodes."""
+        self._nodes(self._graph.nodes, self._scope)
+
+    def _nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
+        for node in nodes:
+            definition = _definition(node)
+            if definition is not None:
+                with scope.active():
+                    self._translate(node, definition, scope)
+                continue
+            self._subgraphs(node, scope)
+            scope.nodes.append(node)
+
+    def _subgraphs(self, node: onnx.NodeProto, scope: Scope) -> None:
+        for graph in subgraphs(node):
+            if any(_definition(inner) is not None for inner in all_nodes(graph.node)):
+                body = scope.inner()
+                self._nodes(list(graph.node), body)
+                set_nodes(graph, used(body.nodes, [value.name for value in graph.output]))
+
+    def _array(self, name: str) -> GraphArray:
+        """The array of a tensor by name."""
+        if name not in self._made:
+            kind, shape = self._known(name)
+            dtype = helper.tensor_dtype_to_np_dtype(kind) if kind else self._graph.dtype
+            self._made[name] = self._scope.tensor(name, dtype, self._sizes(name, shape))
+        return self._made[name]
+
+    def _known(self, name: str) -> tuple[int | None, Sequence[Any]]:
+        """The type and the shape of a tensor of the graph."""
+        graph = self._graph
+        if name in graph.shapes:
+            return graph.types.get(name), graph.shapes[name]
+        for tensor in graph.proto.initializer:
+            if tensor.name == name:
+                return tensor.data_type, tuple(tensor.dims)
+        if name in graph.cotangents:
+            like = self._array(graph.cotangents[name])
+            return helper.np_dtype_to_tensor_dtype(like.dtype), like.shape
+        shape = self._inferred(name)
+        if shape is None:
+            raise ValueError(
+                f"gradient_model: the rank of {name!r} is unknown, expected one for a standard graph: "
+                "give the model's inputs shapes"
+            )
+        return graph.types.get(name), shape
+
+    def _inferred(self, name: str) -> Sequence[Any] | None:
+        """What onnx finds of the shape of a tensor that a rule made on its way to an operator."""
+        nodes = used([n for n in self._scope.nodes if not set(n.output) <= self._made.keys()], [name])
+        needed = {operand for node in nodes for operand in reads(node)}
+        here = {made for node in nodes for made in node.output}
+        given = {value.name: value for value in self._graph.proto.input}
+        for known in needed & self._made.keys() - here - given.keys():
+            array = self._made[known]
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            sizes = [size if isinstance(size, int) else None for size in array.shape]
+            given[known] = helper.make_tensor_value_info(known, kind, sizes)
+        part = helper.make_graph(
+            nodes,
+            "part",
+            [value for known, value in given.items() if known in needed],
+            [helper.make_empty_tensor_value_info(name)],
+            [tensor for tensor in self._graph.proto.initializer if tensor.name in needed],
+        )
+        model = helper.make_model(part, opset_imports=self._graph.model.opset_import)
+        model = simplified(model, {}, [name]).model
+        found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output[0].type.tensor_type
+        if not found.HasField("shape"):
+            return None
+        return [d.dim_value if d.HasField("dim_value") else None for d in found.shape.dim]
+
+    def _sizes(self, name: str, shape: Iterable[Any]) -> list[int | Size]:
+        """Sizes as kernels take them; one without a name has the name of the tensor's axis.
+
+        Only the names that inputs have differ for certain: outputs may give one size several names.
+        """
+        sizes: list[int | Size] = []
+        for axis, given in enumerate(shape):
+            if isinstance(given, int | Size):
+                sizes.append(given)
+            else:
+                sizes.append(symbol(given or f"{name}.{axis}", inferred=given not in self._graph.named_sizes))
+        return sizes
+
+    def _translate(self, node: onnx.NodeProto, definition: Any, scope: Scope) -> None:
+        """Put a node of another domain, as its kernel writes it."""
+        before = len(scope.nodes)
+        outputs = self._outputs(node, definition)
+        renamed: dict[str, str] = {}
+        made = {name for written in scope.nodes[before:] for name in written.output}
+        for name, array in zip(node.output, outputs, strict=False):
+            if not name:
+                continue
+            if array.name in made and array.name not in renamed:
+                renamed[array.name] = name
+            else:
+                source = renamed.get(array.name, array.name)
+                scope.nodes.append(helper.make_node("Identity", [source], [name], name=f"{name}_node"))
+            self._made[name] = scope.tensor(name, array.dtype, array.shape)
+        if renamed:
+            for written in scope.nodes[before:]:
+                _rename(written, renamed)
+
+    def _outputs(self, node: onnx.NodeProto, definition: Any) -> Sequence[Any]:
+        if not isinstance(definition, Definition):
+            return definition(self._scope, node, self._array)
+        names = [name.removesuffix("?") for name in definition.inputs]
+        given = {o: self._array(name) for o, name in zip(names, node.input, strict=False) if name}
+        wanted = frozenset(o for o, name in zip(definition.outputs, node.output, strict=False) if name)
+        attributes = attributes_of(node)
+        call = NodeCall(definition.name, given, attributes, wanted, self._graph.opset, True)
+        return definition.compute(call)
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Other names for some tensors, in subgraphs too."""
+    for row in (node.input, node.output):
+        for place, name in enumerate(row):
+            if name in names:
+                row[place] = names[name]
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            _rename(inner, names)
+
+
+# --- operators of which no kernel computes arrays of numbers -----------------------------------------------
+
+
+def _broadcast_axes(
+    scope: Scope, node: onnx.NodeProto, array_of: Callable[[str], GraphArray]
+) -> list[GraphArray]:
+    """The axes along which a tensor of the first shape was broadcast to the second, of unknown ranks."""
+    mine, theirs = (GraphArray(scope, np.dtype(np.int64), (symbol(n, True),), n) for n in node.input)
+    ranks = [scope.emit("Shape", [shape], np.int64, (1,))[0] for shape in (mine, theirs)]
+    rank = xp.maximum(*ranks)
+    one, like = scope.constant([1], np.int64), (symbol(f"{node.name}.rank", True),)
+    padded = []
+    for shape, own in zip((mine, theirs), ranks, strict=True):
+        lead = scope.emit("Expand", [one, rank - own], np.int64, like)[0]
+        padded.append(scope.emit("Concat", [lead, shape], np.int64, like, axis=0)[0])
+    a, b = padded
+
+    def places(narrow: GraphArray, wide: GraphArray) -> GraphArray:
+        (found,) = scope.emit("NonZero", [(narrow == 1) & (wide != 1)], np.int64, (1, *like))
+        return scope.emit("Reshape", [found, scope.constant([-1], np.int64)], np.int64, like)[0]
+
+    return [places(a, b), places(b, a)]
+
+
+_SPECIAL = {(MICROSOFT, "BroadcastGradientArgs"): _broadcast_axes}

@@ -1,0 +1,194 @@
+"""Graphs of ONNX's own operators: symbols for sizes, and a stock ONNX Runtime beside onnx's evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnx_cases import onnx, worst  # isort: skip
+
+from onnx import helper, numpy_helper, parser  # isort: skip
+from onnx.reference import ReferenceEvaluator  # isort: skip
+
+import xpgrad
+from xpgrad_onnx import gradient_model, operators
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_compile() -> Iterator[None]:
+    with xpgrad.use_engine("standard"):
+        yield
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
+
+
+def with_weights(text: str, weights: dict[str, Any]) -> Any:
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{text}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
+def runtime(model: Any) -> Any:
+    """A session of ONNX Runtime with nothing added to it."""
+    library = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra long has it")
+    library.set_default_logger_severity(3)  # it warns of parameters that are inputs
+    return library.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def check(model: Any, feeds: list[dict[str, Any]], wrt: list[str] | None = None, **options: Any) -> Any:
+    """The graph of standard operators on both runtimes beside that of ours, for each of the feeds."""
+    ours = ReferenceEvaluator(gradient_model(model, wrt, **options), new_ops=operators())
+    training = gradient_model(model, wrt, standard=True, **options)
+    onnx.checker.check_model(training, full_check=True)
+    assert {opset.domain for opset in training.opset_import} == {""}
+    session, evaluator = runtime(training), ReferenceEvaluator(training)
+    names = [value.name for value in training.graph.output]
+    for feed in feeds:
+        expected = dict(zip(ours.output_names, ours.run(None, feed), strict=True))
+        for results in (session.run(names, feed), evaluator.run(names, feed)):
+            for name, result in zip(names, results, strict=True):
+                assert worst(result, expected[name]) < 2e-5, name
+    return training
+
+
+# --- sizes that are symbols ---------------------------------------------------------------------------------
+
+SEQUENCES = {
+    "LSTM": 'direction = "bidirectional"',
+    "LSTM, lengths": 'direction = "reverse", clip = 1.2, input_forget = 1',
+    "GRU": "linear_before_reset = 1",
+    "GRU, lengths": 'direction = "bidirectional"',
+    "RNN": 'direction = "reverse"',
+    "RNN, lengths": 'activations = ["Elu"]',
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_batch_and_time_are_symbols(name: str) -> None:
+    kind, lengths, attributes = name[:4].strip(","), "lengths" in name, SEQUENCES[name]
+    D, G, I, H = 1 + ("bidirectional" in attributes), {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 3, 4
+    last = " c" if kind == "LSTM" else ""
+    model = with_weights(
+        f"""g (float[time, batch, {I}] X {", int32[batch] lengths" if lengths else ""})
+        => (float[time, {D}, batch, {H}] Y, float[{D}, batch, {H}] h)
+        {{ Y, h{"," if last else ""} {last} = {kind}<hidden_size = {H}, {attributes}>(
+            X, W, R, B {", lengths" if lengths else ""}) }}""",
+        {"W": draw(D, G * H, I), "R": draw(D, G * H, H), "B": draw(D, 2 * G * H)},
+    )
+    feeds = []
+    for T, N in ((5, 2), (1, 3), (4, 1)):
+        feed: dict[str, Any] = {"X": draw(T, N, I), "Y_grad": draw(T, D, N, H), "h_grad": draw(D, N, H)}
+        if lengths:
+            feed["lengths"] = np.arange(N, dtype=np.int32)[::-1].clip(0, T)
+        feeds.append(feed)
+    check(model, feeds, ["X", "W", "R", "B"])
+
+
+def test_a_classifier_of_any_batch() -> None:
+    """Two layers, a softmax at the end, and a loss over labels that are not all counted."""
+    weights = {
+        "W": draw(1, 9, 3), "R": draw(1, 9, 3), "W2": draw(1, 8, 3), "R2": draw(1, 8, 2), "V": draw(2, 4),
+        "first": np.asarray([0]), "one": np.asarray([1]),
+    }  # fmt: skip
+    model = with_weights(
+        """g (float[time, batch, 3] X) => (float[n, 4] scores) {
+            Y = GRU<hidden_size = 3>(X, W, R)
+            Z = Squeeze(Y, one)
+            ignored, h = LSTM<hidden_size = 2>(Z, W2, R2)
+            s = Squeeze(h, first)
+            scores = MatMul(s, V)
+        }""",
+        weights,
+    )
+    feeds = [{"X": draw(T, N, 3), "labels": np.arange(N) % 4} for T, N in ((5, 2), (2, 7))]
+    check(model, feeds, loss="cross_entropy")
+
+
+def test_images_of_any_size() -> None:
+    """The last rows of some images belong to no output; of a transposed convolution the sizes follow."""
+    weights = {"W1": draw(4, 2, 3, 3), "B1": draw(4), "W2": draw(6, 2, 3, 3), "W3": draw(6, 3, 2, 2)}
+    model = with_weights(
+        """g (float[batch, 2, height, width] x) => (float[n, c, h, w] y) {
+            a = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, W1, B1)
+            b = Tanh(a)
+            c = Conv<group = 2, dilations = [1, 1], pads = [0, 1, 1, 0]>(b, W2)
+            y = ConvTranspose<strides = [2, 2]>(c, W3)
+        }""",
+        weights,
+    )
+    feeds = []
+    for N, size in ((2, (12, 9)), (1, (9, 12))):
+        x = draw(N, 2, *size)
+        (y,) = ReferenceEvaluator(model, new_ops=operators()).run(None, {"x": x})
+        feeds.append({"x": x, "y_grad": draw(*y.shape)})
+    training = gradient_model(model, ["x", *weights], standard=True)
+    onnx.checker.check_model(training, full_check=True)
+    ours = ReferenceEvaluator(gradient_model(model, ["x", *weights]), new_ops=operators())
+    session = runtime(training)
+    for feed in feeds:
+        for result, expected in zip(session.run(None, feed), ours.run(None, feed), strict=True):
+            assert worst(result, expected) < 2e-5
+
+
+# --- a network of convolutions on ONNX Runtime --------------------------------------------------------------
+
+
+def test_images_on_onnx_runtime() -> None:
+    """Groups, dilations and strides; onnx's own evaluator is wrong with groups, ONNX Runtime is not."""
+    weights = {
+        "W1": draw(6, 2, 3, 3), "b": draw(6), "W2": draw(6, 3, 3, 2), "W3": draw(6, 1, 3, 3), "V": draw(6, 4),
+        "axes": np.asarray([2, 3]),
+    }  # fmt: skip
+    model = with_weights(
+        """g (float[N, 2, 11, 10] x) => (float[N, 4] scores) {
+            c = Conv<pads = [1, 1, 1, 1]>(x, W1, b)
+            e = Relu(c)
+            p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(e)
+            d = Conv<group = 2, auto_pad = "SAME_UPPER">(p, W2)
+            f = Conv<group = 6, strides = [2, 2], dilations = [2, 1]>(d, W3)
+            q = AveragePool<kernel_shape = [1, 2]>(f)
+            r = ReduceMean<keepdims = 0>(q, axes)
+            scores = MatMul(r, V)
+        }""",
+        weights,
+    )
+    options = {"loss": "cross_entropy"}
+    training = gradient_model(model, standard=True, **options)
+    onnx.checker.check_model(training, full_check=True)
+    ours = ReferenceEvaluator(gradient_model(model, **options), new_ops=operators())
+    session = runtime(training)
+    for N in (3, 1):
+        feed = {"x": draw(N, 2, 11, 10), "labels": np.arange(N)}
+        for result, expected in zip(session.run(None, feed), ours.run(None, feed), strict=True):
+            assert worst(result, expected) < 2e-5
+
+
+# --- what the graph is --------------------------------------------------------------------------------------
+
+
+def test_a_loop_is_one_node_whatever_its_length() -> None:
+    def made(T: Any) -> Any:
+        weights = {"W": draw(1, 16, 3), "R": draw(1, 16, 4)}
+        model = with_weights(
+            f"""g (float[{T}, 2, 3] X) => (float[{T}, 1, 2, 4] Y) {{ Y = LSTM<hidden_size = 4>(X, W, R) }}""",
+            weights,
+        )
+        return gradient_model(model, standard=True).graph.node
+
+    short, long = made(3), made(1000)
+    assert [node.op_type for node in short] == [node.op_type for node in long]
+    assert [node.op_type for node in long].count("Scan") == 2
+
+
+def test_operators_of_others_are_refused() -> None:
+    node = helper.make_node("Mystery", ["x"], ["z"], domain="com.other")
+    model = with_weights("g (float[2] x) => (float[2] y, float[2] z) { y = Mul(x, w) }", {"w": draw(2)})
+    model.graph.node.append(node)
+    model.opset_import.append(helper.make_opsetid("com.other", 1))
+    with pytest.raises(ValueError, match=r"gradient_model: the model has com\.other\.Mystery, expected"):
+        gradient_model(model, loss="y", standard=True)
