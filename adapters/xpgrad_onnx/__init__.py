@@ -2,11 +2,20 @@
 
 With `operators`, graphs with ONNX Runtime Training's gradient operators run wherever NumPy does, on xpgrad's
 kernels. ONNX's own recurrent operators, convolutions and activations run on them too. `gradient_model` turns
-an ONNX model into a graph that computes the gradients of its parameters.
+an ONNX model into a graph that computes the gradients of its parameters, `training_model` into one of a step
+of training: both for these operators, or for any runtime.
 """
 
 from xpgrad_onnx._gradient import gradient_model
 from xpgrad_onnx._operators import DOMAIN as DOMAIN
 from xpgrad_onnx._operators import operators
+from xpgrad_onnx._training import constant_model, initial_values, training_model, with_parameters
 
-__all__ = ["gradient_model", "operators"]
+__all__ = [
+    "constant_model",
+    "gradient_model",
+    "initial_values",
+    "operators",
+    "training_model",
+    "with_parameters",
+]

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from xpgrad_onnx._call import MICROSOFT
 from xpgrad_onnx._opsets import opset_of
-from xpgrad_onnx._scopes import all_nodes, fresh, names_of, set_nodes, subgraphs
+from xpgrad_onnx._scopes import all_nodes, fresh, nested_names, set_nodes, subgraphs
 
 Shape = tuple[int | str | None, ...]
 
@@ -54,10 +54,7 @@ class Graph:
         self.proto = model.graph
         self.opset = opset_of(model) or 0
         self.nodes = list(self.proto.node)
-        self.used = names_of(self.proto)
-        for node in self.nodes:
-            for graph in subgraphs(node):
-                self.used |= names_of(graph) | _nested_names(graph)
+        self.used = nested_names(self.proto)
         self.types, self.shapes = facts_of(model)
         dims = [d for value in self.proto.input for d in value.type.tensor_type.shape.dim]
         self.named_sizes = {d.dim_param for d in dims if d.dim_param}
@@ -189,11 +186,6 @@ def _text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_text(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _nested_names(graph: onnx.GraphProto) -> set[str]:
-    inner = [g for node in all_nodes(graph.node) for g in subgraphs(node)]
-    return {name for g in inner for name in names_of(g)}
 
 
 def _broadcast_axes(target: Shape, shape: Shape) -> list[int] | None:

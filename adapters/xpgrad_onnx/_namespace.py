@@ -110,6 +110,11 @@ def tanh(x: GraphArray) -> GraphArray:
     return elementwise("Tanh", [x])
 
 
+def pow(a: Any, b: Any) -> GraphArray:  # noqa: A001
+    """The power."""
+    return elementwise("Pow", [a, b])
+
+
 def logistic(x: GraphArray) -> GraphArray:
     """1 / (1 + exp(-x)), for which ONNX has an operator."""
     return elementwise("Sigmoid", [x])

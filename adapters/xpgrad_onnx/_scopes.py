@@ -65,6 +65,12 @@ def names_of(graph: onnx.GraphProto) -> set[str]:
     return names | {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
 
 
+def nested_names(graph: onnx.GraphProto) -> set[str]:
+    """The names of a graph's tensors and nodes, and of those of its subgraphs."""
+    inner = [g for node in all_nodes(graph.node) for g in subgraphs(node)]
+    return names_of(graph).union(*map(names_of, inner))
+
+
 def make_unique(model: onnx.ModelProto) -> None:
     """Rename tensors of subgraphs, so that each name stands for one tensor in the whole model."""
     used = names_of(model.graph)

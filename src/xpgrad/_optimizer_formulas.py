@@ -1,0 +1,70 @@
+"""Steps of optimizers, as PyTorch has them: for adapters that write training steps.
+
+Each function takes ``xp``, the parameter, its gradient, the learning rate, the number of this step from 1 on
+in float64, what the optimizer keeps of the parameter, and its numbers. It returns the new parameter, then
+what it keeps now. ``xp`` is any namespace of the array API.
+
+References
+----------
+Loshchilov and Hutter, "Decoupled weight decay regularization" (2017), for adamw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+
+def sgd(xp: Any, w: Any, g: Any, rate: Any, step: Any, *, weight_decay: float) -> tuple:
+    """Gradient descent."""
+    return (w - rate * _decayed(w, g, weight_decay),)
+
+
+def momentum(
+    xp: Any, w: Any, g: Any, rate: Any, step: Any, velocity: Any, *, momentum: float, weight_decay: float
+) -> tuple:
+    """Gradient descent along a sum of gradients, of which each step keeps a share."""
+    velocity = momentum * velocity + _decayed(w, g, weight_decay)
+    return w - rate * velocity, velocity
+
+
+def adamw(
+    xp: Any, w: Any, g: Any, rate: Any, step: Any, mean: Any, square: Any,
+    *, beta1: float, beta2: float, epsilon: float, weight_decay: float,
+) -> tuple:  # fmt: skip
+    """Gradients over the root of their squares, both as means over steps; weights decay by themselves."""
+    mean = beta1 * mean + (1 - beta1) * g
+    square = beta2 * square + (1 - beta2) * (g * g)
+    # 1 - beta^step, the means' share of what they would be after many steps
+    share1, share2 = (
+        xp.astype(1 - xp.pow(xp.zeros_like(step) + beta, step), w.dtype) for beta in (beta1, beta2)
+    )
+    scale = xp.sqrt(square) / xp.sqrt(share2) + epsilon
+    w = w * (1 - rate * weight_decay)
+    return w - (rate / share1) * (mean / scale), mean, square
+
+
+def _decayed(w: Any, g: Any, weight_decay: float) -> Any:
+    return g + weight_decay * w if weight_decay else g
+
+
+class Optimizer(NamedTuple):
+    """An optimizer: its step, the names of what it keeps of a parameter, and its numbers' defaults."""
+
+    step: Callable[..., tuple]
+    kept: tuple[str, ...]
+    numbers: Mapping[str, float]
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
+    {
+        "sgd": Optimizer(sgd, (), {"weight_decay": 0.0}),
+        "momentum": Optimizer(momentum, ("velocity",), {"momentum": 0.9, "weight_decay": 0.0}),
+        "adamw": Optimizer(
+            adamw,
+            ("mean", "square"),
+            {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01},
+        ),
+    }
+)
