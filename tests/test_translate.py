@@ -290,7 +290,8 @@ def power(a):
 SAID = {
     out_of_its_block: "'part'", truth_and_number: "a value of i64 where one of i1 is expected",
     real_as_integer: "a value of double where one of i64 is expected", two_reals: "real numbers of two types",
-    a_call: "cannot be called by compiled code", unpacked: "a tuple of as many values is needed", power: "Pow",
+    a_call: "cannot be called by compiled code", unpacked: "a tuple of as many values is needed",
+    power: "Pow",
 }  # fmt: skip
 """What is said of functions that cannot be translated."""
 
