@@ -377,8 +377,8 @@ class _Loop(NamedTuple):
     end: ir.Block
 
 
-class _Body:
-    """One call of a function, as it is being written."""
+class _Expressions:
+    """The names and the expressions of one call of a function, as it is being written."""
 
     def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self._code, self._builder, self._function = code, code.builder, function
@@ -387,10 +387,6 @@ class _Body:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         self._free = {name: cell.cell_contents for name, cell in cells}
         self._scopes: list[dict[str, Any]] = [{}]
-        self._loops: list[_Loop] = []
-        self._results: Any = None  # the variables of what is returned from several places
-        self._returned: Any = None
-        self._end: ir.Block | None = None
         for name, value in zip(self._parameters(), self._completed(arguments), strict=True):
             is_number = not is_known(value) and isinstance(value, ir.Value)
             if name in self._assigned and (is_number or isinstance(value, (int, np.number))):
@@ -405,23 +401,6 @@ class _Body:
         defaults = self._function.__defaults__ or ()
         missing = len(self._parameters()) - len(arguments)
         return [*arguments, *defaults[len(defaults) - missing :]] if missing else [*arguments]
-
-    def result(self) -> Any:
-        """Write the function; what it returns."""
-        returns = [node for node in ast.walk(self._definition) if isinstance(node, ast.Return)]
-        body = self._definition.body
-        if returns and not (len(returns) == 1 and returns[0] is body[-1]):
-            self._end = self._builder.append_basic_block("returned")
-        self._statements(body)
-        if self._end is not None:
-            if not self._builder.block.is_terminated:
-                self._builder.branch(self._end)
-            self._builder.position_at_end(self._end)
-            if self._results is not None:
-                self._returned = _mapped(self._builder.load, self._results)
-        return self._returned
-
-    # --- names
 
     def _variable(self, value: Any) -> _Variable:
         kind = self._code.kind_of(value)
@@ -439,160 +418,11 @@ class _Body:
                 return place[name]
         return getattr(builtins, name)
 
-    def _assign(self, target: ast.expr, value: Any) -> None:
-        if isinstance(target, ast.Tuple):
-            values = value
-            if isinstance(value, Memory):
-                values = [self._code.load(value.place(self._code, k)) for k in range(value.count)]
-            if len(values) != len(target.elts):
-                raise TypeError("a tuple of as many values is needed")
-            for one, part in zip(target.elts, values, strict=True):
-                self._assign(one, part)
-        elif isinstance(target, ast.Subscript):
-            self._write(self._value(target.value), target.slice, value)
-        else:
-            self._bind(target.id, value)  # type: ignore[attr-defined]
-
-    def _bind(self, name: str, value: Any) -> None:
-        found = self._scopes[0].get(name)
-        if isinstance(found, _Variable):
-            self._code.store(value, found.place)
-            return
-        changes = isinstance(value, ir.Value) or (
-            self._assigned[name] > 1 and isinstance(value, (int, float, np.number, np.bool_))
-        )
-        if changes:
-            self._scopes[0][name] = self._variable(value)
-        else:
-            self._scopes[-1][name] = value
-
-    def _write(self, memory: Memory, index: ast.expr, value: Any) -> None:
-        code = self._code
-        if not isinstance(index, ast.Slice):
-            code.store(value, memory.place(code, self._value(index)))
-            return
-        part = memory.part(code, *self._ends(index))
-        with loop(code.builder, code.integer(part.count)) as number:
-            element = code.load(value.place(code, number)) if isinstance(value, Memory) else value
-            code.store(element, part.place(code, number))
-
     def _ends(self, index: ast.Slice) -> tuple[Any, Any]:
         return tuple(None if end is None else self._value(end) for end in (index.lower, index.upper))  # type: ignore[return-value]
 
-    # --- statements
-
-    def _statements(self, statements: Sequence[ast.stmt]) -> None:
-        for statement in statements:
-            if self._builder.block.is_terminated:
-                return
-            try:
-                getattr(self, f"_do_{type(statement).__name__.lower()}")(statement)
-            except Exception as error:
-                raise _located(error, self._function, statement) from error
-
-    @contextlib.contextmanager
-    def _block(self, place: ir.Block, behind: ir.Block) -> Iterator[None]:
-        """Write a block that goes on behind it, if it goes on."""
-        self._builder.position_at_end(place)
-        self._scopes.append({})
-        yield
-        self._scopes.pop()
-        if not self._builder.block.is_terminated:
-            self._builder.branch(behind)
-
     def _new(self, *names: str) -> Iterator[ir.Block]:
         return (self._builder.append_basic_block(name) for name in names)
-
-    def _do_assign(self, statement: ast.Assign) -> None:
-        value = self._value(statement.value)
-        for target in statement.targets:
-            self._assign(target, value)
-
-    def _do_augassign(self, statement: ast.AugAssign) -> None:
-        sign, target = _SIGNS[type(statement.op)], statement.target
-        if isinstance(target, ast.Subscript):
-            place = self._value(target.value).place(self._code, self._value(target.slice))
-            value = self._code.binary(sign, self._code.load(place), self._value(statement.value))
-            self._code.store(value, place)
-            return
-        before = self._lookup(target.id)  # type: ignore[union-attr]
-        self._assign(target, self._code.binary(sign, before, self._value(statement.value)))
-
-    def _do_expr(self, statement: ast.Expr) -> None:
-        if not isinstance(statement.value, ast.Constant):
-            self._value(statement.value)
-
-    def _do_pass(self, statement: ast.Pass) -> None:
-        """Nothing."""
-
-    def _do_return(self, statement: ast.Return) -> None:
-        value = None if statement.value is None else self._value(statement.value)
-        if self._end is None:
-            self._returned = value
-            return
-        if value is not None:
-            if self._results is None:
-                self._results = _mapped(lambda one: variable(self._builder, self._code.kind_of(one)), value)
-            _mapped(self._code.store, value, self._results)
-        self._builder.branch(self._end)
-
-    def _do_if(self, statement: ast.If) -> None:
-        condition = self._code.truth(self._value(statement.test))
-        if isinstance(condition, bool):
-            self._statements(statement.body if condition else statement.orelse)
-            return
-        then, other, end = self._new("then", "else", "end")
-        self._builder.cbranch(condition, then, other)
-        for place, statements in ((then, statement.body), (other, statement.orelse)):
-            with self._block(place, end):
-                self._statements(statements)
-        self._builder.position_at_end(end)
-
-    def _do_while(self, statement: ast.While) -> None:
-        head, body, end = self._new("head", "body", "end")
-        self._builder.branch(head)
-        self._builder.position_at_end(head)
-        condition = self._code.truth(self._value(statement.test))
-        self._builder.cbranch(self._code.value(condition, _BIT), body, end)
-        self._loops.append(_Loop(head, end))
-        with self._block(body, head):
-            self._statements(statement.body)
-        self._loops.pop()
-        self._builder.position_at_end(end)
-
-    def _do_for(self, statement: ast.For) -> None:
-        call = statement.iter
-        if not (isinstance(call, ast.Call) and self._value(call.func) is range):
-            for value in self._value(call):
-                self._assign(statement.target, value)
-                self._statements(statement.body)
-            return
-        numbers = [self._value(argument) for argument in call.args]
-        start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
-        code, builder = self._code, self._builder
-        stop, step_value = code.integer(stop), code.integer(step)
-        counter = variable(builder, INT64)
-        builder.store(code.integer(start), counter)
-        head, body, following, end = self._new("head", "body", "following", "end")
-        builder.branch(head)
-        builder.position_at_end(head)
-        sign = ">" if is_known(step) and step < 0 else "<"
-        builder.cbranch(builder.icmp_signed(sign, builder.load(counter), stop), body, end)
-        self._loops.append(_Loop(following, end))
-        with self._block(body, following):
-            self._assign(statement.target, builder.load(counter))
-            self._statements(statement.body)
-        self._loops.pop()
-        builder.position_at_end(following)
-        builder.store(builder.add(builder.load(counter), step_value), counter)
-        builder.branch(head)
-        builder.position_at_end(end)
-
-    def _do_continue(self, statement: ast.Continue) -> None:
-        self._builder.branch(self._loops[-1].following)
-
-    def _do_break(self, statement: ast.Break) -> None:
-        self._builder.branch(self._loops[-1].end)
 
     # --- expressions
 
@@ -710,6 +540,183 @@ class _Body:
             else:
                 arguments.append(self._value(argument))
         return self._code.call(function, arguments)
+
+
+class _Body(_Expressions):
+    """One call of a function, as it is being written: its statements."""
+
+    def __init__(self, code: Code, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        super().__init__(code, function, arguments)
+        self._loops: list[_Loop] = []
+        self._results: Any = None  # the variables of what is returned from several places
+        self._returned: Any = None
+        self._end: ir.Block | None = None
+
+    def result(self) -> Any:
+        """Write the function; what it returns."""
+        returns = [node for node in ast.walk(self._definition) if isinstance(node, ast.Return)]
+        body = self._definition.body
+        if returns and not (len(returns) == 1 and returns[0] is body[-1]):
+            self._end = self._builder.append_basic_block("returned")
+        self._statements(body)
+        if self._end is not None:
+            if not self._builder.block.is_terminated:
+                self._builder.branch(self._end)
+            self._builder.position_at_end(self._end)
+            if self._results is not None:
+                self._returned = _mapped(self._builder.load, self._results)
+        return self._returned
+
+    # --- assignments
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Tuple):
+            values = value
+            if isinstance(value, Memory):
+                values = [self._code.load(value.place(self._code, k)) for k in range(value.count)]
+            if len(values) != len(target.elts):
+                raise TypeError("a tuple of as many values is needed")
+            for one, part in zip(target.elts, values, strict=True):
+                self._assign(one, part)
+        elif isinstance(target, ast.Subscript):
+            self._write(self._value(target.value), target.slice, value)
+        else:
+            self._bind(target.id, value)  # type: ignore[attr-defined]
+
+    def _bind(self, name: str, value: Any) -> None:
+        found = self._scopes[0].get(name)
+        if isinstance(found, _Variable):
+            self._code.store(value, found.place)
+            return
+        changes = isinstance(value, ir.Value) or (
+            self._assigned[name] > 1 and isinstance(value, (int, float, np.number, np.bool_))
+        )
+        if changes:
+            self._scopes[0][name] = self._variable(value)
+        else:
+            self._scopes[-1][name] = value
+
+    def _write(self, memory: Memory, index: ast.expr, value: Any) -> None:
+        code = self._code
+        if not isinstance(index, ast.Slice):
+            code.store(value, memory.place(code, self._value(index)))
+            return
+        part = memory.part(code, *self._ends(index))
+        with loop(code.builder, code.integer(part.count)) as number:
+            element = code.load(value.place(code, number)) if isinstance(value, Memory) else value
+            code.store(element, part.place(code, number))
+
+    # --- statements
+
+    def _statements(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            if self._builder.block.is_terminated:
+                return
+            try:
+                getattr(self, f"_do_{type(statement).__name__.lower()}")(statement)
+            except Exception as error:
+                raise _located(error, self._function, statement) from error
+
+    @contextlib.contextmanager
+    def _block(self, place: ir.Block, behind: ir.Block) -> Iterator[None]:
+        """Write a block that goes on behind it, if it goes on."""
+        self._builder.position_at_end(place)
+        self._scopes.append({})
+        yield
+        self._scopes.pop()
+        if not self._builder.block.is_terminated:
+            self._builder.branch(behind)
+
+    def _do_assign(self, statement: ast.Assign) -> None:
+        value = self._value(statement.value)
+        for target in statement.targets:
+            self._assign(target, value)
+
+    def _do_augassign(self, statement: ast.AugAssign) -> None:
+        sign, target = _SIGNS[type(statement.op)], statement.target
+        if isinstance(target, ast.Subscript):
+            place = self._value(target.value).place(self._code, self._value(target.slice))
+            value = self._code.binary(sign, self._code.load(place), self._value(statement.value))
+            self._code.store(value, place)
+            return
+        before = self._lookup(target.id)  # type: ignore[union-attr]
+        self._assign(target, self._code.binary(sign, before, self._value(statement.value)))
+
+    def _do_expr(self, statement: ast.Expr) -> None:
+        if not isinstance(statement.value, ast.Constant):
+            self._value(statement.value)
+
+    def _do_pass(self, statement: ast.Pass) -> None:
+        """Nothing."""
+
+    def _do_return(self, statement: ast.Return) -> None:
+        value = None if statement.value is None else self._value(statement.value)
+        if self._end is None:
+            self._returned = value
+            return
+        if value is not None:
+            if self._results is None:
+                self._results = _mapped(lambda one: variable(self._builder, self._code.kind_of(one)), value)
+            _mapped(self._code.store, value, self._results)
+        self._builder.branch(self._end)
+
+    def _do_if(self, statement: ast.If) -> None:
+        condition = self._code.truth(self._value(statement.test))
+        if isinstance(condition, bool):
+            self._statements(statement.body if condition else statement.orelse)
+            return
+        then, other, end = self._new("then", "else", "end")
+        self._builder.cbranch(condition, then, other)
+        for place, statements in ((then, statement.body), (other, statement.orelse)):
+            with self._block(place, end):
+                self._statements(statements)
+        self._builder.position_at_end(end)
+
+    def _do_while(self, statement: ast.While) -> None:
+        head, body, end = self._new("head", "body", "end")
+        self._builder.branch(head)
+        self._builder.position_at_end(head)
+        condition = self._code.truth(self._value(statement.test))
+        self._builder.cbranch(self._code.value(condition, _BIT), body, end)
+        self._loops.append(_Loop(head, end))
+        with self._block(body, head):
+            self._statements(statement.body)
+        self._loops.pop()
+        self._builder.position_at_end(end)
+
+    def _do_for(self, statement: ast.For) -> None:
+        call = statement.iter
+        if not (isinstance(call, ast.Call) and self._value(call.func) is range):
+            for value in self._value(call):
+                self._assign(statement.target, value)
+                self._statements(statement.body)
+            return
+        numbers = [self._value(argument) for argument in call.args]
+        start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+        code, builder = self._code, self._builder
+        stop, step_value = code.integer(stop), code.integer(step)
+        counter = variable(builder, INT64)
+        builder.store(code.integer(start), counter)
+        head, body, following, end = self._new("head", "body", "following", "end")
+        builder.branch(head)
+        builder.position_at_end(head)
+        sign = ">" if is_known(step) and step < 0 else "<"
+        builder.cbranch(builder.icmp_signed(sign, builder.load(counter), stop), body, end)
+        self._loops.append(_Loop(following, end))
+        with self._block(body, following):
+            self._assign(statement.target, builder.load(counter))
+            self._statements(statement.body)
+        self._loops.pop()
+        builder.position_at_end(following)
+        builder.store(builder.add(builder.load(counter), step_value), counter)
+        builder.branch(head)
+        builder.position_at_end(end)
+
+    def _do_continue(self, statement: ast.Continue) -> None:
+        self._builder.branch(self._loops[-1].following)
+
+    def _do_break(self, statement: ast.Break) -> None:
+        self._builder.branch(self._loops[-1].end)
 
 
 def _mapped(function: Callable[..., Any], value: Any, *others: Any) -> Any:
