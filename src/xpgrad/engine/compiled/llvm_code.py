@@ -31,17 +31,9 @@ def variable_with(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 @contextlib.contextmanager
 def loop(
-    builder: ir.IRBuilder,
-    stop: ir.Value,
-    start: ir.Value | None = None,
-    step: ir.Value | None = None,
-    *,
-    unrolled: bool = True,
+    builder: ir.IRBuilder, stop: ir.Value, start: ir.Value | None = None, step: ir.Value | None = None
 ) -> Iterator[ir.Value]:
-    """A loop over the numbers from `start`, or 0, up to `stop`; the body is written within the context.
-
-    LLVM may unroll it, or may not: an unrolled loop takes longer to compile.
-    """
+    """A loop over the numbers from `start`, or 0, up to `stop`; the body is written within the context."""
     head, body, end = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "end"))
     before = builder.block
     builder.branch(head)
@@ -53,19 +45,8 @@ def loop(
     yield index
     following = builder.add(index, stop.type(1) if step is None else step)
     index.add_incoming(following, builder.block)
-    branch = builder.branch(head)
-    if not unrolled:
-        hint(branch, "llvm.loop.unroll.disable")
+    builder.branch(head)
     builder.position_at_end(end)
-
-
-def hint(branch: Any, option: str, *values: ir.Value) -> None:
-    """Tell LLVM something about the loop that a branch goes back to, by the option's name."""
-    module = branch.function.module
-    node = module.add_metadata([option, *values])
-    options = module.add_metadata([module.get_unique_name("loop"), node])
-    options.operands = (options, node)  # a loop's list of options begins with itself
-    branch.set_metadata("llvm.loop", options)
 
 
 def declared(module: ir.Module, kind: ir.FunctionType, name: str) -> ir.Function:

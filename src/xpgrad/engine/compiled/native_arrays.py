@@ -16,8 +16,8 @@ from llvmlite import ir
 
 from xpgrad.engine.compiled.arrays import LoopArray
 from xpgrad.engine.compiled.llvm_code import INT64 as _INT
-from xpgrad.engine.compiled.llvm_code import hint, variable
 from xpgrad.engine.compiled.llvm_code import loop as loop_over
+from xpgrad.engine.compiled.llvm_code import variable
 from xpgrad.engine.compiled.native import LINE
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
@@ -29,6 +29,15 @@ _BLOCK_BYTES = 1024
 _AHEAD_BYTES = 2 * _BLOCK_BYTES
 _TOGETHER_BYTES = 128  # two of the longest vectors there are
 _REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": UnorderedSum, "max": Greatest}
+
+
+def _interleave(branch: Any, count: int) -> None:
+    """Have LLVM work on so many vectors together in the loop that the branch goes back to."""
+    module = branch.function.module
+    option = module.add_metadata(["llvm.loop.interleave.count", ir.IntType(32)(count)])
+    options = module.add_metadata([module.get_unique_name("loop"), option])
+    options.operands = (options, option)  # a loop's list of options begins with itself
+    branch.set_metadata("llvm.loop", options)
 
 
 class Pass(NamedTuple):
@@ -180,7 +189,7 @@ class _LoopWriter:
         with loop_over(builder, whole) as column:
             yield builder.add(low, column)
             last = builder.block
-        hint(last.terminator, "llvm.loop.interleave.count", ir.IntType(32)(2))
+        _interleave(last.terminator, 2)
         with loop_over(builder, high, builder.add(low, whole)) as column:
             yield column
 

@@ -121,7 +121,7 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
 
 @functools.cache
 def matrix_tile(
-    dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, unrolled: bool, asks: int
+    dtype: str, lanes: int, rows: int, vectors: int, panels: int, by_rows: bool, asks: int
 ) -> Any:
     """A tile of a matrix product, C = A B or C += A B.
 
@@ -138,8 +138,6 @@ def matrix_tile(
 
     It prefetches what is needed after it: for each k and each of `asks` pairs (place, step), which are the
     last arguments, the byte at ``place + k * step``.
-
-    A tile that is used often is `unrolled`: it is 1 to 3 % faster, and takes three times as long to compile.
     """
 
     def generate(code: VectorCode, arguments: list[Any]) -> None:
@@ -169,14 +167,14 @@ def matrix_tile(
         if asks:
             for m in range(rows):
                 ask_row(INT64(m))
-            with code.loop(count, unrolled) as k:
+            with code.loop(count) as k:
                 multiply(k)
         else:
             first = code.at_most(count, _PACE * rows)
-            with code.loop(first, unrolled) as k:
+            with code.loop(first) as k:
                 ask_row(builder.sdiv(k, INT64(_PACE)))
                 multiply(k)
-            with code.loop(builder.sub(count, first), unrolled) as k:
+            with code.loop(builder.sub(count, first)) as k:
                 multiply(builder.add(first, k))
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)

@@ -69,9 +69,9 @@ class VectorCode:
         return variable_with(self.builder, value)
 
     @contextlib.contextmanager
-    def loop(self, count: Any, unrolled: bool = True) -> Iterator[Any]:
+    def loop(self, count: Any) -> Iterator[Any]:
         """A loop over the numbers below `count`."""
-        with loop(self.builder, count, unrolled=unrolled) as index:
+        with loop(self.builder, count) as index:
             yield index
 
     def at_most(self, number: Any, limit: int) -> Any:

@@ -352,11 +352,10 @@ def _tiles_text(dtype: str, lanes: int, height: int, vectors: int) -> str:
     ]
     for by, chosen in (("rows", shapes["rows"] + several), ("columns", shapes["columns"])):
         for h, v, p in chosen:
-            often = h == height or p > 1
-            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}, {often}"
+            arguments = f"{dtype!r}, {lanes}, {h}, {v}, {p}, {by == 'rows'}"
             lines.append(f"{by}_{h}_{v}_{p} = matrix_tile({arguments}, 0)")
     lines += [
-        f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, True, 2)",
+        f"asking = matrix_tile({dtype!r}, {lanes}, {height}, {vectors}, 1, True, 2)",
         "\n",
         f'@cfunc("void({", ".join(["int64"] * 14)})")',
         "def run(by_rows, a, a_line, a_tile, rows, b, b_line, b_panel, count, c, c_line, columns, add,",
