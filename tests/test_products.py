@@ -6,6 +6,7 @@ import ctypes
 import functools
 import itertools
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,7 +16,11 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no compiled products")
 
+from llvmlite import binding
+
+from compiled_calls import written
 from xpgrad.engine.compiled import register_tiles, source
+from xpgrad.engine.compiled.machine_code import linker
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.compiled.records import Factor, Packing, flat
 from xpgrad.engine.process import sharing
@@ -118,6 +123,23 @@ def test_tiles_for_other_machines(name, dtype, monkeypatch):
         expected, magnitude = exact(a, b, whole[:, :101], True)
         found = computed(a, b, whole, 101, True, 1)
         assert np.all(np.abs(found - expected) <= 40 * np.finfo(dtype).eps * magnitude)
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_loop_of_a_tile_has_one_pass(dtype, by_rows):
+    """Of two passes together LLVM keeps some sums on the stack, and a product takes up to twice as long."""
+    shape = register_tiles.tiles()
+    height, vectors = shape.tall
+    tile = register_tiles.matrix_tile(dtype, shape.lanes(dtype), height, vectors, 1, by_rows, 0)
+
+    def run(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add):
+        tile(a, a_line, b, b_line, b_panel, count, c, c_line, columns, add)
+
+    module = binding.parse_assembly(str(written(run, f"void({', '.join(['int64'] * 10)})")[0]))
+    linker().optimize(module)
+    multiply_adds = re.findall(r"= (?:tail )?call .* @llvm\.fmuladd\.", str(module))
+    assert len(multiply_adds) == 2 * height * vectors  # it has two loops
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -29,11 +29,27 @@ def variable_with(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return place
 
 
+def advise(branch: ir.Instruction, name: str, *values: ir.Value) -> None:
+    """Tell LLVM how to make the loop that the branch goes back to: one of its options by name."""
+    module = branch.function.module
+    option = module.add_metadata([f"llvm.loop.{name}", *values])
+    options = module.add_metadata([module.get_unique_name("loop"), option])
+    options.operands = (options, option)  # a loop's list of options begins with itself
+    branch.set_metadata("llvm.loop", options)
+
+
 @contextlib.contextmanager
 def loop(
-    builder: ir.IRBuilder, stop: ir.Value, start: ir.Value | None = None, step: ir.Value | None = None
+    builder: ir.IRBuilder,
+    stop: ir.Value,
+    start: ir.Value | None = None,
+    step: ir.Value | None = None,
+    advice: str = "",
 ) -> Iterator[ir.Value]:
-    """A loop over the numbers from `start`, or 0, up to `stop`; the body is written within the context."""
+    """A loop over the numbers from `start`, or 0, up to `stop`; the body is written within the context.
+
+    For `advice` see `advise`.
+    """
     head, body, end = (builder.append_basic_block(f"loop.{name}") for name in ("head", "body", "end"))
     before = builder.block
     builder.branch(head)
@@ -45,7 +61,9 @@ def loop(
     yield index
     following = builder.add(index, stop.type(1) if step is None else step)
     index.add_incoming(following, builder.block)
-    builder.branch(head)
+    back = builder.branch(head)
+    if advice:
+        advise(back, advice)
     builder.position_at_end(end)
 
 

@@ -16,8 +16,8 @@ from llvmlite import ir
 
 from xpgrad.engine.compiled.arrays import LoopArray
 from xpgrad.engine.compiled.llvm_code import INT64 as _INT
+from xpgrad.engine.compiled.llvm_code import advise, variable
 from xpgrad.engine.compiled.llvm_code import loop as loop_over
-from xpgrad.engine.compiled.llvm_code import variable
 from xpgrad.engine.compiled.native import LINE
 from xpgrad.engine.compiled.native_loops import Greatest, Reduction, UnorderedSum, Vectors
 from xpgrad.engine.compiled.tracing import Emitter, Number
@@ -33,11 +33,7 @@ _REDUCTIONS: Mapping[str, type[Reduction]] = {"sum": UnorderedSum, "max": Greate
 
 def _interleave(branch: Any, count: int) -> None:
     """Have LLVM work on so many vectors together in the loop that the branch goes back to."""
-    module = branch.function.module
-    option = module.add_metadata(["llvm.loop.interleave.count", ir.IntType(32)(count)])
-    options = module.add_metadata([module.get_unique_name("loop"), option])
-    options.operands = (options, option)  # a loop's list of options begins with itself
-    branch.set_metadata("llvm.loop", options)
+    advise(branch, "interleave.count", ir.IntType(32)(count))
 
 
 class Pass(NamedTuple):

@@ -45,6 +45,9 @@ _AHEAD = 24
 # And for a row of C in so many of its first passes.
 _PACE = 4
 
+# Of two passes together LLVM keeps some sums on the stack.
+_ALONE = "unroll.disable"
+
 # A tile's sums, the vectors that it loads and one of equal elements fill 32 registers, or 16.
 _MANY_REGISTERS = Tiles(64, (8, 3), (4, 6), (8, 8, 8, 6))
 _FEW_REGISTERS = Tiles(32, (4, 3), (2, 5), (8, 6, 4))
@@ -83,7 +86,7 @@ def sum_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
         weights, elements, target = code.reals(weights), code.reals(elements), code.reals(target)
         offsets = code.builder.inttoptr(offsets, INT64.as_pointer())
         sums = [[code.variable(code.zero) for _ in range(vectors)] for _ in range(rows)]
-        with code.loop(count) as k:
+        with code.loop(count, _ALONE) as k:
             stretch = code.at(elements, code.builder.load(code.at(offsets, k)))
             loaded = [code.load(code.at(stretch, v * lanes)) for v in range(vectors)]
             code.multiply_add(sums, code.at(weights, code.times(k, rows)), None, loaded)
@@ -110,7 +113,7 @@ def product_tile(dtype: str, lanes: int, rows: int, vectors: int) -> Any:
         stretches = [code.at(elements, code.builder.load(code.at(offsets, m))) for m in range(rows)]
         places = code.places(target, line, rows, vectors)
         sums = [[code.variable(code.load(place)) for place in row] for row in places]
-        with code.loop(count) as p:
+        with code.loop(count, _ALONE) as p:
             start = code.at(columns, code.times(p, vectors * lanes))
             loaded = [code.load(code.at(start, v * lanes)) for v in range(vectors)]
             code.multiply_add(sums, stretches, p, loaded)
@@ -167,14 +170,14 @@ def matrix_tile(
         if asks:
             for m in range(rows):
                 ask_row(INT64(m))
-            with code.loop(count) as k:
+            with code.loop(count, _ALONE) as k:
                 multiply(k)
         else:
             first = code.at_most(count, _PACE * rows)
-            with code.loop(first) as k:
+            with code.loop(first, _ALONE) as k:
                 ask_row(builder.sdiv(k, INT64(_PACE)))
                 multiply(k)
-            with code.loop(builder.sub(count, first)) as k:
+            with code.loop(builder.sub(count, first), _ALONE) as k:
                 multiply(builder.add(first, k))
         mask = code.mask(code.builder.sub(columns, INT64((panels * vectors - 1) * lanes)))
         code.store_or_add(sums, c, c_line, mask, add)

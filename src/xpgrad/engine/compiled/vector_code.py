@@ -69,9 +69,9 @@ class VectorCode:
         return variable_with(self.builder, value)
 
     @contextlib.contextmanager
-    def loop(self, count: Any) -> Iterator[Any]:
-        """A loop over the numbers below `count`."""
-        with loop(self.builder, count) as index:
+    def loop(self, count: Any, advice: str = "") -> Iterator[Any]:
+        """A loop over the numbers below `count`; for `advice` see `llvm_code.advise`."""
+        with loop(self.builder, count, advice=advice) as index:
             yield index
 
     def at_most(self, number: Any, limit: int) -> Any:
