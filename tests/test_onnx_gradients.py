@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator  # isort: skip
 import xpgrad
 from xpgrad.testing import numerical_jacobian
 from xpgrad_onnx import gradient_model, operators
+from xpgrad_onnx._double import Erf
 
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
 MICROSOFT = {"BiasGelu", "FastGelu", "QuickGelu", "BiasGeluMicrosoft"}
@@ -78,7 +79,7 @@ def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> An
     wrt = list(floats) if wrt is None else wrt
     training = gradient_model(model, wrt)
     check_form(training)
-    forward = ReferenceEvaluator(model, new_ops=operators())
+    forward = ReferenceEvaluator(model, new_ops=[*operators(), Erf])
     outputs = dict(zip(forward.output_names, forward.run(None, feeds), strict=True))
     cotangents = {
         i.name: draw(*outputs[i.name.removesuffix("_grad")].shape, seed=9)
@@ -86,7 +87,7 @@ def check(model: Any, feeds: dict[str, Any], wrt: list[str] | None = None) -> An
         if i.name.endswith("_grad")
     }
     assert cotangents
-    evaluator = ReferenceEvaluator(training, new_ops=operators())
+    evaluator = ReferenceEvaluator(training, new_ops=[*operators(), Erf])
     results = [evaluator.run(None, feeds | cotangents) for _ in range(2)]
     for name in wrt:
         jacobians = numerical_jacobian(
@@ -128,6 +129,12 @@ UNARY = {
     "Transpose": {"perm": [2, 0, 1]}, "Transpose, all axes": {}, "GlobalAveragePool": {},
      "ReduceMean": {"keepdims": 0}, "ReduceSum": {},
     "ReduceSum, nothing": {"noop_with_empty_axes": 1},
+}  # fmt: skip
+UNARY |= {
+    "Sin": {}, "Cos": {}, "Tan": {}, "Sinh": {}, "Cosh": {}, "Asinh": {}, "Atan": {}, "Erf": {},
+    "Reciprocal": {}, "ReduceMax": {}, "ReduceMin": {"keepdims": 0}, "ReduceProd": {}, "ReduceL1": {},
+    "ReduceL2": {"keepdims": 0}, "ReduceLogSumExp": {}, "ReduceSumSquare": {}, "Trilu": {},
+    "LpNormalization": {"axis": 1}, "GlobalMaxPool": {}, "Shrink": {"lambd": 0.3, "bias": 0.1},
 }  # fmt: skip
 # a gradient's defaults may be others than its operator's
 UNARY |= {
@@ -189,6 +196,53 @@ def test_clip_passes_what_is_inside() -> None:
     bounds = {"low": np.asarray(-0.5), "high": np.asarray(0.6)}
     model = build([node("Clip", "x low high", "y")], {"x": draw(5, 4)}, "y", bounds)
     check(model, {"x": draw(5, 4)}, ["x"])
+
+
+# Nodes of several operands, and what these are.
+SEVERAL: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Where": (node("Where", "c a b", "y"), {"a": draw(3, 1), "b": draw(4), "c": draw(3, 4) > 0}),
+    "Max": (node("Max", "a b", "y"), {"a": draw(3, 4), "b": draw(4, seed=1)}),
+    "Min": (node("Min", "a b", "y"), {"a": draw(3, 1), "b": draw(4)}),
+    "Mod": (node("Mod", "a b", "y", fmod=1), {"a": 3 * draw(3, 4), "b": draw(4) + 3}),
+    "Pad": (node("Pad", "a p", "y"), {"a": draw(3, 4), "p": np.asarray([1, 0, 0, 2])}),
+    "Pad, reflect": (
+        node("Pad", "a p _ k", "y", mode="reflect"),
+        {"a": draw(3, 4), "p": np.asarray([2, 1]), "k": np.asarray([1])},
+    ),
+    "Resize": (
+        node("Resize", "a _ _ s", "y", mode="linear"), {"a": draw(1, 2, 3, 4), "s": np.asarray([1, 2, 5, 3])},
+    ),
+    "CumSum": (node("CumSum", "a k", "y", exclusive=1), {"a": draw(3, 4), "k": np.asarray(1)}),
+    "LayerNormalization": (
+        node("LayerNormalization", "a b d", "y"), {"a": draw(3, 4), "b": draw(4), "d": draw(4, seed=1)},
+    ),
+    "Trilu": (node("Trilu", "a k", "y", upper=0), {"a": draw(3, 4), "k": np.asarray(1)}),
+    "InstanceNormalization": (
+        node("InstanceNormalization", "a b d", "y"), {"a": draw(2, 3, 4), "b": draw(3), "d": draw(3, seed=1)},
+    ),
+    "BatchNormalization, training": (
+        node("BatchNormalization", "a b d m v", "y r s", training_mode=1),
+        {"a": draw(4, 3, 2), "b": draw(3), "d": draw(3, seed=1), "m": draw(3, seed=2), "v": draw(3) ** 2},
+    ),
+    "TopK": (node("TopK", "a k", "y i", axis=0), {"a": draw(5, 2), "k": np.asarray([2])}),
+    "ScatterElements": (
+        node("ScatterElements", "a i b", "y"), {"a": draw(3, 2), "i": np.asarray([[1, 0]]), "b": draw(1, 2)},
+    ),
+    "ScatterND, add": (
+        node("ScatterND", "a i b", "y", reduction="add"),
+        {"a": draw(3, 2), "i": np.asarray([[1], [1]]), "b": draw(2, 2)},
+    ),
+    "Einsum": (node("Einsum", "a b", "y", equation="ij,kj->ki"), {"a": draw(3, 4), "b": draw(2, 4)}),
+    "Einsum, diagonal": (node("Einsum", "a", "y", equation="...ii->...i"), {"a": draw(2, 3, 3)}),
+    "Det": (node("Det", "a", "y"), {"a": draw(2, 3, 3)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_operator_of_several_inputs(name: str) -> None:
+    one, feeds = SEVERAL[name]
+    wanted = [k for k, v in feeds.items() if v.dtype == np.float64 and k not in ("m", "v")]
+    check(build([one], feeds, one.output[0], {}), feeds, wanted)
 
 
 @pytest.mark.parametrize("ta", [0, 1])
@@ -763,10 +817,10 @@ def test_constants_that_are_named_are_refused(case: str, name: str, message: str
 
 def test_operators_without_a_rule_are_counted() -> None:
     text = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> "
-    model = small(text + "{ a = Det(w)  b = Mul(x, a)  c = local.f(b)  d = Det(c)  y = Mul(d, c) }")
+    model = small(text + "{ a = local.f(w)  b = Mul(x, a)  c = local.g(b)  d = local.f(c)  y = Mul(d, c) }")
     model.graph.node[0].name = "volume"
     with pytest.raises(
-        ValueError, match=r"has Det \(2 nodes, first 'volume'\).*; local.f \(1 node\); expect"
+        ValueError, match=r"has local.f \(2 nodes, first 'volume'\); local.g \(1 node\); expect"
     ):
         gradient_model(model, ["w"])
 

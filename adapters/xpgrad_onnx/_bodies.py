@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import defs, inliner
+from onnx import defs, helper, inliner
 
 from xpgrad_onnx._graph import Graph, attributes_of
-from xpgrad_onnx._rules.table import refuse
-from xpgrad_onnx._scopes import set_nodes, subgraphs
+from xpgrad_onnx._rules.table import REASONS, refuse
+from xpgrad_onnx._scopes import all_nodes, set_nodes, subgraphs
 from xpgrad_onnx._terms import Term
 
 Body = Callable[[Graph, onnx.NodeProto], Sequence[Term | None]]
+
+_DOMAIN = "xpgrad.body"
 
 BODIES: dict[str, Body] = {}
 """Bodies of ours: each appends nodes, and returns the outputs."""
@@ -27,6 +29,8 @@ def has_body(op_type: str, opset: int) -> bool:
     """Whether an operator of ai.onnx has a body."""
     if op_type in BODIES:
         return True
+    if op_type in REASONS:
+        return False
     try:
         schema: Any = defs.get_schema(op_type, opset, "")
     except defs.SchemaError:
@@ -36,14 +40,45 @@ def has_body(op_type: str, opset: int) -> bool:
 
 def expanded(model: onnx.ModelProto, operators: Iterable[str]) -> onnx.ModelProto:
     """The model with these operators' bodies in their place. Names of results stay."""
-    ours = {name for name in operators if name in BODIES}
-    theirs = [("", name) for name in operators if name not in BODIES]
-    if ours:
-        graph = Graph(model)
-        _expand(graph, graph.proto, ours)
-    if theirs:
-        model = inliner.inline_selected_functions(model, theirs, inline_schema_functions=True)
+    graph, names = Graph(model), set(operators)
+    _expand(graph, graph.proto, names & set(BODIES))
+    theirs = names - set(BODIES)
+    for count, node in enumerate(all_nodes(model.graph.node)):
+        if node.domain == "" and node.op_type in theirs:
+            function = _function_of(node, graph)
+            function.domain, function.name = _DOMAIN, f"{node.op_type}_{count}"
+            node.domain, node.op_type = _DOMAIN, function.name
+            model.functions.append(function)
+    if model.functions:
+        model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+        model = inliner.inline_local_functions(model)
     return model
+
+
+def _function_of(node: onnx.NodeProto, graph: Graph) -> onnx.FunctionProto:
+    """ONNX's body of a node."""
+    schema: Any = defs.get_schema(node.op_type, graph.opset, "")
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
+    if schema.has_function:
+        version = max(v for v in schema.function_opset_versions if v <= graph.opset)
+        data = schema.get_function_with_opset_version(version)
+    else:
+        versions = schema.context_dependent_function_opset_versions
+        version = max(v for v in versions if v <= graph.opset)
+        types = [_type_of(graph, name).SerializeToString() for name in node.input]
+        text = node.SerializeToString()
+        data = schema.get_context_dependent_function_with_opset_version(version, text, types)
+    function = onnx.FunctionProto()
+    function.ParseFromString(data)
+    return function
+
+
+def _type_of(graph: Graph, name: str) -> onnx.TypeProto:
+    kind = graph.types.get(name)
+    return helper.make_tensor_type_proto(kind, graph.shapes.get(name)) if name and kind else onnx.TypeProto()
 
 
 def _expand(graph: Graph, block: onnx.GraphProto, operators: set[str]) -> None:
@@ -53,11 +88,11 @@ def _expand(graph: Graph, block: onnx.GraphProto, operators: set[str]) -> None:
             _expand(graph, inner, operators)
         if node.domain == "" and node.op_type in operators:
             kind = graph.types.get(node.input[0], onnx.TensorProto.FLOAT)
-            scope.dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+            scope.dtype = helper.tensor_dtype_to_np_dtype(kind)
             results = BODIES[node.op_type](scope, node)
             for result, name in zip(results, node.output, strict=False):
                 if name and result is not None:
-                    scope.put(onnx.helper.make_node("Identity", [result.name], [name]))
+                    scope.put(helper.make_node("Identity", [result.name], [name]))
         else:
             scope.nodes.append(node)
     set_nodes(block, scope.nodes)
@@ -90,7 +125,7 @@ def _normalized(X: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Ter
 
 def _wide(X: Term) -> tuple[Term, Callable[[Term], Term]]:
     """Half precision as float32, and the way back; other types stay."""
-    kind = onnx.helper.np_dtype_to_tensor_dtype(X.graph.dtype)
+    kind = helper.np_dtype_to_tensor_dtype(X.graph.dtype)
     if X.graph.dtype.itemsize > 2:
         return X, lambda result: result
     X.graph.dtype = np.dtype(np.float32)
@@ -140,6 +175,15 @@ def _repeated(X: Term, of_groups: Term, groups: int) -> Term:
     shape = X.graph.op("Concat", X.graph.constant([groups]), size.name, axis=0)
     rows = of_groups.of("Unsqueeze", X.graph.constant([1])).of("Expand", shape)
     return rows.of("Reshape", X.graph.constant([-1]))
+
+
+@body("MeanVarianceNormalization")
+def _mean_variance(graph: Graph, node: onnx.NodeProto) -> Sequence[Term | None]:
+    """ONNX's body has numbers in float32."""
+    X = Term(graph, node.input[0])
+    axes = attributes_of(node).get("axes", [0, 2, 3])
+    centred = X - _mean(X, axes)
+    return [centred / (_mean(centred * centred, axes).of("Sqrt") + 1e-9)]
 
 
 @body("BatchNormalization")

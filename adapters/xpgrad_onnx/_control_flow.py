@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import onnx
 from onnx import helper
 
-from xpgrad_onnx._graph import Graph
+from xpgrad_onnx._graph import Graph, attributes_of
 from xpgrad_onnx._reverse import Parts, accumulate, path, total
 from xpgrad_onnx._rules.table import Backward, Grads, rule
 from xpgrad_onnx._scopes import reads, rename_inputs, subgraphs
@@ -43,10 +45,10 @@ def _branch(
     return _returning(inner, branch.name, [(name, total(inner, parts, name)) for name in wanted])
 
 
-def run_again(inner: Graph, body: onnx.GraphProto) -> dict[str, str]:
-    """Append a copy of a body's nodes; returns the new names of what they compute."""
+def run_again(inner: Graph, body: onnx.GraphProto, inputs: Sequence[str] = ()) -> dict[str, str]:
+    """Append a copy of a body's nodes, with these inputs; returns the new names of what they compute."""
     nodes = []
-    names: dict[str, str] = {}
+    names = {value.name: name for value, name in zip(body.input, inputs, strict=True)}
     for node in body.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
@@ -90,3 +92,209 @@ def _returning(inner: Graph, name: str, results: Sequence[tuple[str, str | None]
         result = inner.op("Identity", grad)
         outputs.append(helper.make_tensor_value_info(result, kind, inner.shapes.get(source)))
     return helper.make_graph(inner.nodes, f"{name}_grad", [], outputs)
+
+
+# --- loops --------------------------------------------------------------------------------------------------
+
+
+class _Steps(NamedTuple):
+    """A Loop or a Scan: its body, and where its states and elements are."""
+
+    body: onnx.GraphProto
+    states: int
+    first: int
+    """The place of the first state among the node's inputs, and among the body's."""
+    extra: int
+    """What the body returns before its states: the condition."""
+    axes_in: Sequence[int]
+    back_in: Sequence[int]
+    axes_out: Sequence[int]
+    back_out: Sequence[int]
+    """Axes of the sequences that are scanned, and whether they run backwards."""
+
+
+def _steps(node: onnx.NodeProto) -> _Steps:
+    attributes = attributes_of(node)
+    body = next(subgraphs(node))
+    if node.op_type == "Loop":
+        states = len(node.input) - 2
+        none = [0] * (len(body.output) - 1 - states)
+        return _Steps(body, states, 2, 1, (), (), none, none)
+    count = attributes["num_scan_inputs"]
+    states = len(node.input) - count
+    outputs = len(body.output) - states
+    rows = (
+        attributes.get(name, [0] * size)
+        for name, size in (
+            ("scan_input_axes", count), ("scan_input_directions", count),
+            ("scan_output_axes", outputs), ("scan_output_directions", outputs),
+        )
+    )  # fmt: skip
+    return _Steps(body, states, 0, 0, *rows)
+
+
+@rule("Loop", "Scan")
+def _loop(call: Backward) -> Grads:
+    """A Loop from the last step to the first; each runs its step again, from the state that was kept."""
+    graph, node = call.graph, call.node
+    steps = _steps(node)
+    names, inputs = reads(node), list(node.input)
+    outside = [n for n, w in zip(names[len(inputs) :], call.wanted[len(inputs) :], strict=True) if w]
+    outside = [name for name in dict.fromkeys(outside) if name not in inputs]
+    finals = [graph.output(node, k, f"state_{k}") for k in range(steps.states)]
+    kept = _keep_states(graph, node, steps)
+    length = _length(call, steps, kept)
+    states = [k for k in range(steps.states) if graph.is_float(steps.body.input[steps.first + k].name)]
+    seeds = [call.cotangents[k] or _zeros_like(graph, finals[k]) for k in states]
+    sums = [_zeros_like(graph, name) for name in outside]
+    back = _Back(call, steps, kept, length, states, outside)
+    body, scanned = back.body()
+    true = graph.constant(True, np.bool_)
+    results = [graph.fresh(f"grad/{node.op_type}") for _ in range(len(body.output) - 1)]
+    graph.put(helper.make_node("Loop", [length, true, *seeds, *sums], results, body=body))
+    grads: dict[str, list[str]] = {}
+    sources = [*(inputs[steps.first + k] for k in states), *outside]
+    for name, grad in zip(sources, results, strict=False):
+        grads.setdefault(name, []).append(grad)
+    for k, grad in zip(scanned, results[len(sources) :], strict=True):
+        name = inputs[steps.first + steps.states + k]
+        grads.setdefault(name, []).append(_in_order(graph, name, grad, steps.axes_in[k], steps.back_in[k]))
+    # an operand that is read twice gets its sum at the first place
+    totals = {name: parts[0] if len(parts) == 1 else graph.op("Sum", *parts) for name, parts in grads.items()}
+    return [totals.pop(name, None) for name in names]
+
+
+def _keep_states(graph: Graph, node: onnx.NodeProto, steps: _Steps) -> list[str]:
+    """Let the node return the states before each step."""
+    for k in range(len(steps.body.output) - steps.extra):
+        graph.output(node, k, f"result_{k}")
+    kept = []
+    for value in steps.body.input[steps.first : steps.first + steps.states]:
+        copy = graph.fresh(f"{value.name}/kept")
+        steps.body.node.append(helper.make_node("Identity", [value.name], [copy]))
+        result = steps.body.output.add()
+        result.CopyFrom(value)
+        result.name = copy
+        kept.append(graph.fresh(f"{value.name}/states"))
+        node.output.append(kept[-1])
+    for attribute in node.attribute:
+        if attribute.name in ("scan_output_axes", "scan_output_directions"):
+            attribute.ints.extend([0] * steps.states)
+    return kept
+
+
+def _length(call: Backward, steps: _Steps, kept: list[str]) -> str:
+    """The number of steps, a scalar."""
+    sequence, axis = (kept[0], 0) if kept else (call.node.output[0], steps.axes_out[0])
+    sizes = call.graph.op("Shape", sequence)
+    return call.graph.op("Gather", sizes, call.graph.constant(axis))
+
+
+def _zeros_like(graph: Graph, name: str) -> str:
+    kind = graph.types.get(name, onnx.TensorProto.FLOAT)
+    value = onnx.numpy_helper.from_array(np.zeros(1, dtype=helper.tensor_dtype_to_np_dtype(kind)))
+    return graph.op("ConstantOfShape", graph.op("Shape", name), value=value)
+
+
+def _in_order(graph: Graph, name: str, grad: str, axis: int, backwards: int) -> str:
+    """Gradients of a sequence's elements, from the last step to the first, as the sequence."""
+    if not backwards:
+        last, before, down = (
+            graph.constant([-1]),
+            graph.constant([np.iinfo(np.int64).min]),
+            graph.constant([-1]),
+        )
+        grad = graph.op("Slice", grad, last, before, graph.constant([0]), down)
+    if axis == 0:
+        return grad
+    rank = len(graph.shapes[name])
+    order = [*range(1, rank)]
+    order.insert(axis % rank, 0)
+    return graph.op("Transpose", grad, perm=order)
+
+
+class _Back(NamedTuple):
+    """The body of the loop backwards."""
+
+    call: Backward
+    steps: _Steps
+    kept: list[str]
+    length: str
+    states: list[int]
+    outside: list[str]
+
+    def body(self) -> tuple[onnx.GraphProto, list[int]]:
+        """The graph, and which sequences it has gradients of."""
+        graph, steps = self.call.graph, self.steps
+        inner = graph.inner()
+        index, going = inner.fresh("grad/step"), inner.fresh("grad/condition")
+        sizes = [self.kept[k] for k in self.states]
+        carried = [inner.fresh("grad/carried") for _ in (*sizes, *self.outside)]
+        last = inner.op("Sub", self.length, inner.constant(1))
+        step = inner.op("Sub", last, index)
+        values = [inner.op("Gather", name, step) for name in self.kept]
+        elements = self._elements(inner, step, index)
+        given = [*([step, inner.constant(True, np.bool_)] if steps.first else []), *values, *elements]
+        for name, value in zip(given, steps.body.input, strict=True):
+            self._learn(inner, name, value.name)
+        names = run_again(inner, self._body_before_kept(), given)
+        parts = self._seeds(inner, names, carried, step, index)
+        scanned = [k for k, name in enumerate(elements) if self.call.wants(steps.first + steps.states + k)]
+        wanted = [*(values[k] for k in self.states), *(elements[k] for k in scanned), *self.outside]
+        accumulate(inner, path(inner, list(inner.nodes), parts, wanted), parts)
+        results = [inner.op("Identity", going)]
+        results += [total(inner, parts, values[k]) or _zeros_like(inner, values[k]) for k in self.states]
+        for before, name in zip(carried[len(self.states) :], self.outside, strict=True):
+            more = total(inner, parts, name)
+            results.append(inner.op("Add", before, more) if more else before)
+        results += [total(inner, parts, elements[k]) or _zeros_like(inner, elements[k]) for k in scanned]
+        kinds = [inner.types.get(name, onnx.TensorProto.FLOAT) for name in wanted]
+        kinds = [*kinds[: len(self.states)], *kinds[len(self.states) + len(scanned) :],
+                 *kinds[len(self.states) : len(self.states) + len(scanned)]]  # fmt: skip
+        inputs = [
+            helper.make_tensor_value_info(index, onnx.TensorProto.INT64, ()),
+            helper.make_tensor_value_info(going, onnx.TensorProto.BOOL, ()),
+            *(helper.make_tensor_value_info(n, k, None) for n, k in zip(carried, kinds, strict=False)),
+        ]
+        ends = [inner.op("Identity", name) for name in results]
+        outputs = [
+            helper.make_tensor_value_info(name, kind, None)
+            for name, kind in zip(ends, [onnx.TensorProto.BOOL, *kinds], strict=True)
+        ]
+        return helper.make_graph(inner.nodes, f"{steps.body.name}_grad", inputs, outputs), scanned
+
+    def _body_before_kept(self) -> onnx.GraphProto:
+        """The body without the copies of states that the forward keeps."""
+        body = onnx.GraphProto()
+        body.CopyFrom(self.steps.body)
+        if self.kept:
+            del body.node[-len(self.kept) :]
+        return body
+
+    def _elements(self, inner: Graph, step: str, index: str) -> list[str]:
+        """The step's elements of the scanned sequences."""
+        steps, first = self.steps, self.steps.first + self.steps.states
+        return [
+            inner.op("Gather", self.call.node.input[first + k], index if backwards else step, axis=axis)
+            for k, (axis, backwards) in enumerate(zip(steps.axes_in, steps.back_in, strict=True))
+        ]
+
+    def _learn(self, inner: Graph, name: str, like: str) -> None:
+        if like in inner.types:
+            inner.types[name] = inner.types[like]
+        if like in inner.shapes:
+            inner.shapes[name] = inner.shapes[like]
+
+    def _seeds(self, inner: Graph, names: dict[str, str], carried: list[str], step: str, index: str) -> Parts:
+        """The cotangents of what the step returns."""
+        steps = self.steps
+        parts: Parts = {}
+        results = [names.get(value.name, value.name) for value in steps.body.output][steps.extra :]
+        for k, name in zip(self.states, carried, strict=False):
+            parts.setdefault(results[k], []).append(name)
+        sequences = self.call.cotangents[steps.states :]
+        for k, (axis, backwards) in enumerate(zip(steps.axes_out, steps.back_out, strict=True)):
+            if sequences[k]:
+                part = inner.op("Gather", str(sequences[k]), index if backwards else step, axis=axis)
+                parts.setdefault(results[steps.states + k], []).append(part)
+        return parts

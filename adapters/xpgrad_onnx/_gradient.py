@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, inliner
 
 from xpgrad_onnx import _control_flow as _control_flow  # registers its rules
+from xpgrad_onnx import _sampling as _sampling  # and its bodies
 from xpgrad_onnx._bodies import expanded, has_body
 from xpgrad_onnx._folding import Simplified, simplified
 from xpgrad_onnx._graph import Graph
@@ -266,7 +267,11 @@ def _differentiate(graph: Graph, seeds: dict[str, str], wanted: Sequence[str]) -
     for name in wanted:
         kind, shape = graph.types[name], graph.shapes.get(name)
         gradient = _name(graph, f"{name}_grad")
-        graph.put(helper.make_node("Identity", [str(total(graph, parts, name))], [gradient]))
+        grad = total(graph, parts, name)
+        if grad is None:  # a body showed that the result only jumps with it
+            graph.dtype = helper.tensor_dtype_to_np_dtype(kind)
+            grad = graph.zeros(graph.op("Shape", name))
+        graph.put(helper.make_node("Identity", [grad], [gradient]))
         graph.proto.output.append(helper.make_tensor_value_info(gradient, kind, shape))
     _declare(graph, wanted)
 

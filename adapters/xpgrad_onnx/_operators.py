@@ -20,6 +20,7 @@ import xpgrad
 from xpgrad._axes import gradient_name
 from xpgrad._words import Peephole
 from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall, operator_class
+from xpgrad_onnx._loop import Loop
 
 DOMAIN = "xpgrad"
 """The domain of the operators that ONNX and ONNX Runtime do not have."""
@@ -63,7 +64,7 @@ def operators(exact: bool = False) -> list[type[OpRun]]:
     """
     if not isinstance(exact, bool):
         raise TypeError(f"operators: exact is a {type(exact).__name__}, expected a bool")
-    return [operator_class(definition, exact) for definition in DEFINITIONS]
+    return [*(operator_class(definition, exact) for definition in DEFINITIONS), Loop]
 
 
 def _define(
@@ -246,32 +247,66 @@ def _conv_transpose_grad(call: NodeCall) -> tuple:
     "auto_pad ceil_mode dilations kernel_shape pads storage_order strides",
 )  # fmt: skip
 def _max_pool(call: NodeCall) -> tuple:
-    """Onnx's own, but its indices are wrong if all strides are 1.
+    """Onnx's own if nobody wants the indices, which are wrong there if all strides are 1."""
+    X, a = call.inputs["X"], call.attributes
+    if "indices" not in call.wanted:
+        return _by_onnx("MaxPool", X, ["Y"], a)
+    windows, places = X, np.zeros((), dtype=np.int64)
+    rank, lowest = X.ndim - 2, -np.inf if X.dtype.kind == "f" else np.iinfo(X.dtype).min
+    memory = [int(np.prod(X.shape[k + 3 :] if not a.get("storage_order") else X.shape[2 : k + 2]))
+              for k in range(rank)]  # fmt: skip
+    inside = np.ones((), dtype=bool)
+    for k in range(rank):  # each axis becomes two: windows, and the places within one
+        read = _read_places(a, k, rank, X.shape[2 + k])
+        windows = np.take(windows, np.clip(read, 0, X.shape[2 + k] - 1), axis=2 + 2 * k)
+        inside = inside[..., None, None] & ((read >= 0) & (read < X.shape[2 + k]))
+        places = places[..., None, None] + read * memory[k]
+    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
+    inside, places = np.transpose(inside, order), np.transpose(places, order)
+    windows = np.transpose(windows, [0, 1, *(k + 2 for k in order)])
+    windows = np.where(inside, windows, np.asarray(lowest, dtype=X.dtype))
+    flat = (*windows.shape[: 2 + rank], -1)
+    first = np.argmax(np.reshape(windows, flat), axis=-1)[..., None]
+    Y = np.take_along_axis(np.reshape(windows, flat), first, -1)[..., 0]
+    places = np.broadcast_to(places, windows.shape)
+    indices = np.take_along_axis(np.reshape(places, flat), first, -1)[..., 0]
+    planes = np.reshape(np.arange(X.shape[0] * X.shape[1]), (*X.shape[:2], *[1] * rank))
+    return Y, indices + planes * int(np.prod(X.shape[2:]))
 
-    In that case it gets an additional axis of one element, on which a stride of 2 has no effect.
-    """
-    X, attributes = call.inputs["X"], dict(call.attributes)
-    unit = set(attributes.get("strides", [1])) == {1}
-    if "indices" not in call.wanted or not unit:
-        outputs = [name for name in ("Y", "indices") if name in call.wanted]
-        return _by_onnx("MaxPool", X, ["Y", *outputs[1:]], attributes)
-    rank = X.ndim - 2
-    if rank > 2:
-        raise ValueError(f"MaxPool: X has {rank} spatial axes, expected 1 or 2 for indices with strides of 1")
-    kernel, dilations = (attributes.pop(name, [1] * rank) for name in ("kernel_shape", "dilations"))
-    pads, auto_pad = attributes.pop("pads", [0] * 2 * rank), attributes.pop("auto_pad", "NOTSET")
+
+def _read_places(attributes: Mapping[str, Any], axis: int, rank: int, size: int) -> np.ndarray:
+    """Where the windows of an axis read: a row for each window, a column for each place within."""
+    stride, dilation = (attributes.get(name, [1] * rank)[axis] for name in ("strides", "dilations"))
+    kernel, pads = attributes["kernel_shape"][axis], attributes.get("pads", [0] * 2 * rank)
+    reach, auto_pad = (kernel - 1) * dilation + 1, attributes.get("auto_pad", "NOTSET")
     if auto_pad.startswith("SAME"):
-        whole = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
-        less, more = [n // 2 for n in whole], [n - n // 2 for n in whole]
-        pads = [*less, *more] if auto_pad == "SAME_UPPER" else [*more, *less]
-    attributes |= {
-        "kernel_shape": [1, *kernel],
-        "dilations": [1, *dilations],
-        "strides": [2, *[1] * rank],
-        "pads": [0, *pads[:rank], 0, *pads[rank:]],
-    }
-    results = _by_onnx("MaxPool", np.expand_dims(X, 2), ["Y", "indices"], attributes)
-    return tuple(np.squeeze(result, 2) for result in results)
+        count = -(-size // stride)
+        whole = max((count - 1) * stride + reach - size, 0)
+        before = whole // 2 if auto_pad == "SAME_UPPER" else whole - whole // 2
+    else:
+        before, after = (pads[axis], pads[axis + rank]) if auto_pad == "NOTSET" else (0, 0)
+        rest = size + before + after - reach
+        up = bool(attributes.get("ceil_mode"))
+        count = (-(-rest // stride) if up else rest // stride) + 1
+        if up and (count - 1) * stride >= size + before:  # it would begin in the padding
+            count -= 1
+    return np.add.outer(np.arange(count) * stride - before, np.arange(kernel) * dilation)
+
+
+@_define("", "GatherElements", "data indices", "Y", "axis")
+def _gather_elements(call: NodeCall) -> tuple:
+    """Onnx's own reads from axes of at most 64 elements."""
+    X, indices, axis = call.inputs["data"], call.inputs["indices"], call.attributes.get("axis", 0)
+    axis %= X.ndim
+    part = tuple(slice(None) if k == axis else slice(0, n) for k, n in enumerate(indices.shape))
+    return (np.take_along_axis(X[part], indices, axis),)
+
+
+@_define("", "GlobalMaxPool", "X", "Y")
+def _global_max_pool(call: NodeCall) -> tuple:
+    """Onnx's own takes the maximum over two axes, however many there are."""
+    X = call.inputs["X"]
+    return (np.max(X, axis=tuple(range(2, X.ndim)), keepdims=True),)
 
 
 def _by_onnx(op_type: str, X: Any, outputs: list[str], attributes: Mapping[str, Any]) -> tuple:

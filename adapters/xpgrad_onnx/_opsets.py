@@ -5,9 +5,12 @@ from __future__ import annotations
 import onnx
 from onnx import version_converter
 
+from xpgrad_onnx._scopes import all_nodes
+
 _OLDEST = 7  # of what onnx's converter and the rules know
 _NEEDED = 13  # the first version with the axes of ReduceSum, Squeeze and Unsqueeze as an input
 _WANTED = 16  # the first version of ScatterElements that adds
+_NEW_SCAN = 9  # the first version of Scan without a batch axis
 _TARGET = 18  # the first version with the axes of every reduction as an input
 
 
@@ -29,6 +32,11 @@ def converted(model: onnx.ModelProto) -> onnx.ModelProto:
         )
     if version >= _WANTED:
         return model
+    if version < _NEW_SCAN and any(node.op_type == "Scan" for node in all_nodes(model.graph.node)):
+        raise ValueError(
+            f"gradient_model: the model has Scan and the opset {version}, expected opset {_NEW_SCAN} or "
+            "later: before, Scan had a batch axis, which onnx's converter drops"
+        )
     _forget_negative_sizes(model)
     try:
         newer = version_converter.convert_version(model, _TARGET)

@@ -11,12 +11,6 @@ from xpgrad_onnx._reverse import Path, nodes_on
 from xpgrad_onnx._rules.table import REASONS, RULES, check_fixed
 from xpgrad_onnx._scopes import all_nodes
 
-_QUANTIZED = frozenset((
-    "ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv",
-    "QLinearMatMul", "QuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QGemm",
-    "QLinearAdd", "MatMulNBits",
-))  # fmt: skip
-
 
 def check_all_fixed(graph: Graph, way: Path) -> None:
     """Raise ValueError if an input that is no weight is to be differentiated."""
@@ -47,13 +41,13 @@ def counted(operator: str, nodes: list[onnx.NodeProto]) -> str:
     name = next((node.name for node in nodes if node.name), "")
     count = f"{len(nodes)} node" + ("s" if len(nodes) > 1 else "")
     first = f", {'first ' if len(nodes) > 1 else ''}{name!r}" if name else ""
-    why = f": {REASONS[operator]}" if operator in REASONS else ""
+    reason = REASONS.get(operator.rpartition(".")[2])
+    why = f": {reason}" if reason else ""
     return f"{operator} ({count}{first}){why}"
 
 
 def quantized(nodes: Iterable[onnx.NodeProto]) -> str:
     """A sentence about the first quantized node; "" if there is none."""
-    node = next((node for node in all_nodes(nodes) if node.op_type in _QUANTIZED), None)
-    if node is None:
-        return ""
-    return f": {counted(node.op_type, [node])} works on integers, whose gradient is zero"
+    names = {name for name, reason in REASONS.items() if "integers" in reason}
+    node = next((node for node in all_nodes(nodes) if node.op_type in names), None)
+    return f"; it has {counted(node.op_type, [node])}" if node is not None else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import pi, sqrt
 
+import numpy as np
 import onnx
 
 from xpgrad_onnx._rules.table import Backward, Grads, refuse, rule
@@ -113,13 +114,25 @@ def _clip(call: Backward) -> Grads:
     return [dY.where(X.of("Equal", Y)).name]
 
 
-@rule("Identity", "Dropout")
+@rule("Identity")
 def _identity(call: Backward) -> Grads:
-    if call.node.op_type == "Dropout" and call.input(2):
-        training = call.graph.value(call.input(2))
-        if training is None or training.any():
-            raise refuse(call.node, "training_mode", "none: what it drops is not known to a gradient")
     return [call.dY]
+
+
+@rule("Dropout")
+def _dropout(call: Backward) -> Grads:
+    """The forward's mask says what it dropped."""
+    graph, node = call.graph, call.node
+    training = graph.value(call.input(2)) if call.input(2) else np.asarray(False)
+    if training is not None and not training:
+        return [call.dY]
+    kind = onnx.helper.np_dtype_to_tensor_dtype(graph.dtype)
+    mask = call.term(graph.output(node, 1, "mask"))
+    ratio = call.term(node.input[1]).of("Cast", to=kind) if call.input(1) else call.term(graph.number(0.5))
+    kept = call.term(call.dY).where(mask) / (1.0 - ratio)
+    if training is None:
+        kept = kept.where(call.term(node.input[2]), call.term(call.dY))
+    return [kept.name]
 
 
 @rule("Cast", "CastLike")

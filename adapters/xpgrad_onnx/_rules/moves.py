@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,13 @@ import onnx
 
 from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._rules.table import Backward, Grads, refuse, rule
+from xpgrad_onnx._terms import Term
+
+
+@rule("OptionalGetElement")
+def _optional(call: Backward) -> Grads:
+    """Of a tensor; optionals are no tensors, and have no gradient."""
+    return [call.dY]
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -68,32 +76,51 @@ def _trilu(call: Backward) -> Grads:
 @rule("Slice", "Gather", "GatherElements", "GatherND", "Tile", "DepthToSpace", "SpaceToDepth", "Compress")
 def _selection(call: Backward) -> Grads:
     """Operators that only pick elements: applied to the elements' places, they show the origin of each."""
-    return [_back_to_places(call, call.node)]
+    return _back_to_places(call, call.node, [0])
 
 
-def _back_to_places(call: Backward, node: onnx.NodeProto) -> str:
-    graph, X = call.graph, node.input[0]
+def _back_to_places(call: Backward, node: onnx.NodeProto, data: Sequence[int]) -> Grads:
+    """`data` are the inputs whose elements are picked; they are numbered one behind the other."""
+    graph = call.graph
     zero, one = (graph.constant(number) for number in (0, 1))
-    numbers = graph.op("Range", zero, graph.op("Size", X), one)
     picked = onnx.NodeProto()
     picked.CopyFrom(node)
-    picked.input[0] = graph.like(numbers, X)
+    ends = [zero]
+    for k in data:
+        ends.append(graph.op("Add", ends[-1], graph.op("Size", node.input[k])))
+        picked.input[k] = graph.like(graph.op("Range", *ends[-2:], one), node.input[k])
     picked.output[:] = [graph.fresh("grad/places")]
     picked.name = ""
     graph.put(picked)
-    return scattered(call, picked.output[0], call.dY)
+    total = added(call, ends[-1], picked.output[0], call.dY)
+    grads: list[str | None] = [None] * len(node.input)
+    rows = graph.constant([-1])
+    for k, *bounds in zip(data, ends, ends[1:], strict=False):
+        part = (
+            total
+            if len(data) == 1
+            else graph.op("Slice", total, *(graph.op("Reshape", n, rows) for n in bounds))
+        )
+        grads[k] = graph.like(part, node.input[k])
+    return grads
+
+
+def added(call: Backward, size: str, places: str, dY: str) -> str:
+    """A row of zeros, to which the cotangent's elements are added at their places."""
+    graph = call.graph
+    if graph.opset < 16:
+        what = f"a gradient that adds at places, and the model opset {graph.opset}"
+        raise refuse(call.node, what, "16 at least")
+    rows = graph.constant([-1])
+    zeros = graph.zeros(graph.op("Reshape", size, rows))
+    flat = (graph.op("Reshape", name, rows) for name in (places, dY))
+    return graph.op("ScatterElements", zeros, *flat, axis=0, reduction="add")
 
 
 def scattered(call: Backward, places: str, dY: str) -> str:
     """Add the cotangent's elements at their places in the first input."""
     graph, X = call.graph, call.node.input[0]
-    if graph.opset < 16:
-        what = f"a gradient that adds at places, and the model opset {graph.opset}"
-        raise refuse(call.node, what, "16 at least")
-    rows = graph.constant([-1])
-    zeros = graph.zeros(graph.op("Reshape", graph.op("Size", X), rows))
-    flat = (graph.op("Reshape", name, rows) for name in (places, dY))
-    return graph.like(graph.op("ScatterElements", zeros, *flat, axis=0, reduction="add"), X)
+    return graph.like(added(call, graph.op("Size", X), places, dY), X)
 
 
 @rule("Unique")
@@ -104,14 +131,14 @@ def _unique(call: Backward) -> Grads:
     if axis is None:
         return [scattered(call, places, call.dY)]
     gather = onnx.helper.make_node("Gather", [call.node.input[0], places], [""], axis=axis)
-    return [_back_to_places(call, gather)]
+    return _back_to_places(call, gather, [0])
 
 
 @rule("Pad")
 def _pad(call: Backward) -> Grads:
     """Constants are cropped; copies of elements are added where they come from."""
     if call.attributes.get("mode", "constant") != "constant":
-        return [_back_to_places(call, call.node)]
+        return _back_to_places(call, call.node, [0])
     graph, pads = call.graph, call.node.input[1]
     grad = cropped(call.graph, call.dY, pads, call.input(3))
     known = graph.value(pads)
@@ -141,19 +168,25 @@ def _top_k(call: Backward) -> Grads:
     return [graph.op("ScatterElements", zeros, indices, call.dY, axis=axis)]
 
 
-@rule("ScatterElements", "ScatterND")
+@rule("ScatterElements", "ScatterND", "TensorScatter")
 def _scatter(call: Backward) -> Grads:
-    """What was written is gathered; what was overwritten has no gradient."""
-    graph, node, attributes = call.graph, call.node, call.attributes
-    reduction = attributes.get("reduction", "none")
-    if reduction not in ("none", "add"):
-        raise refuse(node, f"reduction {reduction!r}", "'none' or 'add'")
-    _, indices, updates = node.input
-    where = {"axis": attributes.get("axis", 0)} if node.op_type == "ScatterElements" else {}
-    dX: str | None = call.dY
-    if call.wants(0) and reduction == "none":
-        zeros = graph.zeros(graph.op("Shape", updates))
-        dX = graph.op(node.op_type, call.dY, indices, zeros, **where)
+    """What was written goes to the updates; what was overwritten has no gradient."""
+    node, reduction = call.node, call.attributes.get("reduction", "none")
+    if reduction == "none":
+        return _back_to_places(call, node, [0, 1 if node.op_type == "TensorScatter" else 2])
+    where = {"axis": call.attributes.get("axis", 0)} if node.op_type == "ScatterElements" else {}
     gather = "GatherElements" if where else "GatherND"
-    taken = graph.op(gather, call.dY, indices, **where) if call.wants(2) else None
-    return [dX, None, taken]
+    dY, X, Y = call.terms()
+    indices, U = (call.term(name) for name in node.input[1:])
+
+    def gathered(term: Term) -> Term:
+        return term.of(gather, indices, **where)
+
+    if reduction == "add":
+        return [dY.name, None, gathered(dY).name]
+    if reduction == "mul":  # no factor may be zero
+        return [(dY * Y / X).name, None, (gathered(dY * Y) / U).name]
+    kind = onnx.helper.np_dtype_to_tensor_dtype(call.graph.dtype)
+    old, new = (a.of("Equal", b).of("Cast", to=kind) for a, b in ((X, Y), (U, gathered(Y))))
+    share = dY / old.of(node.op_type, indices, new, reduction="add", **where)  # equal extremes share
+    return [(share * old).name, None, (gathered(share) * new).name]

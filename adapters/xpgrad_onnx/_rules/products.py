@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,10 @@ def _matmul(call: Backward) -> Grads:
     """Vectors are treated as matrices of one row or one column."""
     graph, node, wanted, dY = call.graph, call.node, call.wanted, call.dY
     A, B = node.input
-    ranks = graph.rank(A, node), graph.rank(B, node)
+    if A not in graph.shapes or B not in graph.shapes:
+        return _products_of_unknown_rank(call)
     shapes = [graph.shapes[A], graph.shapes[B]]
+    ranks = len(shapes[0]), len(shapes[1])
     if ranks[0] == 1:
         A, shapes[0] = graph.op("Unsqueeze", A, graph.constant([0])), (1, *shapes[0])
         dY = graph.op("Unsqueeze", dY, graph.constant([-1 if ranks[1] == 1 else -2]))
@@ -61,6 +64,16 @@ def _matmul(call: Backward) -> Grads:
             dB = graph.op("MatMul", _transposed(graph, A, len(shapes[0])), dY)
             grads[1] = _reduced(graph, dB, batch, (k, n), B, node.input[1], shapes[1])
     return grads
+
+
+def _products_of_unknown_rank(call: Backward) -> Grads:
+    """No operand may be a vector then; Einsum refuses it when the graph runs."""
+    dY, A, B = call.term(call.dY), *(call.term(name) for name in call.node.input)
+    pairs = ("...ij,...kj->...ik", dY, B), ("...ji,...jk->...ik", A, dY)
+    return [
+        call.graph.summed_to(a.of("Einsum", b, equation=equation).name, None, name) if want else None
+        for (equation, a, b), name, want in zip(pairs, call.node.input, call.wanted, strict=True)
+    ]
 
 
 def _broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple | None:
@@ -101,14 +114,31 @@ def _einsum(call: Backward) -> Grads:
         if not want:
             grads.append(None)
             continue
-        if len(set(terms[k].replace("...", ""))) < len(terms[k].replace("...", "")):
-            raise refuse(node, f"the operand {terms[k]!r}", "each letter once: a diagonal has no Einsum back")
+        X = node.input[k]
         one = onnx.numpy_helper.from_array(np.ones(1, dtype=graph.dtype))
-        ones = graph.op("ConstantOfShape", graph.op("Shape", node.input[k]), value=one)
-        operands = [dY, *(name for j, name in enumerate(node.input) if j != k), ones]
-        letters = [output, *(term for j, term in enumerate(terms) if j != k), terms[k]]
-        grads.append(graph.op("Einsum", *operands, equation=f"{','.join(letters)}->{terms[k]}"))
+        operands = [dY, *(name for j, name in enumerate(node.input) if j != k)]
+        letters = [output, *(term for j, term in enumerate(terms) if j != k)]
+        term = terms[k]
+        operands.append(graph.op("ConstantOfShape", graph.op("Shape", X), value=one))
+        letters.append(term)
+        for place, letter in enumerate(term):
+            if letter.isalpha() and letter in term[:place]:  # a diagonal: zero elsewhere
+                new = next(c for c in ascii_letters if c not in "".join([*letters, term]))
+                term = term[:place] + new + term[place + 1 :]
+                letters[-1] = term if letters[-1] == terms[k] else letters[-1]
+                operands.append(_unit_matrix(graph, X, place - len(term)))
+                letters.append(letter + new)
+        letters[len(terms)] = term
+        grads.append(graph.op("Einsum", *operands, equation=f"{','.join(letters)}->{term}"))
     return grads
+
+
+def _unit_matrix(graph: Graph, X: str, axis: int) -> str:
+    """For an axis counted from the end."""
+    sizes = graph.op("Shape", X)
+    place = graph.op("Add", graph.op("Shape", sizes), graph.constant([axis]))
+    size = graph.op("Gather", sizes, place)
+    return graph.op("EyeLike", graph.zeros(graph.op("Concat", size, size, axis=0)))
 
 
 def _letters(equation: str) -> tuple[list[str], str]:
@@ -118,3 +148,51 @@ def _letters(equation: str) -> tuple[list[str], str]:
         once = sorted(c for c in set(left) if c.isalpha() and left.count(c) == 1)
         output = ("..." if "..." in left else "") + "".join(once)
     return left.split(","), output
+
+
+@rule("Det")
+def _determinant(call: Backward) -> Grads:
+    """Each element's slope is the determinant without its row and column, with a sign."""
+    graph, X = call.graph, call.term(call.node.input[0])
+    size = graph.shapes.get(X.name, (None,))[-1]
+    if not isinstance(size, int):
+        raise refuse(call.node, "a matrix of unknown size", "a known one")
+    others = np.asarray([[k for k in range(size) if k != i] for i in range(size)]).reshape(size, size - 1)
+    rank = len(graph.shapes[X.name])
+    if size == 1:
+        return [graph.like(call.dY, X.name)]
+    rows = X.of("Gather", graph.constant(others), axis=rank - 2)  # (..., i, rows, columns)
+    minors = rows.of("Gather", graph.constant(others), axis=rank)  # (..., i, rows, j, columns)
+    order = [*range(rank - 2), rank - 2, rank, rank - 1, rank + 1]
+    signs = (-1.0) ** np.add.outer(np.arange(size), np.arange(size))
+    slopes = minors.of("Transpose", perm=order).of("Det").of("Mul", graph.constant(signs, graph.dtype))
+    over = graph.constant([rank - 2, rank - 1])
+    return [(slopes * call.term(call.dY).of("Unsqueeze", over)).name]
+
+
+@rule("DFT")
+def _fourier(call: Backward) -> Grads:
+    """The transformed unit vectors are the matrix of the transform."""
+    graph, node, attributes = call.graph, call.node, call.attributes
+    X, rank = call.term(node.input[0]), graph.rank(call.node.input[0], node)
+    axis = attributes.pop("axis", 1 if graph.opset < 20 else -2)
+    if call.input(2):
+        known = graph.value(call.input(2))
+        if known is None:
+            raise refuse(node, "an axis that is computed", "a constant")
+        axis = int(known.reshape(()))
+    order = [*(k for k in range(rank - 1) if k != axis % rank), axis % rank, rank - 1]
+    moved = X.of("Transpose", perm=order)
+    pair = moved.of("Shape").of("Slice", graph.constant([rank - 2]), graph.constant([rank]))
+    count = pair.of("ReduceProd", keepdims=1)
+    unit = call.term(graph.op("EyeLike", graph.zeros(graph.op("Concat", count.name, count.name, axis=0))))
+    units = unit.of("Reshape", graph.op("Concat", count.name, pair.name, axis=0))
+    where = {"axis": 1} if graph.opset < 20 else {}
+    operands = [call.input(1)] if where else [call.input(1), graph.constant(1)]
+    matrix = units.of("DFT", *operands, **attributes, **where)
+    rows = matrix.of("Reshape", graph.op("Concat", count.name, graph.constant([-1]), axis=0))
+    width = rows.of("Shape").of("Gather", graph.constant([1]))
+    shape = graph.op("Concat", graph.constant([-1]), width.name, axis=0)
+    grad = call.term(call.dY).of("Transpose", perm=order).of("Reshape", shape)
+    back = grad.of("MatMul", rows.of("Transpose", perm=[1, 0])).of("Reshape", moved.of("Shape"))
+    return [back.of("Transpose", perm=[int(k) for k in np.argsort(order)]).name]

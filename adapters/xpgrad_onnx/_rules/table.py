@@ -115,7 +115,28 @@ FLAT = frozenset((
 ))  # fmt: skip
 """Operators whose results do not change, or only jump, when their inputs change a little."""
 
-REASONS: dict[str, str] = {}
+_SEQUENCE = "sequences and optionals are no tensors"
+_INTEGERS = "it works on integers, whose gradient is zero"
+REASONS = {
+    "BitCast": "bits have no gradient",
+    "DequantizeLinear": _INTEGERS,
+    "DynamicQuantizeLSTM": _INTEGERS,
+    "DynamicQuantizeLinear": _INTEGERS,
+    "DynamicQuantizeMatMul": _INTEGERS,
+    "MaxRoiPool": "onnx's evaluator lacks it, so that nothing checks a gradient",
+    "OneHot": "its operands are places, and values that are no weights",
+    "Optional": _SEQUENCE,
+    "QuantizeLinear": _INTEGERS,
+    "SequenceMap": _SEQUENCE,
+    **dict.fromkeys(
+        (
+            "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
+            "SequenceInsert", "SplitToSequence",
+        ),
+        _SEQUENCE,
+    ),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"), _INTEGERS),
+}  # fmt: skip
 """Why operators have no rule."""
 
 

@@ -10,7 +10,7 @@ import onnx
 from xpgrad_onnx._call import MICROSOFT
 from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._operators import DOMAIN
-from xpgrad_onnx._rules.moves import cropped, scattered
+from xpgrad_onnx._rules.moves import added, cropped, scattered
 from xpgrad_onnx._rules.reductions import spread_mean
 from xpgrad_onnx._rules.table import Backward, Grads, refuse, rule
 from xpgrad_onnx._terms import Term
@@ -111,11 +111,15 @@ def _max_pool(call: Backward) -> Grads:
 
 @rule("MaxUnpool")
 def _max_unpool(call: Backward) -> Grads:
-    if call.input(2):
-        raise refuse(call.node, "output_shape", "none: its indices are places in another shape")
-    graph, rows = call.graph, call.graph.constant([-1])
-    flat = graph.op("Reshape", call.dY, rows)
-    return [graph.op("Gather", flat, call.node.input[1])]
+    """The elements' numbers, from 1 on, show where each was put; 0 is none."""
+    graph, X, kind = call.graph, call.term(call.node.input[0]), onnx.TensorProto.DOUBLE
+    one = graph.constant(1)
+    count = X.of("Size").of("Add", one).name
+    numbers = graph.like(graph.op("Range", one, count, one), X.name)
+    put = call.term(numbers).of("Cast", to=kind).of("MaxUnpool", *call.node.input[1:], **call.attributes)
+    total = added(call, count, put.of("Cast", to=onnx.TensorProto.INT64).name, call.dY)
+    first, last = graph.constant([1]), graph.constant([np.iinfo(np.int64).max])
+    return [graph.like(graph.op("Slice", total, first, last), X.name)]
 
 
 @rule("GlobalAveragePool")
