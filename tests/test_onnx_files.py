@@ -237,3 +237,72 @@ def test_mixed_precision() -> None:
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=4e-3)
         assert found[name].dtype == (np.float16 if name == "v_grad" else np.float32)
+
+
+# --- loops --------------------------------------------------------------------------------------------------
+
+SCAN = """
+    g (double[5, 2, 3] x, double[2, 4] h0) => (double[2, 4] h, double[5, 2, 4] all)
+    <double[3, 4] W = {1, 2, -1, 3, -2, 1, 2, 1, 1, -3, 2, 1}, double[4] b = {0.1, 0.2, 0.3, 0.4}>
+    {
+        h, all = Scan <num_scan_inputs = 1, body = step (double[2, 4] before, double[2, 3] now)
+            => (double[2, 4] after, double[2, 4] kept) {
+                p = MatMul(now, W)  q = Add(p, before)  r = Mul(q, b)  after = Tanh(r)
+                kept = Mul(after, r) }> (h0, x)
+    }"""
+
+LOOP = """
+    g (double[2, 3] x, int64 most) => (double[2, 3] y, double[K, 2, 3] all, double[K] norms)
+    <double[3] w = {0.5, -0.75, 1.25}, bool yes = {1}, double limit = {0.5},
+     double[2, 3] start = {1, 2, 3, 4, 5, 6}>
+    {
+        y, count, all, norms = Loop (most, yes, start, limit) <body = step
+            (int64 k, bool going, double[2, 3] before, double c) => (bool more, double[2, 3] after, double d,
+             double[2, 3] kept, double norm) {
+                p = Mul(before, w)  q = Add(p, x)  after = Sin(q)  kept = Mul(after, before)
+                norm = ReduceSum<keepdims = 0>(kept)  n = Cast<to = 11>(k)  d = Add(n, c)
+                six = Constant<value = double {6.0}>()  more = Less(d, six) }>
+    }"""
+
+
+def test_a_scan_runs_back() -> None:
+    rng = np.random.default_rng(5)
+    feeds = {"x": rng.normal(size=(5, 2, 3)), "h0": rng.normal(size=(2, 4))}
+    assert check_direction(model_of(SCAN), feeds) == ["W", "b"]
+    check_inputs(model_of(SCAN), feeds)
+
+
+@pytest.mark.parametrize("most", [3, 9])
+def test_a_loop_runs_back(most: int) -> None:
+    """As often as it ran: its condition may end it first."""
+    feeds = {"x": np.random.default_rng(6).normal(size=(2, 3)), "most": np.asarray(most)}
+    assert len(run(model_of(LOOP), feeds)["all"]) == min(most, 4)
+    assert check_direction(model_of(LOOP), feeds) == ["w", "start"]
+    check_inputs(model_of(LOOP), feeds)
+
+
+def check_inputs(model: Any, feeds: dict[str, Any]) -> None:
+    """Gradients of floating-point inputs, beside central differences."""
+    wanted = [name for name, value in feeds.items() if value.dtype == np.float64]
+    training = gradient_model(model, wanted)
+    onnx.checker.check_model(training)
+    values = run(model, feeds)
+    rng = np.random.default_rng(7)
+    named = {v.name for v in training.graph.input}
+    seeds = {f"{k}_grad": rng.normal(size=v.shape) for k, v in values.items() if f"{k}_grad" in named}
+    grads = run(training, feeds | seeds)
+    for name in wanted:
+        way = rng.normal(size=feeds[name].shape)
+
+        def weighted(step: float, name: str = name, way: np.ndarray = way) -> float:
+            found = run(model, feeds | {name: feeds[name] + step * way})
+            return sum(float(np.sum(found[k.removesuffix("_grad")] * seed)) for k, seed in seeds.items())
+
+        slope = float(np.sum(grads[f"{name}_grad"] * way))
+        assert slope == pytest.approx((weighted(1e-6) - weighted(-1e-6)) / 2e-6, rel=1e-6)
+
+
+def test_scans_of_old_opsets_are_refused() -> None:
+    model = model_of(SCAN, 8)
+    with pytest.raises(ValueError, match="has Scan and the opset 8, expected opset 9 or later"):
+        gradient_model(model)
