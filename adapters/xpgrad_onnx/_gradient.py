@@ -102,7 +102,7 @@ def gradient_model(
     names = None if wrt is None else list(dict.fromkeys(wrt))
     found = prepared(model, inputs or {}, names or ())
     graph = Graph(found.model)
-    seeds = {name: f"{name}_grad" for name in _outputs(graph)} if loss is None else {_loss(graph, loss): ""}
+    seeds = {name: f"{name}_grad" for name in outputs_of(graph)} if loss is None else {_loss(graph, loss): ""}
     wanted = _default(graph, found, set(seeds)) if names is None else _wanted(graph, names, set(seeds))
     reached = depending(graph.nodes, wanted, graph)
     seeds = {name: seed for name, seed in seeds.items() if name in reached}
@@ -124,7 +124,7 @@ def prepared(model: onnx.ModelProto, inputs: Mapping[str, Any], keep: Iterable[s
     return simplified(converted(copy), inputs, keep)
 
 
-def _outputs(graph: Graph) -> list[str]:
+def outputs_of(graph: Graph) -> list[str]:
     """The outputs that can have a cotangent."""
     return [value.name for value in graph.proto.output if graph.is_float(value.name)]
 

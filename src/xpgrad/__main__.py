@@ -1,4 +1,4 @@
-"""The command line: ``xpgrad demo | check | vectors | bench | info | warm``, or ``python -m xpgrad ...``."""
+"""The command line: ``xpgrad COMMAND``, or ``python -m xpgrad COMMAND``."""
 
 import argparse
 import importlib
@@ -20,6 +20,7 @@ _COMMANDS = {
     "bench": "time every kernel beside its peers, and beside what the machine can do (in a checkout)",
     "info": "show versions, engines, BLAS libraries, threads, and what would be faster",
     "warm": "compile kernels ahead, for an image or before a job",
+    "onnx": "look into an ONNX file: what can be trained, and what not and why",
 }
 _INTERRUPTED = 130  # a shell's status for a program that Ctrl-C ended
 

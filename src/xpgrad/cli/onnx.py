@@ -1,0 +1,114 @@
+"""Look into an ONNX file: its operators and parameters, what can be trained, and what not and why.
+
+A model whose branches depend on an input, such as a sampling rate, has fewer of them with --set NAME=VALUE:
+what follows from the value is folded, as by gradient_model(model, inputs={NAME: VALUE}).
+"""
+
+import argparse
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .console import message, paragraph, table
+
+__all__ = ["add_arguments", "run"]
+
+_SHOWN = 12  # parameters, unless all are asked for
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options.
+
+    Parameters
+    ----------
+    parser : argparse.ArgumentParser
+        The parser of the subcommand.
+    """
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the file, such as model.onnx")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=_assignment,
+        metavar="NAME=VALUE",
+        help="fix an input; numbers with commas between them are a row",
+    )
+    parser.add_argument("--all", action="store_true", help="list every parameter")
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """An input and its value."""
+    name, equals, value = text.partition("=")
+    try:
+        numbers = [float(part) for part in value.split(",")]
+    except ValueError:
+        numbers = []
+    if not name or not equals or not numbers:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE with a number, such as sr=16000")
+    whole = [int(number) if number == int(number) else number for number in numbers]
+    return name, np.asarray(whole if "," in value else whole[0])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is in the file.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        The parsed arguments.
+
+    Returns
+    -------
+    int
+        0 if the model can be trained; 1 if not, if the file cannot be read, or if onnx is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        message("onnx is not installed: pip install onnx")
+        return 1
+    import onnx
+
+    from xpgrad_onnx._report import inspect
+
+    try:
+        model = onnx.load(args.model)
+    except Exception as error:  # protobuf has a kind of its own
+        message(f"{args.model} cannot be read as an ONNX model: {error}")
+        return 1
+    report = inspect(model, dict(args.set))
+    opset = f"opset {report.opset}"
+    if report.used not in (None, report.opset):
+        opset += f", differentiated in opset {report.used}"
+    producer = " ".join((model.producer_name, model.producer_version)).strip()
+    ends = [("input", *row) for row in report.inputs] + [("output", *row) for row in report.outputs]
+    table(f"{args.model.name}: {opset}" + (f", by {producer}" if producer else ""), ["", "", ""], ends)
+    print()
+    table(
+        "Operators: nodes in the file, those left when what is known is folded, those with a gradient",
+        ["operator", "nodes", "left", "differentiated", "gradient"],
+        report.operators,
+    )
+    print()
+    _print_parameters(report, len(report.parameters) if args.all else _SHOWN)
+    print()
+    if report.trouble:
+        paragraph(f"No training graph. {report.trouble}")
+        return 1
+    paragraph(f"It can be trained: gradient_model makes a graph of {report.training_nodes} nodes.")
+    return 0
+
+
+def _print_parameters(report: Any, shown: int) -> None:
+    """The parameters, and the constants that are none."""
+    count = sum(int(np.prod(parameter.shape)) for parameter in report.parameters)
+    rest = len(report.parameters) - shown
+    table(
+        f"Parameters: {count:,} numbers in {len(report.parameters)} tensors",
+        ["parameter", "shape", "type"],
+        [(p.name, " x ".join(map(str, p.shape)) or "a number", p.dtype) for p in report.parameters[:shown]],
+        footer=f"and {rest} more: --all lists them" if rest > 0 else None,
+    )
+    for reason, names in report.others.items():
+        few = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        paragraph(f"No parameters, {reason}: {few}", indent="    ")

@@ -1,0 +1,71 @@
+"""``python -m xpgrad onnx``: what it says of a file, and its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnx_cases import onnx  # isort: skip
+
+from onnx import parser  # isort: skip
+
+from xpgrad.__main__ import main
+
+TEXT = """
+    <ir_version: 8, opset_import: ["": 11, "local": 1]>
+    g (float[N, 3] x, int64 rate) => (float[N, 4] y)
+    <float[3, 4] W = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, int64 high = {16000}>
+    {
+        is_high = Equal(rate, high)
+        p = MatMul(x, W)
+        y = If(is_high) <
+            then_branch = a () => (float[N, 4] t) {
+                six = Constant<value = float[1] {6.0}>() t = Div(p, six) },
+            else_branch = b () => (float[N, 4] e) { e = OPERATOR(p) }>
+    }"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    def write(operator: str) -> str:
+        path = tmp_path / f"{operator}.onnx"
+        onnx.save(parser.parse_model(TEXT.replace("OPERATOR", operator)), path)
+        return str(path)
+
+    return write
+
+
+def test_what_is_in_a_file(file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["onnx", file("Tanh")]) == 0
+    text = capsys.readouterr().out
+    assert "opset 11, differentiated in opset 18" in text
+    assert "float32 (N, 3)" in text
+    assert "Parameters: 12 numbers in 1 tensors" in text
+    assert "No parameters, a number in a formula: six" in text
+    rows = {line.split()[0]: line.split()[1:4] for line in text.splitlines() if "a rule" in line}
+    assert rows == {name: ["1", "1", "1"] for name in ("Div", "If", "MatMul", "Tanh")}
+    assert "It can be trained" in text
+
+
+def test_what_a_fixed_input_changes(file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    strange = file("local.Strange")
+    assert main(["onnx", strange]) == 1
+    text = capsys.readouterr().out
+    assert "No training graph. gradient_model: the model has local.Strange (1 node); expected" in text
+    assert "none: the operator is unknown here" in text
+    assert main(["onnx", strange, "--set", "rate=16000"]) == 0
+    text = capsys.readouterr().out
+    rows = {line.split()[0]: line for line in text.splitlines() if "folded, or in a branch" in line}
+    assert set(rows) == {"Equal", "If", "local.Strange"}
+
+
+def test_bad_arguments(file: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["onnx", str(tmp_path / "none.onnx")]) == 1
+    assert "none.onnx cannot be read as an ONNX model" in capsys.readouterr().err
+    assert main(["onnx", file("Tanh"), "--set", "speed=1"]) == 1
+    assert "inputs has 'speed', expected inputs of the model: x, rate" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["onnx", file("Tanh"), "--set", "rate"])
+    assert "'rate' is no NAME=VALUE with a number" in capsys.readouterr().err
