@@ -63,15 +63,16 @@ class _WinogradCosts(NamedTuple):
     passes: float
 
 
+# Fitted to the methods' times on 102 geometries, one thread of an AMD EPYC (Zen 4).
 # Where loops are compiled the methods beside Fourier's are faster.
 _COMPILED_FOURIER, _FOURIER = _FourierCosts(28.0, 25.0), _FourierCosts(18.0, 26.0)
-_COMPILED_WINOGRAD = _WinogradCosts(0.58, 25.0, 70.0, 5e6)
+_COMPILED_WINOGRAD = _WinogradCosts(0.6, 24.0, 27.0, 7e6)
 _WINOGRAD = _WinogradCosts(1.0, 25.0, 5.0, 12e6)
 # That of a multiplication of a sum over taps: of few channels, and compiled of more.
 _TAP, _TAP_IN_TILES = 1.5, 0.52
 # That of packing a weight for tiles, and of its place in a sum of gradients.
-_WEIGHT_IN_TILES = 136.0
-_COMPILED_PATCHES = _PatchCosts(0.6, 20.0, 30.0, 3e6)
+_WEIGHT_IN_TILES = 50.0
+_COMPILED_PATCHES = _PatchCosts(0.52, 15.0, 12.0, 5e6)
 _FEW_COMPILED, _FEW = 64, 4
 _SHIFTED_CHANNELS = 8
 
