@@ -98,6 +98,7 @@ BACKENDS = (
     Backend("numpy-without-jit", environment={"XPGRAD_JIT": "0"}),
     Backend("numpy-standard", engine="standard", dtypes=(*FULL, "float16")),
     Backend("array-api-strict", module="array_api_strict", needs=("array_api_strict",)),
+    Backend("ndonnx", module="ndonnx", needs=("ndonnx", "onnx")),
     Backend(
         "torch",
         module="array_api_compat.torch",

@@ -14,7 +14,7 @@ import xpgrad_torch
 from backends import Backend
 from xpgrad._axes import gradient_name
 from xpgrad._vjp import rule_of
-from xpgrad.testing import augru_reference, check_vjp, slstm_reference
+from xpgrad.testing import augru_reference, check_vjp, slstm_reference, to_numpy
 from xpgrad_torch import functional
 
 T, N, I, H = 6, 4, 3, 4
@@ -84,7 +84,7 @@ def by_autograd(name: str, operands: dict[str, Any], **options: Any) -> tuple[An
 
 
 def assert_close(found: Any, wanted: Any, label: str, tolerance: float = 1e-11) -> None:
-    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=0, atol=tolerance, err_msg=label)
+    np.testing.assert_allclose(to_numpy(found), np.asarray(wanted), rtol=0, atol=tolerance, err_msg=label)
 
 
 def compare(name: str, outputs: Any, grads: Any, expected: tuple[Any, Any, Any]) -> None:

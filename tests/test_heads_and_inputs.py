@@ -15,7 +15,7 @@ from backends import Backend
 from xpgrad import Cell
 from xpgrad._axes import gradient_name
 from xpgrad.cells import layer_norm, mean, sigmoid
-from xpgrad.testing import cell_reference
+from xpgrad.testing import cell_reference, to_numpy
 from xpgrad_torch import CellLayer, run_cell
 
 T, N, I, H = 5, 4, 3, 4
@@ -98,7 +98,7 @@ def by_autograd(cell: Cell, operands: dict[str, np.ndarray], lengths: Any, direc
 
 
 def assert_close(found: Any, wanted: Any, label: str, tolerance: float = 1e-11) -> None:
-    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=0, atol=tolerance, err_msg=label)
+    np.testing.assert_allclose(to_numpy(found), np.asarray(wanted), rtol=0, atol=tolerance, err_msg=label)
 
 
 @every_cell

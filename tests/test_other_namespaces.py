@@ -1,4 +1,4 @@
-"""Namespaces that have no adapter: Dask, which computes later, and arrays that never become NumPy's.
+"""Namespaces beside the backends: Dask and lazy ndonnx compute later, MLX lacks parts of the standard.
 
 Arrays on the second device of array-api-strict stand for CuPy's: they refuse to be converted to NumPy's
 (CuPy: "Implicit conversion to a NumPy array is not allowed"), and to meet arrays that are somewhere else.
@@ -75,6 +75,39 @@ def test_dask_computes_nothing_before_it_is_asked(name: str, rng: np.random.Gene
     assert not loaded
     assert all(isinstance(result, array.Array) for result in results)
     for ours, expected in zip(dask.compute(*results), function(*given), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def evaluated(inputs: dict[str, Any], results: list[Any], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The values of lazy ndonnx arrays, by onnx's evaluator on the graph that they are."""
+    import ndonnx
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    model = ndonnx.build(inputs, {f"y{k}": result for k, result in enumerate(results)})
+    onnx.checker.check_model(model, full_check=True)
+    return list(ReferenceEvaluator(model).run([f"y{k}" for k in range(len(results))], feeds))
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("name", WORK)
+def test_lazy_ndonnx_becomes_a_graph(name: str, unknown: bool, rng: np.random.Generator) -> None:
+    """With sizes of X that are symbols, for what has loops or images."""
+    ndonnx = pytest.importorskip("ndonnx", reason="ndonnx not installed")
+    function, shapes = WORK[name]
+    if unknown and name in ("elements", "binary"):
+        pytest.skip("operations of ndonnx's own take no symbols")
+    given = {f"x{k}": rng.normal(size=shape) for k, shape in enumerate(shapes)}
+    names: Any = {4: ("N", 3, "height", "width"), 3: ("T", "N", I)}
+    sizes = [names[len(shapes[0])] if unknown else shapes[0], *shapes[1:]]
+    lazy = {
+        name: ndonnx.argument(shape=size, dtype=ndonnx.float64)
+        for name, size in zip(given, sizes, strict=True)
+    }
+    if unknown and name == "lstm":  # its lengths are those of three sequences
+        lazy["x0"] = ndonnx.argument(shape=("T", N, I), dtype=ndonnx.float64)
+    results = evaluated(lazy, list(function(*lazy.values())), given)
+    for ours, expected in zip(results, function(*given.values()), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 

@@ -26,6 +26,7 @@ from reset_cases import (
     piece_by_piece,
 )
 from xpgrad._axes import gradient_name
+from xpgrad.testing import to_numpy
 
 NAMES = [*GATES, *CELLS]
 both_lengths = pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "lengths"])
@@ -60,7 +61,9 @@ def test_resets_on_every_backend(backend: Backend, name: str, direction: str, le
     )
     reset = backend.xp.asarray(RESETS) if backend.name.startswith("strict") else RESETS
     outputs, grads = found(name, arrays, seeds, direction=direction, reset=reset, **given(lengths))
-    in_numpy = [type(part)._make(map(np.asarray, part)) for part in (outputs, grads)]
+    in_numpy = [
+        type(part)._make(None if x is None else to_numpy(x) for x in part) for part in (outputs, grads)
+    ]
     compare(*in_numpy, wanted)
 
 

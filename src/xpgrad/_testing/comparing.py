@@ -41,6 +41,8 @@ def to_numpy(array: Array) -> np.ndarray:
         array = xp.astype(array, xp.float64)
     if is_torch_array(array):
         array = array.detach().cpu().numpy()
+    if hasattr(array, "unwrap_numpy"):  # ndonnx's arrays have their values in this way only
+        array = array.unwrap_numpy()
     return np.array(array)
 
 
