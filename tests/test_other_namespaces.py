@@ -111,6 +111,20 @@ def test_lazy_ndonnx_becomes_a_graph(name: str, unknown: bool, rng: np.random.Ge
         np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", WORK)
+def test_mlx(name: str, dtype: str, rng: np.random.Generator) -> None:
+    mx = pytest.importorskip("mlx.core", reason="mlx not installed")
+    function, shapes = WORK[name]
+    given = [rng.normal(size=shape) for shape in shapes]
+    tolerance = 1e-10 if dtype == "float64" else 1e-4
+    results = function(*(mx.array(values, dtype=getattr(mx, dtype)) for values in given))
+    for ours, expected in zip(results, function(*given), strict=True):
+        assert isinstance(ours, mx.array)
+        assert ours.dtype == getattr(mx, dtype)
+        np.testing.assert_allclose(np.asarray(ours), expected, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", WORK)
 def test_arrays_that_never_become_those_of_numpy(name: str, rng: np.random.Generator) -> None:
     strict = pytest.importorskip("array_api_strict", reason="array-api-strict not installed")

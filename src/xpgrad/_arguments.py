@@ -77,7 +77,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
                 f"the namespace of {leader}"
             )
     one_device = array_api_compat.is_numpy_namespace(xp)
-    place = device(first)
+    place = _place(first)
     for name, array in given.items():
         if array is first:
             continue
@@ -85,7 +85,7 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
             raise TypeError(
                 f"{operator}: {name} has dtype {array.dtype}, expected {first.dtype}, the dtype of {leader}"
             )
-        if not one_device and _differ(other_place := device(array), place):
+        if not one_device and _differ(other_place := _place(array), place):
             raise TypeError(
                 f"{operator}: {name} is on device {other_place}, expected {place}, the device of {leader}"
             )
@@ -102,6 +102,14 @@ def check_arrays(operator: str, floats: dict[str, Any], integers: dict[str, Any]
 def _floats_of(xp: Any) -> dict[str, Any]:
     """The real floating-point dtypes of a namespace by name."""
     return {name: getattr(xp, name) for name in _FLOATS if hasattr(xp, name)}
+
+
+def _place(array: Any) -> Any:
+    """The array's device; None where arrays have none, because their memory belongs to all devices."""
+    try:
+        return device(array)
+    except AttributeError:
+        return None
 
 
 def _differ(device: Any, other: Any) -> bool:

@@ -1,0 +1,39 @@
+"""The engine for MLX's arrays: kernels on their memory, which NumPy can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from xpgrad.engine import NumpyEngine
+
+
+class MlxEngine(NumpyEngine):
+    """Kernels run on the CPU. What an array waits for is computed first; results are new arrays.
+
+    MLX's functions that make arrays take no device, and its arrays have none, so the standard engine would
+    fail. Its transformations do not look into kernels, as into no other function of NumPy's.
+    """
+
+    name = "mlx"
+    array_types: tuple[type, ...] = ()
+
+    def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
+        """See `Adapter`."""
+        return xp is mx
+
+    def lift(self, array: Any) -> np.ndarray:
+        """The array's memory."""
+        return np.asarray(array)
+
+    def lower(self, array: np.ndarray) -> Any:
+        """An array of the same dtype: MLX would make float64 float32."""
+        values = np.asarray(array)
+        return mx.array(values, dtype=getattr(mx, values.dtype.name))
+
+    def describe(self) -> str:
+        """See `Adapter`."""
+        return "MLX arrays: the numpy engine on their memory"
