@@ -27,8 +27,8 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
 
 
-def with_weights(text: str, weights: dict[str, Any]) -> Any:
-    model = parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{text}')
+def with_weights(text: str, weights: dict[str, Any], opset: int = 18) -> Any:
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]>\n{text}')
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
     return model
 
@@ -107,6 +107,58 @@ def test_a_classifier_of_any_batch() -> None:
     )
     feeds = [{"X": draw(T, N, 3), "labels": np.arange(N) % 4} for T, N in ((5, 2), (2, 7))]
     check(model, feeds, loss="cross_entropy")
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_loop_within_a_branch(flag: bool) -> None:
+    weights = {"W": draw(1, 15, 3), "R": draw(1, 15, 5), "shape": np.asarray([-1, 5])}
+    model = with_weights(
+        """g (float[time, batch, 3] X, bool flag) => (float[batch, 5] s) {
+            s = If(flag) <
+                then_branch = a () => (float[batch, 5] u) {
+                    Y, h = GRU<hidden_size = 5>(X, W, R)
+                    u = Reshape(h, shape)
+                },
+                else_branch = b () => (float[batch, 5] v) {
+                    Z, z = GRU<hidden_size = 5, direction = "reverse">(X, W, R)
+                    y = Reshape(z, shape)
+                    v = Tanh(y)
+                }>
+        }""",
+        weights,
+    )
+    feed = {"X": draw(4, 3, 3), "flag": np.asarray(flag), "s_grad": draw(3, 5)}
+    check(model, [feed], ["X", "W", "R"])
+
+
+@pytest.mark.parametrize("opset", [9, 13, 24])
+def test_versions_of_operators(opset: int) -> None:
+    weights = {"W": draw(1, 15, 3), "R": draw(1, 15, 5), "V": draw(5, 4), "shape": np.asarray([-1, 5])}
+    model = with_weights(
+        """g (float[time, batch, 3] X) => (float[batch, 4] s) {
+            Y, h = GRU<hidden_size = 5>(X, W, R)
+            q = Reshape(h, shape)
+            s = MatMul(q, V)
+        }""",
+        weights,
+        opset,
+    )
+    check(model, [{"X": draw(4, 3, 3), "labels": np.asarray([0, 3, 1])}], loss="cross_entropy")
+
+
+def test_half_precision() -> None:
+    """States and sums are in float32, as in the kernels."""
+    weights = {
+        name: draw(*shape).astype(np.float16) for name, shape in (("W", (1, 20, 3)), ("R", (1, 20, 5)))
+    }
+    model = with_weights(
+        """g (float16[time, batch, 3] X) => (float16[time, 1, batch, 5] Y) {
+            Y = LSTM<hidden_size = 5>(X, W, R)
+        }""",
+        weights,
+    )
+    feed = {"X": draw(4, 3, 3).astype(np.float16), "Y_grad": draw(4, 1, 3, 5).astype(np.float16)}
+    check(model, [feed], ["X", "W", "R"])
 
 
 def test_images_of_any_size() -> None:

@@ -104,8 +104,8 @@ class Scope:
         **attributes: Any,
     ) -> tuple[GraphArray, ...]:
         """A node in the innermost scope of its inputs; an array for each of its outputs' shapes."""
-        scope = max((i.scope for i in inputs if i is not None), key=lambda s: s.depth, default=self.root())
         given = ["" if array is None else array.name for array in inputs]
+        scope = max((i.scope for i in inputs if i is not None), key=lambda s: s.depth, default=self.root())
         names = [self.fresh(f"xpgrad/{op_type}") for _ in shapes]
         scope.nodes.append(
             helper.make_node(op_type, given, names, name=self.fresh(f"xpgrad/{op_type}_node"), **attributes)
@@ -120,7 +120,7 @@ class Scope:
         """A size as a tensor (1,)."""
         if isinstance(size, int):
             return self.constant([size], np.int64)
-        return self.root().cached(("size", size), lambda: size.evaluate(self._atom))
+        return self.cached(("size", size), lambda: size.evaluate(self._atom))
 
     def _atom(self, atom: Atom) -> Any:
         if isinstance(atom, Quotient):
@@ -131,11 +131,10 @@ class Scope:
         def shape() -> GraphArray:
             return self.emit("Shape", [array], np.int64, (array.ndim,))[0]
 
-        root = self.root()
-        place = self.constant([axis], np.int64)
-        return root.cached(
+        scope, place = array.scope, self.constant([axis], np.int64)
+        return scope.cached(
             ("size of", *key, axis),
-            lambda: self.emit("Gather", [root.cached(key, shape), place], np.int64, (1,), axis=0)[0],
+            lambda: self.emit("Gather", [scope.cached(key, shape), place], np.int64, (1,), axis=0)[0],
         )
 
     def _source(self, symbol: Symbol) -> tuple[GraphArray, int]:
@@ -196,7 +195,8 @@ class GraphArray:
             scope = self.scope
             value = numpy_helper.from_array(np.asarray([self.fill], dtype=self.dtype))
             shape = scope.shape(self.shape)
-            self._name = scope.emit("ConstantOfShape", [shape], self.dtype, self.shape, value=value)[0].name
+            (made,) = scope.emit("ConstantOfShape", [shape], self.dtype, self.shape, value=value)
+            self._name, self.scope = made.name, made.scope
         return self._name
 
     @property

@@ -47,7 +47,7 @@ def asarray(values: Any, dtype: Any = None, device: Any = None, copy: Any = None
 def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> GraphArray:
     """An array of one number."""
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    return GraphArray(current().root(), np.dtype(dtype or np.float64), sizes, fill=value)
+    return GraphArray(current(), np.dtype(dtype or np.float64), sizes, fill=value)
 
 
 def zeros(shape: Any, dtype: Any = None, device: Any = None) -> GraphArray:
@@ -65,7 +65,7 @@ def ones(shape: Any, dtype: Any = None, device: Any = None) -> GraphArray:
 
 def zeros_like(x: GraphArray, dtype: Any = None, device: Any = None) -> GraphArray:
     """Zeros of an array's shape."""
-    return GraphArray(x.scope.root(), np.dtype(dtype or x.dtype), x.shape, fill=0)
+    return GraphArray(current(), np.dtype(dtype or x.dtype), x.shape, fill=0)
 
 
 def arange(stop: Dimension, dtype: Any = None, device: Any = None) -> GraphArray:

@@ -75,6 +75,7 @@ class _Translation:
     def __init__(self, graph: Graph, scope: Scope) -> None:
         self._graph, self._scope = graph, scope
         self._made: dict[str, GraphArray] = {}
+        self._places: dict[str, Scope] = {}  # of tensors in branches and bodies
         for value in graph.proto.input:  # their axes are those that symbols are best read from
             if value.name in graph.shapes:
                 self._array(value.name)
@@ -92,11 +93,13 @@ class _Translation:
                 continue
             self._subgraphs(node, scope)
             scope.nodes.append(node)
+            self._places.update(dict.fromkeys(node.output, scope))
 
     def _subgraphs(self, node: onnx.NodeProto, scope: Scope) -> None:
         for graph in subgraphs(node):
             if any(_definition(inner) is not None for inner in all_nodes(graph.node)):
                 body = scope.inner()
+                self._places.update((value.name, body) for value in graph.input)
                 self._nodes(list(graph.node), body)
                 set_nodes(graph, used(body.nodes, [value.name for value in graph.output]))
 
@@ -105,7 +108,8 @@ class _Translation:
         if name not in self._made:
             kind, shape = self._known(name)
             dtype = helper.tensor_dtype_to_np_dtype(kind) if kind else self._graph.dtype
-            self._made[name] = self._scope.tensor(name, dtype, self._sizes(name, shape))
+            place = self._places.get(name, self._scope)
+            self._made[name] = place.tensor(name, dtype, self._sizes(name, shape))
         return self._made[name]
 
     def _known(self, name: str) -> tuple[int | None, Sequence[Any]]:
@@ -129,7 +133,12 @@ class _Translation:
 
     def _inferred(self, name: str) -> Sequence[Any] | None:
         """What onnx finds of the shape of a tensor that a rule made on its way to an operator."""
-        nodes = used([n for n in self._scope.nodes if not set(n.output) <= self._made.keys()], [name])
+        around: Scope | None = self._places.get(name, self._scope)
+        known_nodes: list[onnx.NodeProto] = []
+        while around is not None:
+            known_nodes[:0] = [n for n in around.nodes if not set(n.output) <= self._made.keys()]
+            around = around.parent
+        nodes = used(known_nodes, [name])
         needed = {operand for node in nodes for operand in reads(node)}
         here = {made for node in nodes for made in node.output}
         given = {value.name: value for value in self._graph.proto.input}
