@@ -13,8 +13,10 @@ from onnx_cases import onnx, worst  # isort: skip
 from onnx import helper, numpy_helper, parser  # isort: skip
 from onnx.reference import ReferenceEvaluator  # isort: skip
 
+import onnx_backend
 import xpgrad
 from xpgrad_onnx import gradient_model, operators
+from xpgrad_onnx._coverage import coverage, newest
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +109,15 @@ def test_a_classifier_of_any_batch() -> None:
     )
     feeds = [{"X": draw(T, N, 3), "labels": np.arange(N) % 4} for T, N in ((5, 2), (2, 7))]
     check(model, feeds, loss="cross_entropy")
+
+
+def test_sizes_without_a_name() -> None:
+    weights = {"W": draw(1, 9, 3), "R": draw(1, 9, 3), "B": draw(1, 18)}
+    model = with_weights(
+        "g (float[?, ?, 3] X) => (float[?, 1, ?, 3] Y) { Y = GRU<hidden_size = 3>(X, W, R, B) }", weights
+    )
+    feeds = [{"X": draw(T, N, 3), "Y_grad": draw(T, 1, N, 3)} for T, N in ((5, 2), (1, 3))]
+    check(model, feeds, ["X", "W", "R", "B"])
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -244,3 +255,19 @@ def test_operators_of_others_are_refused() -> None:
     model.opset_import.append(helper.make_opsetid("com.other", 1))
     with pytest.raises(ValueError, match=r"gradient_model: the model has com\.other\.Mystery, expected"):
         gradient_model(model, loss="y", standard=True)
+
+
+def standard(*arguments: Any, **options: Any) -> Any:
+    training = gradient_model(*arguments, standard=True, **options)
+    assert {opset.domain for opset in training.opset_import} == {""}
+    return training
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("operator", sorted(row.operator for row in coverage(newest()) if row.gradient))
+def test_the_gradient_of_every_operator(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the inputs of one of ONNX's own tests: whatever has a gradient has one of standard operators."""
+    monkeypatch.setattr(onnx_backend, "gradient_model", standard)
+    for case in onnx_backend.cases().get(operator, []):
+        if operator != "Scan" and not onnx_backend.check(case):
+            return

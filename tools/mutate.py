@@ -107,7 +107,10 @@ AREAS = {
     "adapters/xpgrad_torch/_memory.py": ["test_torch_memory"],
     "adapters/xpgrad_torch/_expanded.py": ["test_torch_per_sample"],
     "adapters/xpgrad_jax/*.py": ["test_jax_operators", "test_jax_engine", "test_jax_recurrent"],
-    "adapters/xpgrad_onnx/*.py": ["test_onnx_operators", "test_onnx_gradients", "test_onnx_files"],
+    "adapters/xpgrad_onnx/*.py": [
+        "test_onnx_operators", "test_onnx_gradients", "test_onnx_files", "test_onnx_standard",
+        "test_onnx_training",
+    ],
     "adapters/xpgrad_onnx/_rules/*.py": ["test_onnx_gradients", "test_onnx_backend"],
 }  # fmt: skip
 _SIZES = re.compile(

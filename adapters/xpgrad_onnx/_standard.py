@@ -5,7 +5,7 @@ The kernels run on arrays that stand for the graph's tensors (`_arrays`), with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from onnx import helper
 
 import xpgrad
 from xpgrad_onnx import _namespace as xp
-from xpgrad_onnx._arrays import GraphArray, Scope, used
+from xpgrad_onnx._arrays import GraphArray, Scope, current, used
 from xpgrad_onnx._call import MICROSOFT, Definition, NodeCall
 from xpgrad_onnx._folding import simplified
 from xpgrad_onnx._graph import Graph, attributes_of, describe
@@ -195,7 +195,7 @@ class _Translation:
 
     def _outputs(self, node: onnx.NodeProto, definition: Any) -> Sequence[Any]:
         if not isinstance(definition, Definition):
-            return definition(self._scope, node, self._array)
+            return definition(node)
         names = [name.removesuffix("?") for name in definition.inputs]
         given = {o: self._array(name) for o, name in zip(names, node.input, strict=False) if name}
         wanted = frozenset(o for o, name in zip(definition.outputs, node.output, strict=False) if name)
@@ -218,10 +218,9 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 # --- operators of which no kernel computes arrays of numbers -----------------------------------------------
 
 
-def _broadcast_axes(
-    scope: Scope, node: onnx.NodeProto, array_of: Callable[[str], GraphArray]
-) -> list[GraphArray]:
+def _broadcast_axes(node: onnx.NodeProto) -> list[GraphArray]:
     """The axes along which a tensor of the first shape was broadcast to the second, of unknown ranks."""
+    scope = current()
     mine, theirs = (GraphArray(scope, np.dtype(np.int64), (symbol(n, True),), n) for n in node.input)
     ranks = [scope.emit("Shape", [shape], np.int64, (1,))[0] for shape in (mine, theirs)]
     rank = xp.maximum(*ranks)
