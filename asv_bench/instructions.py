@@ -29,7 +29,7 @@ from xpgrad import engine as engines
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.products import matrix as own_products
-from xpgrad.engine.programs.instructions import BlasMultiply, BlasPack, Loop, Multiply, Pack
+from xpgrad.engine.programs.instructions import Loop, Multiply, Pack
 from xpgrad.engine.programs.program import Program, _executor
 from xpgrad_bench.floor import PRODUCTS
 
@@ -44,9 +44,7 @@ STEPS = (
     ("GRU", (50, 32, 256, 256), {}),
 )
 KINDS = {
-    BlasMultiply: "products",
     Multiply: "products",
-    BlasPack: "packing",
     Pack: "packing",
     Loop: "time loops",
 }
@@ -60,8 +58,6 @@ TURNS = 7
 
 def _sizes_in(product):
     """Where in an instruction's integers the sizes are, which T decides."""
-    if isinstance(product, BlasMultiply):
-        return 2 + records.positions(records.BlasProduct).m
     return product.data_start(1) + records.positions(records.Product).m
 
 
@@ -78,7 +74,7 @@ def note(make):
 
 def watch(program, record):
     """Let a program call ``record(kind, seconds, sizes)`` for each instruction."""
-    link, execute = program._link, _executor(program.name)
+    link, execute = program._link, _executor()
 
     def run(address, begin, end, *links):
         link(address, 0, 0, *links)

@@ -10,7 +10,6 @@ before. Many rows are those after a loop, with factors by rows or by columns (tu
 """
 
 import argparse
-import contextlib
 import time
 from functools import partial
 from statistics import median
@@ -21,7 +20,7 @@ import torch
 from page import machine_page, write_between
 from xpgrad.cli.info import read_cpu
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.process.blas import find_blas
+from xpgrad.engine.process.blas import in_one_thread
 from xpgrad.engine.process.team import PoolTeam
 
 MARK = "products"
@@ -116,8 +115,8 @@ def main():
     torch.set_num_threads(1)
     cpu = read_cpu()
     print(f"One thread of {cpu.name}; NumPy {np.__version__}, PyTorch {torch.__version__}.\n")
-    lines, openblas = [], find_blas(np.linalg._umath_linalg.__file__)
-    with openblas.in_one_thread() if openblas else contextlib.nullcontext():
+    lines = []
+    with in_one_thread():
         for line in table([given.dtype] if given.dtype else DTYPES, given.seconds):
             print(line, flush=True)
             lines.append(line)

@@ -107,10 +107,10 @@ def runner(engine, loop):
     start, number, first = engine.team.addresses
     shared = SharedWork(loop.function, address_of(integers), loop.parts, number, first)
     record = flat(Work(0, shared))
-    code = np.asarray([*ProgramHead(0, start, compiled_share()), length(InstructionHead) + len(record), kind,
-                       *record])  # fmt: skip
+    head = ProgramHead(start, compiled_share(), guard=0, steps=0)
+    code = np.asarray([*head, length(InstructionHead) + len(record), kind, *record])
     code[record_at] = address_of(code) + 8 * (record_at + positions(Work).shared.function)
-    execute = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor("float32"))
+    execute = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor())
 
     def run(kept=(integers, loop)):
         execute(address_of(code), begin, len(code))

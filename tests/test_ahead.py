@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from xpgrad import lstm, vjp
-from xpgrad.engine.compiled.products import choice as product_choice
 
 pytest.importorskip("llvmlite", reason="llvmlite is not installed: nothing is compiled")
 
@@ -101,8 +100,6 @@ def test_rows_far_apart_are_not_asked_for():
 @pytest.fixture
 def loops(monkeypatch):
     """The rows that loops ask for, loop by loop: which, and whether they are the next step's."""
-    chosen = product_choice.Choice("own", "a test says so")
-    monkeypatch.setattr(product_choice, "choice", lambda *_: chosen)
     seen = []
 
     def noting(texts, matrices):

@@ -1,13 +1,14 @@
-"""Threads of a BLAS that has its own are held back while parts run, and given back."""
+"""Threads of NumPy's BLAS, where it has its own, are held back while parts run, and given back."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-from xpgrad.engine.compiled import machine
+from xpgrad.engine import NumpyEngine
 from xpgrad.engine.process import blas
 
 
@@ -78,25 +79,42 @@ def test_two_libraries_do_not_share_a_number() -> None:
         assert (one.threads, other.threads) == (1, 8)
 
 
-def test_numpys_own() -> None:
-    """The library that NumPy is linked with, where it is an OpenBLAS."""
-    found = blas.find_blas(np._core._multiarray_umath.__file__)
-    if found is None or not found.has_pool:
+@pytest.fixture
+def numpys() -> Iterator[Callable[[], int]]:
+    """The number of threads of NumPy's OpenBLAS, two of them."""
+    found = blas._numpy_threads()
+    if found is None:
         pytest.skip("NumPy's BLAS has no threads that could be held back")
-    get, put = found.in_one_thread.args[0]
+    get, put = found
     before = get()
     put(2)
-    try:
-        with found.in_one_thread():
-            assert get() == 1
-            with found.in_one_thread():
-                pass
-            assert get() == 1
-        assert get() == 2
-    finally:
-        put(before)
+    yield get
+    put(before)
 
 
-def test_without_numpys_own_library_products_go_through_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpys_own(numpys: Callable[[], int]) -> None:
+    with blas.in_one_thread():
+        assert numpys() == 1
+        with blas.in_one_thread():
+            pass
+        assert numpys() == 1
+    assert numpys() == 2
+
+
+def test_an_engines_parts_hold_them_back(numpys: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several parts do, one alone does not: it may have all threads."""
+    engine = NumpyEngine()
+    monkeypatch.setattr(engine.team, "size", lambda: 2)
+    assert engine.map(lambda _: numpys(), range(2)) == [1, 1]
+    assert engine.map(lambda _: numpys(), range(1)) == [2]
+    assert numpys() == 2
+
+
+def test_without_numpys_own_library_nothing_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np.linalg._umath_linalg, "__file__", "no such file")
+    assert blas._numpy_threads.__wrapped__() is None
     monkeypatch.delattr(np.linalg, "_umath_linalg")
-    assert machine._numpy_blas.__wrapped__() is None
+    assert blas._numpy_threads.__wrapped__() is None
+    monkeypatch.setattr(blas, "_numpy_threads", lambda: None)
+    with blas.in_one_thread():
+        pass

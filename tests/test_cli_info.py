@@ -42,6 +42,15 @@ def only_hint(given: Report) -> Hint:
     return hint
 
 
+def test_a_variable_that_has_no_effect_any_more_is_shown_as_such(capsys):
+    info._print(report(variables={"XPGRAD_PRODUCTS": "blas", "XPGRAD_JIT": "1"}), [])
+    lines = capsys.readouterr().out.splitlines()
+    (shown,) = (line for line in lines if line.startswith("XPGRAD_PRODUCTS"))
+    assert "blas (has no effect any more" in shown
+    (other,) = (line for line in lines if line.startswith("XPGRAD_JIT"))
+    assert other.split() == ["XPGRAD_JIT", "1"]
+
+
 def test_a_good_machine_gets_no_hints():
     assert info.hints(report()) == []
 

@@ -33,8 +33,6 @@ def guarded(monkeypatch, compiled):
     """The guard, with nothing that was planned without it, or with a fault."""
     monkeypatch.setattr(guard, "on", True)
     monkeypatch.setattr(_plans, "_known", _plans.CallCache())
-    monkeypatch.setenv("XPGRAD_PRODUCTS", "own")
-    monkeypatch.setattr("xpgrad.engine.compiled.products.choice._chosen", {})
     for plans in (compiled_shifts._plan_of_sums, compiled_shifts._plan_of_products):
         plans.cache_clear()
     yield

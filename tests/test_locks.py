@@ -27,19 +27,16 @@ _FORK = """
 """
 
 
-def run(code: str, **environment: str) -> None:
+def run(code: str) -> None:
     """In a process of its own: threads of other tests would be forked along."""
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_FORK) + textwrap.dedent(code)],
-        env=os.environ | environment, check=True, timeout=240,
-    )  # fmt: skip
+    command = [sys.executable, "-c", textwrap.dedent(_FORK) + textwrap.dedent(code)]
+    subprocess.run(command, check=True, timeout=240)
 
 
 @pytest.mark.parametrize(
     "lock",
     [
         "compiled.cache:_lock",
-        "compiled.products.choice:_choosing",
         "process.blas:_limits",
         "process.remembered:Remembered._writing",
     ],
@@ -81,7 +78,6 @@ def test_a_child_calls_kernels_though_its_parent_held_the_locks() -> None:
     import numpy as np
     import xpgrad
     from xpgrad.engine.compiled import cache
-    from xpgrad.engine.compiled.products import choice
     from xpgrad.engine.process import blas
     from xpgrad.engine.process.remembered import Remembered
     rng = np.random.default_rng(0)
@@ -96,7 +92,7 @@ def test_a_child_calls_kernels_though_its_parent_held_the_locks() -> None:
     held, go = threading.Event(), threading.Event()
 
     def hold():
-        with cache._lock, choice._choosing, blas._limits, Remembered._writing:
+        with cache._lock, blas._limits, Remembered._writing:
             held.set()
             go.wait()
 
@@ -134,31 +130,3 @@ def test_a_handler_that_forks_in_the_middle() -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     """)
-
-
-def test_a_signal_handler_may_call_a_kernel_while_products_are_chosen() -> None:
-    pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no products to choose from")
-    run(
-        """
-    import signal
-    from xpgrad.engine import NumpyEngine
-    from xpgrad.engine.compiled.products import choice
-    engine, found = NumpyEngine(), []
-    if engine.blas is not None:
-        choice._remembered = dict
-        choice._remember = lambda *_: None
-        signal.signal(signal.SIGUSR1, lambda *_: found.append(choice.choice(engine, "float32", "narrow")))
-        calls = iter(range(100))
-
-        def measure(*_):
-            if not next(calls):
-                signal.raise_signal(signal.SIGUSR1)
-                return choice.Measured(3.0, True)  # the handler's answer stays
-            return choice.Measured(0.5, True)
-
-        choice._measure = measure
-        assert choice.choice(engine, "float32", "narrow").way == "own"
-        assert [one.way for one in found] == ["own"]
-    """,
-        XPGRAD_PRODUCTS="",
-    )

@@ -109,7 +109,7 @@ def test_a_convolution_calls_no_function_for_each_element():
             expected = xpgrad.conv(X.astype("float64"), W.astype("float64"), pads=1)
         np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-4)
         """,
-        XPGRAD_CPU="x86-64-v2", XPGRAD_CPU_FEATURES=WITHOUT_FMA, XPGRAD_JIT="1", XPGRAD_PRODUCTS="own",
+        XPGRAD_CPU="x86-64-v2", XPGRAD_CPU_FEATURES=WITHOUT_FMA, XPGRAD_JIT="1",
     )  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_compiled_code_names_no_function_of_the_system(tmp_path):
 
         entry_points.compiled_task()
         entry_points.compiled_parallel()
-        entry_points.compiled_linker("float32")
+        entry_points.compiled_linker()
         assert {name for name in names if not name.startswith("llvm.")} == {"xpgrad_system_calls"}
     """
     in_new_process(WATCH_NAMES + textwrap.dedent(code), XPGRAD_CACHE_DIR=str(tmp_path), XPGRAD_JIT="1")

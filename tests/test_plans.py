@@ -269,8 +269,6 @@ def test_loops_in_parts(kind, team, rng, monkeypatch):
 
 def test_a_call_inside_of_a_program(rng, monkeypatch):
     """As a signal handler or a finalizer makes one, between two parts: each has its own memory."""
-    monkeypatch.setenv("XPGRAD_PRODUCTS", "own")  # a BLAS's products would be no part of the pool's work
-    monkeypatch.setattr("xpgrad.engine.compiled.products.choice._chosen", {})
     sizes, inside, results = (30, 64, 8, 40), [], []
     outer, inner = (operands("lstm", rng, sizes) for _ in range(2))
     expected, right = (without_plans(lambda a=a: xpgrad.lstm(**a)) for a in (outer, inner))

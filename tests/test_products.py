@@ -19,6 +19,7 @@ pytest.importorskip("llvmlite", reason="llvmlite is not installed: there are no 
 from llvmlite import binding
 
 from compiled_calls import written
+from xpgrad.engine import NumpyEngine, describe_products
 from xpgrad.engine.compiled import register_tiles, source
 from xpgrad.engine.compiled.machine_code import linker
 from xpgrad.engine.compiled.products import matrix as products
@@ -233,6 +234,35 @@ def test_each_thread_packs_into_its_own_memory():
     for _ in range(5):
         products.multiply(Team(4), a, b, c)
         np.testing.assert_allclose(c, a @ b, rtol=1e-11, atol=1e-12)
+
+
+def test_every_product_of_a_compiled_dtype_is_ours(rng, compiled, monkeypatch):
+    """Of whatever sizes and layouts, added or not; those of other dtypes are NumPy's."""
+    one, library = NumpyEngine(), []
+
+    def note(a, *others):
+        library.append(a.dtype.name)
+
+    monkeypatch.setattr(one, "_write_library_product", note)
+    monkeypatch.setattr(one, "_add_library_product", note)
+    sizes = [(1, 1, 1), (300, 64, 200), (200, 300, 64), (300, 200, 200), (5, 31, 16), (2, 256, 1024)]
+    for dtype in (*DTYPES, "complex128"):
+        for (m, k, n), orders in itertools.product(sizes, ORDERS):
+            a, b = (matrix(rng, *s, dtype, order) for s, order in zip([(m, k), (k, n)], orders, strict=True))
+            c = one.product(a, b)
+            one.add_product(c, a, b)
+            if dtype != "complex128":
+                np.testing.assert_allclose(c, 2 * (a @ b), rtol=0, atol=1e-3)
+    assert library == ["complex128"] * 2 * len(sizes) * len(ORDERS)
+
+
+def test_it_is_told_whose_products_are_used(compiled, monkeypatch):
+    lines = describe_products()
+    assert {lines[f"numpy, {dtype}"].partition(":")[0] for dtype in DTYPES} == {"own"}
+    monkeypatch.setenv("XPGRAD_PRODUCTS", "blas")
+    assert describe_products() == lines
+    monkeypatch.setenv("XPGRAD_JIT", "0")
+    assert describe_products() == {}
 
 
 def test_products_in_threads_of_a_map_use_one_thread(monkeypatch):

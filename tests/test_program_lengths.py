@@ -34,7 +34,7 @@ def small_pieces(monkeypatch):
     torch = pytest.importorskip("torch", reason="programs start threads by OpenMP's team, which torch brings")
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
-    for name, value in {"CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_PRODUCT_ROWS": 2}.items():
+    for name, value in {"CHUNK_ROWS": 7, "_CHUNK_BYTES": 1, "_TILE_ROWS": 2}.items():
         monkeypatch.setattr(machine, name, value)
     monkeypatch.setattr(sharing, "TIME_LOOP", 0)
     monkeypatch.setattr(sharing, "COPY", 0)

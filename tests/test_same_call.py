@@ -11,8 +11,12 @@ import pytest
 
 import xpgrad
 from recurrent_cases import Case, Operator, option_case, run_forward, run_gradient, these_options
-from xpgrad import _plans
+from xpgrad import _plans, engine
+from xpgrad.cli import check_random
 from xpgrad.engine.arrays import array_loops
+from xpgrad.engine.compiled import machine
+from xpgrad.engine.process import sharing
+from xpgrad.engine.process.team import OpenMPTeam
 
 torch = pytest.importorskip("torch", reason="torch is not installed: it draws the calls")
 nn, gradcheck = torch.nn, torch.autograd.gradcheck
@@ -105,6 +109,39 @@ def test_a_forced_engine_computes_as_when_it_is_chosen(rng):
     chosen = seen(xpgrad.lstm(X, W, R))
     with xpgrad.use_engine("numpy"):
         assert seen(xpgrad.lstm(X, W, R)) == chosen
+
+
+@pytest.mark.parametrize("lengths", [None, [11, 3, 12, 12, 0, 7, 1, 12, 9, 2] * 2])
+@pytest.mark.parametrize("operator", ["lstm", "gru"])
+def test_threads_change_no_bits_of_recurrent_kernels(operator, lengths, rng, compiled, monkeypatch):
+    """In any number, of PyTorch's team and of our own pool, whether they share rows or columns."""
+    T, N, I, H, G = 12, 20, 150, 100, {"lstm": 4, "gru": 3}[operator]
+    shapes = [(T, N, I), (1, G * H, I), (1, G * H, H), (1, 2 * G * H)]
+    arrays = [rng.normal(size=shape).astype("float32") / 8 for shape in shapes]
+    for name in ("TIME_LOOP", "PRODUCT", "COPY", "ARRAY"):
+        monkeypatch.setattr(sharing, name, 1)
+    bits, ways, time_loop = [], set(), machine.Machine.time_loop
+
+    def noting(*args, **options):
+        loop = time_loop(*args, **options)
+        ways.add((loop.parts, "columns" if loop.head.stages else "rows"))
+        return loop
+
+    def both(threads, saved=1 << 60):
+        monkeypatch.setattr(machine, "_SAVED", saved)
+        _plans._known.clear()
+        with check_random.in_threads(threads):
+            out, pullback = xpgrad.vjp(getattr(xpgrad, operator), *arrays, lengths)
+            bits.append([seen(array) for array in (*out, *pullback(out[0]))])
+
+    monkeypatch.setattr(machine.Machine, "time_loop", noting)
+    both(1), both(2), both(3, saved=-(1 << 60))
+    monkeypatch.setattr(engine._numpy_engine, "_find_host", lambda: None)
+    both(2)
+    assert all(one == bits[0] for one in bits[1:])
+    assert {(1, "rows"), (2, "rows")} <= ways
+    if isinstance(engine._adapter("torch").team, OpenMPTeam):
+        assert (3, "columns") in ways
 
 
 @pytest.mark.parametrize("offset", [4, 8, 20, 60])

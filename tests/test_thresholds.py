@@ -152,13 +152,10 @@ def operands(name, rng, sizes, dtype):
     }
 
 
-@pytest.mark.parametrize("products", ["own", "blas"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CALLS)
-def test_lengths_of_every_sum_for_one_form(name, dtype, products, rng, guarded, monkeypatch):
+def test_lengths_of_every_sum_for_one_form(name, dtype, rng, guarded):
     """Sums around each block of a product, in one to three threads, from programs of one form."""
-    monkeypatch.setenv("XPGRAD_PRODUCTS", products)
-    monkeypatch.setattr("xpgrad.engine.compiled.products.choice._chosen", {})
     table = thresholds()
     T, N = 41, 26
     sizes = T, N, near(rng, table.features, 34), near(rng, table.features, 34)

@@ -297,13 +297,10 @@ def test_a_module_without_a_table_of_hooks_has_none_to_rebind():
     assert "_load_state_dict_pre_hooks" not in vars(layer)
 
 
-def test_without_its_file_pytorch_has_no_blas_of_its_own(plain):
-    from xpgrad.engine.process.blas import find_blas
+def test_without_its_file_pytorch_has_no_threads_of_its_own(plain):
     from xpgrad.engine.process.team import find_openmp
 
-    library = plain("LIBRARY")
-    assert find_blas(library) is None
-    assert find_openmp(library, torch.get_num_threads) is None
+    assert find_openmp(plain("LIBRARY"), torch.get_num_threads) is None
 
 
 def test_a_function_applies_itself_the_plain_way(monkeypatch):

@@ -48,8 +48,8 @@ def _needed(path: str) -> Any:
     return _found(path) or _missing(path)
 
 
-# --- the file of PyTorch's own library, in which its BLAS and its threads are found. The plain way is a file
-# that has neither: the engine then uses NumPy's BLAS and threads of its own.
+# --- the file of PyTorch's own library, in which its threads are found. The plain way is a file that has none:
+# the engine then has threads of its own.
 LIBRARY: str = _found("_C.__file__") or torch.__file__
 
 # --- who watches operators

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Collection, Sequence
 from math import prod
@@ -13,9 +12,8 @@ import numpy as np
 import torch
 
 from xpgrad.engine import Formula, NumpyEngine, RowFormula
-from xpgrad.engine.process.blas import Blas, find_blas
 from xpgrad.engine.process.memory import result_array
-from xpgrad.engine.process.team import OpenMPTeam, PoolTeam, find_openmp
+from xpgrad.engine.process.team import PoolTeam, find_openmp
 from xpgrad.engine.programs.program import Look
 from xpgrad_torch._private import LIBRARY, PLAIN_KINDS, is_wrapped
 
@@ -27,10 +25,9 @@ _COMPUTED = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.flo
 
 
 class TorchEngine(NumpyEngine):
-    """Kernels run on NumPy views of the tensors; large products go through torch.
+    """Kernels run on NumPy views of the tensors, in torch's threads; large products go through torch.
 
-    All products of one process then run in the threads of one pool, torch's, and use the BLAS that torch
-    was built with.
+    These are products that are not compiled. All of one process then run in the threads of one pool.
     """
 
     name = "torch"
@@ -41,11 +38,6 @@ class TorchEngine(NumpyEngine):
         self.host = self
         # torch's own threads, where they are OpenMP's
         self._own_team = find_openmp(LIBRARY, torch.get_num_threads) or PoolTeam()
-
-    @functools.cached_property
-    def blas(self) -> Blas | None:
-        """The BLAS that torch was built with; without OpenMP's threads NumPy's, which can be held to one."""
-        return find_blas(LIBRARY) if isinstance(self.team, OpenMPTeam) else super().blas
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
         """Whether the arrays are plain CPU tensors that no transformation of torch is watching."""
@@ -153,7 +145,7 @@ class TorchEngine(NumpyEngine):
     def describe(self) -> str:
         """See `Adapter`."""
         return (
-            f"PyTorch {torch.__version__} CPU tensors: the numpy engine on views, products by torch in "
+            f"PyTorch {torch.__version__} CPU tensors: the numpy engine on views, in torch's "
             f"{torch.get_num_threads()} threads"
         )
 

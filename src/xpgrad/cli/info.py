@@ -53,6 +53,7 @@ VARIABLES = (
     "XPGRAD_CPU_FEATURES",
     "VECLIB_MAXIMUM_THREADS",
 )
+WITHOUT_EFFECT = {"XPGRAD_PRODUCTS": "has no effect any more: compiled code has products of its own"}
 # OpenBLAS's names of its x86-64 kernel sets that use AVX-512; every other one stops at AVX2 or before.
 AVX512_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
 
@@ -457,7 +458,8 @@ def _print(report: Report, found: Sequence[Hint]) -> None:
         table("Libraries with threads of their own", columns, rows)
         print()
     if report.variables:
-        pairs("Environment", report.variables)
+        notes = {name: f" ({note})" for name, note in WITHOUT_EFFECT.items()}
+        pairs("Environment", {name: value + notes.get(name, "") for name, value in report.variables.items()})
     print("What would be faster" if found else "Nothing that xpgrad knows of would make this machine faster.")
     for hint in found:
         paragraph(f"- {hint.what}.\n    {hint.how}", indent="    ")

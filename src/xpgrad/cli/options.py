@@ -42,8 +42,6 @@ OPTIONS = (
     Option("as it is"),
     Option("without llvmlite", {"XPGRAD_JIT": "0"}, ("llvmlite",)),
     Option("in one thread", _ONE),
-    Option("matrix products of our own", {"XPGRAD_PRODUCTS": "own"}, ("llvmlite",)),
-    Option("matrix products of the BLAS", {"XPGRAD_PRODUCTS": "blas"}, ("llvmlite",)),
     Option("PyTorch's tensors, in its threads", {}, ("torch",), "torch"),
 )
 

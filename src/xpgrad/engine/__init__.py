@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import array_api_compat
 
-from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula, Step
 from xpgrad.engine.numpy_engine import NumpyEngine
+from xpgrad.engine.process.memory import COMPUTED
 from xpgrad.engine.process.settings import jit_enabled, thread_count
 from xpgrad.engine.process.team import Host, forked
 from xpgrad.engine.programs.recorder import Recorder
@@ -65,7 +65,7 @@ def _loaded() -> Iterator[Adapter]:
 
 
 def _host() -> Host | None:
-    """The engine of a loaded framework whose threads and BLAS this process should use; else None."""
+    """The engine of a loaded framework whose threads this process should use; else None."""
     if forked():
         return None
     return next((adapter.host for adapter in _loaded() if adapter.host is not None), None)
@@ -237,13 +237,12 @@ def describe_engines() -> dict[str, str]:
 
 
 def describe_products() -> dict[str, str]:
-    """Whose matrix products each engine uses, by class of sizes and dtype; empty without llvmlite.
+    """Whose matrix products each engine uses, by dtype; empty without llvmlite, where NumPy multiplies.
 
     Returns
     -------
     dict of str to str
-        ``"own"`` or ``"blas"``, and the reason. `XPGRAD_PRODUCTS` can be set to one of these. Otherwise each
-        class is measured at its first use, and the result is kept in the cache folder.
+        By the engine's name and the dtype ``"own"`` and the reason. Products of other dtypes are NumPy's.
 
     Examples
     --------
@@ -253,8 +252,6 @@ def describe_products() -> dict[str, str]:
     """
     if not jit_enabled():
         return {}
-    lines: dict[str, str] = {}
-    for engine in (_numpy_engine, *(_adapter(name) for name in _entries())):
-        if isinstance(engine, NumpyEngine):
-            lines |= product_choice.describe(engine)
-    return lines
+    engines = (_numpy_engine, *(_adapter(name) for name in _entries()))
+    names = [engine.name for engine in engines if isinstance(engine, NumpyEngine)]
+    return {f"{name}, {dtype}": "own: compiled for this CPU" for name in names for dtype in COMPUTED.values()}

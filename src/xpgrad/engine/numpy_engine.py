@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from xpgrad.engine.arrays import array_loops, traced_formula
-from xpgrad.engine.compiled.machine import Machine, TimeLoop, loop_dtype
+from xpgrad.engine.compiled.machine import LoopWeight, Machine, TimeLoop, loop_dtype
 from xpgrad.engine.compiled.products import matrix as products
-from xpgrad.engine.compiled.products.choice import kind_of
 from xpgrad.engine.compiled.records import Rows
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Operand, Product, Span, evaluate
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.images.numpy_images import NumpyImages
-from xpgrad.engine.process.blas import PackedWeight, pack
 from xpgrad.engine.process.memory import COMPUTED, address_of, new_array, result_array
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host
@@ -31,7 +29,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
     Parameters
     ----------
     find_host : callable
-        Returns the engine of a framework whose threads and BLAS this process uses, or None.
+        Returns the engine of a framework whose threads this process uses, or None.
     """
 
     name = "numpy"
@@ -71,15 +69,11 @@ class NumpyEngine(NumpyImages, AdapterEngine):
         """The array in row-major order: products with it are faster than with its transpose."""
         return np.ascontiguousarray(weight)
 
-    def loop_weight(self, weight: np.ndarray, times: int) -> PackedWeight:
-        """In the fastest form for products: panels; for a BLAS row-major, or its own packed form."""
-        if self.multiplies(weight.dtype, "few rows"):
-            return PackedWeight(weight, products.packed(weight), "panels")
-        by_columns = weight.T.flags.c_contiguous
-        functions = self.packing(weight.dtype, weight.size, by_columns, times)
-        if functions is None:
-            return PackedWeight(np.ascontiguousarray(weight))
-        return pack(weight if by_columns else np.ascontiguousarray(weight), functions)
+    def loop_weight(self, weight: np.ndarray, times: int) -> LoopWeight:
+        """In panels, where the loop is compiled; else row-major, for NumPy."""
+        if weight.dtype in COMPUTED and jit_enabled():
+            return LoopWeight(weight, products.packed(weight))
+        return LoopWeight(np.ascontiguousarray(weight))
 
     def product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
         """Matrix product, or those of stacks, straight into the target if given."""
@@ -96,8 +90,7 @@ class NumpyEngine(NumpyImages, AdapterEngine):
             self._write_library_product(a, b, target)
 
     def _takes_product(self, a: np.ndarray, b: np.ndarray, target: np.ndarray) -> bool:
-        kind = kind_of(a.shape[-1], b.shape[-1], a.strides[-1] == a.itemsize)
-        return products.can_multiply(a, b, target) and self.multiplies(a.dtype, kind)
+        return jit_enabled() and products.can_multiply(a, b, target)
 
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product."""

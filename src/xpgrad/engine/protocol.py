@@ -69,7 +69,7 @@ class TimeLoops(Protocol):
     # --- what is computed
 
     def loop_weight(self, weight: Array, times: int) -> Any:
-        """A matrix in the fastest form for this many products of a time loop."""
+        """A matrix in the form for this many products of a time loop."""
         return weight
 
     def matmul(self, a: Array, b: Array) -> Array:
@@ -200,7 +200,7 @@ class Adapter(Engine, Protocol):
     array_types: tuple[type, ...] = ()
     """Exact types of arrays for which the quick ways below are worth a look."""
     host: Host | None = None
-    """The engine itself, if the framework has threads and a BLAS for the whole process."""
+    """The engine itself, if the framework has threads for the whole process."""
 
     def takes(self, xp: Any, arrays: Sequence[Any]) -> bool:
         """Whether the engine computes with these arrays of the namespace; if not, the standard one does."""

@@ -5,6 +5,6 @@
 steps, `arrays` (with `native_arrays`) over whole arrays. `scalar_*` are the functions that take the place
 of ``xp``, `native` what compiled code does besides arithmetic, `register_tiles` the innermost loops of
 products. `products` multiplies matrices. `cache` keeps texts and machine code on disk. `machine` is what all
-of this runs on: threads and a BLAS. All but `machine` needs llvmlite; the engines and the rooms `arrays`,
+of this runs on: threads. All but `machine` needs llvmlite; the engines and the rooms `arrays`,
 `programs` and `images` call it.
 """

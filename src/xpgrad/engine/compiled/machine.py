@@ -1,10 +1,9 @@
-"""What compiled work runs on: threads, a BLAS, and the loops that are made for both."""
+"""What compiled work runs on: threads, and the loops that are made for them."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
@@ -12,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xpgrad.engine.compiled.products import choice as product_choice
 from xpgrad.engine.compiled.products import matrix as products
 from xpgrad.engine.compiled.records import ArraysHead, LoopHead, positions
 from xpgrad.engine.formulas.formula import Elementwise, Operand, Product, Span
 from xpgrad.engine.process import guard, sharing
-from xpgrad.engine.process.blas import Blas, PackedGemm, PackedWeight, find_blas
+from xpgrad.engine.process.blas import in_one_thread
 from xpgrad.engine.process.memory import COMPUTED, address_of
 from xpgrad.engine.process.settings import jit_enabled
 from xpgrad.engine.process.team import Host, PoolTeam, Team, integers
@@ -26,18 +24,19 @@ from xpgrad.engine.process.team import Host, PoolTeam, Team, integers
 # product and for a loop in threads.
 _CHUNK_BYTES = 1 << 22
 CHUNK_ROWS = 1024
-# A weight with fewer elements, or used less often, is not packed: products read it as fast row by row from
-# the second-level cache. If it must be rearranged anyway, packing is faster.
-_PACKED = 1 << 19
-_PACKED_FROM_COLUMNS = 1 << 17
-_PACKED_TIMES = 12
-# With fewer rows a product uses each weight that it reads too few times: for a BLAS, and for our own tiles of
-# this height.
-_PRODUCT_ROWS = 16
+# Rows of a thread's products, at least: those of a tile. With fewer, each weight that is read is used too few
+# times.
 _TILE_ROWS = 8
 # Threads that share columns begin and wait in each stage of a step: it must save so many multiply-adds.
 _SAVED = 1 << 20
 _SPAN = positions(Span)
+
+
+class LoopWeight(NamedTuple):
+    """A weight (k, n) of a time loop, and its panels; None where NumPy multiplies, and for a single step."""
+
+    array: Any
+    panels: Any = None
 
 
 class TimeLoop(NamedTuple):
@@ -51,7 +50,6 @@ class TimeLoop(NamedTuple):
     head: LoopHead
     matrices: list[tuple[Any, Any]]
     parts: int
-    blas: Blas | None
     kept: tuple[np.ndarray, ...]
 
 
@@ -75,12 +73,12 @@ class Resets(NamedTuple):
 
 
 class Machine:
-    """Threads and a BLAS: the host's, or else the process's own. Engines that compile are machines.
+    """Threads: the host's, or else the process's own. Engines that compile are machines.
 
     Parameters
     ----------
     find_host : callable
-        Returns the engine of a framework whose threads and BLAS this process uses, or None.
+        Returns the engine of a framework whose threads this process uses, or None.
     """
 
     name = "machine"
@@ -102,21 +100,12 @@ class Machine:
         team = self.team
         return team, team.size(), team.is_quick()
 
-    @property
-    def blas(self) -> Blas | None:
-        """The BLAS that compiled code calls; None if none was found.
-
-        The host's if there is a host: NumPy's own threads would compete with the host's spinning ones.
-        """
-        host = self._find_host()
-        return _numpy_blas() if host is None else host.blas
-
     # --- parts of some work, in threads
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """The function of each item, in threads; each runs its products in one thread."""
+        """The function of each item, in threads; each runs NumPy's products in one thread."""
         todo = list(items)
-        with self.blas.in_one_thread() if self.blas and len(todo) > 1 else contextlib.nullcontext():
+        with in_one_thread() if len(todo) > 1 else contextlib.nullcontext():
             return self.team.map(function, todo)
 
     def deal(self, count: int, size: int, part: Callable[[int, int], None]) -> None:
@@ -153,20 +142,6 @@ class Machine:
         self.team.run(code.part, ctypes.addressof(data), parts)
         guard.check_results("a loop over arrays")
 
-    # --- products
-
-    def multiplies(self, dtype: Any, kind: str) -> bool:
-        """Whether our own products are used for one of `choice.CLASSES`."""
-        name = COMPUTED.get(dtype, "")
-        return bool(name) and jit_enabled() and product_choice.is_own(self, name, kind)
-
-    def packing(self, dtype: Any, size: int, by_columns: bool, times: int) -> PackedGemm | None:
-        """The packing for a weight of `size` elements in `times` products; None if it does not pay."""
-        least = _PACKED_FROM_COLUMNS if by_columns else _PACKED
-        if self.blas is None or not jit_enabled() or size < least or times < _PACKED_TIMES:
-            return None
-        return self.blas.packed.get(COMPUTED.get(dtype, ""))
-
     # --- time loops
 
     def chunk(self, width: int, like: Any) -> int:
@@ -188,16 +163,13 @@ class Machine:
         from xpgrad.engine.compiled.time_loops import compiled_loop
 
         dtype = loop_dtype(stages)
-        forms = {stage.weight.form for stage in stages if isinstance(stage, Product)}
-        own = "panels" in forms
-        blas = self.blas if forms and not own else None
+        multiplies = any(isinstance(stage, Product) for stage in stages)
         steps = np.ascontiguousarray(steps, dtype=np.int64)
-        least = _TILE_ROWS if own else _PRODUCT_ROWS if forms else 0
+        least = _TILE_ROWS if multiplies else 0
         bounds = _bounds(steps, _width(stages), self.team.free(), least)
         parts = len(bounds) - 1
-        packed = blas.packed.get(dtype) if blas else None
-        functions = products.compiled_products(dtype) if own else None
-        by_stages = by_stages and own and _share_columns(stages, steps, self.team, parts, functions)
+        functions = products.compiled_products(dtype) if multiplies else None
+        by_stages = by_stages and multiplies and _share_columns(stages, steps, self.team, parts, functions)
         if by_stages:
             parts = self.team.free()
         function, matrices = compiled_loop(stages, dtype, by_stages, resets)
@@ -207,8 +179,6 @@ class Machine:
                 steps=len(steps),
                 spans=address_of(steps),
                 bounds=address_of(bounds),
-                gemm=blas.gemm[dtype] if blas else 0,
-                gemm_packed=packed.compute if packed else 0,
                 tiles=functions.tiles if functions else 0,
                 by_panels=functions.by_panels if functions else 0,
                 height=functions.height if functions else 0,
@@ -217,24 +187,15 @@ class Machine:
                 step=0,
                 stage=0,
             ),
-            [(m.memory, m.array) if isinstance(m, PackedWeight) else (m, m) for m in matrices],
+            [(m.panels, m.array) if isinstance(m, LoopWeight) else (m, m) for m in matrices],
             parts,
-            blas,
             (steps, bounds),
         )
 
     def run_loop(self, loop: TimeLoop, data: np.ndarray) -> None:
         """Run a loop on its integers, in threads if it has parts."""
-        with loop.blas.in_one_thread() if loop.blas and loop.parts > 1 else contextlib.nullcontext():
-            self.team.run(loop.function, data.ctypes.data, loop.parts)
+        self.team.run(loop.function, data.ctypes.data, loop.parts)
         guard.check_results("a time loop")
-
-
-@functools.cache
-def _numpy_blas() -> Blas | None:
-    """The BLAS behind an extension module of NumPy's that may go; products go through NumPy then."""
-    extension = getattr(np.linalg, "_umath_linalg", None)
-    return None if extension is None else find_blas(extension.__file__)
 
 
 def loop_dtype(stages: Sequence[Elementwise | Product]) -> str:

@@ -1,4 +1,4 @@
-"""What compiled code does besides arithmetic: memory, BLAS and other compiled code, each by its address.
+"""What compiled code does besides arithmetic: memory and other compiled code, each by its address.
 
 Addresses come in at run time, so that the compiled code can be kept on disk. Needs llvmlite.
 """
@@ -13,7 +13,6 @@ from xpgrad.engine.compiled.llvm_code import (
     SYSTEM,
     function_at,
     variable,
-    variable_with,
     words_by_name,
 )
 from xpgrad.engine.compiled.records import RowsProduct, SharedWork, SystemCalls, positions
@@ -28,14 +27,10 @@ __all__ = [
     "call_with_part",
     "elements",
     "fields",
-    "gemm",
     "generated",
     "inside",
     "multiply_rows",
-    "multiply_rows_by_panels",
-    "multiply_rows_packed",
     "numbers",
-    "pack_weight",
     "release",
     "scratch",
     "share",
@@ -130,96 +125,6 @@ def release(memory):
     call_with_numbers(system()[_CALLS.free], (memory.ctypes.data,))
 
 
-# --- a BLAS
-
-
-@Instruction
-def _call_by_reference(code, address, values):
-    """Call a Fortran function: pointers are passed as they are, of numbers their addresses.
-
-    Integers and letters are stored in 64 bits: a BLAS with 32-bit integers reads the lower half, which on a
-    little-endian machine stands at the same address.
-    """
-    builder = code.builder
-
-    def passed(value):
-        if isinstance(value, ir.Value) and value.type == _POINTER:
-            return value
-        slot = variable_with(builder, code.value(value, code.kind_of(value)))
-        return builder.bitcast(slot, _POINTER)
-
-    arguments = [passed(value) for value in values]
-    builder.call(function_at(builder, code.integer(address), _VOID, [_POINTER] * len(arguments)), arguments)
-
-
-@Instruction
-def _pointer(code, address):
-    """An address that is passed as it is."""
-    return code.builder.inttoptr(code.integer(address), _POINTER)
-
-
-@inside()
-def _line(elements):
-    """The length of a line, for a BLAS: it prints an error where an empty matrix's is 0."""
-    return max(elements, 1)
-
-
-@inside()
-def gemm(address, real, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
-    """BLAS's gemm: C (m, n) = A (m, k) B (k, n) + beta C, column-major, of a dtype.
-
-    The forms of A and B are letters, N as it is or T transposed.
-    """
-    _call_by_reference(
-        address,
-        (a_form, b_form, m, n, k, real(1), _pointer(a), _line(lda), _pointer(b), _line(ldb), real(beta),
-         _pointer(c), _line(ldc)),
-    )  # fmt: skip
-
-
-@inside()
-def _gemm_packed(address, real, a_form, b_form, m, n, k, a, lda, b, ldb, beta, c, ldc):
-    """MKL's gemm_compute: its A has the form P, which is packed."""
-    _call_by_reference(
-        address,
-        (a_form, b_form, m, n, k, _pointer(a), _line(lda), _pointer(b), _line(ldb), real(beta), _pointer(c),
-         _line(ldc)),
-    )  # fmt: skip
-
-
-def _rows_multiplier(gemm, weight_form):
-    plain = ord("N")
-
-    @inside()
-    def multiply_rows(address, real, itemsize, count, first, start, head, m):
-        source, weight, target = _ROWS_PRODUCT
-        line, to_line = head[m + source.line], head[m + target.line]
-        gemm(
-            address, real, weight_form, plain, head[m + weight.columns], count, head[m + weight.rows],
-            head[m + weight.address], head[m + weight.line],
-            head[m + source.address] + first * line * itemsize, line,
-            0, head[m + target.address] + start * to_line * itemsize, to_line,
-        )  # fmt: skip
-
-    return multiply_rows
-
-
-# `count` rows of a source from `first` on, times a weight, into a target's rows from `start` on. Their
-# RowsProduct stands in head from m on. They are row-major; read column by column, as BLAS does, a matrix is
-# its own transpose, and so the factors change places.
-multiply_rows = _rows_multiplier(gemm, ord("N"))
-multiply_rows_packed = _rows_multiplier(_gemm_packed, ord("P"))
-
-
-@inside()
-def pack_weight(address, real, form, n, k, source, length, target):
-    """MKL's gemm_pack of a weight (k, n), for the factor A of products as in `multiply_rows`."""
-    rows = 64  # it packs well for any number of rows
-    _call_by_reference(
-        address, (ord("A"), form, n, rows, k, real(1), _pointer(source), length, _pointer(target))
-    )
-
-
 # --- shares and other compiled code
 
 
@@ -231,12 +136,11 @@ def share(columns, unit, part, parts):
 
 
 @inside()
-def multiply_rows_by_panels(
-    tiles, by_panels, height, part, parts, ahead, itemsize, count, first, start, head, m
-):
-    """The same by our own product, its weight in panels; for the first three see `products.Functions`.
+def multiply_rows(tiles, by_panels, height, part, parts, ahead, itemsize, count, first, start, head, m):
+    """`count` rows of a source from `first` on, times a weight, into a target's rows from `start` on.
 
-    Of the columns, those of one of so many parts. `ahead` is the address of an Ahead, or 0.
+    Their RowsProduct stands in head from m on; the weight is in panels. For the first three see
+    `products.Functions`. Of the columns, only one of so many parts. `ahead` is the address of an Ahead, or 0.
     """
     source, weight, target = _ROWS_PRODUCT
     line, to_line = head[m + source.line], head[m + target.line]

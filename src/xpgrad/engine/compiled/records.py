@@ -111,8 +111,7 @@ class LoopHead(NamedTuple):
     """A time loop: its steps, the bounds of its parts, and what its products need.
 
     `spans` is the address of four integers for each step (`formulas.formula.Span`), `bounds` that of the
-    first rows of the parts. `gemm` is BLAS's, `gemm_packed` the one with a packed weight; for `tiles` to
-    `height` see `products.matrix.Functions`.
+    first rows of the parts. For `tiles` to `height` see `products.matrix.Functions`.
 
     Where the parts have columns instead of rows, `parts` is how many they are, and a call of the loop does
     one of the `stages` of one step: `stage` of `step`.
@@ -121,8 +120,6 @@ class LoopHead(NamedTuple):
     steps: Any
     spans: Any
     bounds: Any
-    gemm: Any
-    gemm_packed: Any
     tiles: Any
     by_panels: Any
     height: Any
@@ -143,13 +140,12 @@ class ArraysHead(NamedTuple):
 
 
 class ProgramHead(NamedTuple):
-    """What stands in front of all instructions: BLAS's gemm, a team's entry point, native.share_parts.
+    """What stands in front of all instructions: a team's entry point, native.share_parts.
 
     `guard` is the address of a Guard, or 0. `steps` is the call's T where calls with different ones share the
     program, else 0.
     """
 
-    gemm: Any
     team: Any
     share: Any
     guard: Any
@@ -167,8 +163,6 @@ class Kind(NamedTuple):
     """What an instruction is, by the place in this list."""
 
     work: Any
-    blas_product: Any
-    blas_packing: Any
     steps: Any
 
 
@@ -229,35 +223,6 @@ class Work(NamedTuple):
 
     address: Any
     shared: SharedWork
-
-
-class BlasProduct(NamedTuple):
-    """C (m, n) = A (m, k) B (k, n), row-major; forms are letters, N as it is or T transposed."""
-
-    m: Any
-    n: Any
-    k: Any
-    a_form: Any
-    a: Any
-    a_line: Any
-    b_form: Any
-    b: Any
-    b_line: Any
-    add: Any
-    c: Any
-    c_line: Any
-
-
-class BlasPacking(NamedTuple):
-    """A weight (k, n) packed by BLAS."""
-
-    function: Any
-    form: Any
-    n: Any
-    k: Any
-    source: Any
-    line: Any
-    target: Any
 
 
 class Packing(NamedTuple):

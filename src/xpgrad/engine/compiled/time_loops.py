@@ -68,7 +68,6 @@ class ProductText(NamedTuple):
     """What the generated text depends on of a product's stage."""
 
     at: str
-    form: str  # of the weight
     matrices: int  # at which of the loop's integers they begin
 
 
@@ -106,7 +105,7 @@ def compiled_loop(
     dtype : str
         ``"float32"`` or ``"float64"``.
     by_stages : bool
-        Whether each call does one stage of one step, on one part of the columns; all weights are in panels.
+        Whether each call does one stage of one step, on one part of the columns.
     resets : Resets, optional
         What the loop reads of resets.
 
@@ -128,14 +127,13 @@ def compiled_loop(
 
 
 def _asked(texts: Sequence[FormulaText | ProductText], matrices: Sequence[Any]) -> tuple[PrefetchRows, ...]:
-    """What the first product in panels asks for: the rows of formulas that are in no near cache.
+    """What the first product asks for: the rows of formulas that are in no near cache.
 
     Near are rows that the step before wrote, and rows that it read as those before its own.
     """
-    forms = [text.form if isinstance(text, ProductText) else "" for text in texts]
-    if "panels" not in forms:
+    product = next((number for number, text in enumerate(texts) if isinstance(text, ProductText)), None)
+    if product is None:
         return ()
-    product = forms.index("panels")
     written = {_rows_of(vector, matrices) for text in texts for vector in _vectors(text, inputs=False)}
     before = {_rows_of(v, matrices) for text in texts for v in _vectors(text) if v.at == "before"}
     found: dict[tuple[int, str], PrefetchRows] = {}
@@ -199,7 +197,7 @@ def _text_of(
     if isinstance(stage, Product):
         begin = _HEAD + _MATRIX * len(matrices)
         matrices += [stage.source.rows, stage.weight, stage.target]
-        return ProductText(stage.source.at, stage.weight.form, begin)
+        return ProductText(stage.source.at, begin)
     places: dict[tuple[int, str], int] = {}
 
     def vectors(operand: Operand) -> tuple[OperandPlace | None, ...]:
@@ -236,8 +234,7 @@ def _source(loop: LoopText) -> str:
     parts = [
         preamble([stage.function for stage in formulas], constants, loop.dtype),
         "from xpgrad.engine.compiled.cache import cfunc",
-        "from xpgrad.engine.compiled.native import fields, multiply_rows, multiply_rows_by_panels",
-        "from xpgrad.engine.compiled.native import multiply_rows_packed, numbers, share",
+        "from xpgrad.engine.compiled.native import fields, multiply_rows, numbers, share",
         "from xpgrad.engine.compiled.native_ahead import ask_rows, forget, memory",
         "from xpgrad.engine.compiled.native_rows import OperandPlace, rows_loop",
         "from xpgrad.engine.compiled.scalar_common import wide_vectors\n",
@@ -248,13 +245,10 @@ def _source(loop: LoopText) -> str:
     return "\n".join(parts) + "\n"
 
 
-# How a product is begun, by the form of its weight.
-_PRODUCTS = {
-    "rows": f"multiply_rows(head[{_AT.gemm}], real, ",
-    "blas": f"multiply_rows_packed(head[{_AT.gemm_packed}], real, ",
-    "panels": f"multiply_rows_by_panels(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], "
-    "portion, portions, ahead, ",
-}
+# How a product is begun.
+_MULTIPLY = (
+    f"multiply_rows(head[{_AT.tiles}], head[{_AT.by_panels}], head[{_AT.height}], portion, portions, ahead, "
+)
 _UNIT = 16
 """Columns of a formula that are not divided: at least one vector."""
 
@@ -275,9 +269,8 @@ def _bodies(
     bodies, formulas, itemsize = [], 0, np.dtype(dtype).itemsize
     for stage in stages:
         if isinstance(stage, ProductText):
-            lines = _asking(asked, itemsize) if stage.form == "panels" else []
             call = f"{itemsize}, count, {stage.at}, first, head, {stage.matrices})"
-            bodies.append([*lines, _PRODUCTS[stage.form] + call])
+            bodies.append([*_asking(asked, itemsize), _MULTIPLY + call])
             asked = ()
             continue
         wide = next(v for v in (*chain(*stage.inputs), *stage.outputs) if v and not v.of_row)

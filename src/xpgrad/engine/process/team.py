@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from xpgrad.engine.process.blas import Blas, symbol
+from xpgrad.engine.process.blas import symbol
 from xpgrad.engine.process.settings import thread_count
 
 
@@ -37,7 +37,7 @@ def _forget_threads() -> None:
 
 
 def forked() -> bool:
-    """Whether this process is a forked child, which lacks the framework's threads that its BLAS needs."""
+    """Whether this process is a forked child, which lacks the threads of its parent's frameworks."""
     return _forked
 
 
@@ -252,15 +252,11 @@ def compiled_share() -> int:
 
 
 class Host(Protocol):
-    """A framework whose threads and BLAS all engines of the process use, so that no two pools compete."""
+    """A framework whose threads all engines of the process use, so that no two pools compete."""
 
     @property
     def team(self) -> Team:
         """Its threads."""
-
-    @property
-    def blas(self) -> Blas | None:
-        """The BLAS that it calls."""
 
 
 def find_openmp(extension: str, threads: Callable[[], int]) -> OpenMPTeam | None:

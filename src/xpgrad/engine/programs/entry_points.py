@@ -6,19 +6,19 @@ from xpgrad.engine.compiled.register_tiles import tiles
 from xpgrad.engine.compiled.source import c_function
 
 _PART = "int64 data, int64 part"
+_INSTRUCTIONS = "int64 code, int64 begin, int64 end"
 
 
-def compiled_executor(dtype: str) -> int:
-    """The address of native_program.execute for arrays of a dtype, as ``(code, begin, end)``."""
-    arguments, call = "int64 code, int64 begin, int64 end", f"execute(code, begin, end, np.{dtype})"
-    return c_function(f"program_{dtype}", "programs.native_program", arguments, call)
+def compiled_executor() -> int:
+    """The address of native_program.execute, as ``(code, begin, end)``."""
+    call = "execute(code, begin, end)"
+    return c_function("program", "programs.native_program", _INSTRUCTIONS, call)
 
 
-def compiled_guarded_executor(dtype: str) -> int:
+def compiled_guarded_executor() -> int:
     """The address of native_guard.execute_guarded, as `compiled_executor`."""
-    arguments = "int64 code, int64 begin, int64 end"
-    call = f"execute_guarded(code, begin, end, np.{dtype})"
-    return c_function(f"guarded_program_{dtype}", "programs.native_guard", arguments, call)
+    call = "execute_guarded(code, begin, end)"
+    return c_function("guarded_program", "programs.native_guard", _INSTRUCTIONS, call)
 
 
 def compiled_guard(name: str) -> int:
@@ -27,15 +27,15 @@ def compiled_guard(name: str) -> int:
     return c_function(f"guard_{name}", "programs.native_guard", "int64 code, int64 number", call)
 
 
-def compiled_linker(dtype: str) -> int:
-    """The address of native_program.link_and_execute for arrays of a dtype.
+def compiled_linker() -> int:
+    """The address of native_program.link_and_execute.
 
     It takes ``(code, begin, end, links, count, addresses)``.
     """
     names = ("code", "begin", "end", "links", "count", "addresses")
-    call = f"link_and_execute({', '.join(names)}, np.{dtype})"
+    call = f"link_and_execute({', '.join(names)})"
     arguments = ", ".join(f"int64 {name}" for name in names)
-    return c_function(f"linked_program_{dtype}", "programs.native_program", arguments, call)
+    return c_function("linked_program", "programs.native_program", arguments, call)
 
 
 def compiled_arithmetic(dtype: str) -> int:

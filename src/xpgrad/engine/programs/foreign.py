@@ -47,18 +47,13 @@ class HostTeam(Team):
 
 
 class ForeignMachine(Machine):
-    """What programs for a host run on: the threads are the host's, the products our own."""
+    """What programs for a host run on: the host's threads."""
 
     name = "foreign"
 
     def __init__(self) -> None:
         super().__init__()
         self._own_team = HostTeam()
-
-    @property
-    def blas(self) -> None:
-        """None: products are our own. A BLAS with threads of its own would have nobody to hold them back."""
-        return None
 
 
 class ForeignProgram:
@@ -97,7 +92,7 @@ class ForeignProgram:
                 memory=address_of(memory),
                 places=len(where),
                 arena=program.arena_bytes,
-                executor=executor(program.name),
+                executor=executor(),
                 begin=program.begin,
                 end=program.end,
                 slots=address_of(_slots()),

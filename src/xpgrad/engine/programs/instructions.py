@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.compiled import records
-from xpgrad.engine.compiled.machine import Machine, TimeLoop
+from xpgrad.engine.compiled.machine import TimeLoop
 from xpgrad.engine.compiled.products.matrix import Functions, compiled_stack_product, plan
 from xpgrad.engine.compiled.records import Factor, Strided
 from xpgrad.engine.formulas.formula import Elementwise, Product
 from xpgrad.engine.process import sharing
-from xpgrad.engine.process.blas import PackedGemm
 from xpgrad.engine.process.guard import Zone
 from xpgrad.engine.process.memory import Workspaces, name_of
 from xpgrad.engine.process.team import Team
@@ -169,48 +168,6 @@ class Instruction(ABC):
         """Its integers and addresses; `start` is where it will stand in the program's array."""
 
 
-class BlasMultiply(Instruction):
-    """A matrix product by BLAS, C = A B or C += A B; each factor is contiguous by rows or by columns."""
-
-    kind = _KIND.blas_product
-
-    def __init__(self, sizes: Sequence[int | Quantity], places: Sequence[Location], add: bool) -> None:
-        super().__init__(places)
-        self.sizes, self._add = sizes, add
-
-    def code(self, start: int, itemsize: int) -> list[Any]:
-        """See Instruction."""
-        m, n, k = self.sizes
-        c, a, b = (place.address(itemsize) for place in self.places)
-        (c_length, _), *factors = (place.strides for place in self.places)
-        (a_form, a_length), (b_form, b_length) = (
-            (ord("N"), rows) if columns == 1 else (ord("T"), columns) for rows, columns in factors
-        )
-        record = records.BlasProduct(
-            m, n, k, a_form, a, a_length, b_form, b, b_length, int(self._add), c, c_length
-        )
-        return [self.kind, *record]
-
-
-class BlasPack(Instruction):
-    """A weight (k, n) into the form in which BLAS's product takes it; its source and its target."""
-
-    kind = _KIND.blas_packing
-
-    def __init__(
-        self, functions: PackedGemm, shape: tuple[int, ...], by_columns: bool, places: Sequence[Location]
-    ) -> None:
-        super().__init__(places)
-        self._function, self._shape, self._by_columns = functions.pack, shape, by_columns
-
-    def code(self, start: int, itemsize: int) -> list[Any]:
-        """See Instruction."""
-        k, n = self._shape
-        form, length = (ord("T"), k) if self._by_columns else (ord("N"), n)
-        source, target = (place.address(itemsize) for place in self.places)
-        return [self.kind, *records.BlasPacking(self._function, form, n, k, source, length, target)]
-
-
 class Work(Instruction):
     """A compiled ``function(data, part)``, run in one part or in several, a thread each."""
 
@@ -248,7 +205,7 @@ class Work(Instruction):
 
 
 class Pack(Work):
-    """A weight (k, n) into panels, for products of our own; its source and its target."""
+    """A weight (k, n) into panels; its source and its target."""
 
     def __init__(
         self, functions: Functions, shape: tuple[int, ...], places: Sequence[Location], team: Team
@@ -264,7 +221,7 @@ class Pack(Work):
 
 
 class Multiply(Work):
-    """A matrix product of our own, C = A B or C += A B; each factor is contiguous by rows or by columns.
+    """A matrix product, C = A B or C += A B; each factor is contiguous by rows or by columns.
 
     The sizes are rows and columns of C, and how many elements a sum has; the places are those of C, A and B.
     """
@@ -415,15 +372,14 @@ class Planned(Work):
 class Loop(Work):
     """A compiled time loop of some stages; where its parts have columns, all of them do a stage together."""
 
-    def __init__(self, loop: TimeLoop, stages: Sequence[Elementwise | Product], machine: Machine) -> None:
+    def __init__(self, loop: TimeLoop, stages: Sequence[Elementwise | Product], team: Team) -> None:
         if loop.head.stages:
             self.kind = _KIND.steps
         tables = [Location(value.block) for value in loop.head if isinstance(value, Address) and value.block]
         places = [*tables, *(memory.place for memory, _ in loop.matrices)]
-        super().__init__(loop.function, loop.parts, machine.team, places)
+        super().__init__(loop.function, loop.parts, team, places)
         self.loop, self.kept = loop, loop.kept
         self.stages = stages
-        self._machine = machine
 
     def data(self, start: int, itemsize: int) -> list[Any]:
         """See Work."""
@@ -433,12 +389,3 @@ class Loop(Work):
             line = matrix.strides[0] if rows > 1 else columns
             head += records.Rows(memory.place.address(itemsize), rows, columns, line)
         return head
-
-    def is_native(self) -> bool:
-        """See Work: Python also holds back the threads of a BLAS that has its own."""
-        return super().is_native() and (self._parts == 1 or not (self.loop.blas and self.loop.blas.has_pool))
-
-    def starter(self) -> Starter:
-        """See Work."""
-        machine, loop = self._machine, self.loop._replace(matrices=[])
-        return lambda data: machine.run_loop(loop, data)

@@ -128,7 +128,7 @@ def after(code, number):
 
 
 @inside()
-def execute_guarded(address, begin, end, real):
+def execute_guarded(address, begin, end):
     """As `native_program.execute`, one instruction after the other until something is wrong."""
     code, i, number = fields(address), begin, 0
     while i < end:
@@ -136,7 +136,7 @@ def execute_guarded(address, begin, end, real):
         if fields(code[_AT])[_GUARD.finding.instruction] != 0:
             return
         behind = i + code[i + _HEAD.length]
-        execute(address, i, behind, real)
+        execute(address, i, behind)
         after(code, number)
         if fields(code[_AT])[_GUARD.finding.instruction] != 0:
             return

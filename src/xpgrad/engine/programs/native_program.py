@@ -4,13 +4,9 @@ from xpgrad.engine.compiled.native import (
     call_in_team,
     call_with_part,
     fields,
-    gemm,
     inside,
-    pack_weight,
 )
 from xpgrad.engine.compiled.records import (
-    BlasPacking,
-    BlasProduct,
     InstructionHead,
     Kind,
     LoopHead,
@@ -21,30 +17,9 @@ from xpgrad.engine.compiled.records import (
 )
 
 _WORK = positions(Work)
-_BLAS_PRODUCT, _BLAS_PACKING = positions(BlasProduct), positions(BlasPacking)
 _PROGRAM, _HEAD, _HEAD_LENGTH = positions(ProgramHead), positions(InstructionHead), length(InstructionHead)
 _KIND = positions(Kind)
 _LOOP = positions(LoopHead)
-
-
-@inside()
-def _multiply(address, code, i, real):
-    at = _BLAS_PRODUCT
-    # Read column by column, as BLAS does, a matrix is its own transpose: so the factors change places.
-    gemm(
-        address, real, code[i + at.b_form], code[i + at.a_form], code[i + at.n], code[i + at.m],
-        code[i + at.k], code[i + at.b], code[i + at.b_line], code[i + at.a], code[i + at.a_line],
-        code[i + at.add], code[i + at.c], code[i + at.c_line],
-    )  # fmt: skip
-
-
-@inside()
-def _pack_by_blas(code, i, real):
-    at = _BLAS_PACKING
-    pack_weight(
-        code[i + at.function], real, code[i + at.form], code[i + at.n], code[i + at.k], code[i + at.source],
-        code[i + at.line], code[i + at.target],
-    )  # fmt: skip
 
 
 @inside()
@@ -69,19 +44,12 @@ def _steps(code, i):
 
 
 @inside()
-def execute(address, begin, end, real):
-    """Run the instructions that stand from `begin` to `end` in the program's array at the address.
-
-    `real` is the dtype of the arrays.
-    """
+def execute(address, begin, end):
+    """Run the instructions that stand from `begin` to `end` in the program's array at the address."""
     code, i = fields(address), begin
     while i < end:
         kind, record = code[i + _HEAD.kind], i + _HEAD_LENGTH
-        if kind == _KIND.blas_product:
-            _multiply(code[_PROGRAM.gemm], code, record, real)
-        elif kind == _KIND.blas_packing:
-            _pack_by_blas(code, record, real)
-        elif kind == _KIND.steps:
+        if kind == _KIND.steps:
             _steps(code, record)
         else:
             _work(code, record)
@@ -89,7 +57,7 @@ def execute(address, begin, end, real):
 
 
 @inside()
-def link_and_execute(address, begin, end, links, count, addresses, real):
+def link_and_execute(address, begin, end, links, count, addresses):
     """Write addresses into a program's array, then run instructions.
 
     Of each of `count` places in it, `links` holds, one behind the other: the places, which of the memories at
@@ -99,4 +67,4 @@ def link_and_execute(address, begin, end, links, count, addresses, real):
     memories, distances = fields(links + 8 * count), fields(links + 16 * count)
     for k in range(count):
         code[places[k]] = distances[k] + begins[memories[k]]
-    execute(address, begin, end, real)
+    execute(address, begin, end)

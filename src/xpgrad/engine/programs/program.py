@@ -20,7 +20,7 @@ import numpy as np
 from xpgrad.engine.compiled import records
 from xpgrad.engine.compiled.machine import Machine
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.memory import LINE, address_of, keep_arena, name_of, take_arena
+from xpgrad.engine.process.memory import LINE, address_of, keep_arena, take_arena
 from xpgrad.engine.process.team import Team, compiled_share
 from xpgrad.engine.programs import guarded
 from xpgrad.engine.programs.instructions import (
@@ -128,7 +128,7 @@ class Program:
     outputs : sequence of (Block, tuple of int or Quantity) or None
         Of each result the memory and the sizes, None for none.
     machine : Machine
-        On whose threads and BLAS it runs.
+        On whose threads it runs.
     dtype : dtype
         Of all arrays.
 
@@ -154,7 +154,7 @@ class Program:
         machine: Machine,
         dtype: np.dtype,
     ) -> None:
-        self._dtype, self.name = dtype, name_of(dtype)
+        self._dtype = dtype
         self.count = len(draft.inputs)
         self._sizes = [None if output is None else output[1] for output in outputs]
         self._shapes = self.shapes(0)
@@ -166,7 +166,7 @@ class Program:
         self._links = np.stack([self.where, self.memory, self.code[self.where]])
         self._linking = address_of(self._links), len(self.where)
         self._kept = [one.kept for one in draft.instructions if one.kept is not None]
-        self._link = _linker(self.name)
+        self._link = _linker()
 
     def _written(self, draft: Draft, machine: Machine, outside: Sequence[Block]) -> list[Any]:
         """The program's integers and addresses; and what runs one after the other.
@@ -174,10 +174,8 @@ class Program:
         `_first` is the stretch of instructions that compiled code runs with the same call that adds the
         addresses, `_rest` those behind it; a work is there on its own if only Python can start it.
         """
-        blas = machine.blas
-        gemm = 0 if blas is None else blas.gemm[self.name]
         team = (machine.team.addresses or (0, 0, 0))[0]
-        code: list[Any] = [*records.ProgramHead(gemm, team, compiled_share(), guard=0, steps=0)]
+        code: list[Any] = [*records.ProgramHead(team, compiled_share(), guard=0, steps=0)]
         stretches: list[tuple[int, int, Starter | None]] = []
         self.begin = begin = len(code)
         starts = []
@@ -274,7 +272,7 @@ class Program:
         """Run instructions: those of a stretch together, and each that only Python can start."""
         for begin, end, start in stretches:
             if start is None:
-                _executor(self.name)(own, begin, end)
+                _executor()(own, begin, end)
             else:
                 start(code[begin:])
 
@@ -371,16 +369,16 @@ def _addresses(code: list[Any], draft: Draft, itemsize: int) -> list[tuple[int, 
 
 
 @functools.cache
-def _executor(dtype: str) -> Any:
+def _executor() -> Any:
     """``(code, begin, end)``, which walks through the instructions of a program's array."""
     from xpgrad.engine.programs.entry_points import compiled_executor
 
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor(dtype))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(compiled_executor())
 
 
 @functools.cache
-def _linker(dtype: str) -> Any:
+def _linker() -> Any:
     """``(code, begin, end, links, count, addresses)``, which adds addresses before it does the same."""
     from xpgrad.engine.programs.entry_points import compiled_linker
 
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(compiled_linker(dtype))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)(compiled_linker())

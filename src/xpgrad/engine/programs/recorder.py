@@ -15,19 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xpgrad.engine.arrays import array_loops
-from xpgrad.engine.compiled.machine import Machine, Resets
-from xpgrad.engine.compiled.products.choice import kind_of
+from xpgrad.engine.compiled.machine import LoopWeight, Machine, Resets
 from xpgrad.engine.compiled.products.matrix import compiled_products
 from xpgrad.engine.formulas.formula import Elementwise, Formula, Product, Span
 from xpgrad.engine.formulas.row_formula import RowFormula
 from xpgrad.engine.process import guard
-from xpgrad.engine.process.blas import PackedWeight
 from xpgrad.engine.process.memory import LINE, name_of
 from xpgrad.engine.programs.instructions import (
     Arithmetic,
     ArrayLoop,
-    BlasMultiply,
-    BlasPack,
     Block,
     Location,
     Loop,
@@ -72,7 +68,7 @@ class Recorder(RecordedImages):
     Parameters
     ----------
     machine : Machine
-        The one on whose threads and BLAS the program is to run.
+        The one on whose threads the program is to run.
     arrays : dict of str to (tuple, tuple) or Joined
         Sizes and strides of the call's arrays, in elements: integers, or multiples of `steps_of_call`.
     dtype : dtype
@@ -329,11 +325,7 @@ class Recorder(RecordedImages):
         factors = [self._by_rows(x.T).T if _real_strides(x)[0] == 1 else self._by_rows(x) for x in (a, b)]
         sizes = (target.sizes[0], target.sizes[1], a.sizes[1])
         places = [x.place._replace(strides=_real_strides(x)) for x in (target, *factors)]
-        kind = kind_of(a.shape[1], b.shape[1], by_rows=places[1].strides[1] == 1)
-        if self._machine.multiplies(self.dtype, kind):
-            self._draft.add(Multiply(sizes, places, add, self._machine.team, self.dtype))
-        else:
-            self._draft.add(BlasMultiply(sizes, places, add))
+        self._draft.add(Multiply(sizes, places, add, self._machine.team, self.dtype))
 
     def multiply_stack(self, target: Recorded, a: Recorded, b: Recorded, add: bool) -> bool:
         """The same for stacks of matrices, in one instruction; False where it does not fit them.
@@ -361,30 +353,17 @@ class Recorder(RecordedImages):
         """As NumpyEngine.pack."""
         return self.contiguous(weight)
 
-    def loop_weight(self, weight: Recorded, times: int) -> PackedWeight:
+    def loop_weight(self, weight: Recorded, times: int) -> LoopWeight:
         """See NumpyEngine.loop_weight; packing is part of the program."""
         if times == 1 and self._schedule is None:  # products of a single step need no loop
             self._has_one_step = True
-            return PackedWeight(weight)  # type: ignore[arg-type]
-        if self._machine.multiplies(self.dtype, "few rows"):
-            return self._in_panels(weight)
-        by_columns = weight.T.contiguous
-        functions = self._machine.packing(self.dtype, weight.size, by_columns, times)
-        if functions is None:
-            return PackedWeight(self._by_rows(weight))  # type: ignore[arg-type]
-        source = weight if by_columns else self.contiguous(weight)
-        size = functions.bytes_of(*weight.shape)
-        buffer = self.fresh((-(-size // self.dtype.itemsize),))
-        self._draft.add(BlasPack(functions, weight.shape, by_columns, [source.place, buffer.place]))
-        return PackedWeight(source, buffer, "blas")  # type: ignore[arg-type]
-
-    def _in_panels(self, weight: Recorded) -> PackedWeight:
+            return LoopWeight(weight)
         functions = compiled_products(self._name)
         source = weight if 1 in _real_strides(weight) else self.contiguous(weight)
-        buffer = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
+        panels = self.fresh((weight.shape[0] * functions.padded(weight.shape[1]),))
         place = source.place._replace(strides=_real_strides(source))
-        self._draft.add(Pack(functions, weight.shape, [place, buffer.place], self._machine.team))
-        return PackedWeight(source, buffer, "panels")  # type: ignore[arg-type]
+        self._draft.add(Pack(functions, weight.shape, [place, panels.place], self._machine.team))
+        return LoopWeight(source, panels)
 
     def scan(self, stages: Sequence[Elementwise | Product], steps: np.ndarray | Steps) -> None:
         """The time loop, compiled."""
@@ -398,7 +377,7 @@ class Recorder(RecordedImages):
             return
         else:
             loop = self._machine.time_loop(stages, steps, by_stages=True)
-        self._draft.add(Loop(loop, stages, self._machine))
+        self._draft.add(Loop(loop, stages, self._machine.team))
 
     def _resets(self, steps: Steps) -> Resets | None:
         """What the loop reads of resets, where there are any: a table in memory that the schedule writes."""
