@@ -48,7 +48,7 @@ def _needed(path: str) -> Any:
     return _found(path) or _missing(path)
 
 
-# --- the file of PyTorch's own library, in which its threads are found. The plain way is a file that has none:
+# --- the file of PyTorch's own library, in which its threads are found. The plain way is a file without them:
 # the engine then has threads of its own.
 LIBRARY: str = _found("_C.__file__") or torch.__file__
 
