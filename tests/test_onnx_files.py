@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser  # isort: skip
 
 import xpgrad
 from xpgrad_onnx import gradient_model
+from xpgrad_onnx._scopes import all_nodes
 
 
 @pytest.fixture(autouse=True)
@@ -239,6 +240,24 @@ def test_mixed_precision() -> None:
         assert found[name].dtype == (np.float16 if name == "v_grad" else np.float32)
 
 
+def test_a_wrong_shape_of_an_output_does_not_count() -> None:
+    text = "g (double[N, 3] x) => (double[K] y) <double[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, w) }"
+    training = gradient_model(model_of(text))
+    cotangent = next(value for value in training.graph.input if value.name == "y_grad")
+    assert [d.dim_value for d in cotangent.type.tensor_type.shape.dim][1:] == [2]
+    assert check_direction(model_of(text), {"x": np.random.default_rng(8).normal(size=(4, 3))}) == ["w"]
+
+
+@pytest.mark.parametrize("opset", [18, 28])
+def test_bodies_of_onnx_in_later_opsets(opset: int) -> None:
+    """The body was written for another opset than the model's."""
+    if opset > onnx.defs.onnx_opset_version():
+        pytest.skip(f"onnx {onnx.__version__} has no opset {opset}")
+    text = "g (double[N, 3] x) => (double[N, 3] y) <double[3] w = {1, 2, 3}> "
+    model = model_of(text + "{ p = Mul(x, w)  y = Shrink<lambd = 0.5, bias = 0.25>(p) }", opset)
+    assert check_direction(model, {"x": np.random.default_rng(9).normal(size=(4, 3)) * 3}) == ["w"]
+
+
 # --- loops --------------------------------------------------------------------------------------------------
 
 SCAN = """
@@ -300,6 +319,21 @@ def check_inputs(model: Any, feeds: dict[str, Any]) -> None:
 
         slope = float(np.sum(grads[f"{name}_grad"] * way))
         assert slope == pytest.approx((weighted(1e-6) - weighted(-1e-6)) / 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_bodies_of_operators_of_onnx_alone(known: bool) -> None:
+    """With ``standard=True``, also within a loop; what a body makes is of use in it alone."""
+    text = SCAN if known else SCAN.replace("[2, 4]", "[N, M]").replace("[5, 2, 3]", "[T, N, K]")
+    model = model_of(text)
+    rng = np.random.default_rng(5)
+    feeds = {"x": rng.normal(size=(5, 2, 3)), "h0": rng.normal(size=(2, 4))}
+    feeds |= {"h_grad": rng.normal(size=(2, 4)), "all_grad": rng.normal(size=(5, 2, 4))}
+    training = gradient_model(model, standard=True)
+    assert {node.domain for node in all_nodes(training.graph.node)} == {""}
+    expected = run(gradient_model(model), feeds)
+    for name, value in run(training, feeds).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-12)
 
 
 def test_scans_of_old_opsets_are_refused() -> None:

@@ -73,6 +73,8 @@ def _function_of(node: onnx.NodeProto, graph: Graph) -> onnx.FunctionProto:
         data = schema.get_context_dependent_function_with_opset_version(version, text, types)
     function = onnx.FunctionProto()
     function.ParseFromString(data)
+    for opset in function.opset_import:  # a schema has another body where an operator in it changed
+        opset.version = graph.opset if opset.domain == "" else opset.version
     return function
 
 

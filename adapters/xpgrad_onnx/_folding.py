@@ -60,6 +60,7 @@ def simplified(model: onnx.ModelProto, inputs: Mapping[str, Any], keep: Iterable
     for name, value in inputs.items():
         _fix(model.graph, name, value)
     make_unique(model)
+    _correct_outputs(model)
     kept = {value.name for value in model.graph.output} | set(keep)
     given = {tensor.name for tensor in model.graph.initializer}
     _hoist_constants(model.graph)
@@ -93,6 +94,20 @@ def _fix(graph: onnx.GraphProto, name: str, value: Any) -> None:
     for old in [t for t in graph.initializer if t.name == name]:
         graph.initializer.remove(old)
     graph.initializer.append(numpy_helper.from_array(array.astype(dtype), name))
+
+
+def _correct_outputs(model: onnx.ModelProto) -> None:
+    """Some files say a wrong number of axes of their outputs; what the nodes say counts."""
+    tensors = [value.type.tensor_type for value in model.graph.output]
+    said = [onnx.TensorShapeProto.FromString(tensor.shape.SerializeToString()) for tensor in tensors]
+    known = [tensor.HasField("shape") for tensor in tensors]
+    for tensor in tensors:
+        tensor.ClearField("shape")
+    shapes = facts_of(model)[1]
+    for value, shape, was_known in zip(model.graph.output, said, known, strict=True):
+        found = shapes.get(value.name)
+        if was_known and (found is None or len(found) == len(shape.dim)):
+            value.type.tensor_type.shape.CopyFrom(shape)
 
 
 def _hoist_constants(graph: onnx.GraphProto) -> None:
