@@ -12,7 +12,7 @@ import pytest
 import xpgrad
 from onnx_cases import DATA, golden, golden_model, model_of, run, worst
 
-from onnx import helper, load_model_from_string  # isort: skip
+from onnx import helper, load_model_from_string, parser  # isort: skip
 from onnx.reference import ReferenceEvaluator  # isort: skip
 
 import xpgrad_onnx
@@ -122,6 +122,34 @@ def test_node(name: str) -> None:
         results = run(case.model, dict(zip(names, inputs, strict=True)))
         for value, (label, actual) in zip(expected, results.items(), strict=True):
             assert worst(actual, value) < RTOL, label
+
+
+def test_what_onnx_own_evaluator_limits() -> None:
+    """Along 65 elements GatherElements, GlobalMaxPool with one spatial axis, what a Loop scans."""
+    x = np.random.default_rng(0).normal(size=(2, 65, 3))
+    places = np.random.default_rng(1).integers(0, 65, size=(2, 80, 3))
+    gathered = run(model_of("GatherElements", ["x", "i"], ["y"], axis=1), {"x": x, "i": places})["y"]
+    assert np.array_equal(gathered, np.take_along_axis(x, places, 1))
+    pooled = run(model_of("GlobalMaxPool", ["x"], ["y"]), {"x": x})["y"]
+    assert np.array_equal(pooled, x.max(axis=2, keepdims=True))
+    body = parser.parse_graph("""
+        step (int64 k, bool going) => (bool on, double[2, 2] matrix, int64 number) {
+            on = Identity(going)  number = Add(k, k)
+            matrix = Constant<value = double[2, 2] {1, 2, 3, 4}>() }""")
+    loop = model_of("Loop", ["count", "yes"], ["matrices", "numbers"], body=body)
+    scanned = run(loop, {"count": np.asarray(3), "yes": np.asarray(True)})
+    assert scanned["matrices"].shape == (3, 2, 2)
+    assert scanned["numbers"].tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("strides", [[1, 1, 1], [2, 1, 2]])
+def test_places_of_maxima_with_three_spatial_axes(strides: list[int]) -> None:
+    x = np.random.default_rng(2).normal(size=(2, 3, 4, 5, 4))
+    attributes = {"kernel_shape": [2, 3, 2], "strides": strides, "pads": [1, 0, 0, 0, 1, 1]}
+    found = run(model_of("MaxPool", ["x"], ["y", "places"], **attributes), {"x": x})
+    assert np.array_equal(np.take(x, found["places"]), found["y"])
+    alone = run(model_of("MaxPool", ["x"], ["y"], **attributes), {"x": x})
+    assert np.array_equal(alone["y"], found["y"])
 
 
 # --- what ONNX Runtime does, and what is true ---------------------------------------------------------------

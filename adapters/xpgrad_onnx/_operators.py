@@ -247,9 +247,9 @@ def _conv_transpose_grad(call: NodeCall) -> tuple:
     "auto_pad ceil_mode dilations kernel_shape pads storage_order strides",
 )  # fmt: skip
 def _max_pool(call: NodeCall) -> tuple:
-    """Onnx's own if nobody wants the indices, which are wrong there if all strides are 1."""
+    """Onnx's own for images without indices: it has these wrong with strides of 1, and fails with volumes."""
     X, a = call.inputs["X"], call.attributes
-    if "indices" not in call.wanted:
+    if "indices" not in call.wanted and X.ndim < 5:
         return _by_onnx("MaxPool", X, ["Y"], a)
     windows, places = X, np.zeros((), dtype=np.int64)
     rank, lowest = X.ndim - 2, -np.inf if X.dtype.kind == "f" else np.iinfo(X.dtype).min
