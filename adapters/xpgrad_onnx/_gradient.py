@@ -36,25 +36,27 @@ def gradient_model(
 ) -> onnx.ModelProto:
     r"""The training graph of a model: its outputs, a loss, and the gradients of its parameters.
 
-    Operators with a rule: LSTM, GRU and RNN with all of their attributes, Conv, ConvTranspose, MatMul, Gemm,
-    arithmetic, every activation of ONNX, Softmax, LogSoftmax and SoftmaxCrossEntropyLoss, pooling,
-    BatchNormalization with given statistics, reductions, and operators that reshape, join or select.
+    Every floating-point operator of ai.onnx but MaxRoiPool has a gradient; functions are differentiated
+    through their bodies, If in both branches, Loop and Scan from the last step to the first.
 
     Parameters
     ----------
     model : onnx.ModelProto
-        The model, of opset 13 or later (16 if it selects elements or has max pooling). It is not changed.
+        The model, of opset 7 or later. It is not changed. Below opset 16 onnx's converter is called.
     wrt : iterable of str, optional
         Tensors whose gradients to compute: initializers, inputs, or outputs of nodes. By default the
-        parameters: floating-point initializers that the loss depends on, but no constants. These are bounds
-        of Clip, exponents, ratios, statistics of BatchNormalization and the like, and what they are computed
-        from; and numbers without axes that are added or multiplied, unless PyTorch's exporter says that one
-        is a parameter.
+        parameters: floating-point initializers that the loss depends on, and constants' nodes that an
+        operator takes as weights, also in branches. But no constants: bounds of Clip, exponents, ratios,
+        statistics of BatchNormalization and the like, and what they are computed from; numbers in formulas,
+        without axes or from a node, unless PyTorch's exporter says that one is a parameter.
     loss : str, optional
         ``"cross_entropy"``, ``"mse"`` or ``"bce_with_logits"`` of the model's first output: the mean over all
         samples or elements, with an additional input ``labels`` or ``target``. Or the name of an output that
         is the loss; its elements are summed. By default there is no loss: each floating-point output NAME
         gets an additional input ``NAME_grad``, its cotangent.
+    inputs : mapping of str to array, optional
+        Values of inputs that are fixed, such as ``{"sr": 16000}``. They are no inputs of the training graph;
+        what follows from them is computed now, and branches that are not taken are left out.
     standard : bool
         Write the gradients with ONNX's own operators, for any runtime: a loop over time is a Scan, a
         convolution's gradient a Conv. Batch, time and sizes of images may be symbols.
@@ -71,10 +73,11 @@ def gradient_model(
     Raises
     ------
     ValueError
-        For operators without a rule (all of them are named), unknown names, tensors that the loss does not
-        depend on, and attributes without a gradient.
+        For operators without a gradient (each is named once, with the number of its nodes), unknown names,
+        tensors that the loss does not depend on, attributes without a gradient, values in `inputs` of another
+        shape, and versions that onnx cannot convert.
     TypeError
-        If `model` is not a model.
+        If `model` is not a model, or a value in `inputs` has another type.
 
     See Also
     --------
