@@ -361,6 +361,16 @@ def test_to_numpy_copies(backend: Backend) -> None:
     assert to_numpy(backend.array(np.asarray([1, 2]))).tolist() == [1, 2]
 
 
+def test_to_numpy_keeps_what_jax_would_cut() -> None:
+    """Outside of `enable_x64` JAX makes float32 of what is converted to float64."""
+    jax = pytest.importorskip("jax", reason="jax not installed")
+    with jax.enable_x64(True):
+        array = jax.numpy.asarray([1 / 3])
+    assert to_numpy(array).tolist() == [1 / 3]
+    half = to_numpy(jax.numpy.asarray([1.5], dtype="bfloat16"))
+    assert (half.dtype, half.tolist()) == (np.float64, [1.5])
+
+
 # --- the references --------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, device, is_jax_array, is_torch_array
 
 Array = Any
 
@@ -37,6 +37,9 @@ def to_numpy(array: Array) -> np.ndarray:
     dtype('float64')
     """
     xp = array_namespace(array)
+    if is_jax_array(array):  # NumPy knows its dtypes, and it has no float64 unless it is told to
+        kind = np.float64 if xp.isdtype(array.dtype, "real floating") else None
+        return np.array(array).astype(kind or array.dtype)
     if xp.isdtype(array.dtype, "real floating"):
         array = xp.astype(array, xp.float64)
     if is_torch_array(array):
