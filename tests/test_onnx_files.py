@@ -215,6 +215,19 @@ def test_quantized_weights_are_named() -> None:
         gradient_model(model_of(text))
 
 
+def test_weights_behind_integers_are_named() -> None:
+    """The loss changes with them only in steps; later weights have a gradient, if they are asked for."""
+    text = """
+        g (float[N, 2] x) => (float[N, 2] y)
+        <float[2] w = {1, 2}, float[2, 2] v = {1, 2, 3, 4}, float s = {0.5}, int8 z = {0}>
+        { a = Mul(x, w)  q = QuantizeLinear(a, s, z)  d = DequantizeLinear(q, s, z)  y = MatMul(d, v) }"""
+    with pytest.raises(
+        ValueError, match=r"no gradient passes to w; it has QuantizeLinear \(1 node\): it works"
+    ):
+        gradient_model(model_of(text))
+    assert gradients_of(gradient_model(model_of(text), ["v"])) == ["v"]
+
+
 def test_mixed_precision() -> None:
     """Numbers of rules have the type of their node."""
     text = """

@@ -9,7 +9,7 @@ import onnx
 from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._reverse import Path, nodes_on
 from xpgrad_onnx._rules.table import REASONS, RULES, check_fixed
-from xpgrad_onnx._scopes import all_nodes
+from xpgrad_onnx._scopes import all_nodes, reads
 
 
 def check_all_fixed(graph: Graph, way: Path) -> None:
@@ -44,6 +44,19 @@ def counted(operator: str, nodes: list[onnx.NodeProto]) -> str:
     reason = REASONS.get(operator.rpartition(".")[2])
     why = f": {reason}" if reason else ""
     return f"{operator} ({count}{first}){why}"
+
+
+def cut_off(graph: Graph, names: Iterable[str], ends: Iterable[str]) -> list[str]:
+    """Those of these weights from which ends depend through nodes that work on integers alone."""
+    integers = {name for name, reason in REASONS.items() if "integers" in reason}
+    leading = set(ends)
+    found: set[str] = set()  # what leads to a node that works on integers
+    for node in reversed(graph.nodes):
+        if not leading.isdisjoint(node.output):
+            leading.update(reads(node))
+            if node.op_type in integers or not found.isdisjoint(node.output):
+                found.update(reads(node))
+    return [name for name in names if name in found and any(n != 1 for n in graph.shapes.get(name, ()))]
 
 
 def quantized(nodes: Iterable[onnx.NodeProto]) -> str:
