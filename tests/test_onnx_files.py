@@ -353,3 +353,13 @@ def test_scans_of_old_opsets_are_refused() -> None:
     model = model_of(SCAN, 8)
     with pytest.raises(ValueError, match="has Scan and the opset 8, expected opset 9 or later"):
         gradient_model(model)
+
+
+def test_weights_that_are_attributes_are_named() -> None:
+    text = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
+        g (float[N, 2] x) => (float[N, 1] y)
+        { y = ai.onnx.ml.LinearRegressor<coefficients = [1.0, 2.0]>(x) }"""
+    with pytest.raises(
+        ValueError, match=r"has ai.onnx.ml.LinearRegressor \(1 node\): its weights are attributes"
+    ):
+        gradient_model(parser.parse_model(text))

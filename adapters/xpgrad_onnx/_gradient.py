@@ -16,7 +16,7 @@ from xpgrad_onnx._folding import Simplified, simplified
 from xpgrad_onnx._graph import Graph
 from xpgrad_onnx._opsets import converted
 from xpgrad_onnx._parameters import UNREACHED, parameters
-from xpgrad_onnx._refusals import check_all_fixed, check_rules, cut_off, quantized
+from xpgrad_onnx._refusals import check_all_fixed, check_rules, cut_off, hindrance
 from xpgrad_onnx._reverse import Parts, accumulate, depending, nodes_on, path, smooth_sources, total
 from xpgrad_onnx._rules.table import RULES
 from xpgrad_onnx._scopes import all_nodes
@@ -205,12 +205,12 @@ def _default(graph: Graph, found: Simplified, ends: set[str]) -> list[str]:
         but = f" but {_some(no_weights)}, which are no weights" if no_weights else ""
         raise ValueError(
             f"gradient_model: wrt is None and the loss depends on no initializer{but}, expected names"
-            f"{quantized(graph.nodes)}"
+            f"{hindrance(graph.nodes)}"
         )
     cut = cut_off(graph, (name for name, why in others.items() if why == UNREACHED), ends)
     if cut:
         raise ValueError(
-            f"gradient_model: wrt is None and no gradient passes to {_some(cut)}{quantized(graph.nodes)}, "
+            f"gradient_model: wrt is None and no gradient passes to {_some(cut)}{hindrance(graph.nodes)}, "
             f"expected floating-point weights, or names in wrt, such as {_some(names)}"
         )
     return names

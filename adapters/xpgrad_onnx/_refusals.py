@@ -23,9 +23,13 @@ def missing(graph: Graph, way: Path) -> dict[str, list[onnx.NodeProto]]:
     found: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes_on(graph, way):
         if (node.domain, node.op_type) not in RULES:
-            operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-            found.setdefault(operator, []).append(node)
+            found.setdefault(operator_of(node), []).append(node)
     return found
+
+
+def operator_of(node: onnx.NodeProto) -> str:
+    """An operator's name, with its domain if that is not ONNX's."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def check_rules(graph: Graph, way: Path) -> None:
@@ -59,8 +63,8 @@ def cut_off(graph: Graph, names: Iterable[str], ends: Iterable[str]) -> list[str
     return [name for name in names if name in found and any(n != 1 for n in graph.shapes.get(name, ()))]
 
 
-def quantized(nodes: Iterable[onnx.NodeProto]) -> str:
-    """A sentence about the first quantized node; "" if there is none."""
-    names = {name for name, reason in REASONS.items() if "integers" in reason}
+def hindrance(nodes: Iterable[onnx.NodeProto]) -> str:
+    """A sentence about the first node whose weights are no tensors of floats; "" if there is none."""
+    names = {name for name, reason in REASONS.items() if "integers" in reason or "attributes" in reason}
     node = next((node for node in all_nodes(nodes) if node.op_type in names), None)
-    return f"; it has {counted(node.op_type, [node])}" if node is not None else ""
+    return f"; it has {counted(operator_of(node), [node])}" if node is not None else ""

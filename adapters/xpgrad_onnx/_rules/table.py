@@ -135,6 +135,13 @@ REASONS = {
         ),
         _SEQUENCE,
     ),
+    **dict.fromkeys(
+        (
+            "LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor", "TreeEnsemble",
+            "TreeEnsembleClassifier", "TreeEnsembleRegressor",
+        ),
+        "its weights are attributes, not tensors",
+    ),
     **dict.fromkeys(("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"), _INTEGERS),
 }  # fmt: skip
 """Why operators have no rule."""
